@@ -1,0 +1,75 @@
+# Two commands matter: `make run` serves, `make test` shows that it works. Both build their own .venv first.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+HOST ?= 127.0.0.1
+PORT ?= 4000
+DATA ?= ./data
+
+# The first Python on PATH that is new enough.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	if command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then echo $$p; break; fi; done)
+
+# The wrapper would otherwise complain about newer releases; the pinned wheel says which checker runs.
+export PYRIGHT_PYTHON_FORCE_VERSION = $(shell sed -n 's/^pyright==//p' constraints.txt)
+export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
+# Build requirements are pinned like everything else, by either name that pip versions know.
+export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT = $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help run test check lint torture soak bench packages clean
+
+help: ## What can be done here
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
+
+run: $(VENV)/.ready-run ## Serve on 127.0.0.1:4000 with data in ./data (HOST, PORT, DATA change that)
+	@exec $(BIN)/topics serve --host $(HOST) --port $(PORT) --data-dir $(DATA)
+
+check: lint ## Format, lint, types, layers and the fast tests: under 3 minutes
+	$(PYTEST) -m "not slow and not crash"
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: check ## Everything: check, then the slow and the crash tests
+	$(PYTEST) -m "slow or crash"
+
+torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
+	TOPICS_TORTURE=$${TORTURE:-10} $(PYTEST) -m crash --timeout=3600
+
+soak: $(VENV)/.ready-dev ## Property tests with 50 times the usual examples, other ones at each run
+	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not crash" --timeout=7200
+
+bench: $(VENV)/.ready-dev packages ## Measure, and print the tables of docs/BENCHMARKS.md
+	$(BIN)/python -m bench
+
+packages:
+	@.ci/packages wrk redis-server
+
+clean: ## Remove the venv and every cache; ./data stays
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer on PATH" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || .ci/packages --required python3-venv
+	$(PYTHON) -m venv $(VENV)
+
+# The inputs are the stamp's age: a changed dependency or pin installs again, nothing else does.
+$(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $(VENV)/.ready-run $@
