@@ -1,0 +1,177 @@
+"""Every setting there is, as one table; and where a value comes from: flags, environment, a TOML file, the default.
+
+The dataclass below is the table. Flags, variables, the keys of the file, `topics config show` and docs/SETTINGS.md
+are all read off it, so a new setting is one new line here:
+
+    name                 max_body_bytes              the unit is part of the name: _bytes, _ms, otherwise a count
+    environment          TOPICS_MAX_BODY_BYTES       `TOPICS_` and the name in capitals
+    flag                 --max-body-bytes            none for secrets
+    key in the file      max_body_bytes
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from topics.model.setting import GIB, KIB, MIB, Setting, WrongSetting, setting, table_of
+
+DAY_MS = 86_400_000
+COUNT_MAX = 1_000_000_000
+FLAGS, ENVIRONMENT, FILE, DEFAULT = "flag", "environment", "file", "default"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What engine and server are built with. `Settings()` is all defaults; a value out of bounds is refused."""
+
+    host: str = setting("127.0.0.1", "Address to listen on, as `host` or `host:port`.")
+    port: int = setting(4000, "Port to listen on.", at_most=65_535, zero_means="any free port")
+    data_dir: str = setting("./data", "Directory that holds everything; made if it is missing.", kind="path")
+
+    api_keys: tuple[str, ...] = setting(
+        (), "Keys as `key`, `key:scopes`, `key:scopes:prefixes`. None: no authentication, loopback only.", secret=True
+    )
+    allow_insecure_no_auth: bool = setting(False, "Serve on other addresses than loopback without any key.")
+    probe_auth: bool = setting(False, "Ask for a key on health and readiness, too.")
+    allowed_hosts: tuple[str, ...] = setting((), "`Host` names accepted besides loopback ones when there are no keys.")
+
+    max_batch_records: int = setting(10_000, "Records in one append.", at_least=1, at_most=1_000_000)
+    max_record_bytes: int = setting(1 * MIB, "`data` and `meta` of one record.", at_least=1, at_most=GIB)
+    max_body_bytes: int = setting(64 * MIB, "Body of one request, decompressed.", at_least=1, at_most=GIB)
+    max_meta_bytes: int = setting(16 * KIB, "`meta` of one record.", at_least=2, at_most=16 * MIB)
+    max_tag_bytes: int = setting(256, "`tag` of one record.", at_least=1, at_most=64 * KIB)
+    max_node_bytes: int = setting(128, "`node` of one record.", at_least=1, at_most=64 * KIB)
+    max_limit: int = setting(1_000, "Records in one answer; a larger `limit` is clamped.", at_least=1, at_most=100_000)
+    max_watch_topics: int = setting(256, "Topics in one watch session.", at_least=1, at_most=100_000)
+    max_claim: int = setting(1_000, "Jobs in one claim, ack, nack or extend.", at_least=1, at_most=100_000)
+
+    max_topics: int = setting(100_000, "Topics that exist.", at_most=COUNT_MAX, zero_means="unlimited")
+    max_routers: int = setting(10_000, "Routers that exist.", at_most=COUNT_MAX, zero_means="unlimited")
+    max_watch_sessions: int = setting(10_000, "Watch sessions that exist.", at_most=COUNT_MAX, zero_means="unlimited")
+    max_sse_connections: int = setting(
+        10_000, "Streams and WebSockets that are open.", at_most=COUNT_MAX, zero_means="unlimited"
+    )
+    max_sse_connections_per_key: int = setting(
+        1_000, "Streams and WebSockets that are open for one key.", at_most=COUNT_MAX, zero_means="unlimited"
+    )
+    max_inflight_per_key: int = setting(
+        1_000, "Requests of one key that are being answered.", at_most=COUNT_MAX, zero_means="unlimited"
+    )
+    max_total_bytes: int = setting(0, "Bytes of all retained records.", at_most=1 << 60, zero_means="unlimited")
+
+    segment_max_events: int = setting(10_000, "Records after which a segment is sealed.", at_least=1, at_most=COUNT_MAX)
+    segment_max_bytes: int = setting(64 * MIB, "Bytes after which a segment is sealed.", at_least=1, at_most=GIB)
+    segment_max_age_ms: int = setting(
+        3_600_000, "Age after which a segment is sealed.", at_least=1, at_most=365 * DAY_MS
+    )
+    hot_retain_segments: int = setting(
+        4, "Sealed segments of a topic that stay out of the cold directory.", at_most=COUNT_MAX
+    )
+    hot_retain_bytes: int = setting(128 * MIB, "Payload bytes of all topics that are kept in memory.", at_most=1 << 50)
+    cold_dir: str | None = setting(
+        None, "Directory that older segments move to; unset: they stay in the data directory.", kind="path"
+    )
+
+    wal_file_bytes: int = setting(64 * MIB, "Size of one log file.", at_least=4 * KIB, at_most=2 * GIB)
+    checkpoint_bytes: int = setting(
+        64 * MIB, "Log bytes after which a checkpoint starts.", at_least=1, at_most=64 * GIB
+    )
+    checkpoint_ms: int = setting(60_000, "Time after which a checkpoint starts.", at_least=1, at_most=DAY_MS)
+
+    log_format: str = setting("text", "How the log is written.", kind="choice", choices=("text", "json"))
+    log_level: str = setting(
+        "info", "The least severe lines logged.", kind="choice", choices=("debug", "info", "warning", "error")
+    )
+
+    def __post_init__(self) -> None:
+        for row in TABLE:
+            value = getattr(self, row.name)
+            if not row.accepts(value):
+                raise row.wrong(value, "argument")
+
+
+GROUPS: Final[Mapping[str, str]] = {
+    "host": "Listening",
+    "api_keys": "Access",
+    "max_batch_records": "One request",
+    "max_topics": "Caps",
+    "segment_max_events": "Segments",
+    "wal_file_bytes": "Log and checkpoints",
+    "log_format": "Logging",
+}
+TABLE: Final = table_of(Settings, GROUPS)
+
+
+def load_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], toml_path: str | None = None
+) -> tuple[Settings, dict[str, str]]:
+    """Settings and, for each, where its value came from. Flags win over environment, file and defaults.
+
+    Flags are named as in the table; one that is None was not given, and neither was an empty variable.
+    """
+    by_file = {} if toml_path is None else _read_file(toml_path)
+    given: dict[str, tuple[str, object]] = {}
+    for row in TABLE:
+        if flags.get(row.name) is not None:
+            given[row.name] = f"{FLAGS} {row.flag}", flags[row.name]
+        elif environ.get(row.variable):
+            given[row.name] = f"{ENVIRONMENT} {row.variable}", environ[row.variable]
+        elif row.name in by_file:
+            given[row.name] = f"{FILE} {toml_path}", by_file[row.name]
+    _split_host(given)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for row in TABLE:
+        origin, value = given.get(row.name, (DEFAULT, None))
+        origins[row.name] = origin
+        if row.name in given:
+            values[row.name] = row.parse(value, origin)
+    return Settings(**values), origins
+
+
+def find(name: str) -> Setting:
+    """The row of the table with this name."""
+    return next(row for row in TABLE if row.name == name)
+
+
+def _read_file(toml_path: str) -> dict[str, object]:
+    try:
+        with open(toml_path, "rb") as file:
+            content: dict[str, object] = tomllib.load(file)
+    except OSError as error:
+        raise WrongSetting(f"cannot read the settings file {toml_path}: {error.strerror}", file=toml_path) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WrongSetting(f"the settings file {toml_path} is not TOML: {error}", file=toml_path) from error
+    names = [row.name for row in TABLE]
+    for key in content:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            raise WrongSetting(f"the settings file {toml_path} has an unknown key {key!r}{hint}", file=toml_path)
+    return content
+
+
+def _split_host(given: dict[str, tuple[str, object]]) -> None:
+    """Take the port out of `host:port`. A port given by itself wins, unless the host comes from a stronger source."""
+    origin, host = given.get("host", (DEFAULT, None))
+    if not isinstance(host, str):
+        return
+    host = host.strip()
+    name, colon, port = host.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        name, port = host, ""  # [::1]
+    elif not colon or (":" in name and not name.startswith("[")):
+        name, port = host, ""  # localhost, or a bare ::1
+    elif not port or not name:
+        raise find("host").wrong(host, origin)
+    given["host"] = origin, name.removeprefix("[").removesuffix("]")
+    if port and _strength(origin) > _strength(given.get("port", (DEFAULT, None))[0]):
+        given["port"] = origin, port
+
+
+def _strength(origin: str) -> int:
+    return (DEFAULT, FILE, ENVIRONMENT, FLAGS).index(origin.partition(" ")[0])
