@@ -10,16 +10,16 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 from topics.model.errors import TopicsError
 
 ENVIRONMENT_PREFIX = "TOPICS_"
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
-Kind = Literal["count", "bytes", "ms", "switch", "text", "path", "list", "choice"]
+Kind = Literal["count", "bytes", "ms", "switch", "address", "path", "list", "choice"]
 Value = int | bool | str | tuple[str, ...] | None
 T = TypeVar("T")
 
 _NUMBER = re.compile(r"([0-9]+)\s*([A-Za-z]*)", re.ASCII)
 _UNITS: Final[Mapping[Kind, Mapping[str, int]]] = {
     "count": {"": 1},
-    "bytes": {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB},
+    "bytes": {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB},
     "ms": {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000},
 }
 _SWITCH: Final[Mapping[str, bool]] = {
@@ -69,11 +69,13 @@ class Setting(NamedTuple):
             case "switch":
                 return "true or false"
             case "choice":
-                return " or ".join(self.choices)
+                return "one of " + ", ".join(self.choices)
             case "list":
                 return "a list of non-empty texts, separated by commas"
-            case "text" | "path":
-                return "a non-empty text without control characters"
+            case "address":
+                return "a host or host:port"
+            case "path":
+                return "a path"
 
     def parse(self, given: object, origin: str) -> Value:
         """Turn what a flag, a variable or a file holds into a value of this kind, or say clearly why not."""
@@ -93,7 +95,7 @@ class Setting(NamedTuple):
                 return value in self.choices
             case "list":
                 return isinstance(value, tuple) and all(map(_is_text, cast("tuple[object, ...]", value)))
-            case "text" | "path":
+            case "address" | "path":
                 return _is_text(value) or (value is None and self.default is None)
 
     def wrong(self, given: object, origin: str) -> WrongSetting:
@@ -113,7 +115,7 @@ class Setting(NamedTuple):
                 return _read_list(given)
             case "choice":
                 return given.strip().lower() if isinstance(given, str) else None
-            case "text" | "path":
+            case "address" | "path":
                 return given.strip() if isinstance(given, str) else None
 
 
@@ -149,7 +151,7 @@ def table_of(settings_class: type[Any], groups: Mapping[str, str]) -> tuple[Sett
 def show_number(kind: Kind, number: int) -> str:
     """A bound or a default as a person would write it: 64 MiB rather than 67108864."""
     if kind == "bytes":
-        for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
             if number and number % size == 0:
                 return f"{number // size} {unit}"
     return str(number)
@@ -164,7 +166,7 @@ def _kind_of(name: str, default: object) -> Kind:
         case tuple():
             return "list"
         case _:
-            return "text"
+            return "path"
 
 
 def _is_text(value: object) -> bool:

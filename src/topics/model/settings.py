@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from topics.model.setting import GIB, KIB, MIB, Setting, WrongSetting, setting, table_of
+from topics.model.setting import GIB, KIB, MIB, TIB, Setting, WrongSetting, setting, table_of
 
 DAY_MS = 86_400_000
 COUNT_MAX = 1_000_000_000
@@ -28,9 +28,9 @@ FLAGS, ENVIRONMENT, FILE, DEFAULT = "flag", "environment", "file", "default"
 class Settings:
     """What engine and server are built with. `Settings()` is all defaults; a value out of bounds is refused."""
 
-    host: str = setting("127.0.0.1", "Address to listen on, as `host` or `host:port`.")
+    host: str = setting("127.0.0.1", "Address to listen on, as `host` or `host:port`.", kind="address")
     port: int = setting(4000, "Port to listen on.", at_most=65_535, zero_means="any free port")
-    data_dir: str = setting("./data", "Directory that holds everything; made if it is missing.", kind="path")
+    data_dir: str = setting("./data", "Directory that holds everything; made if it is missing.")
 
     api_keys: tuple[str, ...] = setting(
         (), "Keys as `key`, `key:scopes`, `key:scopes:prefixes`. None: no authentication, loopback only.", secret=True
@@ -61,7 +61,9 @@ class Settings:
     max_inflight_per_key: int = setting(
         1_000, "Requests of one key that are being answered.", at_most=COUNT_MAX, zero_means="unlimited"
     )
-    max_total_bytes: int = setting(0, "Bytes of all retained records.", at_most=1 << 60, zero_means="unlimited")
+    max_total_bytes: int = setting(
+        0, "Bytes of all retained records.", at_most=1024 * 1024 * TIB, zero_means="unlimited"
+    )
 
     segment_max_events: int = setting(10_000, "Records after which a segment is sealed.", at_least=1, at_most=COUNT_MAX)
     segment_max_bytes: int = setting(64 * MIB, "Bytes after which a segment is sealed.", at_least=1, at_most=GIB)
@@ -71,9 +73,11 @@ class Settings:
     hot_retain_segments: int = setting(
         4, "Sealed segments of a topic that stay out of the cold directory.", at_most=COUNT_MAX
     )
-    hot_retain_bytes: int = setting(128 * MIB, "Payload bytes of all topics that are kept in memory.", at_most=1 << 50)
+    hot_retain_bytes: int = setting(
+        128 * MIB, "Payload bytes of all topics that are kept in memory.", at_most=1024 * TIB
+    )
     cold_dir: str | None = setting(
-        None, "Directory that older segments move to; unset: they stay in the data directory.", kind="path"
+        None, "Directory that older segments move to; unset: they stay in the data directory."
     )
 
     wal_file_bytes: int = setting(64 * MIB, "Size of one log file.", at_least=4 * KIB, at_most=2 * GIB)
@@ -92,6 +96,12 @@ class Settings:
             value = getattr(self, row.name)
             if not row.accepts(value):
                 raise row.wrong(value, "argument")
+
+    def forget_secrets(self) -> None:
+        """Called once the keys are hashed. Overwritten in place: callers further up hold this very object."""
+        for row in TABLE:
+            if row.secret:
+                object.__setattr__(self, row.name, row.default)
 
 
 GROUPS: Final[Mapping[str, str]] = {

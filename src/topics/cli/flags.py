@@ -1,0 +1,57 @@
+"""One flag per setting, read off the table, and the settings that the given flags lead to."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import typer
+
+from topics.model.setting import Setting
+from topics.model.settings import TABLE, Settings, load_settings
+
+CONFIG_VARIABLE = "TOPICS_CONFIG"
+
+
+class Loaded(NamedTuple):
+    """Settings, and for each by name where its value came from."""
+
+    settings: Settings
+    origins: dict[str, str]
+
+
+def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--config` and one flag per setting; what they lead to is its first argument."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        arguments = {parameter.name: given.pop(parameter.name) for parameter in own}
+        toml_path = cast("str | None", given.pop("config"))
+        command(Loaded(*load_settings(given, os.environ, toml_path)), **arguments)
+
+    parameters = [*own, _config_flag(), *(_flag(row) for row in TABLE if row.flag)]
+    # What typer reads to make a command's options.
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del run.__wrapped__
+    return run
+
+
+def _config_flag() -> inspect.Parameter:
+    option = typer.Option(None, "--config", envvar=CONFIG_VARIABLE, metavar="FILE", help="TOML file with settings.")
+    return inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=str | None)
+
+
+def _flag(row: Setting) -> inspect.Parameter:
+    """Values arrive as text and are judged by the table, so that flags and variables fail with the same words."""
+    assert row.flag is not None
+    if row.kind == "switch":
+        option = typer.Option(None, f"{row.flag}/--no-{row.flag.removeprefix('--')}", help=row.help)
+    else:
+        option = typer.Option(None, row.flag, metavar=row.kind.upper(), help=row.help)
+    annotation = bool | None if row.kind == "switch" else str | None
+    return inspect.Parameter(row.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)

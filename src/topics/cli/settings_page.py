@@ -1,0 +1,72 @@
+"""The table of settings as a reader meets it: as TOML with current values, and as docs/SETTINGS.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from topics.model.setting import Setting, Value, show_number
+from topics.model.settings import TABLE, Settings
+
+INTRODUCTION = """\
+# Settings
+
+<!-- Made by `topics config page`; a test keeps it current. -->
+
+A value comes from the first of these that has one:
+
+1. a flag of `topics serve`, e.g. `--max-body-bytes 8MiB`;
+2. an environment variable, e.g. `TOPICS_MAX_BODY_BYTES=8MiB` (an empty one counts as absent);
+3. a TOML file named by `--config` or `TOPICS_CONFIG`, e.g. `max_body_bytes = "8 MiB"`;
+4. the default.
+
+The flag is the name with dashes, the variable `TOPICS_` and the name in capitals. Sizes are bytes or carry `KiB`,
+`MiB`, `GiB` or `TiB`; times are milliseconds or carry `s`, `m` or `h`. `topics config show --origin` prints what holds
+and why, in the form of such a file. A value out of bounds stops the start with exit code 2 and one line that names it.
+
+Secrets have no flag, since a process's arguments are public on its machine, and are never printed.
+"""
+
+
+def toml_lines(settings: Settings, origins: Mapping[str, str] | None) -> list[str]:
+    """The settings as a TOML file, without secrets; with `origins`, each line says where its value came from."""
+    lines: list[str] = []
+    for row in TABLE:
+        value: Value = getattr(settings, row.name)
+        if row.secret:
+            line = f"# {row.name}: {len(value) if isinstance(value, tuple) else 1} set, not shown"
+        elif value is None:
+            line = f"# {row.name} is not set"
+        else:
+            line = f"{row.name} = {_toml(value)}"
+        lines.append(line if origins is None else f"{line:<48} # {origins[row.name]}")
+    return lines
+
+
+def markdown() -> str:
+    """The whole of docs/SETTINGS.md."""
+    lines = [INTRODUCTION.rstrip()]
+    group = ""
+    for row in TABLE:
+        if row.group != group:
+            group = row.group
+            lines += ["", f"## {group}", "", "| name | variable | default | allowed | what |", "|" + " --- |" * 5]
+        lines.append(f"| `{row.name}` | `{row.variable}` | {_default(row)} | {row.allowed} | {_what(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _what(row: Setting) -> str:
+    return f"{row.help} A secret." if row.secret else row.help
+
+
+def _default(row: Setting) -> str:
+    if row.default is None or row.default == ():
+        return "none"
+    if isinstance(row.default, int) and not isinstance(row.default, bool):
+        return f"`{show_number(row.kind, row.default)}`"
+    return f"`{str(row.default).lower() if row.kind == 'switch' else row.default}`"
+
+
+def _toml(value: Value) -> str:
+    """JSON writes numbers, booleans, lists and printable texts as TOML does."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
