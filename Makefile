@@ -8,9 +8,6 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-HOST ?= 127.0.0.1
-PORT ?= 4000
-DATA ?= ./data
 
 # The first Python on PATH that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -29,8 +26,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## What can be done here
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
 
-run: $(VENV)/.ready-run ## Serve on 127.0.0.1:4000 with data in ./data (HOST, PORT, DATA change that)
-	@exec $(BIN)/topics serve --host $(HOST) --port $(PORT) --data-dir $(DATA)
+run: $(VENV)/.ready-run ## Serve on 127.0.0.1:4000 with data in ./data (docs/SETTINGS.md: TOPICS_PORT and others change that)
+	@exec $(BIN)/topics serve
 
 check: lint ## Format, lint, types, layers and the fast tests: under 3 minutes
 	$(PYTEST) -m "not slow and not crash"
@@ -50,8 +47,8 @@ torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (
 soak: $(VENV)/.ready-dev ## Property tests with 50 times the usual examples, other ones at each run
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not crash" --timeout=7200
 
-bench: $(VENV)/.ready-dev packages ## Measure, and print the tables of docs/BENCHMARKS.md
-	$(BIN)/python -m bench
+bench: $(VENV)/.ready-dev packages ## Measure (BENCH="name ..." for some only), and print the tables of docs/BENCHMARKS.md
+	$(BIN)/python -m bench $(BENCH)
 
 packages:
 	@.ci/packages wrk redis-server
