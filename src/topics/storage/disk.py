@@ -1,0 +1,191 @@
+"""The seam to the file system: every byte that storage reads or writes passes through a `Disk`.
+
+Tests put their own in its place, so that each fault can be injected at each call.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+
+Buffer = bytes | bytearray | memoryview
+
+IOV_MAX = 1024
+COPY_CHUNK_BYTES = 1 << 20
+BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+# What a kernel or file system answers that cannot do what was asked for, as opposed to one that failed at it.
+_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+class Disk:
+    """The real one: thin calls of the operating system, all of which release the GIL."""
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write at most `IOV_MAX` buffers; may write less than asked for, as write(2) may."""
+        if len(buffers) == 1:
+            return os.pwrite(fd, buffers[0], offset)
+        return os.pwritev(fd, buffers, offset)
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Read `length` bytes, or what there is up to the end of the file."""
+        data = os.pread(fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(fd, length - got, offset + got)
+            if not data:
+                break
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def pread_nowait(self, fd: int, length: int, offset: int) -> bytes | None:
+        """Read from the page cache alone; None if that would block or the kernel cannot tell."""
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:
+                return None
+            raise
+        return bytes(buffer) if got == length else None
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def fsync_dir(self, path: str) -> None:
+        """Make the entries of a directory durable: what was created, renamed or unlinked in it."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def allocate(self, fd: int, length: int) -> None:
+        """Reserve the first `length` bytes. A file system that cannot reserve is no error; a full one is."""
+        try:
+            os.posix_fallocate(fd, 0, length)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def try_lock(self, fd: int) -> bool:
+        """Take the exclusive lock of an open file, or say that another one holds it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Copy a file and sync the copy; its directory entry is the caller's to sync."""
+        source_fd = self.open(source, os.O_RDONLY)
+        try:
+            target_fd = self.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                offset = 0
+                while chunk := self.pread(source_fd, COPY_CHUNK_BYTES, offset):
+                    offset += write_all(self, target_fd, [chunk], offset)
+                self.fdatasync(target_fd)
+            finally:
+                self.close(target_fd)
+        finally:
+            self.close(source_fd)
+
+    def boot_id(self) -> str:
+        """Changes whenever the machine starts, so whenever un-synced bytes can have been lost; "" if unknown."""
+        try:
+            fd = os.open(BOOT_ID_PATH, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            return os.read(fd, 64).decode("ascii", "replace").strip()
+        finally:
+            os.close(fd)
+
+
+def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write every buffer, going on after short writes; returns the number of bytes written."""
+    wanted = sum(map(len, buffers))
+    written = disk.pwritev(fd, buffers if len(buffers) <= IOV_MAX else buffers[:IOV_MAX], offset)
+    if written == wanted:
+        return wanted
+    pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+    total = _advance(pending, written)
+    while pending:
+        written = disk.pwritev(fd, pending[:IOV_MAX], offset + total)
+        if written == 0:
+            # A write that takes nothing and says nothing would spin for ever.
+            raise OSError(errno.EIO, "a write made no progress")
+        total += _advance(pending, written)
+    assert total == wanted
+    return total
+
+
+def _advance(pending: list[memoryview], written: int) -> int:
+    """Take `written` bytes off the front of `pending`."""
+    left = written
+    done = 0
+    while left and left >= len(pending[done]):
+        left -= len(pending[done])
+        done += 1
+    del pending[:done]
+    if left:
+        pending[0] = pending[0][left:]
+    return written
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """The whole of a small file."""
+    fd = disk.open(path, os.O_RDONLY)
+    try:
+        return disk.pread(fd, disk.size(fd), 0)
+    finally:
+        disk.close(fd)
+
+
+def replace_file(disk: Disk, path: str, content: bytes) -> None:
+    """Put `content` in the place of a file so that a crash leaves the old or the new one, whole."""
+    aside = path + ".tmp"
+    fd = disk.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(disk, fd, [content], 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(aside, path)
+    disk.fsync_dir(os.path.dirname(path))

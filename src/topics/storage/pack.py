@@ -1,0 +1,381 @@
+"""Sealed blocks on disk: many extents in one numbered file, written once and never changed.
+
+    0                 64                                     directory_offset                     size - 32      size
+    +-----------------+----------+----------+-----+----------+----------------------------------------+-------------+
+    | header          | extent   | extent   |  …  | extent   | directory: offset, length, checksum    | footer      |
+    | 64 bytes        | bytes    | bytes    |     | bytes    | u64 each, one row per extent           | 32 bytes    |
+    +-----------------+----------+----------+-----+----------+----------------------------------------+-------------+
+
+    header: magic u32 | version u32 | shard u32 | zero u32 | number u64 | 32 zeros | checksum u64 over what precedes
+    footer: directory_offset u64 | extent_count u64 | magic u64 | checksum u64 over the directory and what precedes
+
+A pack is written aside, synced and renamed, so a file with its name is whole. What an extent holds is the engine's
+affair, and it carries its own checksum for reads; the directory lets a pack be checked and scanned without the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from threading import Lock
+from typing import NamedTuple
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from topics.model.errors import DamagedData
+from topics.storage.disk import Buffer, Disk, write_all
+from topics.storage.openfiles import OpenFiles
+
+logger = logging.getLogger("topics.storage")
+
+PACK_MAGIC = 0x314B4150  # "PAK1"
+PACK_VERSION = 1
+PACK_HEADER_BYTES = 64
+PACK_FOOTER_BYTES = 32
+PACK_SUFFIX = ".pack"
+ASIDE_SUFFIX = ".tmp"
+WRITE_BYTES = 1 << 20
+OPEN_MAX = 128
+SPARSE_SHARE = 4  # a pack with less than one part in this many alive is worth copying out
+
+_header = Struct("<IIIIQ32x")
+_row = Struct("<QQQ")
+_footer = Struct("<QQQ")
+_checksum = Struct("<Q")
+
+
+class Extent(NamedTuple):
+    """Where a sealed block lies."""
+
+    pack: int
+    offset: int
+    length: int
+
+
+class _Pack:
+    """What is known of a pack: its size, how much of it lives, and where it is."""
+
+    __slots__ = ("finished", "is_cold", "live_bytes", "size_bytes")
+
+    def __init__(self, size_bytes: int, is_cold: bool, finished: bool) -> None:
+        self.size_bytes = size_bytes
+        self.live_bytes = 0
+        self.is_cold = is_cold
+        self.finished = finished
+
+
+class PackWriter:
+    """Fills one pack. Used by one thread at a time; what it is given must not change until `finish`."""
+
+    def __init__(self, packs: Packs, disk: Disk, path: str, number: int, shard: int) -> None:
+        self._packs = packs
+        self._disk = disk
+        self._path = path
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        self._written_bytes = 0
+        self._rows: list[bytes] = []
+        self.number = number
+        self.bytes_added = 0
+        start = _header.pack(PACK_MAGIC, PACK_VERSION, shard, 0, number)
+        self._fd = disk.open(path + ASIDE_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._put([start, _checksum.pack(xxh3_64_intdigest(start))])
+
+    def add(self, buffers: Sequence[Buffer]) -> Extent:
+        """Take the bytes of one extent; where they will lie is known at once."""
+        digest = xxh3_64()
+        for buffer in buffers:
+            digest.update(buffer)
+        offset = self._written_bytes + self._pending_bytes
+        length = self._put(buffers)
+        self._rows.append(_row.pack(offset, length, digest.intdigest()))
+        self.bytes_added += length
+        extent = Extent(self.number, offset, length)
+        self._packs.add_live(extent)
+        return extent
+
+    def finish(self) -> None:
+        """Write the directory, make the pack durable, and give it its name. Blocks."""
+        directory_offset = self._written_bytes + self._pending_bytes
+        directory = b"".join(self._rows)
+        footer = _footer.pack(directory_offset, len(self._rows), PACK_MAGIC)
+        self._put([directory, footer, _checksum.pack(xxh3_64_intdigest(directory + footer))])
+        self._write()
+        self._disk.fdatasync(self._fd)
+        self._disk.close(self._fd)
+        self._fd = -1
+        self._disk.rename(self._path + ASIDE_SUFFIX, self._path)
+        self._disk.fsync_dir(os.path.dirname(self._path))
+        self._packs.finished(self.number, self._written_bytes)
+
+    def abort(self) -> None:
+        """Forget the pack; after a failure, too."""
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+        for path in (self._path + ASIDE_SUFFIX, self._path):
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+        self._packs.forget(self.number)
+
+    def _put(self, buffers: Sequence[Buffer]) -> int:
+        length = sum(map(len, buffers))
+        self._pending.extend(buffers)
+        self._pending_bytes += length
+        if self._pending_bytes >= WRITE_BYTES:
+            self._write()
+        return length
+
+    def _write(self) -> None:
+        self._written_bytes += write_all(self._disk, self._fd, self._pending, self._written_bytes)
+        self._pending = []
+        self._pending_bytes = 0
+
+
+class Packs:
+    """All packs of a shard, in the hot directory or the cold one. Thread safe; the lock is never held over I/O."""
+
+    def __init__(
+        self, disk: Disk, packs_path: str, cold_path: str | None = None, *, shard: int = 0, open_max: int = OPEN_MAX
+    ) -> None:
+        self._disk = disk
+        self._path = packs_path
+        self._cold_path = cold_path
+        self._shard = shard
+        self._lock = Lock()
+        self._packs: dict[int, _Pack] = {}
+        self._open = OpenFiles(disk, open_max)
+        self.dead: set[int] = set()
+        self._scan(packs_path, is_cold=False)
+        if cold_path is not None:
+            self._scan(cold_path, is_cold=True)
+        self._next_number = max(self._packs, default=0) + 1
+
+    # --- writing ---
+
+    def writer(self) -> PackWriter:
+        with self._lock:
+            number = self._next_number
+            self._next_number += 1
+            self._packs[number] = _Pack(0, is_cold=False, finished=False)
+        return PackWriter(self, self._disk, self._pack_path(number, is_cold=False), number, self._shard)
+
+    def finished(self, number: int, size_bytes: int) -> None:
+        """A writer has given the pack its name."""
+        with self._lock:
+            pack = self._packs[number]
+            pack.finished = True
+            pack.size_bytes = size_bytes
+            self._note_dead(number, pack)
+
+    def forget(self, number: int) -> None:
+        """A writer has given up."""
+        with self._lock:
+            self._packs.pop(number, None)
+            self.dead.discard(number)
+
+    # --- reading ---
+
+    def read(self, extent: Extent) -> bytes:
+        """The bytes of an extent. Blocks."""
+        path = self._path_of(extent.pack)
+        try:
+            data = self._read_at(path, extent)
+        except FileNotFoundError:
+            # It may have moved to the cold directory between the two looks.
+            path = self._path_of(extent.pack)
+            try:
+                data = self._read_at(path, extent)
+            except FileNotFoundError as error:
+                raise DamagedData(f"{path} is missing", file=path, offset=extent.offset) from error
+        if len(data) != extent.length:
+            raise DamagedData(
+                f"{path} ends before offset {extent.offset + extent.length}", file=path, offset=extent.offset
+            )
+        return data
+
+    def read_nowait(self, extent: Extent) -> bytes | None:
+        """The bytes of an extent if no disk must be waited for: the pack is open, the bytes are in the page cache."""
+        fd = self._open.borrow(self._path_of(extent.pack), may_open=False)
+        if fd is None:
+            return None
+        try:
+            return self._disk.pread_nowait(fd, extent.length, extent.offset)
+        finally:
+            self._open.give_back(fd)
+
+    def _read_at(self, path: str, extent: Extent) -> bytes:
+        fd = self._open.borrow(path, may_open=True)
+        assert fd is not None
+        try:
+            return self._disk.pread(fd, extent.length, extent.offset)
+        finally:
+            self._open.give_back(fd)
+
+    def extents(self, number: int) -> list[Extent]:
+        """What the directory of a pack says, every extent checked against its checksum. Blocks."""
+        path = self._path_of(number)
+        fd = self._open.borrow(path, may_open=True)
+        assert fd is not None
+        try:
+            return [
+                self._checked(fd, path, Extent(number, offset, length), checksum)
+                for offset, length, checksum in _directory(self._disk, fd, path)
+            ]
+        finally:
+            self._open.give_back(fd)
+
+    def _checked(self, fd: int, path: str, extent: Extent, checksum: int) -> Extent:
+        if xxh3_64_intdigest(self._disk.pread(fd, extent.length, extent.offset)) != checksum:
+            raise DamagedData(f"{path} is damaged at offset {extent.offset}", file=path, offset=extent.offset)
+        return extent
+
+    # --- what lives ---
+
+    def adopt(self, extents: Iterable[Extent], keep: Iterable[int] = ()) -> None:
+        """After recovery: these extents live. Packs without any, unless `keep` names them, are unlinked."""
+        with self._lock:
+            for pack in self._packs.values():
+                pack.live_bytes = 0
+            self.dead.clear()
+        for extent in extents:
+            self.add_live(extent)
+        with self._lock:
+            for number, pack in self._packs.items():
+                self._note_dead(number, pack)
+        self.sweep(set(keep))
+
+    def add_live(self, extent: Extent) -> None:
+        with self._lock:
+            pack = self._packs.get(extent.pack)
+            if pack is None:
+                logger.error("pack %d is missing; reads of it will fail", extent.pack)
+                return
+            pack.live_bytes += extent.length
+            self.dead.discard(extent.pack)
+
+    def release(self, extent: Extent) -> None:
+        """Nothing refers to an extent any more."""
+        with self._lock:
+            pack = self._packs.get(extent.pack)
+            if pack is None:
+                return
+            pack.live_bytes -= extent.length
+            assert pack.live_bytes >= 0
+            self._note_dead(extent.pack, pack)
+
+    def _note_dead(self, number: int, pack: _Pack) -> None:
+        if pack.live_bytes == 0 and pack.finished:
+            self.dead.add(number)
+
+    def sparse(self) -> list[int]:
+        """Packs of which less than a quarter is alive, and something is."""
+        with self._lock:
+            return [
+                number
+                for number, pack in self._packs.items()
+                if pack.finished and 0 < pack.live_bytes * SPARSE_SHARE < pack.size_bytes
+            ]
+
+    def sweep(self, keep: set[int]) -> list[int]:
+        """Unlink the dead packs that are not in `keep`; returns their numbers. Blocks."""
+        with self._lock:
+            doomed = sorted(self.dead - keep)
+            paths = [self._pack_path(number, self._packs[number].is_cold) for number in doomed]
+            for number in doomed:
+                del self._packs[number]
+            self.dead.difference_update(doomed)
+        for path in paths:
+            self._open.forget(path)
+            try:
+                self._disk.unlink(path)
+            except OSError as error:
+                # Nothing refers to it, so the next start unlinks it.
+                logger.warning("cannot unlink %s: %s", path, error)
+        return doomed
+
+    # --- cold ---
+
+    def move_cold(self, number: int) -> None:
+        """Move a finished pack to the cold directory; it can be read at every moment. Blocks."""
+        assert self._cold_path is not None
+        with self._lock:
+            pack = self._packs.get(number)
+            if pack is None or pack.is_cold or not pack.finished:
+                return
+        hot = self._pack_path(number, is_cold=False)
+        cold = self._pack_path(number, is_cold=True)
+        try:
+            self._disk.copy_file(hot, cold + ASIDE_SUFFIX)
+            self._disk.rename(cold + ASIDE_SUFFIX, cold)
+        except OSError:
+            if self._disk.exists(cold + ASIDE_SUFFIX):
+                self._disk.unlink(cold + ASIDE_SUFFIX)
+            raise
+        self._disk.fsync_dir(self._cold_path)
+        pack.is_cold = True
+        self._open.forget(hot)
+        self._disk.unlink(hot)
+
+    def is_cold(self, number: int) -> bool:
+        return self._packs[number].is_cold
+
+    # --- what there is ---
+
+    def numbers(self) -> list[int]:
+        with self._lock:
+            return sorted(number for number, pack in self._packs.items() if pack.finished)
+
+    def live_bytes(self, number: int) -> int:
+        return self._packs[number].live_bytes
+
+    def size_of(self, number: int) -> int:
+        return self._packs[number].size_bytes
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _scan(self, directory: str, is_cold: bool) -> None:
+        for name in self._disk.listdir(directory):
+            path = os.path.join(directory, name)
+            if name.endswith(ASIDE_SUFFIX):
+                self._disk.unlink(path)
+                continue
+            stem = name.removesuffix(PACK_SUFFIX)
+            if stem == name or not stem.isdecimal():
+                continue
+            number = int(stem)
+            if number in self._packs:
+                # A move to the cold directory was cut short after its copy was whole.
+                self._disk.fsync_dir(directory)
+                self._disk.unlink(self._pack_path(number, is_cold=False))
+            fd = self._disk.open(path, os.O_RDONLY)
+            try:
+                self._packs[number] = _Pack(self._disk.size(fd), is_cold, finished=True)
+            finally:
+                self._disk.close(fd)
+
+    def _path_of(self, number: int) -> str:
+        pack = self._packs.get(number)
+        return self._pack_path(number, pack is not None and pack.is_cold)
+
+    def _pack_path(self, number: int, is_cold: bool) -> str:
+        directory = self._cold_path if is_cold else self._path
+        assert directory is not None
+        return os.path.join(directory, f"{number:020d}{PACK_SUFFIX}")
+
+
+def _directory(disk: Disk, fd: int, path: str) -> list[tuple[int, int, int]]:
+    """The rows of the directory of a pack: offset, length, checksum."""
+    size = disk.size(fd)
+    footer = disk.pread(fd, PACK_FOOTER_BYTES, max(0, size - PACK_FOOTER_BYTES))
+    if len(footer) == PACK_FOOTER_BYTES:
+        directory_offset, count, magic = _footer.unpack_from(footer)
+        (checksum,) = _checksum.unpack_from(footer, _footer.size)
+        if magic == PACK_MAGIC and directory_offset + count * _row.size + PACK_FOOTER_BYTES == size:
+            directory = disk.pread(fd, count * _row.size, directory_offset)
+            if xxh3_64_intdigest(directory + footer[: _footer.size]) == checksum:
+                return list(_row.iter_unpack(directory))
+    raise DamagedData(f"the directory of {path} is damaged", file=path, offset=max(0, size - PACK_FOOTER_BYTES))

@@ -1,0 +1,106 @@
+"""One background thread for jobs of I/O: packs, snapshots, cold reads. Jobs run in the order they were given.
+
+    owner thread: submit(fn, then) ──▶ queue ──▶ thread: fn()
+                  poll(): then(job) ◀── finished ◀── notify()
+
+A job may only spend its time in calls that release the GIL; whatever it computes, the owner pays for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+from typing import Any, Generic, TypeVar
+
+from topics.model.errors import Throttled
+
+T = TypeVar("T")
+
+JOBS_MAX = 4096
+
+
+class Job(Generic[T]):
+    """Work given to a worker. `done` rises last, so whoever sees it sees the outcome."""
+
+    __slots__ = ("_fn", "_then", "_value", "done", "error")
+
+    def __init__(self, fn: Callable[[], T], then: Callable[[Job[T]], None] | None) -> None:
+        self._fn = fn
+        self._then = then
+        self._value: list[T] = []
+        self.done = False
+        self.error: BaseException | None = None
+
+    def result(self) -> T:
+        """What the job returned; raises what it raised."""
+        assert self.done
+        if self.error is not None:
+            raise self.error
+        return self._value[0]
+
+    def run(self) -> None:
+        try:
+            self._value.append(self._fn())
+        except Exception as error:  # noqa: BLE001  it is the owner who judges it, in `result`
+            self.error = error
+        self.done = True
+
+    def deliver(self) -> None:
+        if self._then is not None:
+            self._then(self)
+
+
+class Worker:
+    """The thread and its queue. `submit`, `poll` and `stop` are for the owner thread."""
+
+    def __init__(self, notify: Callable[[], None], name: str = "topics-worker", jobs_max: int = JOBS_MAX) -> None:
+        self._notify = notify
+        self._jobs_max = jobs_max
+        self._waiting: deque[Job[Any]] = deque()
+        self._finished: deque[Job[Any]] = deque()
+        self._changed = Condition()
+        self._stopping = False
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Run what is queued, end the thread. The last results still wait in `poll`."""
+        if not self._thread.is_alive():
+            return
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def submit(self, fn: Callable[[], T], then: Callable[[Job[T]], None] | None = None) -> Job[T]:
+        """Queue `fn`; `then` is called with the job by the `poll` that finds it finished."""
+        if len(self._waiting) >= self._jobs_max:
+            raise Throttled("too many background jobs are waiting", limit="jobs", max=self._jobs_max)
+        job = Job(fn, then)
+        with self._changed:
+            self._waiting.append(job)
+            self._changed.notify()
+        return job
+
+    def poll(self) -> int:
+        """Deliver the jobs that finished since the last call; returns how many."""
+        delivered = 0
+        while self._finished:
+            self._finished.popleft().deliver()
+            delivered += 1
+        return delivered
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._stopping:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                job = self._waiting.popleft()
+            job.run()
+            self._finished.append(job)
+            self._notify()
