@@ -1,0 +1,463 @@
+"""The engine inside a Python program: a typed, thread-safe, synchronous database of topics, opened like a file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from topics.engine.cold import ColdMiss
+from topics.engine.diff import Diff as EngineDiff
+from topics.engine.engine import PAGE_SIZE_MAX, Page, TopicState
+from topics.engine.retention import Tombstone
+from topics.engine.staged import Busy, Staged
+from topics.engine.store import Store
+from topics.model.clock import Clock
+from topics.model.config import ConfigWish, TopicConfig
+from topics.model.errors import InvalidRequest, ShuttingDown
+from topics.model.settings import Settings
+from topics.model.wishes import AppendWish, DeleteWish, DiffWish, RecordWish
+
+T = TypeVar("T")
+
+HOUSEKEEPING_S = 0.05
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def _ignore(progress: float) -> None:
+    """Nobody asked how far opening is."""
+
+
+class _Rendered(msgspec.Struct, rename={"seq": "$seq", "ts": "$ts", "node": "$node", "tag": "$tag"}):
+    seq: int
+    ts: int
+    data: Raw
+    node: str | None = None
+    tag: str | None = None
+    meta: Raw | None = None
+
+
+_records_decoder = msgspec.json.Decoder(list[_Rendered])
+
+
+class Json:
+    """JSON text that is stored as it is, instead of a Python object to be encoded."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str | bytes) -> None:
+        self.text = text.encode() if isinstance(text, str) else text
+        try:
+            msgspec.json.decode(self.text, type=Raw)
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"not valid JSON: {error}", field="data") from None
+
+
+class Record:
+    """A record that was read. `json` is the payload byte for byte as it was sent, `data` the same decoded."""
+
+    __slots__ = ("json", "meta_json", "node", "seq", "tag", "ts")
+
+    def __init__(self, rendered: _Rendered) -> None:
+        self.seq = rendered.seq
+        self.ts = rendered.ts
+        self.node = rendered.node
+        self.tag = rendered.tag
+        self.json = bytes(rendered.data)
+        self.meta_json = None if rendered.meta is None else bytes(rendered.meta)
+
+    @property
+    def data(self) -> Any:
+        return _decode(self.json)
+
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        return None if self.meta_json is None else _decode(self.meta_json)
+
+    def __repr__(self) -> str:
+        return f"Record(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, json={self.json!r})"
+
+
+class Outgoing(NamedTuple):
+    """A record to append, when it has more than data."""
+
+    data: Any
+    tag: str | None = None
+    node: str | None = None
+    meta: Mapping[str, Any] | None = None
+
+
+class Appended(NamedTuple):
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    created: bool
+    deduped: bool
+    wal_append_ms: float
+    fsync_ms: float
+
+
+class Diff(NamedTuple):
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    lag: int
+    tombstone: Tombstone | None
+    epoch: int
+    records_scanned: int
+    cold_segments_read: int
+
+
+class Database:
+    """Open with `topics.open`. Every method may be called from any thread; all see one order of events."""
+
+    def __init__(
+        self,
+        path: str,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        on_progress: Callable[[float], None] = _ignore,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
+        self._news = threading.Event()
+        self._closed = False
+        self._store = Store(path, settings, clock=clock, notify=self._news.set)
+        for progress in self._store.opening():
+            on_progress(progress)
+        self._engine = self._store.engine
+        self._housekeeper = threading.Thread(target=self._keep_house, name="topics-housekeeping", daemon=True)
+        self._housekeeper.start()
+
+    # --- records ---
+
+    def append(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        create: bool | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Appended:
+        """Append one record; it is as durable as the topic's class promises when this returns."""
+        record = Outgoing(data, tag, node, meta)
+        return self.append_many(topic, (record,), idempotency_key=idempotency_key, create=create, config=config)
+
+    def append_many(
+        self,
+        topic: str,
+        records: Iterable[Any],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        create: bool | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Appended:
+        """Append a batch, all of it or nothing. An item is the data itself, or an `Outgoing`."""
+        wish = AppendWish(
+            records=[_record_wish(record) for record in records],
+            node=node,
+            idempotency_key=idempotency_key,
+            create=create,
+            config=None if config is None else _config_wish(config),
+        )
+        return self.append_wish(topic, wish)
+
+    def append_wish(self, topic: str, wish: AppendWish) -> Appended:
+        """Append what `topics.model.wishes.append_decoder` made of a request's bytes."""
+        staged = self._commit(lambda: self._engine.append(topic, wish))
+        return Appended(
+            staged.first_seq,
+            staged.last_seq,
+            staged.head_seq,
+            staged.created,
+            staged.deduped,
+            staged.wal_append_ms,
+            staged.fsync_ms,
+        )
+
+    def diff(
+        self,
+        topic: str,
+        from_seq: int = 0,
+        *,
+        limit: int = 0,
+        node: str | list[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        max_batch_bytes: int = 0,
+        from_ts: int | None = None,
+    ) -> Diff:
+        """Records behind a cursor; pass `next_from_seq` back to go on."""
+        wish = DiffWish(
+            from_seq=_natural(from_seq, "from_seq"),
+            limit=_natural(limit, "limit"),
+            node=node,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            max_batch_bytes=_natural(max_batch_bytes, "max_batch_bytes"),
+            from_ts=UNSET if from_ts is None else _natural(from_ts, "from_ts"),
+        )
+        return _readable(self._look(lambda: self._engine.diff(topic, wish)))
+
+    def tail(
+        self,
+        topic: str,
+        from_seq: int | None = None,
+        *,
+        node: str | list[str] | None = None,
+        include_tags: bool = False,
+        idle_s: float | None = None,
+    ) -> Iterator[Record | Tombstone]:
+        """Records as they come, from behind `from_seq` or from now on; what was lost on the way is a Tombstone.
+
+        Ends when nothing came for `idle_s` seconds (None: never), or when the database is closed.
+        """
+        cursor = self.state(topic, touch=False).head_seq if from_seq is None else from_seq
+        wish = DiffWish(from_seq=cursor, limit=self._store.settings.max_limit, node=node, include_tags=include_tags)
+        while True:
+            diff = self._look_or_wait(topic, wish, idle_s)
+            if diff is None:
+                return
+            if diff.tombstone is not None:
+                yield diff.tombstone
+            yield from diff.records
+            wish.from_seq = diff.next_from_seq
+
+    def delete(self, topic: str, *, before_seq: int | None = None, match: str | list[str] | None = None) -> int:
+        """Remove records below a seq and/or by tag, those that exist now; how many there were."""
+        wish = DeleteWish(
+            before_seq=UNSET if before_seq is None else _natural(before_seq, "before_seq"),
+            match=match,
+        )
+        staged = self._commit_reading(lambda: self._engine.delete(topic, wish))
+        return staged.result[0]
+
+    # --- topics ---
+
+    def configure(self, topic: str, **config: Any) -> TopicConfig:
+        """Create the topic, or replace its configuration; fields left out take their defaults."""
+        wish = _config_wish(config)
+        return self._commit(lambda: self._engine.configure(topic, wish)).result
+
+    def drop(self, topic: str, *, if_empty: bool = False) -> bool:
+        """Remove the topic and everything in it; whether there was one."""
+        return bool(self._commit(lambda: self._engine.drop(topic, if_empty=if_empty)).result)
+
+    def state(self, topic: str, *, touch: bool = True) -> TopicState:
+        return self._look(lambda: self._engine.look(topic, touch=touch))
+
+    def topics(self, prefix: str = "") -> Iterator[TopicState]:
+        """All topics whose name starts with `prefix`, by name."""
+        cursor: str | None = None
+        while True:
+            page = self._page(prefix, cursor)
+            yield from page.topics
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def _page(self, prefix: str, cursor: str | None) -> Page:
+        return self._look(lambda: self._engine.list(prefix, cursor, PAGE_SIZE_MAX))
+
+    # --- the database ---
+
+    def checkpoint(self) -> bool:
+        """Pack everything and trim the log now, instead of when it is due; whether it worked."""
+        with self._lock:
+            self._check_open()
+            return self._store.checkpoint()
+
+    def close(self) -> None:
+        """Write everything down and let go of the directory. Opening it again then takes no replay."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._moved.notify_all()
+        self._news.set()
+        self._housekeeper.join()
+        with self._lock:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- running verbs ---
+
+    def _look(self, verb: Callable[[], T]) -> T:
+        """Run a verb that only reads, fetching from disk what it misses."""
+        while True:
+            with self._lock:
+                self._check_open()
+                try:
+                    return verb()
+                except Busy as busy:
+                    self._wait_done(busy.staged)
+                    continue
+                except ColdMiss as found:
+                    miss = found
+            self._fetch(miss)
+
+    def _commit(self, verb: Callable[[], Staged]) -> Staged:
+        """Run a verb that changes something, and wait until that is as durable as it has to be."""
+        staged = self._look(lambda: self._flushed(verb()))
+        return self._finished(staged)
+
+    def _commit_reading(self, verb: Callable[[], Generator[ColdMiss, None, Staged]]) -> Staged:
+        """As `_commit`, for a verb that says what it must read on the way."""
+        while True:
+            try:
+                with self._lock:
+                    self._check_open()
+                    finding = verb()
+                while True:
+                    with self._lock:
+                        miss = next(finding)
+                    self._fetch(miss)
+            except StopIteration as end:
+                with self._lock:
+                    self._flushed(end.value)
+                return self._finished(end.value)
+            except Busy as busy:
+                with self._lock:
+                    self._wait_done(busy.staged)
+
+    def _flushed(self, staged: Staged) -> Staged:
+        self._store.pipeline.flush()
+        return staged
+
+    def _finished(self, staged: Staged) -> Staged:
+        if not staged.done:
+            with self._lock:
+                self._wait_done(staged)
+        if staged.error is not None:
+            raise staged.error
+        return staged
+
+    def _wait_done(self, staged: Staged) -> None:
+        self._store.pipeline.flush()
+        while not staged.done:
+            self._moved.wait()
+
+    def _fetch(self, miss: ColdMiss) -> None:
+        data = self._store.packs.read(miss.extent)
+        with self._lock:
+            self._store.state.cold.attach(miss.block, miss.extent, data)
+
+    def _look_or_wait(self, topic: str, wish: DiffWish, idle_s: float | None) -> Diff | None:
+        """Something new, or None when there was nothing for so long or the database was closed."""
+        while not self._closed:
+            diff = self._look(lambda: self._engine.diff(topic, wish))
+            if diff.count or diff.tombstone is not None:
+                return _readable(diff)
+            wish.from_seq = diff.next_from_seq
+            if not diff.caught_up:
+                continue
+            with self._lock:
+                found = self._store.state.by_name.get(topic)
+                if found is None or found.head_seq != wish.from_seq or self._closed:
+                    continue
+                waiter = self._engine.waiters.add(found, self._moved.notify_all)
+                moved = self._moved.wait_for(lambda: self._closed or self._news_for(topic, wish.from_seq), idle_s)
+                self._engine.waiters.remove(waiter)
+                if not moved:
+                    return None
+        return None
+
+    def _news_for(self, topic: str, from_seq: int) -> bool:
+        found = self._store.state.by_name.get(topic)
+        return found is None or found.head_seq != from_seq
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ShuttingDown("the database is closed")
+
+    def _keep_house(self) -> None:
+        """Publishes what became durable, and runs checkpoints a slice at a time so that nobody waits for one."""
+        while not self._closed:
+            self._news.wait(HOUSEKEEPING_S)
+            self._news.clear()
+            with self._lock:
+                self._store.settle()
+                self._moved.notify_all()
+                if self._store.step():
+                    self._news.set()
+
+
+def open(
+    path: str,
+    settings: Settings | None = None,
+    *,
+    clock: Clock | None = None,
+    on_progress: Callable[[float], None] = _ignore,
+) -> Database:
+    """Open the database in this directory, making it if there is none.
+
+    After a crash the log is replayed first; `on_progress` is told how far that is (0.0 … 1.0).
+    """
+    return Database(path, settings, clock=clock, on_progress=on_progress)
+
+
+def _readable(diff: EngineDiff) -> Diff:
+    return Diff(
+        [Record(rendered) for rendered in _records_decoder.decode(b"[%b]" % diff.records())],
+        diff.next_from_seq,
+        diff.head_seq,
+        diff.earliest_seq,
+        diff.caught_up,
+        diff.lag,
+        diff.tombstone,
+        diff.epoch,
+        diff.scanned,
+        diff.cold_segments,
+    )
+
+
+def _record_wish(record: Any) -> RecordWish:
+    if not isinstance(record, Outgoing):
+        return RecordWish(data=_raw(record, "data"))
+    meta = None if record.meta is None else _raw(record.meta, "meta")
+    return RecordWish(data=_raw(record.data, "data"), tag=record.tag, node=record.node, meta=meta)
+
+
+def _raw(value: Any, field: str) -> Raw:
+    if isinstance(value, Json):
+        return Raw(value.text)
+    try:
+        return Raw(_encode(value))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{field} cannot be written as JSON: {error}", field=field) from None
+
+
+def _config_wish(config: Mapping[str, Any]) -> ConfigWish:
+    unknown = set(config) - set(ConfigWish.__struct_fields__)
+    if unknown:
+        raise InvalidRequest(f"there is no configuration field {min(unknown)}", field=min(unknown))
+    try:
+        return msgspec.convert(dict(config), ConfigWish)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"configuration: {error}", field="config") from None
+
+
+def _natural(value: int, field: str) -> int:
+    if value < 0:
+        raise InvalidRequest(f"{field} must not be negative", field=field)
+    return value

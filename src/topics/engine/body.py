@@ -1,0 +1,305 @@
+"""The payload of a block: rendered records back to back, with columns that exist only if used.
+
+On disk a body is one extent of a pack, exactly as it stands in memory, so a cold read is one `pread` and no decoding:
+
+    | magic u32 | flags u32 | checksum u64 | first_seq u64 | count u32 | buf_len u32 | names_len u32 | tags_len u32 |
+    | ends u32×count | seqs u64×count (sparse) | nodes: names JSON, u32×count | tags: ends u32×count, order_len u32,
+      order u32×order_len, bytes | metas u32×count | buf |
+
+The checksum (xxh3) covers everything after itself. An order_len of 2³²−1 says that a body packed while it was still
+growing has no tag order yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import xxhash
+
+from topics.model.batch import Batch
+from topics.model.errors import DamagedData
+from topics.model.wishes import TagMatch
+
+_HEAD = struct.Struct("<IIQQIIII")
+_CHECKED_FROM = 16
+MAGIC = 0x314B4C42  # "BLK1"
+_SPARSE, _NODES, _TAGS, _METAS = 1, 2, 4, 8
+_TS_DIGITS_MAX = 20
+_UNORDERED = b"\xff\xff\xff\xff"
+
+
+class Body:
+    """Grows by whole batches until it is frozen; only a frozen body gives out views of its buffer."""
+
+    __slots__ = (
+        "buf",
+        "ends",
+        "frozen",
+        "metas",
+        "node_names",
+        "nodes",
+        "tag_ends",
+        "tag_index",
+        "tag_indexed",
+        "tag_order",
+        "tags",
+    )
+
+    def __init__(self) -> None:
+        self.buf: bytearray | bytes = bytearray()
+        self.ends: array[int] = array("I")
+        self.frozen = False
+        self.node_names: list[str] = []
+        self.nodes: array[int] | None = None
+        self.tags: bytearray | bytes | None = None
+        self.tag_ends: array[int] = array("I")
+        # A growing body finds tags by a dict that catches up on demand, a frozen one by record numbers sorted by tag.
+        self.tag_index: dict[bytes, list[int]] | None = None
+        self.tag_indexed = 0
+        self.tag_order: array[int] | None = None
+        self.metas: array[int] | None = None
+
+    # --- growing ---
+
+    def extend(self, batch: Batch) -> None:
+        buf, ends = self.buf, self.ends
+        assert not self.frozen and isinstance(buf, bytearray)
+        count_before, base = len(ends), len(buf)
+        buf += batch.blob
+        if batch.count == 1:
+            ends.append(base + len(batch.blob))
+        elif base:
+            ends.extend([end + base for end in batch.ends])
+        else:
+            ends.extend(batch.ends)
+        if batch.nodes is not None or self.nodes is not None:
+            self._extend_nodes(batch, count_before)
+        if batch.tags is not None or self.tags is not None:
+            self._extend_tags(batch, count_before)
+        if batch.metas is not None or self.metas is not None:
+            metas = self.metas
+            if metas is None:
+                metas = self.metas = array("I", bytes(4 * count_before))
+            metas.extend(batch.metas or array("I", bytes(4 * batch.count)))
+
+    def _extend_nodes(self, batch: Batch, count_before: int) -> None:
+        nodes = self.nodes
+        if nodes is None:
+            nodes = self.nodes = array("I", bytes(4 * count_before))
+        if batch.nodes is None:
+            nodes.extend(array("I", bytes(4 * batch.count)))
+            return
+        numbers = [0]
+        for name in batch.node_names:
+            if name not in self.node_names:
+                self.node_names.append(name)
+            numbers.append(self.node_names.index(name) + 1)
+        nodes.extend([numbers[number] for number in batch.nodes])
+
+    def _extend_tags(self, batch: Batch, count_before: int) -> None:
+        tags = self.tags
+        if tags is None:
+            tags = self.tags = bytearray()
+            self.tag_ends = array("I", bytes(4 * count_before))
+        assert isinstance(tags, bytearray)
+        base = len(tags)
+        if batch.tags is None or batch.tag_ends is None:
+            self.tag_ends.extend([base] * batch.count)
+            return
+        tags += batch.tags
+        self.tag_ends.extend([end + base for end in batch.tag_ends])
+
+    @classmethod
+    def whole(cls, batch: Batch) -> Body:
+        """A frozen body that takes a large batch's bytes as they are, without copying them."""
+        body = cls()
+        body.buf = batch.blob
+        body.ends = batch.ends
+        body.metas = batch.metas
+        if batch.nodes is not None:
+            body._extend_nodes(batch, 0)
+        if batch.tags is not None:
+            body._extend_tags(batch, 0)
+        body.freeze()
+        return body
+
+    def pick(self, numbers: Iterable[int]) -> Body:
+        """A frozen body of only these records."""
+        body = Body()
+        names = self.node_names
+        for number in numbers:
+            blob = bytes(self.buf[self.start_of(number) : self.ends[number]])
+            batch = Batch(0, 0, 1, blob, array("I", (len(blob),)))
+            if self.nodes is not None and (node := self.nodes[number]):
+                batch.node_names, batch.nodes = [names[node - 1]], array("I", (1,))
+            if (tag := self.tag_at(number)) is not None:
+                batch.tags, batch.tag_ends = b"\1" + tag, array("I", (len(tag) + 1,))
+            if self.metas is not None:
+                batch.metas = self.metas[number : number + 1]
+            body.extend(batch)
+        body.freeze()
+        return body
+
+    def freeze(self) -> None:
+        """Nothing is added any more: the buffers shrink to their size and tags get their sorted order."""
+        if self.frozen:
+            return
+        self.frozen = True
+        self.buf = bytes(self.buf)
+        if self.tags is not None:
+            self.tags = bytes(self.tags)
+            tagged = [index for index in range(len(self.ends)) if self.tag_at(index) is not None]
+            self.tag_order = array("I", sorted(tagged, key=self._tag_key))
+            self.tag_index = None
+
+    # --- records by number ---
+
+    def count(self) -> int:
+        return len(self.ends)
+
+    def start_of(self, index: int) -> int:
+        return self.ends[index - 1] if index else 0
+
+    def size(self, start: int, stop: int) -> int:
+        """Bytes of the records start … stop − 1."""
+        return self.start_of(stop) - self.start_of(start)
+
+    def slice(self, start: int, stop: int) -> bytes | bytearray | memoryview:
+        """Records start … stop − 1 as a JSON array's inside, without the last comma."""
+        first, last = self.start_of(start), self.ends[stop - 1] - 1
+        return memoryview(self.buf)[first:last] if self.frozen else self.buf[first:last]
+
+    def record(self, index: int) -> bytes | bytearray:
+        return self.buf[self.start_of(index) : self.ends[index] - 1]
+
+    def ts_at(self, index: int) -> int:
+        at = self.buf.index(b'"$ts":', self.start_of(index)) + 6
+        return int(self.buf[at : self.buf.index(b",", at, at + _TS_DIGITS_MAX)])
+
+    def first_at_or_after(self, ts: int) -> int:
+        """Number of the first record whose time is at least `ts`: times never fall within a topic."""
+        return bisect_left(range(len(self.ends)), ts, key=self.ts_at)
+
+    def first_ending_after(self, offset: int) -> int:
+        return bisect_right(self.ends, offset)
+
+    def tag_at(self, index: int) -> bytes | None:
+        if self.tags is None:
+            return None
+        start = self.tag_ends[index - 1] if index else 0
+        end = self.tag_ends[index]
+        return bytes(self.tags[start + 1 : end]) if end > start else None
+
+    def _tag_key(self, index: int) -> bytes:
+        tag = self.tag_at(index)
+        assert tag is not None
+        return tag
+
+    # --- tags to records ---
+
+    def find(self, match: TagMatch) -> list[int]:
+        """Numbers of the records whose tag matches, dead ones included, ascending."""
+        if self.tags is None:
+            return []
+        if self.tag_order is not None:
+            return sorted(self._find_sorted(match, self.tag_order))
+        index = self._catch_up()
+        if not match.prefix:
+            return index.get(match.tag, [])
+        return sorted(number for tag, numbers in index.items() if match(tag) for number in numbers)
+
+    def _find_sorted(self, match: TagMatch, order: array[int]) -> Iterator[int]:
+        at = bisect_left(order, match.tag, key=self._tag_key)
+        while at < len(order) and match(self._tag_key(order[at])):
+            yield order[at]
+            at += 1
+
+    def _catch_up(self) -> dict[bytes, list[int]]:
+        index = self.tag_index
+        if index is None:
+            index = self.tag_index = {}
+            self.tag_indexed = 0
+        for number in range(self.tag_indexed, len(self.ends)):
+            tag = self.tag_at(number)
+            if tag is not None:
+                index.setdefault(tag, []).append(number)
+        self.tag_indexed = len(self.ends)
+        return index
+
+    # --- to and from disk ---
+
+    def encode(self, first_seq: int, seqs: array[int] | None) -> list[bytes]:
+        """The extent of this body, as buffers to be written one behind the other."""
+        flags = 0
+        sections: list[bytes] = [self.ends.tobytes()]
+        names = tags = b""
+        if seqs is not None:
+            flags |= _SPARSE
+            sections.append(seqs.tobytes())
+        if self.nodes is not None:
+            flags |= _NODES
+            names = msgspec.json.encode(self.node_names)
+            sections += (names, self.nodes.tobytes())
+        if self.tags is not None:
+            flags |= _TAGS
+            tags = bytes(self.tags)
+            order = self.tag_order
+            ordered = (_UNORDERED, b"") if order is None else (struct.pack("<I", len(order)), order.tobytes())
+            sections += (self.tag_ends.tobytes(), *ordered, tags)
+        if self.metas is not None:
+            flags |= _METAS
+            sections.append(self.metas.tobytes())
+        sections.append(bytes(self.buf))
+        size = len(self.buf), len(names), len(tags)
+        head = _HEAD.pack(MAGIC, flags, 0, first_seq, len(self.ends), *size)
+        check = xxhash.xxh3_64(head[_CHECKED_FROM:])
+        for section in sections:
+            check.update(section)
+        head = _HEAD.pack(MAGIC, flags, check.intdigest(), first_seq, len(self.ends), *size)
+        return [head, *sections]
+
+    @classmethod
+    def decode(cls, data: bytes, first_seq: int) -> Body:
+        """The frozen body of an extent; raises DamagedData unless every byte is as it was written."""
+        if len(data) < _HEAD.size:
+            raise DamagedData("the extent is shorter than its header")
+        magic, flags, checksum, seq, count, buf_len, names_len, tags_len = _HEAD.unpack_from(data)
+        view = memoryview(data)
+        if magic != MAGIC or seq != first_seq or xxhash.xxh3_64_intdigest(view[_CHECKED_FROM:]) != checksum:
+            raise DamagedData("the extent fails its checksum")
+        body = cls()
+        at = _HEAD.size
+        width = 4 * count
+        body.ends = array("I", data[at : at + width])
+        at += width + (8 * count if flags & _SPARSE else 0)
+        if flags & _NODES:
+            body.node_names = msgspec.json.decode(view[at : at + names_len], type=list[str])
+            at += names_len
+            body.nodes = array("I", data[at : at + width])
+            at += width
+        if flags & _TAGS:
+            body.tag_ends = array("I", data[at : at + width])
+            at += width
+            order_end = at + 4
+            if data[at:order_end] != _UNORDERED:
+                order_end += 4 * struct.unpack_from("<I", data, at)[0]
+                body.tag_order = array("I", data[at + 4 : order_end])
+            body.tags = data[order_end : order_end + tags_len]
+            at = order_end + tags_len
+        if flags & _METAS:
+            body.metas = array("I", data[at : at + width])
+            at += width
+        body.buf = data[at : at + buf_len]
+        body.frozen = True
+        return body
+
+
+def encoded_seqs(data: bytes) -> array[int] | None:
+    """The seq column of a sparse extent, None for a dense one."""
+    _, flags, _, _, count, _, _, _ = _HEAD.unpack_from(data)
+    at = _HEAD.size + 4 * count
+    return array("Q", data[at : at + 8 * count]) if flags & _SPARSE else None

@@ -1,0 +1,266 @@
+"""Checkpoints: every changed topic packed and described at one position of the log, without a pause.
+
+    1 seal      full blocks that are not on disk yet go into the new pack; topics go on changing
+    2 mark      position P = what is written; from now on an op behind P captures its topic before it changes it
+    3 capture   all other topics, about a millisecond at a time: their tails into the pack, their images aside
+    4 finish    pack and snapshot are made durable by the worker thread
+    5 install   blocks learn where they are now; log and packs that nobody needs any more go; memory cools down
+
+A checkpoint that fails leaves everything as it was: the blocks are in memory and in the log, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
+
+from topics.engine.block import Block
+from topics.engine.commit import Pipeline
+from topics.engine.image import encode_topic
+from topics.engine.state import NEVER, State
+from topics.engine.topic import Topic
+from topics.engine.window import HotWindow
+from topics.model.clock import Clock
+from topics.model.settings import Settings
+from topics.storage.committer import Committer
+from topics.storage.pack import Extent, Packs, PackWriter
+from topics.storage.snapshot import Snapshots
+from topics.storage.wal import Wal
+from topics.storage.worker import Worker
+
+log = logging.getLogger("topics.engine")
+
+SLICE_MS = 1.0
+CHUNKS_BYTES = 1024 * 1024
+COOLING_EVERY_MS = 1_000
+RETRY_AFTER_MS = 5_000
+# A checkpoint that takes long (very many topics) does not start again at once only to cool memory down.
+REST_FACTOR = 20
+
+T = TypeVar("T")
+# True: there is more to do at once. False: nothing to do until a thread has news.
+Steps = Generator[bool, None, T]
+
+
+class Checkpointer:
+    """Runs one checkpoint at a time, as a generator of short steps."""
+
+    def __init__(
+        self,
+        state: State,
+        pipeline: Pipeline,
+        wal: Wal,
+        committer: Committer,
+        packs: Packs,
+        snapshots: Snapshots,
+        worker: Worker,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._state = state
+        self._pipeline = pipeline
+        self._wal = wal
+        self._committer = committer
+        self._packs = packs
+        self._snapshots = snapshots
+        self._worker = worker
+        self._clock = clock
+        self._settings = settings
+        self._window = HotWindow(state, packs, settings)
+        # when to run
+        self._last_position = wal.written_to
+        self._last_ms = clock.monotonic_ms()
+        self._took_ms = 0.0
+        self._retry_ms = 0.0
+        # per checkpoint
+        self._packed: dict[Block, tuple[Topic, Extent, int]] = {}
+        self._chunks: list[bytes] = []
+        self._writer: PackWriter | None = None
+
+    def due(self) -> bool:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._retry_ms or self._pipeline.read_only is not None:
+            return False
+        waited_ms = now_ms - self._last_ms
+        written = self._wal.written_to - self._last_position
+        if written >= self._settings.checkpoint_bytes:
+            return True
+        if self._state.cooling and waited_ms >= max(COOLING_EVERY_MS, REST_FACTOR * self._took_ms):
+            return True
+        return bool(self._state.dirty) and waited_ms >= self._settings.checkpoint_ms
+
+    def steps(self) -> Steps[bool]:
+        """One checkpoint; whether it succeeded."""
+        state = self._state
+        started_ms = self._clock.monotonic_ms()
+        dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
+        self._packed, self._chunks = {}, []
+        self._writer = self._packs.writer()
+        snapshot = None
+        try:
+            yield from self._sliced(self._seal(dirty))
+            yield from self._rescue()
+            position = yield from self._mark()
+            snapshot = self._snapshots.writer(position)
+            yield from self._sliced(self._capture_all())
+            yield from self._finish(snapshot.add, snapshot.finish)
+        except OSError as error:
+            log.error("the checkpoint failed and is tried again: %s", error)
+            state.dirty |= {topic for topic in dirty if state.by_id.get(topic.id) is topic}
+            self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
+            self._abort(snapshot.abort if snapshot is not None else None)
+            return False
+        finally:
+            state.capture_from = NEVER
+        self._install()
+        self._last_position, self._last_ms = position, self._clock.monotonic_ms()
+        self._took_ms = self._last_ms - started_ms
+        yield from self._clean_up()
+        return True
+
+    # --- 1: what is full and in memory only ---
+
+    def _seal(self, dirty: set[Topic]) -> Iterator[None]:
+        for topic in dirty:
+            if topic.config.durability == "ephemeral":
+                continue
+            for block in list(topic.blocks):
+                if block.growing or block.gone:
+                    continue
+                if block.body is not None and 4 * block.live < block.count:
+                    self._state.shrink_block(block)
+                self._pack(topic, block)
+                yield
+
+    def _pack(self, topic: Topic, block: Block) -> None:
+        """Have the block written, unless all of it is on disk already."""
+        known = self._packed.get(block)
+        if block.packed == block.count or (known is not None and known[2] == block.count):
+            return
+        assert block.body is not None and self._writer is not None
+        if known is not None:
+            self._packs.release(known[1])
+        extent = self._writer.add(block.body.encode(block.first_seq, block.seqs))
+        self._packed[block] = topic, extent, block.count
+
+    def _rescue(self) -> Steps[None]:
+        """Copy what still lives in packs that are mostly dead, so that they can go."""
+        sparse = set(self._packs.sparse())
+        if not sparse:
+            return
+        for topic in list(self._state.by_id.values()):
+            for block in list(topic.blocks):
+                extent = block.extent
+                if extent is None or extent.pack not in sparse or block in self._packed or block.gone:
+                    continue
+                data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
+                if not block.gone and block.extent == extent and self._writer is not None:
+                    self._packed[block] = topic, self._writer.add([data]), block.packed
+                    self._state.dirty.add(topic)
+            yield True
+
+    # --- 2, 3: one position for all ---
+
+    def _mark(self) -> Steps[int]:
+        position = self._wal.written_to
+        self._state.checkpoint += 1
+        self._state.capture = self._capture
+        self._state.capture_from = position
+        self._committer.want_sync(position)
+        while self._wal.synced_to < position or self._pipeline.unpublished_at(position):
+            if self._pipeline.read_only is not None:
+                raise OSError("the log cannot be synced")
+            yield False
+        return position
+
+    def _capture_all(self) -> Iterator[None]:
+        for topic in list(self._state.by_id.values()):
+            if topic.captured != self._state.checkpoint:
+                self._capture(topic)
+                yield
+
+    def _capture(self, topic: Topic) -> None:
+        topic.captured = self._state.checkpoint
+        if topic.config.durability != "ephemeral":
+            for block in topic.blocks:
+                if block.packed != block.count:
+                    self._pack(topic, block)
+        places = {block: self._packed[block][1] for block in topic.blocks if block in self._packed}
+        self._chunks.append(encode_topic(topic, places))
+
+    # --- 4: durable ---
+
+    def _finish(self, add: Callable[[bytes], None], finish: Callable[[list[int]], None]) -> Steps[None]:
+        writer, chunks = self._writer, self._chunks
+        assert writer is not None
+        if self._packed:
+            yield from self._wait_for(writer.finish)
+        else:
+            yield from self._wait_for(writer.abort)
+
+        def write_chunks() -> None:
+            for chunk in chunks:
+                add(chunk)
+
+        yield from self._wait_for(write_chunks)
+        packs = {block.extent.pack for topic in self._state.by_id.values() for block in topic.blocks if block.extent}
+        packs |= {extent.pack for _, extent, _ in self._packed.values()}
+        yield from self._wait_for(lambda: finish(sorted(packs)))
+
+    def _abort(self, abort_snapshot: Callable[[], None] | None) -> None:
+        for _, extent, _ in self._packed.values():
+            self._packs.release(extent)
+        self._packed, self._chunks = {}, []
+        try:
+            if self._writer is not None:
+                self._writer.abort()
+            if abort_snapshot is not None:
+                abort_snapshot()
+        except OSError as error:
+            log.warning("what a failed checkpoint left behind stays until the next start: %s", error)
+        self._writer = None
+
+    # --- 5: what follows ---
+
+    def _install(self) -> None:
+        for block, (topic, extent, count) in self._packed.items():
+            if block.gone:
+                self._packs.release(extent)
+                continue
+            if block.extent is not None:
+                self._packs.release(block.extent)
+            block.extent, block.packed = extent, count
+            self._window.packed(topic, block)
+        self._packed, self._chunks, self._writer = {}, [], None
+
+    def _clean_up(self) -> Steps[None]:
+        self._wal.trim(self._snapshots.trim_position)
+        keep = set(self._snapshots.kept_packs)
+        yield from self._quietly(lambda: self._packs.sweep(keep))
+        yield from self._sliced(self._window.cool())
+        for pack in self._window.cold_packs():
+            yield from self._quietly(lambda pack=pack: self._packs.move_cold(pack))
+
+    def _quietly(self, job: Callable[[], object]) -> Steps[None]:
+        """Housekeeping that may fail without harm: it is tried again after the next checkpoint."""
+        try:
+            yield from self._wait_for(job)
+        except OSError as error:
+            log.warning("cleaning up after a checkpoint failed: %s", error)
+
+    # --- driving ---
+
+    def _sliced(self, work: Iterator[None]) -> Steps[None]:
+        """Run until the slice is used up, then let the owner do something else."""
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
+        for _ in work:
+            if self._clock.monotonic_ms() >= until_ms:
+                yield True
+                until_ms = self._clock.monotonic_ms() + SLICE_MS
+
+    def _wait_for(self, job: Callable[[], T]) -> Steps[T]:
+        running = self._worker.submit(job)
+        while not running.done:
+            yield False
+        return running.result()

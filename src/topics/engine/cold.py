@@ -1,0 +1,74 @@
+"""Bodies that are on disk only: reading them back, and a bounded number of them kept for the next reader."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from topics.engine.block import Block
+from topics.engine.body import Body
+from topics.model.errors import DamagedData
+from topics.storage.pack import Extent, Packs
+
+COLD_CACHE_BYTES = 32 * 1024 * 1024
+
+
+class ColdMiss(Exception):
+    """The verb needs a body that would block to read: read the extent elsewhere, `attach` it, run the verb again."""
+
+    def __init__(self, block: Block, extent: Extent) -> None:
+        super().__init__(f"seqs {block.first_seq}…{block.last_seq} are on disk only")
+        self.block = block
+        self.extent = extent
+
+
+class Cold:
+    """Bodies loaded longest ago go first; one always stays, so that a verb that runs again finds what it missed."""
+
+    def __init__(self, packs: Packs, cache_bytes: int = COLD_CACHE_BYTES) -> None:
+        self.packs = packs
+        self._cache_bytes = cache_bytes
+        self._loaded: OrderedDict[Block, int] = OrderedDict()
+        self._loaded_bytes = 0
+
+    def load(self, block: Block) -> None:
+        """Give the block its body, or raise ColdMiss if the disk would have to be waited for."""
+        if block.body is not None:
+            return
+        extent = block.extent
+        assert extent is not None, "a block is in memory, on disk, or both"
+        data = self.packs.read_nowait(extent)
+        if data is None:
+            raise ColdMiss(block, extent)
+        self.attach(block, extent, data)
+
+    def attach(self, block: Block, extent: Extent, data: bytes) -> None:
+        """Take what was read. A block that changed hands meanwhile keeps what it has."""
+        if block.body is not None or block.extent != extent:
+            return
+        try:
+            body = Body.decode(data, block.first_seq)
+        except DamagedData as error:
+            raise DamagedData(
+                f"seqs {block.first_seq} to {block.last_seq} cannot be read: {error.message} "
+                f"(pack {extent.pack}, offset {extent.offset}); `topics repair` turns them into an explicit gap",
+                from_seq=block.first_seq,
+                to_seq=block.last_seq,
+                pack=extent.pack,
+                offset=extent.offset,
+            ) from None
+        block.body = body
+        block.cold = True
+        self._loaded[block] = len(data)
+        self._loaded_bytes += len(data)
+        while self._loaded_bytes > self._cache_bytes and len(self._loaded) > 1:
+            oldest, size = self._loaded.popitem(last=False)
+            self._loaded_bytes -= size
+            oldest.body = None
+            oldest.cold = False
+
+    def forget(self, block: Block) -> None:
+        """The block is gone, or its body now belongs to somebody else."""
+        size = self._loaded.pop(block, None)
+        if size is not None:
+            self._loaded_bytes -= size
+            block.cold = False

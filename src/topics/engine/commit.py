@@ -1,0 +1,228 @@
+"""The way of a decided op: into the log once per tick, then applied and published in log order.
+
+    verb → stage ──┐
+    verb → stage ──┤ unwritten ── flush: one write(2) ──┬── class disk, memory, ephemeral: apply, publish
+    verb → stage ──┘                                    └── class fsync: unsynced ── synced: apply, publish
+
+Ops of one topic are published in log order: while one waits for its sync, later ones of that topic wait with it,
+whatever their class. If a write fails, its ops are forgotten and what they had reserved is folded again from the rest.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import deque
+
+from topics.engine.staged import Staged
+from topics.engine.state import State
+from topics.engine.waiters import Waiters
+from topics.model.clock import Clock
+from topics.model.config import Durability
+from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
+from topics.model.ops import Appended, Created, Deleted, Op, Reserved
+from topics.storage.committer import Committer
+from topics.storage.wal import Wal
+
+log = logging.getLogger("topics.engine")
+
+
+class Pipeline:
+    """Ops between decision and publication."""
+
+    def __init__(self, state: State, wal: Wal, committer: Committer, waiters: Waiters, clock: Clock) -> None:
+        self._state = state
+        self._wal = wal
+        self._committer = committer
+        self._waiters = waiters
+        self._clock = clock
+        self._unwritten: deque[Staged] = deque()
+        self._unsynced: deque[Staged] = deque()
+        # How many ops of a topic wait for a sync.
+        self._waiting: dict[int, int] = {}
+        self.pending_bytes = 0
+        self.read_only: TopicsError | None = None
+
+    def check_writable(self) -> None:
+        if self.read_only is not None:
+            raise self.read_only
+        if self._wal.overloaded:
+            raise Throttled("the disk is behind by more than it may be; try again", retry_after_ms=250)
+
+    # --- staging ---
+
+    def stage(self, op: Op, body: bytes, *, gated: bool, urgent: bool = False, journaled: bool = True) -> Staged:
+        staged = Staged(op, op.topic_id, gated=gated)
+        if journaled:
+            try:
+                staged.position = self._wal.append(body, urgent)
+            except OSError as error:
+                self._write_failed(error)
+                raise _refusal(error) from error
+            except StorageError as error:
+                self._turn_read_only(error)
+                raise self.read_only or error from error
+        else:
+            staged.position = self._wal.buffered_to
+        self._unwritten.append(staged)
+        return staged
+
+    def stage_append(self, op: Appended, durability: Durability) -> Staged:
+        journaled = durability != "ephemeral"
+        body = op.encode() if journaled else b""
+        staged = self.stage(op, body, gated=durability == "fsync", journaled=journaled)
+        self.pending_bytes += len(op.batch.blob)
+        return staged
+
+    def stage_delete(self, op: Deleted, durability: Durability) -> Staged:
+        journaled = durability != "ephemeral"
+        body = op.encode() if journaled else b""
+        return self.stage(op, body, gated=durability == "fsync", urgent=True, journaled=journaled)
+
+    # --- the end of a tick ---
+
+    def flush(self) -> None:
+        """Write what was staged, publish what may be published, wake who waits."""
+        if self._unwritten:
+            started_ms = self._clock.monotonic_ms()
+            try:
+                written_to = self._wal.flush()
+            except OSError as error:
+                self._write_failed(error)
+            except StorageError as error:
+                self._turn_read_only(error)
+            else:
+                self._committer.nudge()
+                self._written(written_to, self._clock.monotonic_ms() - started_ms)
+        self._waiters.wake()
+
+    def settle(self) -> None:
+        """Called when the commit thread has news: synced ops are published."""
+        try:
+            written_to = self._wal.flush()
+        except OSError as error:
+            self._write_failed(error)
+        except StorageError as error:
+            self._turn_read_only(error)
+        else:
+            self._written(written_to, 0.0)
+        try:
+            progress = self._committer.poll()
+        except StorageError as error:
+            self._turn_read_only(error)
+        else:
+            self._synced(progress.synced_to)
+        self._waiters.wake()
+
+    def unpublished_at(self, position: int) -> bool:
+        """Whether an op at or below this position of the log still waits to be published."""
+        return bool(self._unsynced and self._unsynced[0].position <= position) or bool(
+            self._unwritten and self._unwritten[0].position <= position
+        )
+
+    def _written(self, written_to: int, write_ms: float) -> None:
+        unwritten, waiting = self._unwritten, self._waiting
+        now_ms = 0.0
+        sync_to = 0
+        while unwritten and unwritten[0].position <= written_to:
+            staged = unwritten.popleft()
+            staged.wal_append_ms = write_ms
+            if not staged.gated and staged.topic_id not in waiting:
+                self._publish(staged)
+                continue
+            now_ms = now_ms or self._clock.monotonic_ms()
+            staged.written_ms = now_ms
+            if not isinstance(staged.op, Reserved):
+                waiting[staged.topic_id] = waiting.get(staged.topic_id, 0) + 1
+            self._unsynced.append(staged)
+            sync_to = staged.position
+        if sync_to:
+            self._committer.want_sync(sync_to)
+
+    def _synced(self, synced_to: int) -> None:
+        unsynced, waiting = self._unsynced, self._waiting
+        if not unsynced or unsynced[0].position > synced_to:
+            return
+        now_ms = self._clock.monotonic_ms()
+        while unsynced and unsynced[0].position <= synced_to:
+            staged = unsynced.popleft()
+            if not isinstance(staged.op, Reserved):
+                left = waiting[staged.topic_id] - 1
+                if left:
+                    waiting[staged.topic_id] = left
+                else:
+                    del waiting[staged.topic_id]
+            if staged.gated:
+                staged.fsync_ms = now_ms - staged.written_ms
+            self._publish(staged)
+
+    def _publish(self, staged: Staged) -> None:
+        op = staged.op
+        assert op is not None
+        found = self._state.apply(op, staged.position)
+        topic = self._state.by_id.get(staged.topic_id)
+        if topic is not None:
+            if isinstance(op, Appended):
+                size = len(op.batch.blob)
+                self.pending_bytes -= size
+                topic.pending_count = max(0, topic.pending_count - staged.count)
+                topic.pending_bytes = max(0, topic.pending_bytes - size)
+                topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
+                staged.head_seq = topic.head_seq
+                if topic.waiters:
+                    self._waiters.moved(topic)
+            elif isinstance(op, Deleted):
+                staged.result = found
+        staged.finish()
+
+    # --- when it goes wrong ---
+
+    def _write_failed(self, error: OSError) -> None:
+        """The log was cut back to what is whole. Ops behind the cut are forgotten; nobody saw them."""
+        log.error("a log write failed and was taken back: %s", error)
+        kept = self._wal.written_to
+        failed = [staged for staged in self._unwritten if staged.position > kept]
+        self._unwritten = deque(staged for staged in self._unwritten if staged.position <= kept)
+        self._forget(failed, _refusal(error))
+        self._written(kept, 0.0)
+
+    def _turn_read_only(self, error: TopicsError) -> None:
+        """A sync failed: what the disk holds is unknown, so nothing is acknowledged until a restart."""
+        if self.read_only is None:
+            self.read_only = ReadOnly(
+                f"a sync to disk failed, so writes are refused until a restart: {error.message}",
+            )
+            log.critical("%s", self.read_only.message)
+        failed = [*self._unsynced, *self._unwritten]
+        self._unsynced.clear()
+        self._unwritten.clear()
+        self._waiting.clear()
+        self._forget(failed, self.read_only)
+
+    def _forget(self, failed: list[Staged], error: TopicsError) -> None:
+        """Take back what was decided ahead for these ops: fold what is still on its way again."""
+        topics = [topic for topic in (self._state.by_id.get(staged.topic_id) for staged in failed) if topic]
+        for topic in topics:
+            topic.assigned_seq = topic.head_seq
+            topic.pending_count = topic.pending_bytes = 0
+        touched = {topic.id for topic in topics}
+        self.pending_bytes = 0
+        for staged in (*self._unsynced, *self._unwritten):
+            op = staged.op
+            if isinstance(op, Appended):
+                self.pending_bytes += len(op.batch.blob)
+                if op.topic_id in touched:
+                    topic = self._state.by_id[op.topic_id]
+                    topic.assigned_seq += op.batch.count
+                    topic.pending_count += op.batch.count
+                    topic.pending_bytes += len(op.batch.blob)
+            elif isinstance(op, Created):
+                self._state.next_id = max(self._state.next_id, op.topic_id + 1)
+        for staged in failed:
+            staged.finish(error)
+
+
+def _refusal(error: OSError) -> TopicsError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull("the disk is full; the write was not taken, make room and try again")
+    return StorageError(f"the disk refused the write, nothing of it was kept: {error.strerror or error}")

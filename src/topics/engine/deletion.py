@@ -1,0 +1,78 @@
+"""Deleting by seq and by tag: which records die, decided once, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+
+from topics.engine.block import Block
+from topics.engine.body import Body
+from topics.engine.cold import ColdMiss
+from topics.engine.topic import Topic
+from topics.model.ops import Run
+from topics.model.wishes import TagMatch
+
+Load = Callable[[Block], None]
+Finding = Generator[ColdMiss, None, list[Run]]
+
+
+def find_before(topic: Topic, before_seq: int, load: Load) -> Finding:
+    """Runs of all live records below `before_seq`. Yields what must be read from disk first."""
+    runs: list[Run] = []
+    for block in _blocks_below(topic, before_seq):
+        stop = block.number_after(before_seq - 1)
+        if stop == block.count:
+            runs.append(Run(block.first_seq, block.last_seq - block.first_seq + 1, block.live_bytes))
+        elif stop > block.start:
+            body = yield from _body_of(block, load)
+            if body is not None:
+                size = sum(body.size(first, end) for first, end in block.alive_runs(0, stop))
+                runs.append(Run(block.first_seq, before_seq - block.first_seq, size))
+    return runs
+
+
+def find_tagged(topic: Topic, match: TagMatch, before_seq: int, load: Load) -> Finding:
+    """Runs of the live records below `before_seq` whose tag matches. Yields what must be read from disk first."""
+    runs: list[Run] = []
+    for block in _blocks_below(topic, before_seq):
+        if not block.may_hold(match):
+            continue
+        body = yield from _body_of(block, load)
+        if body is not None:
+            stop = block.number_after(before_seq - 1)
+            dead = block.dead
+            found = [
+                number
+                for number in body.find(match)
+                if block.start <= number < stop and (dead is None or not dead[number])
+            ]
+            runs += _runs(block, body, found)
+    return runs
+
+
+def _blocks_below(topic: Topic, before_seq: int) -> list[Block]:
+    """A copy: while a body is fetched from disk, the topic goes on changing."""
+    return [block for block in topic.blocks if block.first_seq < before_seq]
+
+
+def _body_of(block: Block, load: Load) -> Generator[ColdMiss, None, Body | None]:
+    """The body; None if everything in the block died while it was waited for."""
+    while block.body is None and block.live:
+        try:
+            load(block)
+        except ColdMiss as miss:
+            yield miss
+    return block.body
+
+
+def _runs(block: Block, body: Body, numbers: Iterable[int]) -> list[Run]:
+    """Neighbouring records become one run; a run never leaves its block, so its size is the block's to give back."""
+    stretches: list[list[int]] = []
+    for number in numbers:
+        if stretches and stretches[-1][1] == number:
+            stretches[-1][1] = number + 1
+        else:
+            stretches.append([number, number + 1])
+    return [
+        Run(block.seq_at(first), block.seq_at(stop - 1) - block.seq_at(first) + 1, body.size(first, stop))
+        for first, stop in stretches
+    ]

@@ -1,0 +1,169 @@
+"""Reading: records after a cursor, as slices of what was rendered when they were appended."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from topics.engine.block import Block
+from topics.engine.body import Body
+from topics.engine.retention import Tombstone, tombstone
+from topics.engine.topic import Topic
+
+SCAN_RECORDS_MAX = 100_000
+_encode_string = msgspec.json.Encoder().encode
+
+Part = bytes | bytearray | memoryview
+
+
+class View(NamedTuple):
+    """Which records a reader wants to see, and which of their fields."""
+
+    nodes: frozenset[str] = frozenset()
+    tags: bool = False
+    meta: bool = True
+    data: bool = True
+
+
+class Diff:
+    """The answer to one read. `parts` joined by commas are the inside of the records array."""
+
+    __slots__ = (
+        "cold_segments",
+        "count",
+        "earliest_seq",
+        "epoch",
+        "head_seq",
+        "next_from_seq",
+        "parts",
+        "scanned",
+        "tombstone",
+    )
+
+    def __init__(self, topic: Topic, from_seq: int) -> None:
+        self.parts: list[Part] = []
+        self.count = 0
+        self.scanned = 0
+        self.cold_segments = 0
+        self.epoch = topic.epoch
+        self.head_seq = topic.head_seq
+        self.earliest_seq = topic.earliest_seq
+        self.tombstone: Tombstone | None = tombstone(topic, from_seq)
+        self.next_from_seq = from_seq
+        if self.tombstone is not None:
+            self.next_from_seq = max(self.earliest_seq - 1, self.tombstone.gap_to if from_seq <= self.head_seq else 0)
+
+    @property
+    def caught_up(self) -> bool:
+        return self.next_from_seq == self.head_seq
+
+    @property
+    def lag(self) -> int:
+        return self.head_seq - self.next_from_seq
+
+    def records(self) -> bytes:
+        return b",".join(self.parts)
+
+
+def read(topic: Topic, from_seq: int, view: View, limit: int, bytes_max: int, load: Callable[[Block], None]) -> Diff:
+    """Up to `limit` records of about `bytes_max` bytes behind `from_seq`, at least one if there is one."""
+    diff = Diff(topic, from_seq)
+    blocks = topic.blocks
+    index = topic.block_after(diff.next_from_seq)
+    # A hole is announced by a tombstone of its own: this read ends in front of it.
+    end_seq = next((first - 1 for first, _ in topic.holes if first > diff.next_from_seq), topic.head_seq)
+    cold: set[int] = set()
+    size = 0
+    while index < len(blocks):
+        block = blocks[index]
+        if block.first_seq > end_seq:
+            break
+        load(block)
+        if block.cold:
+            cold.add(block.segment)
+        start = block.number_after(diff.next_from_seq)
+        stop, taken = _take(block, start, view, limit - diff.count, bytes_max - size, diff)
+        diff.scanned += stop - start
+        size += taken
+        if stop < block.count:
+            if stop > start:
+                diff.next_from_seq = block.seq_at(stop - 1)
+            break
+        diff.next_from_seq = block.last_seq
+        index += 1
+        if diff.count >= limit or size >= bytes_max or diff.scanned >= SCAN_RECORDS_MAX:
+            break
+    if index >= len(blocks) or blocks[index].first_seq > end_seq:
+        diff.next_from_seq = end_seq
+    diff.cold_segments = len(cold)
+    return diff
+
+
+def _take(block: Block, start: int, view: View, limit: int, bytes_max: int, diff: Diff) -> tuple[int, int]:
+    """Add what this block has for the view; the number where looking stopped, and the bytes taken."""
+    body = block.body
+    assert body is not None
+    plain = view.data and not (view.tags and body.tags is not None) and (view.meta or body.metas is None)
+    room = limit
+    size = 0
+    for first, wanted in _wanted_runs(block, body, start, view.nodes):
+        stop = min(wanted, first + room)
+        fitting = body.first_ending_after(body.start_of(first) + bytes_max - size)
+        if fitting < stop:
+            stop = max(fitting, first + 1) if not diff.count else fitting
+        if stop > first:
+            if plain:
+                diff.parts.append(body.slice(first, stop))
+            else:
+                diff.parts += [render_view(body, number, view) for number in range(first, stop)]
+            diff.count += stop - first
+            room -= stop - first
+            size += body.size(first, stop)
+        if stop < wanted or (not room and stop < block.count):
+            return stop, size
+    return block.count, size
+
+
+def _wanted_runs(block: Block, body: Body, start: int, nodes: frozenset[str]) -> Iterator[tuple[int, int]]:
+    """Stretches of live records whose node is not among `nodes`."""
+    alive = block.alive_runs(start, block.count)
+    if not nodes or body.nodes is None:
+        return alive
+    own = {number for number, name in enumerate(body.node_names, 1) if name in nodes}
+    return _without(alive, body.nodes, own) if own else alive
+
+
+def _without(runs: Iterator[tuple[int, int]], nodes: array[int], own: set[int]) -> Iterator[tuple[int, int]]:
+    for first, stop in runs:
+        begin = first
+        for number in range(first, stop):
+            if nodes[number] in own:
+                if begin < number:
+                    yield begin, number
+                begin = number + 1
+        if begin < stop:
+            yield begin, stop
+
+
+def render_view(body: Body, number: int, view: View) -> bytes:
+    """One record with other fields than the usual ones.
+
+    The first `,"data":` of a record is its own: within a node's JSON string the quotes would be escaped.
+    """
+    record = bytes(body.record(number))
+    meta_bytes = body.metas[number] if body.metas is not None else 0
+    data_at = record.index(b',"data":')
+    data_end = len(record) - 1 - (meta_bytes + 8 if meta_bytes else 0)
+    tag = body.tag_at(number) if view.tags else None
+    return b"".join(
+        (
+            record[:data_at],
+            b"" if tag is None else b',"$tag":' + _encode_string(tag.decode()),
+            record[data_at:data_end] if view.data else b"",
+            record[data_end:-1] if view.meta else b"",
+            b"}",
+        )
+    )

@@ -1,0 +1,449 @@
+"""The verbs: what can be asked of the topics, decided synchronously, made durable and visible in a step of its own."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from topics.engine import deletion, retention
+from topics.engine.cold import ColdMiss
+from topics.engine.commit import Pipeline
+from topics.engine.diff import Diff, View, read
+from topics.engine.idempotency import digest
+from topics.engine.staged import Busy, Staged
+from topics.engine.state import State
+from topics.engine.topic import SEQ_CHUNK, Topic
+from topics.engine.waiters import Waiters
+from topics.model.batch import check_batch, render
+from topics.model.clock import Clock
+from topics.model.config import ConfigWish, TopicConfig, resolve
+from topics.model.errors import (
+    InvalidRequest,
+    Throttled,
+    TopicExistsIncompatible,
+    TopicFull,
+    TopicNotEmpty,
+    TopicNotFound,
+)
+from topics.model.names import check_topic_name
+from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Reserved
+from topics.model.settings import Settings
+from topics.model.wishes import (
+    DIFF_LIMIT_DEFAULT,
+    UNSET,
+    AppendWish,
+    DeleteWish,
+    DiffWish,
+    check_u64,
+    parse_match,
+)
+
+DIFF_BYTES_DEFAULT = 1024 * 1024
+DIFF_BYTES_MAX = 8 * 1024 * 1024
+PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
+AUTO_PRIORITY_MAX = 500
+AUTO_PRIORITY_HALVES_AFTER_MS = 60_000
+SEQ_CHUNK_MAX = 1 << 24
+SEQ_CHUNK_LASTS_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """What a look at a topic tells."""
+
+    topic: str
+    type: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+
+    @property
+    def next_seq(self) -> int:
+        return self.head_seq + 1
+
+
+class Page(NamedTuple):
+    topics: list[TopicState]
+    next_cursor: str | None
+
+
+class Engine:
+    """Owned by one thread. A verb that changes something returns a Staged; `pipeline.flush()` ends the tick."""
+
+    def __init__(self, state: State, pipeline: Pipeline, waiters: Waiters, clock: Clock, settings: Settings) -> None:
+        self.state = state
+        self.pipeline = pipeline
+        self.waiters = waiters
+        self.settings = settings
+        self._clock = clock
+        # Topics on their way into being, by name.
+        self._creating: dict[str, Staged] = {}
+        # Keys whose write is on its way.
+        self._keys: dict[tuple[int, bytes], Staged] = {}
+
+    # --- topics ---
+
+    def configure(self, name: str, wish: ConfigWish) -> Staged:
+        """Create the topic, or replace its configuration. `result` is the resolved configuration."""
+        topic = self._find(name)
+        config = resolve(wish, name, topic.config if topic is not None else None)
+        if topic is None:
+            self.pipeline.check_writable()
+            return self._create(name, config, gated=True)
+        if config.type != topic.config.type:
+            raise TopicExistsIncompatible(
+                f'topic "{name}" is a {topic.config.type}; a topic\'s type cannot change, use another name',
+                topic=name,
+                field="type",
+            )
+        if config == topic.config:
+            staged = Staged(None, topic.id, gated=False)
+            staged.result = config
+            staged.finish()
+            return staged
+        self.pipeline.check_writable()
+        op = Configured(topic.id, topic.assigned_seq, topic.assigned_seq + topic.chunk, config)
+        staged = self.pipeline.stage(op, op.encode(), gated=True)
+        staged.result = config
+        topic.control = staged
+        staged.then(lambda _: setattr(topic, "control", None))
+        return staged
+
+    def _create(self, name: str, config: TopicConfig, *, gated: bool) -> Staged:
+        limit = self.settings.max_topics
+        if limit and len(self.state.by_name) + len(self._creating) >= limit:
+            raise Throttled(f"there are {limit} topics already, which is the most", limit="max_topics", max=limit)
+        now = self._clock.now_ms()
+        epoch = now << 11 | random.getrandbits(11)
+        op = Created(self.state.next_id, epoch, now, SEQ_CHUNK, name, config)
+        staged = self.pipeline.stage(op, op.encode(), gated=gated)
+        self.state.next_id += 1
+        staged.created = True
+        staged.result = config
+        self._creating[name] = staged
+        staged.then(lambda _: self._creating.pop(name, None))
+        return staged
+
+    def drop(self, name: str, *, if_empty: bool = False) -> Staged:
+        """Remove the topic and everything in it. `result` tells whether there was one."""
+        topic = self._find(name)
+        if topic is None:
+            staged = Staged(None, 0, gated=False)
+            staged.result = False
+            staged.finish()
+            return staged
+        if if_empty:
+            self._expire(topic)
+            if topic.count or topic.pending_count:
+                raise TopicNotEmpty(f'topic "{name}" holds {topic.count} records', topic=name, count=topic.count)
+        self.pipeline.check_writable()
+        op = Dropped(topic.id)
+        staged = self.pipeline.stage(op, op.encode(), gated=True, urgent=True)
+        staged.result = True
+        topic.control = staged
+        staged.then(lambda done: self._after_drop(topic, done))
+        return staged
+
+    def _after_drop(self, topic: Topic, staged: Staged) -> None:
+        topic.control = None
+        if staged.error is None:
+            self.waiters.moved(topic)
+
+    def look(self, name: str, *, touch: bool = True) -> TopicState:
+        topic = self._existing(name)
+        self._expire(topic)
+        described = self._describe(topic)
+        if touch:
+            topic.last_read_ts = topic.now(self._clock.now_ms())
+        return described
+
+    def list(
+        self,
+        prefix: str = "",
+        cursor: str | None = None,
+        page_size: int = PAGE_SIZE_DEFAULT,
+        *,
+        prefixes: tuple[str, ...] = ("",),
+        touch: bool = False,
+    ) -> Page:
+        """Topics by name, those that start with `prefix` and with one of `prefixes`."""
+        page_size = max(1, min(PAGE_SIZE_MAX, page_size))
+        names = self.state.names
+        start = _decode_cursor(cursor) if cursor is not None else ""
+        index = max(bisect_right(names, start), bisect_left(names, prefix))
+        page: list[TopicState] = []
+        while index < len(names) and names[index].startswith(prefix):
+            name = names[index]
+            if name.startswith(prefixes):
+                if len(page) == page_size:
+                    return Page(page, _encode_cursor(page[-1].topic))
+                topic = self.state.by_name[name]
+                self._expire(topic, exact=False)
+                page.append(self._describe(topic))
+                if touch:
+                    topic.last_read_ts = topic.now(self._clock.now_ms())
+            index += 1
+        return Page(page, None)
+
+    def _describe(self, topic: Topic) -> TopicState:
+        return TopicState(
+            topic=topic.name,
+            type=topic.config.type,
+            epoch=topic.epoch,
+            head_seq=topic.head_seq,
+            earliest_seq=topic.earliest_seq,
+            count=topic.count,
+            bytes=topic.bytes,
+            config=topic.config,
+            effective_priority=self.effective_priority(topic),
+            last_write_ts=topic.last_write_ts,
+            last_read_ts=topic.last_read_ts,
+        )
+
+    def effective_priority(self, topic: Topic) -> int:
+        """The configured priority, or one that halves with every minute since somebody last looked."""
+        config = topic.config
+        if config.priority is not None:
+            return config.priority
+        if not config.auto_priority or topic.last_read_ts is None:
+            return 0
+        idle_ms = max(0, self._clock.now_ms() - topic.last_read_ts)
+        return int(AUTO_PRIORITY_MAX * 0.5 ** (idle_ms / AUTO_PRIORITY_HALVES_AFTER_MS))
+
+    # --- records ---
+
+    def append(self, name: str, wish: AppendWish) -> Staged:
+        """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records."""
+        bare = check_batch(wish, self.settings)
+        topic = self.state.by_name.get(name)
+        if topic is None or topic.control is not None:
+            topic = self._find(name)
+        if topic is None:
+            return self._append_new(name, wish, bare=bare)
+        key = b""
+        config = topic.config
+        if wish.idempotency_key is not None and config.idempotency_window_ms:
+            key = digest(wish.idempotency_key)
+            earlier = self._earlier(topic, key)
+            if earlier is not None:
+                return earlier
+        self.pipeline.check_writable()
+        count = len(wish.records)
+        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
+            self._reserve(topic, count)
+        now = topic.now(self._clock.now_ms())
+        batch = render(wish, topic.assigned_seq + 1, now, bare=bare)
+        size = len(batch.blob)
+        if config.discard == "reject":
+            self._refuse_if_full(topic, count, size)
+        if self.settings.max_total_bytes:
+            self._refuse_over_quota(topic, count, size)
+        op = Appended(topic.id, topic.evict_floor, key, batch)
+        staged = self.pipeline.stage_append(op, config.durability)
+        staged.first_seq = batch.first_seq
+        staged.count = count
+        topic.assigned_seq += count
+        topic.pending_count += count
+        topic.pending_bytes += size
+        if key:
+            self._keys[topic.id, key] = staged
+            staged.then(lambda _: self._keys.pop((topic.id, key), None))
+        return staged
+
+    def _append_new(self, name: str, wish: AppendWish, *, bare: bool) -> Staged:
+        """The first batch of a topic makes the topic."""
+        if wish.create is False:
+            raise TopicNotFound(name)
+        config = resolve(wish.config or ConfigWish(), name)
+        self.pipeline.check_writable()
+        if config.discard == "reject":
+            probe = render(wish, 1, 0, bare=bare)
+            _refuse_above(config, probe.count, len(probe.blob), name)
+        created = self._create(name, config, gated=config.durability == "fsync")
+        batch = render(wish, 1, self._clock.now_ms(), bare=bare)
+        windowed = wish.idempotency_key is not None and config.idempotency_window_ms
+        key = digest(wish.idempotency_key) if windowed and wish.idempotency_key is not None else b""
+        staged = self.pipeline.stage_append(Appended(created.topic_id, 1, key, batch), config.durability)
+        staged.first_seq = 1
+        staged.count = batch.count
+        staged.created = True
+        return staged
+
+    def _earlier(self, topic: Topic, key: bytes) -> Staged | None:
+        """The write that this key stands for: on its way, or done within the window."""
+        running = self._keys.get((topic.id, key))
+        if running is not None:
+            echo = Staged(None, topic.id, gated=False)
+            running.then(lambda done: _echo(done, echo))
+            return echo
+        if topic.keys is None:
+            return None
+        written = topic.keys.find(key, topic.now(self._clock.now_ms()), topic.config.idempotency_window_ms)
+        if written is None:
+            return None
+        staged = Staged(None, topic.id, gated=False)
+        staged.first_seq, staged.count = written.first_seq, written.records
+        staged.head_seq = topic.head_seq
+        staged.deduped = True
+        staged.finish()
+        return staged
+
+    def _reserve(self, topic: Topic, count: int) -> None:
+        """Ask for more seqs before they run out; without them the caller has to wait."""
+        if topic.reserving is None:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms - topic.reserved_ms < SEQ_CHUNK_LASTS_MS:
+                topic.chunk = min(SEQ_CHUNK_MAX, 2 * topic.chunk)
+            topic.chunk = max(topic.chunk, 4 * count)
+            topic.reserved_ms = now_ms
+            op = Reserved(topic.id, topic.assigned_seq + count + topic.chunk)
+            topic.reserving = self.pipeline.stage(op, op.encode(), gated=True)
+            topic.reserving.then(lambda _: setattr(topic, "reserving", None))
+        if topic.assigned_seq + count > topic.ceiling:
+            raise Busy(topic.reserving)
+
+    def _refuse_if_full(self, topic: Topic, count: int, size: int) -> None:
+        self._expire(topic)
+        config = topic.config
+        _refuse_above(
+            config,
+            topic.count + topic.pending_count + count,
+            topic.bytes + topic.pending_bytes + size,
+            topic.name,
+        )
+
+    def _refuse_over_quota(self, topic: Topic, count: int, size: int) -> None:
+        quota = self.settings.max_total_bytes
+        total = self.state.bytes + self.pipeline.pending_bytes + size
+        if total > quota and total - retention.freed_by_caps(topic, count, size) > quota:
+            raise Throttled(
+                f"all topics hold {self.state.bytes} bytes and may hold {quota}; delete some or raise the quota",
+                limit="max_total_bytes",
+                max=quota,
+            )
+
+    def diff(self, name: str, wish: DiffWish) -> Diff:
+        """Records behind a cursor. May raise ColdMiss."""
+        topic = self.state.by_name.get(name) or self._existing(name)
+        now = topic.now(self._clock.now_ms())
+        if topic.config.ttl_ms:
+            self._expire(topic)
+        view = View(
+            wish.nodes() if wish.node is not None and topic.config.dedupe_node else frozenset(),
+            tags=bool(wish.include_tags),
+            meta=wish.include_meta is not False,
+        )
+        limit = min(wish.limit or DIFF_LIMIT_DEFAULT, self.settings.max_limit)
+        bytes_max = min(wish.max_batch_bytes or DIFF_BYTES_DEFAULT, DIFF_BYTES_MAX)
+        from_seq = check_u64(wish.from_seq, "from_seq")
+        if wish.from_ts is not UNSET:
+            from_seq = max(from_seq, self.seq_before(topic, wish.from_ts))
+        diff = read(topic, from_seq, view, limit, bytes_max, self.state.cold.load)
+        topic.last_read_ts = now
+        return diff
+
+    def seq_before(self, topic: Topic, ts: int) -> int:
+        """The cursor behind which the first record at or after `ts` stands. May raise ColdMiss."""
+        for block in topic.blocks:
+            if block.last_ts >= ts:
+                self.state.cold.load(block)
+                assert block.body is not None
+                number = max(block.body.first_at_or_after(ts), block.start)
+                return block.seq_at(number) - 1 if number < block.count else block.last_seq
+        return topic.head_seq
+
+    def delete(self, name: str, wish: DeleteWish) -> Generator[ColdMiss, None, Staged]:
+        """Remove records by seq and/or tag, those that exist now. `result` is the number that died.
+
+        Yields what must be read from disk before it can go on.
+        """
+        if wish.before_seq is UNSET and wish.match is None:
+            raise InvalidRequest("before_seq or match (or both) must say what to delete", field="before_seq")
+        match = parse_match(wish.match) if wish.match is not None else None
+        topic = self._existing(name)
+        head = topic.head_seq
+        before_seq = head + 1
+        if wish.before_seq is not UNSET:
+            before_seq = min(before_seq, check_u64(wish.before_seq, "before_seq"))
+        self.pipeline.check_writable()
+        self._expire(topic, exact=False)
+        if match is None:
+            runs = yield from deletion.find_before(topic, before_seq, self.state.cold.load)
+        else:
+            runs = yield from deletion.find_tagged(topic, match, before_seq, self.state.cold.load)
+        if self.state.by_id.get(topic.id) is not topic:
+            raise TopicNotFound(name)
+        if topic.control is not None:
+            raise Busy(topic.control)
+        op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
+        return self.pipeline.stage_delete(op, topic.config.durability)
+
+    # --- finding topics ---
+
+    def _find(self, name: str) -> Topic | None:
+        """The topic, if it exists and nothing about its existence is still undecided."""
+        topic = self.state.by_name.get(name)
+        undecided = topic.control if topic is not None else self._creating.get(name)
+        if undecided is not None:
+            raise Busy(undecided)
+        if topic is None:
+            check_topic_name(name)
+        return topic
+
+    def _existing(self, name: str) -> Topic:
+        topic = self.state.by_name.get(name)
+        if topic is None:
+            check_topic_name(name)
+            raise TopicNotFound(name)
+        return topic
+
+    def _expire(self, topic: Topic, *, exact: bool = True) -> None:
+        if topic.config.ttl_ms:
+            now = topic.now(self._clock.now_ms())
+            load = self.state.cold.load if exact else None
+            self.state.shrink(topic, lambda topic, release: retention.expire(topic, now, release, load))
+
+
+def _refuse_above(config: TopicConfig, count: int, size: int, name: str) -> None:
+    """A `reject` topic takes a batch only if it fits."""
+    for cap, wanted, unit in ((config.cap_records, count, "records"), (config.cap_bytes, size, "bytes")):
+        if cap and wanted > cap:
+            raise TopicFull(
+                f'topic "{name}" may hold {cap} {unit} and would hold {wanted}; delete some or raise cap_{unit}',
+                topic=name,
+                limit=f"cap_{unit}",
+                max=cap,
+            )
+
+
+def _echo(done: Staged, echo: Staged) -> None:
+    """A retry gets the outcome of the write it repeats."""
+    echo.first_seq, echo.count, echo.head_seq = done.first_seq, done.count, done.head_seq
+    echo.fsync_ms = done.fsync_ms
+    echo.deduped = True
+    echo.finish(done.error)
+
+
+def _encode_cursor(name: str) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode({"after": name})).decode()
+
+
+def _decode_cursor(cursor: str) -> str:
+    try:
+        decoded: Any = msgspec.json.decode(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        return str(decoded["after"])
+    except (binascii.Error, ValueError, KeyError, TypeError):
+        raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None

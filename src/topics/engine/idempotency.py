@@ -1,0 +1,66 @@
+"""Idempotency keys: which batch a key stands for, in time buckets that are dropped whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+BUCKETS_PER_WINDOW = 8
+
+
+class Written(NamedTuple):
+    """The batch that a key made."""
+
+    ts: int
+    first_seq: int
+    records: int
+
+
+def digest(key: str) -> bytes:
+    """16 bytes that stand for a key."""
+    return hashlib.blake2b(key.encode(), digest_size=16, person=b"topics-idem").digest()
+
+
+class KeyTable:
+    """Digest → batch, newest bucket last. An entry packs time, first seq and count into one int."""
+
+    __slots__ = ("_buckets",)
+
+    def __init__(self) -> None:
+        self._buckets: list[tuple[int, dict[bytes, int]]] = []
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for _, bucket in self._buckets)
+
+    def add(self, key: bytes, written: Written, window_ms: int) -> None:
+        width = max(1, window_ms // BUCKETS_PER_WINDOW)
+        if not self._buckets or written.ts >= self._buckets[-1][0] + width:
+            self._drop_before(written.ts - window_ms - width)
+            self._buckets.append((written.ts, {}))
+        self._buckets[-1][1][key] = written.ts << 96 | written.first_seq << 32 | written.records
+
+    def find(self, key: bytes, now_ms: int, window_ms: int) -> Written | None:
+        """The batch this key made, if that was not longer ago than the window."""
+        for _, bucket in reversed(self._buckets):
+            packed = bucket.get(key)
+            if packed is not None:
+                written = _unpack(packed)
+                return written if now_ms - written.ts <= window_ms else None
+        return None
+
+    def entries(self, since_ms: int) -> Iterator[tuple[bytes, Written]]:
+        """All entries not older than `since_ms`, oldest first."""
+        for _, bucket in self._buckets:
+            for key, packed in bucket.items():
+                written = _unpack(packed)
+                if written.ts >= since_ms:
+                    yield key, written
+
+    def _drop_before(self, ts: int) -> None:
+        keep = next((at for at, (start, _) in enumerate(self._buckets) if start >= ts), len(self._buckets))
+        del self._buckets[:keep]
+
+
+def _unpack(packed: int) -> Written:
+    return Written(packed >> 96, packed >> 32 & 0xFFFF_FFFF_FFFF_FFFF, packed & 0xFFFF_FFFF)

@@ -1,0 +1,167 @@
+"""A topic as a snapshot stores it, and back.
+
+A block's image, kept until the block changes, so that an unchanged topic costs one join:
+
+    | first_seq u64 | last_seq u64 | first_ts u64 | last_ts u64 | live_bytes u64 | pack u64 | offset u64 | length u64 |
+    | count u32 | live u32 | start u32 | segment u32 | dead_len u32 | seqs_len u32 | filter_len u32 (2³²−1: no tags) |
+    | dead (zlib of a byte a record) | seqs u64… | filter |
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+
+import msgspec
+
+from topics.engine.block import Block
+from topics.engine.idempotency import KeyTable, Written
+from topics.engine.retention import Loss, note_loss
+from topics.engine.topic import Topic
+from topics.model.config import TopicConfig
+from topics.storage.pack import Extent
+
+_BLOCK = struct.Struct("<8Q7I")
+_KEY = struct.Struct("<16sQQI")
+_NO_TAGS = 2**32 - 1
+
+
+class TopicImage(msgspec.Struct, array_like=True):
+    id: int
+    name: str
+    epoch: int
+    config: TopicConfig
+    head_seq: int
+    evict_floor: int
+    ceiling: int
+    clock_ms: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+    segment: int
+    segment_events: int
+    segment_bytes: int
+    segment_ts: int
+    losses: list[tuple[int, int, int, str]]
+    holes: list[tuple[int, int]]
+    # Records of an ephemeral topic that were in memory, and are not any more when this is read.
+    resident: int
+    blocks: bytes
+    keys: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(TopicImage)
+
+
+def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
+    """`extents` tells where this checkpoint packs blocks. An ephemeral topic keeps its head, not its records."""
+    ephemeral = topic.config.durability == "ephemeral"
+    window_ms = topic.config.idempotency_window_ms
+    keys = topic.keys.entries(topic.clock_ms - window_ms) if topic.keys is not None and not ephemeral else ()
+    image = TopicImage(
+        id=topic.id,
+        name=topic.name,
+        epoch=topic.epoch,
+        config=topic.config,
+        head_seq=topic.head_seq,
+        evict_floor=topic.evict_floor,
+        ceiling=topic.ceiling,
+        clock_ms=topic.clock_ms,
+        last_write_ts=topic.last_write_ts,
+        last_read_ts=topic.last_read_ts,
+        segment=topic.segment,
+        segment_events=topic.segment_events,
+        segment_bytes=topic.segment_bytes,
+        segment_ts=topic.segment_ts,
+        losses=list(topic.losses),
+        holes=topic.holes,
+        resident=topic.count if ephemeral else 0,
+        blocks=b"" if ephemeral else b"".join([_block_image(block, extents) for block in topic.blocks]),
+        keys=b"".join([_KEY.pack(key, *written) for key, written in keys]),
+    )
+    return _encoder.encode(image)
+
+
+def _block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
+    if block.image is not None and block not in extents:
+        return block.image
+    extent = extents.get(block) or block.extent
+    assert extent is not None, "a checkpoint packs every block it captures"
+    dead = b"" if block.dead is None else zlib.compress(bytes(block.dead), 1)
+    seqs = b"" if block.seqs is None else block.seqs.tobytes()
+    tag_filter = block.tag_filter
+    if tag_filter is None and block.growing and block.body is not None and block.body.tags is not None:
+        tag_filter = b""
+    image = (
+        _BLOCK.pack(
+            block.first_seq,
+            block.last_seq,
+            block.first_ts,
+            block.last_ts,
+            block.live_bytes,
+            *extent,
+            block.count,
+            block.live,
+            block.start,
+            block.segment,
+            len(dead),
+            len(seqs),
+            _NO_TAGS if tag_filter is None else len(tag_filter),
+        )
+        + dead
+        + seqs
+        + (tag_filter or b"")
+    )
+    if block not in extents:
+        block.image = image
+    return image
+
+
+def decode_topic(chunk: bytes) -> Topic:
+    image = _decoder.decode(chunk)
+    topic = Topic(image.id, image.name, image.epoch, image.config, image.ceiling)
+    topic.head_seq = topic.assigned_seq = image.head_seq
+    topic.evict_floor = image.evict_floor
+    topic.clock_ms = image.clock_ms
+    topic.last_write_ts, topic.last_read_ts = image.last_write_ts, image.last_read_ts
+    topic.segment, topic.segment_events = image.segment, image.segment_events
+    topic.segment_bytes, topic.segment_ts = image.segment_bytes, image.segment_ts
+    topic.losses = [Loss(*loss) for loss in image.losses]
+    topic.holes = image.holes
+    if image.resident:
+        note_loss(topic, topic.head_seq, image.resident, "lost")
+    at = 0
+    while at < len(image.blocks):
+        block, at = _decode_block(image.blocks, at)
+        topic.blocks.append(block)
+        topic.count += block.live
+        topic.bytes += block.live_bytes
+    if image.keys:
+        topic.keys = KeyTable()
+        for key, ts, first_seq, count in _KEY.iter_unpack(image.keys):
+            topic.keys.add(key, Written(ts, first_seq, count), image.config.idempotency_window_ms)
+    return topic
+
+
+def _decode_block(data: bytes, at: int) -> tuple[Block, int]:
+    fields = _BLOCK.unpack_from(data, at)
+    first_seq, last_seq, first_ts, last_ts, live_bytes = fields[:5]
+    count, live, start, segment, dead_len, seqs_len, filter_len = fields[8:]
+    block = Block(first_seq, first_ts, segment)
+    block.last_seq, block.last_ts = last_seq, last_ts
+    block.count, block.live, block.start, block.live_bytes = count, live, start, live_bytes
+    block.extent, block.packed = Extent(*fields[5:8]), count
+    begin = at
+    at += _BLOCK.size
+    if dead_len:
+        block.dead = bytearray(zlib.decompress(data[at : at + dead_len]))
+        at += dead_len
+    if seqs_len:
+        block.seqs = array("Q", data[at : at + seqs_len])
+        at += seqs_len
+    if filter_len != _NO_TAGS:
+        block.tag_filter = data[at : at + filter_len]
+        at += filter_len
+    block.image = data[begin:at]
+    return block, at

@@ -1,0 +1,143 @@
+"""What a topic loses on purpose: caps, expiry, the floor below it all, and the tombstones that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from topics.engine.block import Block
+
+if TYPE_CHECKING:
+    from topics.engine.topic import Topic
+
+LOSSES_MAX = 32
+Release = Callable[[Block], None]
+
+
+class Loss(NamedTuple):
+    """Records from … to were lost, not deleted: `lost` of them, for this reason."""
+
+    from_seq: int
+    to_seq: int
+    lost: int
+    reason: str
+
+
+class Tombstone(NamedTuple):
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+def enforce_caps(topic: Topic, release: Release) -> int:
+    """Drop the oldest records beyond the caps; the bytes that went."""
+    config = topic.config
+    bytes_before = topic.bytes
+    if config.cap_records:
+        while topic.count > config.cap_records:
+            over = topic.count - config.cap_records
+            block = topic.blocks[0]
+            _evict(topic, block.count if block.live <= over else block.nth_alive(over), "cap", release)
+    if config.cap_bytes:
+        while topic.bytes > config.cap_bytes:
+            over = topic.bytes - config.cap_bytes
+            block = topic.blocks[0]
+            _evict(topic, block.count if block.live_bytes <= over else block.cut_for_bytes(over), "cap", release)
+    return bytes_before - topic.bytes
+
+
+def expire(topic: Topic, now_ms: int, release: Release, load: Callable[[Block], None] | None) -> int:
+    """Drop what is older than the TTL; the bytes that went.
+
+    A block that expires only in part must be looked into. If it is on disk alone it is loaded, or left for later by a
+    caller that has no `load`.
+    """
+    ttl_ms = topic.config.ttl_ms
+    if not ttl_ms or not topic.blocks:
+        return 0
+    horizon = now_ms - ttl_ms
+    bytes_before = topic.bytes
+    while topic.blocks and topic.blocks[0].last_ts < horizon:
+        _evict(topic, topic.blocks[0].count, "ttl", release)
+    if topic.blocks and topic.blocks[0].first_ts < horizon:
+        block = topic.blocks[0]
+        if block.body is None and load is not None:
+            load(block)
+        if block.body is not None:
+            keep = block.body.first_at_or_after(horizon)
+            if keep > block.start:
+                _evict(topic, keep, "ttl", release)
+    return bytes_before - topic.bytes
+
+
+def freed_by_caps(topic: Topic, count: int, size: int) -> int:
+    """Bytes that the caps would push out if `count` records of `size` bytes came in."""
+    config = topic.config
+    freed = 0
+    over = topic.count + topic.pending_count + count - config.cap_records if config.cap_records else 0
+    for block in topic.blocks:
+        if over <= 0:
+            break
+        whole = block.live <= over
+        freed += block.live_bytes if whole else block.live_bytes * over // block.live
+        over -= block.live
+    if config.cap_bytes:
+        freed = max(freed, topic.bytes + topic.pending_bytes + size - config.cap_bytes)
+    return freed
+
+
+def _evict(topic: Topic, stop: int, reason: str, release: Release) -> None:
+    """Lose the records before number `stop` of the first block."""
+    block = topic.blocks[0]
+    last_seq = block.seq_at(stop - 1) if stop < block.count else block.last_seq
+    died, size = block.kill(0, stop)
+    topic.count -= died
+    topic.bytes -= size
+    note_loss(topic, last_seq, died, reason)
+    if not block.live:
+        release(topic.remove_block(0))
+
+
+def note_loss(topic: Topic, to_seq: int, lost: int, reason: str) -> None:
+    """Raise the floor above `to_seq` and remember why."""
+    from_seq = topic.evict_floor
+    if to_seq < from_seq:
+        return
+    topic.evict_floor = to_seq + 1
+    if topic.holes:
+        topic.holes = [hole for hole in topic.holes if hole[1] > to_seq]
+    losses = topic.losses
+    if losses and losses[-1].reason == reason and losses[-1].to_seq == from_seq - 1:
+        last = losses.pop()
+        from_seq, lost = last.from_seq, last.lost + lost
+    losses.append(Loss(from_seq, to_seq, lost, reason))
+    if len(losses) > LOSSES_MAX:
+        first, second = losses[0], losses[1]
+        losses[:2] = [Loss(first.from_seq, second.to_seq, first.lost + second.lost, "mixed")]
+
+
+def tombstone(topic: Topic, from_seq: int) -> Tombstone | None:
+    """What a reader at this cursor must be told before it reads on."""
+    earliest, head = topic.earliest_seq, topic.head_seq
+    if from_seq > head:
+        return Tombstone(1, head, "recreated", head, earliest, head)
+    if from_seq + 1 >= topic.evict_floor:
+        for first, last in topic.holes:
+            if first <= from_seq + 1 <= last:
+                return Tombstone(from_seq + 1, last, "lost", last - from_seq, earliest, head)
+        return None
+    missed = 0
+    reasons: set[str] = set()
+    for loss in topic.losses:
+        overlap = loss.to_seq - max(loss.from_seq, from_seq + 1) + 1
+        if overlap > 0:
+            reasons.add(loss.reason)
+            missed += -(-loss.lost * overlap // (loss.to_seq - loss.from_seq + 1))
+    reason = reasons.pop() if len(reasons) == 1 else "mixed"
+    return Tombstone(from_seq + 1, earliest - 1, reason, missed, earliest, head)

@@ -1,0 +1,249 @@
+"""The fold: all topics as the ops published so far made them. Live commits and recovery go through the same `apply`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from typing import Any
+
+from topics.engine.block import BLOCK_BYTES, Block
+from topics.engine.body import Body
+from topics.engine.cold import Cold
+from topics.engine.idempotency import KeyTable, Written
+from topics.engine.retention import enforce_caps, note_loss
+from topics.engine.topic import SEQ_CHUNK, Topic
+from topics.model.batch import Batch
+from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Op, Reserved, Skipped
+from topics.model.settings import Settings
+from topics.storage.pack import Packs
+
+NEVER = 2**64
+
+
+class State:
+    """Reads no clock and no other topic: the same ops give the same state."""
+
+    def __init__(self, settings: Settings, packs: Packs) -> None:
+        self._settings = settings
+        self._packs = packs
+        self.cold = Cold(packs)
+        # topics
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[int, Topic] = {}
+        self.names: list[str] = []
+        self.next_id = 1
+        # totals over all topics
+        self.count = 0
+        self.bytes = 0
+        # what the next checkpoint must look at
+        self.dirty: set[Topic] = set()
+        # Segments that fell out of a topic's hot window since the last checkpoint.
+        self.cooling = 0
+        # While a checkpoint runs, a topic is captured before an op behind this position changes it.
+        self.capture_from = NEVER
+        self.checkpoint = 0
+        self.capture: Callable[[Topic], None] = self.dirty.add
+        self._folds: dict[type, Callable[[Any], Any]] = {
+            Appended: self._appended,
+            Deleted: self._deleted,
+            Created: self._created,
+            Configured: self._configured,
+            Dropped: self._dropped,
+            Reserved: self._reserved,
+            Skipped: self._skipped,
+        }
+
+    def apply(self, op: Op, position: int) -> Any:
+        """Fold one op in; what the fold found out (a delete: how many records and bytes went)."""
+        topic = self.by_id.get(op.topic_id)
+        if topic is not None:
+            if position > self.capture_from and topic.captured != self.checkpoint:
+                self.capture(topic)
+            self.dirty.add(topic)
+        return self._folds[type(op)](op)
+
+    # --- records ---
+
+    def _appended(self, op: Appended) -> None:
+        topic = self.by_id[op.topic_id]
+        batch = op.batch
+        if batch.first_seq != topic.head_seq + 1:
+            assert batch.first_seq > topic.head_seq, "a seq is used once"
+            self._lose_up_to(topic, batch.first_seq - 1)
+        if op.floor > topic.evict_floor:
+            self._raise_floor(topic, op.floor)
+        size = len(batch.blob)
+        block = self._block_for(topic, batch, size)
+        if block is not None:
+            block.extend(batch)
+        topic.head_seq += batch.count
+        topic.count += batch.count
+        topic.bytes += size
+        topic.segment_events += batch.count
+        topic.segment_bytes += size
+        topic.last_write_ts = batch.ts
+        if batch.ts > topic.clock_ms:
+            topic.clock_ms = batch.ts
+        self.count += batch.count
+        self.bytes += size
+        config = topic.config
+        if config.cap_records or config.cap_bytes:
+            self._recount(topic, enforce_caps)
+        if op.key:
+            if topic.keys is None:
+                topic.keys = KeyTable()
+            topic.keys.add(op.key, Written(batch.ts, batch.first_seq, batch.count), config.idempotency_window_ms)
+
+    def _block_for(self, topic: Topic, batch: Batch, size: int) -> Block | None:
+        """The block that the batch goes into, or None if it became a block by itself."""
+        if topic.segment_events and self._segment_is_full(topic, batch, size):
+            topic.close_tail()
+            topic.segment += 1
+            self.cooling += topic.segment > self._settings.hot_retain_segments
+            topic.segment_events = topic.segment_bytes = 0
+        if not topic.segment_events:
+            topic.segment_ts = batch.ts
+        block = topic.tail
+        if block is not None:
+            assert block.body is not None
+            if len(block.body.buf) + size <= BLOCK_BYTES:
+                return block
+            topic.close_tail()
+        if size >= BLOCK_BYTES:
+            topic.blocks.append(Block.whole(batch, topic.segment))
+            return None
+        block = Block(batch.first_seq, batch.ts, topic.segment)
+        block.body = Body()
+        topic.blocks.append(block)
+        topic.tail = block
+        return block
+
+    def _segment_is_full(self, topic: Topic, batch: Batch, size: int) -> bool:
+        settings = self._settings
+        return (
+            topic.segment_events + batch.count > settings.segment_max_events
+            or topic.segment_bytes + size > settings.segment_max_bytes
+            or batch.ts - topic.segment_ts >= settings.segment_max_age_ms
+        )
+
+    def _deleted(self, op: Deleted) -> tuple[int, int]:
+        topic = self.by_id[op.topic_id]
+        count_before, bytes_before = topic.count, topic.bytes
+        for run in op.runs:
+            index = topic.block_after(run.from_seq - 1)
+            last = run.from_seq + run.seqs - 1
+            while index < len(topic.blocks) and topic.blocks[index].first_seq <= last:
+                block = topic.blocks[index]
+                died, size = block.kill(block.number_after(run.from_seq - 1), block.number_after(last), run.size)
+                topic.count -= died
+                topic.bytes -= size
+                if block.live:
+                    index += 1
+                else:
+                    self.release(topic.remove_block(index))
+        died, size = count_before - topic.count, bytes_before - topic.bytes
+        self.count -= died
+        self.bytes -= size
+        return died, size
+
+    def _raise_floor(self, topic: Topic, floor: int) -> None:
+        """What the log says was lost by then is lost now, too."""
+        reason = "ttl" if topic.config.ttl_ms else "cap"
+        lost = 0
+        while topic.blocks and topic.blocks[0].first_seq < floor:
+            block = topic.blocks[0]
+            died, size = block.kill(0, block.number_after(floor - 1))
+            lost += died
+            topic.count -= died
+            topic.bytes -= size
+            self.count -= died
+            self.bytes -= size
+            if block.live:
+                break
+            self.release(topic.remove_block(0))
+        note_loss(topic, floor - 1, lost, reason)
+
+    def _lose_up_to(self, topic: Topic, seq: int) -> None:
+        """Seqs between the head and `seq` are a hole that nobody chose."""
+        topic.close_tail()
+        if topic.blocks:
+            topic.holes.append((topic.head_seq + 1, seq))
+        else:
+            note_loss(topic, seq, seq - topic.head_seq, "lost")
+        topic.head_seq = seq
+        topic.assigned_seq = max(topic.assigned_seq, seq)
+
+    def _recount(self, topic: Topic, shrink: Callable[[Topic, Callable[[Block], None]], int]) -> None:
+        """Run something that drops records of a topic, and keep the totals true."""
+        count_before = topic.count
+        self.bytes -= shrink(topic, self.release)
+        self.count -= count_before - topic.count
+
+    def shrink(self, topic: Topic, by: Callable[[Topic, Callable[[Block], None]], int]) -> None:
+        """As `_recount`, for what happens between ops: expiry at the time of a read."""
+        count_before = topic.count
+        self._recount(topic, by)
+        if topic.count != count_before:
+            self.dirty.add(topic)
+
+    def shrink_block(self, block: Block) -> None:
+        """Rewrite a mostly dead block as a sparse one; where it was on disk is no longer needed."""
+        extent = block.extent
+        self.cold.forget(block)
+        block.shrink()
+        if extent is not None:
+            self._packs.release(extent)
+
+    def release(self, block: Block) -> None:
+        """The block is out of its topic: its bytes on disk may go once a checkpoint says so."""
+        self.cold.forget(block)
+        block.gone = True
+        if block.extent is not None:
+            self._packs.release(block.extent)
+
+    # --- topics ---
+
+    def _created(self, op: Created) -> None:
+        topic = Topic(op.topic_id, op.name, op.epoch, op.config, op.ceiling)
+        topic.clock_ms = op.ts
+        topic.captured = self.checkpoint
+        self.add(topic)
+        self.dirty.add(topic)
+
+    def add(self, topic: Topic) -> None:
+        self.by_name[topic.name] = topic
+        self.by_id[topic.id] = topic
+        insort(self.names, topic.name)
+        self.next_id = max(self.next_id, topic.id + 1)
+        self.count += topic.count
+        self.bytes += topic.bytes
+
+    def _configured(self, op: Configured) -> None:
+        topic = self.by_id[op.topic_id]
+        if op.head_seq > topic.head_seq:
+            self._lose_up_to(topic, op.head_seq)
+        topic.config = op.config
+        topic.ceiling = max(topic.ceiling, op.ceiling)
+        self._recount(topic, enforce_caps)
+
+    def _dropped(self, op: Dropped) -> None:
+        topic = self.by_id.pop(op.topic_id)
+        del self.by_name[topic.name]
+        del self.names[bisect_left(self.names, topic.name)]
+        self.dirty.discard(topic)
+        self.count -= topic.count
+        self.bytes -= topic.bytes
+        while topic.blocks:
+            self.release(topic.remove_block(-1))
+
+    def _reserved(self, op: Reserved) -> None:
+        topic = self.by_id.get(op.topic_id)
+        if topic is not None:
+            topic.ceiling = max(topic.ceiling, op.ceiling)
+
+    def _skipped(self, op: Skipped) -> None:
+        topic = self.by_id[op.topic_id]
+        if op.head_seq > topic.head_seq:
+            self._lose_up_to(topic, op.head_seq)
+        topic.ceiling = max(topic.ceiling, op.ceiling)
+        topic.chunk = SEQ_CHUNK

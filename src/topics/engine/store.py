@@ -1,0 +1,218 @@
+"""A data directory and the engine in it: opening with recovery, the threads, housekeeping, closing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from topics.engine.checkpoint import Checkpointer, Steps
+from topics.engine.commit import Pipeline
+from topics.engine.engine import Engine
+from topics.engine.image import decode_topic
+from topics.engine.state import State
+from topics.engine.waiters import Waiters
+from topics.model import ops
+from topics.model.clock import Clock, SystemClock
+from topics.model.errors import StorageError
+from topics.model.settings import Settings
+from topics.storage.committer import Committer
+from topics.storage.directory import DataDirectory
+from topics.storage.disk import Disk
+from topics.storage.pack import Packs
+from topics.storage.recovery import Replay
+from topics.storage.snapshot import Snapshots
+from topics.storage.wal import Wal
+from topics.storage.worker import Worker
+
+log = logging.getLogger("topics.engine")
+
+FRAMES_PER_STEP = 500
+TOPICS_PER_STEP = 200
+# Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
+SNAPSHOT_SHARE = 0.1
+
+
+class Store:
+    """`for _ in store.opening(): …` recovers in short steps; then `engine` takes verbs until `close`.
+
+    `notify` is called from other threads when the owner should call `settle`.
+    """
+
+    engine: Engine
+
+    def __init__(
+        self,
+        path: str,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        notify: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._clock = clock or SystemClock()
+        self._disk = disk or Disk()
+        self._notify = notify
+        self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
+        self.progress = 0.0
+        self.ready = False
+        self._checkpoint: Steps[bool] | None = None
+
+    # --- opening ---
+
+    def opening(self) -> Iterator[float]:
+        """Recover; yields the progress (0.0 … 1.0) every few milliseconds."""
+        self._directory.open()
+        try:
+            yield from self._recover()
+        except BaseException:
+            self._directory.close()
+            raise
+        self.progress = 1.0
+        self.ready = True
+        yield 1.0
+
+    def _recover(self) -> Iterator[float]:
+        directory = self._directory
+        previous = directory.previous
+        self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
+        self.snapshots = Snapshots(self._disk, directory.snapshots_path)
+        self.state = State(self.settings, self.packs)
+        snapshot = self.snapshots.load_newest()
+        if snapshot is not None:
+            for number, chunk in enumerate(snapshot.chunks()):
+                self.state.add(decode_topic(chunk))
+                if number % TOPICS_PER_STEP == 0:
+                    yield self.progress
+        self.progress = SNAPSHOT_SHARE
+        live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
+        self.packs.adopt((extent for extent in live if extent is not None), keep=self.snapshots.kept_packs)
+        replay = Replay(
+            self._disk,
+            directory.wal_path,
+            snapshot.position if snapshot is not None else 0,
+            same_boot=directory.same_boot,
+            durable_to=previous.log_end if previous.clean_stop else 0,
+        )
+        apply, decode = self.state.apply, ops.decode
+        left = FRAMES_PER_STEP
+        for position, body in replay:
+            apply(decode(body), position)
+            left -= 1
+            if not left:
+                left = FRAMES_PER_STEP
+                self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
+                yield self.progress
+        self._start(replay)
+        self._skip_what_may_have_been_seen(clean=previous.clean_stop, same_boot=directory.same_boot)
+
+    def _start(self, replay: Replay) -> None:
+        self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
+        self._directory.mark_open()
+        self.committer = Committer(self.wal, self._notify)
+        self.worker = Worker(self._notify)
+        self.waiters = Waiters()
+        self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock)
+        self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
+        self._checkpointer = Checkpointer(
+            self.state,
+            self.pipeline,
+            self.wal,
+            self.committer,
+            self.packs,
+            self.snapshots,
+            self.worker,
+            self._clock,
+            self.settings,
+        )
+        for topic in self.state.by_id.values():
+            topic.assigned_seq = topic.head_seq
+        self.committer.start()
+        self.worker.start()
+
+    def _skip_what_may_have_been_seen(self, *, clean: bool, same_boot: bool) -> None:
+        """Number on above every seq that a reader may have seen and the log no longer has.
+
+        A killed process loses nothing of the log, so only `ephemeral` topics skip; a power failure may have taken the
+        end of the log, so all but `fsync` ones do.
+        """
+        if clean:
+            return
+        for topic in list(self.state.by_id.values()):
+            durability = topic.config.durability
+            if durability == "ephemeral" or (not same_boot and durability != "fsync"):
+                op = ops.Skipped(topic.id, topic.ceiling, topic.ceiling + topic.chunk)
+                self.pipeline.stage(op, op.encode(), gated=False)
+        self.pipeline.flush()
+        self._wait_synced()
+
+    def _wait_synced(self) -> None:
+        position = self.wal.written_to
+        self.committer.want_sync(position)
+        while self.wal.synced_to < position and self.committer.failed is None:
+            time.sleep(0.0005)
+
+    # --- running ---
+
+    def settle(self) -> None:
+        """News from the threads: publish what is durable, run what waited for them."""
+        self.pipeline.settle()
+        self.worker.poll()
+
+    def step(self) -> bool:
+        """A short slice of housekeeping; whether to come again at once."""
+        if self._checkpoint is None:
+            if not self._checkpointer.due():
+                return False
+            self._checkpoint = self._checkpointer.steps()
+        try:
+            return next(self._checkpoint)
+        except StopIteration:
+            self._checkpoint = None
+            return False
+
+    def checkpoint(self) -> bool:
+        """Run one whole checkpoint now; whether it succeeded."""
+        while self._checkpoint is not None:
+            self._drive()
+        self._checkpoint = self._checkpointer.steps()
+        while True:
+            done = self._drive()
+            if done is not None:
+                return done
+
+    def _drive(self) -> bool | None:
+        """One step of the running checkpoint, waiting for the threads where it must; its outcome at the end."""
+        assert self._checkpoint is not None
+        try:
+            if not next(self._checkpoint):
+                time.sleep(0.0002)
+                self.settle()
+        except StopIteration as end:
+            self._checkpoint = None
+            return bool(end.value)
+        return None
+
+    def close(self) -> None:
+        """Finish what is under way, write a last checkpoint, and leave the directory clean."""
+        if not self.ready:
+            return
+        self.ready = False
+        self.pipeline.flush()
+        healthy = self.pipeline.read_only is None
+        if healthy:
+            self._wait_synced()
+            self.settle()
+            healthy = self.checkpoint()
+        self.committer.stop()
+        self.worker.stop()
+        try:
+            if healthy and self.committer.failed is None:
+                self.wal.close()
+                self._directory.mark_clean(self.wal.written_to)
+        except (OSError, StorageError) as error:
+            log.error("the data directory could not be closed cleanly; the next start replays the log: %s", error)
+        finally:
+            self.packs.close()
+            self._directory.close()

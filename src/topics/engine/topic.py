@@ -1,0 +1,122 @@
+"""One topic's state: its blocks, heads, counts, and what its readers and writers must know."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from topics.engine.block import Block
+from topics.engine.idempotency import KeyTable
+from topics.engine.retention import Loss
+from topics.model.config import TopicConfig
+
+if TYPE_CHECKING:
+    from topics.engine.staged import Staged
+    from topics.engine.waiters import Waiter
+
+SEQ_CHUNK = 65_536
+_last_seq = attrgetter("last_seq")
+
+
+class Topic:
+    """Changed only by `apply`, except for what is marked as decided ahead of it."""
+
+    __slots__ = (
+        "assigned_seq",
+        "blocks",
+        "bytes",
+        "captured",
+        "ceiling",
+        "chunk",
+        "clock_ms",
+        "config",
+        "control",
+        "count",
+        "epoch",
+        "evict_floor",
+        "head_seq",
+        "holes",
+        "id",
+        "keys",
+        "last_read_ts",
+        "last_write_ts",
+        "losses",
+        "name",
+        "pending_bytes",
+        "pending_count",
+        "reserved_ms",
+        "reserving",
+        "segment",
+        "segment_bytes",
+        "segment_events",
+        "segment_ts",
+        "tail",
+        "waiters",
+    )
+
+    def __init__(self, topic_id: int, name: str, epoch: int, config: TopicConfig, ceiling: int) -> None:
+        self.id = topic_id
+        self.name = name
+        self.epoch = epoch
+        self.config = config
+        # records
+        self.blocks: list[Block] = []
+        self.tail: Block | None = None
+        self.head_seq = 0
+        self.count = 0
+        self.bytes = 0
+        self.evict_floor = 1
+        self.losses: list[Loss] = []
+        # Seqs (from, to) that a crash took from the middle: what is older can still be read.
+        self.holes: list[tuple[int, int]] = []
+        self.keys: KeyTable | None = None
+        # the segment that new records fall into
+        self.segment = 0
+        self.segment_events = 0
+        self.segment_bytes = 0
+        self.segment_ts = 0
+        # decided, not yet applied
+        self.assigned_seq = 0
+        self.pending_count = 0
+        self.pending_bytes = 0
+        self.control: Staged | None = None
+        self.reserving: Staged | None = None
+        # seqs that may be handed out before they are durable
+        self.ceiling = ceiling
+        self.chunk = SEQ_CHUNK
+        self.reserved_ms = float("-inf")
+        # time: never goes back within a topic
+        self.clock_ms = 0
+        self.last_write_ts: int | None = None
+        self.last_read_ts: int | None = None
+        # readers
+        self.waiters: set[Waiter] | None = None
+        # number of the checkpoint that has this topic's state
+        self.captured = 0
+
+    @property
+    def earliest_seq(self) -> int:
+        return self.blocks[0].earliest_seq() if self.blocks else self.head_seq + 1
+
+    def now(self, clock_ms: int) -> int:
+        """The time of the next thing that happens here: the clock's, unless it stepped back."""
+        if clock_ms > self.clock_ms:
+            self.clock_ms = clock_ms
+        return self.clock_ms
+
+    def block_after(self, seq: int) -> int:
+        """Index of the first block that may hold a seq greater than `seq`."""
+        return bisect_left(self.blocks, seq + 1, key=_last_seq)
+
+    def remove_block(self, index: int) -> Block:
+        block = self.blocks.pop(index)
+        if block is self.tail:
+            self.tail = None
+        return block
+
+    def close_tail(self) -> None:
+        """The growing block gets no more records."""
+        if self.tail is not None:
+            self.tail.freeze()
+            self.tail = None

@@ -1,0 +1,1 @@
+"""What every layer speaks: records, configuration, ops, errors, settings, time."""

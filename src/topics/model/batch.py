@@ -1,0 +1,189 @@
+"""Rendering: a batch of wished records becomes the bytes that every reader will receive.
+
+One record, as it stands in a block, in the log and in every answer:
+
+    {"$seq":7,"$ts":1748450001000,"$node":"eu-1","data":<as sent>,"meta":<as sent>},
+
+The comma belongs to the record, so a run of records is one slice. The tag is not in it: readers get tags only when
+they ask, and deletion looks tags up in a column of their own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw
+
+from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.model.wishes import AppendWish, RecordWish
+
+META_KEYS_MAX = 64
+KEY_CHARS_MAX = 256
+
+_encode_string = msgspec.json.Encoder().encode
+_meta_decoder = msgspec.json.Decoder(dict[str, Raw])
+
+
+class BatchLimits(Protocol):
+    """The part of the settings that bounds a batch."""
+
+    @property
+    def max_batch_records(self) -> int: ...
+    @property
+    def max_record_bytes(self) -> int: ...
+    @property
+    def max_meta_bytes(self) -> int: ...
+    @property
+    def max_tag_bytes(self) -> int: ...
+    @property
+    def max_node_bytes(self) -> int: ...
+
+
+class Batch:
+    """Rendered records with their columns; a column is None when no record of the batch uses it.
+
+    `ends` and `tag_ends` are running totals within the batch. A stored tag starts with a byte 1, so that an empty tag
+    differs from none. `nodes` counts from 1 in `node_names`; 0 is no node. `metas` are lengths; 0 is no meta.
+    """
+
+    __slots__ = ("blob", "count", "ends", "first_seq", "metas", "node_names", "nodes", "tag_ends", "tags", "ts")
+
+    def __init__(self, first_seq: int, ts: int, count: int, blob: bytes, ends: array[int]) -> None:
+        self.first_seq = first_seq
+        self.ts = ts
+        self.count = count
+        self.blob = blob
+        self.ends = ends
+        self.node_names: list[str] = []
+        self.nodes: array[int] | None = None
+        self.tags: bytes | None = None
+        self.tag_ends: array[int] | None = None
+        self.metas: array[int] | None = None
+
+
+def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
+    """Refuse what breaks a limit; answer whether every record is bare (nothing but data and the batch's node)."""
+    records = wish.records
+    if not records:
+        raise InvalidRequest("records must hold at least one record", field="records")
+    if len(records) > limits.max_batch_records:
+        raise BatchTooLarge(
+            f"records holds {len(records)} records; at most {limits.max_batch_records} fit one write, split the batch",
+            field="records",
+            max=limits.max_batch_records,
+        )
+    if wish.node is not None:
+        _check_text(wish.node, "node", limits.max_node_bytes)
+    key = wish.idempotency_key
+    if key is not None and not 0 < len(key) <= KEY_CHARS_MAX:
+        raise InvalidRequest(f"idempotency_key must have 1 to {KEY_CHARS_MAX} characters", field="idempotency_key")
+    bare = True
+    data_bytes_max = limits.max_record_bytes
+    for index, record in enumerate(records):
+        size = len(record.data)
+        if record.tag is not None or record.node is not None or record.meta is not None:
+            bare = False
+            size += _check_columns(record, index, limits)
+        if size > data_bytes_max:
+            raise RecordTooLarge(
+                f"records[{index}] has {size} bytes of data and meta; at most {data_bytes_max} are allowed",
+                field=f"records[{index}]",
+                max=data_bytes_max,
+            )
+    return bare
+
+
+def _check_columns(record: RecordWish, index: int, limits: BatchLimits) -> int:
+    """Check tag, node and meta of one record; answer the size of meta."""
+    if record.tag is not None:
+        _check_text(record.tag, f"records[{index}].tag", limits.max_tag_bytes)
+    if record.node is not None:
+        _check_text(record.node, f"records[{index}].node", limits.max_node_bytes)
+    if record.meta is None:
+        return 0
+    field = f"records[{index}].meta"
+    size = len(record.meta)
+    if size > limits.max_meta_bytes:
+        raise InvalidRequest(f"{field} has {size} bytes; at most {limits.max_meta_bytes} are allowed", field=field)
+    try:
+        keys = len(_meta_decoder.decode(record.meta))
+    except msgspec.ValidationError:
+        raise InvalidRequest(f"{field} must be an object", field=field) from None
+    if keys > META_KEYS_MAX:
+        raise InvalidRequest(f"{field} has {keys} keys; at most {META_KEYS_MAX} are allowed", field=field)
+    return size
+
+
+def _check_text(text: str, field: str, bytes_max: int) -> None:
+    if len(text.encode()) > bytes_max:
+        raise InvalidRequest(f"{field} is longer than {bytes_max} bytes", field=field)
+
+
+def render(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:
+    if not bare:
+        return _render_columns(wish.records, wish.node, first_seq, ts)
+    records = wish.records
+    node = b"" if wish.node is None else b',"$node":' + _encode_string(wish.node)
+    if len(records) == 1:
+        blob = b'{"$seq":%d,"$ts":%d%b,"data":%b},' % (first_seq, ts, node, records[0].data)
+        batch = Batch(first_seq, ts, 1, blob, array("I", (len(blob),)))
+    else:
+        batch = _render_bare([record.data for record in records], node, first_seq, ts)
+    if wish.node is not None:
+        batch.node_names = [wish.node]
+        batch.nodes = array("I", (1,)) * batch.count
+    return batch
+
+
+def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int) -> Batch:
+    """The hot loop: one list of parts joined once, no object per record survives it."""
+    count = len(payloads)
+    middle = b',"$ts":%d%b,"data":' % (ts, node)
+    heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + count)]
+    parts: list[bytes | Raw] = [middle] * (4 * count)
+    parts[0::4] = heads
+    parts[2::4] = payloads
+    parts[3::4] = [b"},"] * count
+    fixed = len(middle) + 2
+    sizes = [len(head) + len(payload) + fixed for head, payload in zip(heads, payloads, strict=True)]
+    return Batch(first_seq, ts, count, b"".join(parts), array("I", accumulate(sizes)))
+
+
+def _render_columns(records: Sequence[RecordWish], batch_node: str | None, first_seq: int, ts: int) -> Batch:
+    parts: list[bytes | Raw] = []
+    sizes: list[int] = []
+    tags: list[bytes] = []
+    metas = array("I")
+    nodes = array("I")
+    names: dict[str, int] = {}
+    middles: dict[str | None, bytes] = {}
+    for seq, record in enumerate(records, first_seq):
+        node = record.node if record.node is not None else batch_node
+        middle = middles.get(node)
+        if middle is None:
+            rendered = b"" if node is None else b',"$node":' + _encode_string(node)
+            middle = middles[node] = b',"$ts":%d%b,"data":' % (ts, rendered)
+        nodes.append(0 if node is None else names.setdefault(node, len(names) + 1))
+        tags.append(b"" if record.tag is None else b"\1" + record.tag.encode())
+        head = b'{"$seq":%d' % seq
+        size = len(head) + len(middle) + len(record.data) + 2
+        if record.meta is None:
+            parts += (head, middle, record.data, b"},")
+            metas.append(0)
+        else:
+            parts += (head, middle, record.data, b',"meta":', record.meta, b"},")
+            metas.append(len(record.meta))
+            size += 8 + len(record.meta)
+        sizes.append(size)
+    batch = Batch(first_seq, ts, len(records), b"".join(parts), array("I", accumulate(sizes)))
+    if names:
+        batch.node_names, batch.nodes = list(names), nodes
+    if any(tags):
+        batch.tags, batch.tag_ends = b"".join(tags), array("I", accumulate(map(len, tags)))
+    if any(metas):
+        batch.metas = metas
+    return batch

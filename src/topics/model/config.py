@@ -1,0 +1,108 @@
+"""Topic configuration: what a caller may wish for, and what it resolves to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from topics.model.errors import InvalidRequest
+from topics.model.names import check_topic_name
+
+U64_MAX = 2**64 - 1
+PRIORITY_BOUND = 1_000
+LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
+CLAIM_JITTER_MS_MAX = 5_000
+
+U64 = Annotated[int, Meta(ge=0)]
+TopicType = Literal["log", "queue"]
+Discard = Literal["old", "reject"]
+Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+
+
+class ConfigWish(msgspec.Struct, frozen=True):
+    """The configuration as a request states it: every field optional, `null` means absent except for numbers."""
+
+    type: TopicType | None = None
+    ttl_ms: U64 = 0
+    cap_records: U64 = 0
+    cap_bytes: U64 = 0
+    discard: Discard | None = None
+    durable: bool | None = None
+    durability: Durability | None = None
+    priority: int | None = None
+    auto_priority: bool | None = None
+    auto_create: bool | None = None
+    idempotency_window_ms: U64 = 120_000
+    dedupe_node: bool | None = None
+    lease_ms: U64 = 30_000
+    claim_jitter_ms: U64 = 0
+    max_deliveries: U64 = 0
+    dead_letter: str | None = None
+    leases_durable: bool | None = None
+
+
+class TopicConfig(msgspec.Struct, frozen=True):
+    """A resolved configuration: what is stored and shown. Field order is the order of the JSON."""
+
+    type: TopicType = "log"
+    ttl_ms: int = 0
+    cap_records: int = 0
+    cap_bytes: int = 0
+    discard: Discard = "old"
+    durable: bool = False
+    durability: Durability = "disk"
+    priority: int | None = None
+    auto_priority: bool = True
+    auto_create: bool = True
+    idempotency_window_ms: int = 120_000
+    dedupe_node: bool = True
+    lease_ms: int = 30_000
+    claim_jitter_ms: int = 0
+    max_deliveries: int = 0
+    dead_letter: str | None = None
+    leases_durable: bool = False
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(TopicConfig)
+
+
+def encode_config(config: TopicConfig) -> bytes:
+    return _encoder.encode(config)
+
+
+def decode_config(data: bytes) -> TopicConfig:
+    return _decoder.decode(data)
+
+
+def resolve(wish: ConfigWish, topic: str, current: TopicConfig | None = None) -> TopicConfig:
+    """Fill in defaults and clamp; `current` only lends its type, which an update may leave out."""
+    for field in ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries"):
+        if getattr(wish, field) > U64_MAX:
+            raise InvalidRequest(f"{field} must be at most {U64_MAX}", field=field)
+    if wish.dead_letter is not None:
+        check_topic_name(wish.dead_letter, "dead_letter")
+        if wish.dead_letter == topic:
+            raise InvalidRequest("dead_letter must name another topic than this one", field="dead_letter")
+    durability: Durability = wish.durability or ("fsync" if wish.durable else "disk")
+    return TopicConfig(
+        type=wish.type or (current.type if current is not None else "log"),
+        ttl_ms=wish.ttl_ms,
+        cap_records=wish.cap_records,
+        cap_bytes=wish.cap_bytes,
+        discard=wish.discard or "old",
+        durable=durability == "fsync",
+        durability=durability,
+        priority=None if wish.priority is None else max(-PRIORITY_BOUND, min(PRIORITY_BOUND, wish.priority)),
+        auto_priority=wish.auto_priority is not False,
+        auto_create=wish.auto_create is not False,
+        idempotency_window_ms=wish.idempotency_window_ms,
+        dedupe_node=wish.dedupe_node is not False,
+        lease_ms=max(LEASE_MS_MIN, min(LEASE_MS_MAX, wish.lease_ms)),
+        claim_jitter_ms=min(CLAIM_JITTER_MS_MAX, wish.claim_jitter_ms),
+        max_deliveries=wish.max_deliveries,
+        dead_letter=wish.dead_letter,
+        leases_durable=bool(wish.leases_durable),
+    )

@@ -1,0 +1,226 @@
+"""Ops: what the log stores, in the past tense, each with its bytes.
+
+Every op starts with its code; integers are little-endian. An op tells outcomes (seqs, time, floors, which records
+died), so that folding it needs neither a clock nor another topic.
+
+    Appended   | 1 | flags u8 | count u32 | topic u32 | first_seq u64 | ts u64 | floor u64 | blob_len u32 |
+               | key 16 if flags&1 | ends u32×count if count>1 |
+               | nodes if flags&2: names_len u32, names (JSON array), u32×count |
+               | tags if flags&4: tags_len u32, ends u32×count, bytes | metas u32×count if flags&8 | blob |
+    Deleted    | 2 | topic u32 | ts u64 | runs u32 | packed u8 | (from_seq u64, seqs u64, bytes u64)×runs |
+    Created    | 3 | topic u32 | epoch u64 | ts u64 | ceiling u64 | name_len u16 | name | config JSON |
+    Configured | 4 | topic u32 | head_seq u64 | ceiling u64 | config JSON |
+    Dropped    | 5 | topic u32 |
+    Reserved   | 6 | topic u32 | ceiling u64 |
+    Skipped    | 7 | topic u32 | head_seq u64 | ceiling u64 |
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from typing import NamedTuple
+
+import msgspec
+
+from topics.model.batch import Batch
+from topics.model.config import TopicConfig, decode_config, encode_config
+
+APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
+
+_APPENDED = struct.Struct("<BBIIQQQI")
+_DELETED = struct.Struct("<BIQIB")
+_CREATED = struct.Struct("<BIQQQH")
+_CONFIGURED = struct.Struct("<BIQQ")
+_DROPPED = struct.Struct("<BI")
+_RESERVED = struct.Struct("<BIQ")
+_SKIPPED = struct.Struct("<BIQQ")
+_U32 = struct.Struct("<I")
+
+KEYED, WITH_NODES, WITH_TAGS, WITH_METAS = 1, 2, 4, 8
+RUNS_COMPRESSED_FROM = 64
+
+assert sys.byteorder == "little" and array("I").itemsize == 4 and array("Q").itemsize == 8, "columns are stored as is"
+
+
+class Appended:
+    """A batch became part of a topic. `floor` is the involuntary floor as it stood before this batch."""
+
+    __slots__ = ("batch", "floor", "key", "topic_id")
+
+    def __init__(self, topic_id: int, floor: int, key: bytes, batch: Batch) -> None:
+        self.topic_id = topic_id
+        self.floor = floor
+        self.key = key
+        self.batch = batch
+
+    def encode(self) -> bytes:
+        batch = self.batch
+        flags = 0
+        parts: list[bytes] = [b""]
+        if self.key:
+            flags = KEYED
+            parts.append(self.key)
+        if batch.count > 1:
+            parts.append(batch.ends.tobytes())
+        if batch.nodes is not None:
+            flags |= WITH_NODES
+            names = msgspec.json.encode(batch.node_names)
+            parts += (_U32.pack(len(names)), names, batch.nodes.tobytes())
+        if batch.tags is not None and batch.tag_ends is not None:
+            flags |= WITH_TAGS
+            parts += (_U32.pack(len(batch.tags)), batch.tag_ends.tobytes(), batch.tags)
+        if batch.metas is not None:
+            flags |= WITH_METAS
+            parts.append(batch.metas.tobytes())
+        parts[0] = _APPENDED.pack(
+            APPENDED, flags, batch.count, self.topic_id, batch.first_seq, batch.ts, self.floor, len(batch.blob)
+        )
+        parts.append(batch.blob)
+        return b"".join(parts)
+
+
+class Run(NamedTuple):
+    """Records `from_seq … from_seq + seqs − 1` died and gave back `size` bytes."""
+
+    from_seq: int
+    seqs: int
+    size: int
+
+
+class Deleted(NamedTuple):
+    topic_id: int
+    ts: int
+    runs: list[Run]
+
+    def encode(self) -> bytes:
+        flat = array("Q", [number for run in self.runs for number in run]).tobytes()
+        packed = len(self.runs) >= RUNS_COMPRESSED_FROM
+        head = _DELETED.pack(DELETED, self.topic_id, self.ts, len(self.runs), packed)
+        return head + (zlib.compress(flat, 1) if packed else flat)
+
+
+class Created(NamedTuple):
+    topic_id: int
+    epoch: int
+    ts: int
+    ceiling: int
+    name: str
+    config: TopicConfig
+
+    def encode(self) -> bytes:
+        name = self.name.encode()
+        head = _CREATED.pack(CREATED, self.topic_id, self.epoch, self.ts, self.ceiling, len(name))
+        return head + name + encode_config(self.config)
+
+
+class Configured(NamedTuple):
+    """`head_seq` keeps numbering above what a topic handed out while it was `ephemeral`."""
+
+    topic_id: int
+    head_seq: int
+    ceiling: int
+    config: TopicConfig
+
+    def encode(self) -> bytes:
+        head = _CONFIGURED.pack(CONFIGURED, self.topic_id, self.head_seq, self.ceiling)
+        return head + encode_config(self.config)
+
+
+class Dropped(NamedTuple):
+    topic_id: int
+
+    def encode(self) -> bytes:
+        return _DROPPED.pack(DROPPED, self.topic_id)
+
+
+class Reserved(NamedTuple):
+    """Seqs up to `ceiling` may be handed out without being durable."""
+
+    topic_id: int
+    ceiling: int
+
+    def encode(self) -> bytes:
+        return _RESERVED.pack(RESERVED, self.topic_id, self.ceiling)
+
+
+class Skipped(NamedTuple):
+    """Seqs up to `head_seq` may have been seen before a crash and are never used again."""
+
+    topic_id: int
+    head_seq: int
+    ceiling: int
+
+    def encode(self) -> bytes:
+        return _SKIPPED.pack(SKIPPED, self.topic_id, self.head_seq, self.ceiling)
+
+
+Op = Appended | Deleted | Created | Configured | Dropped | Reserved | Skipped
+
+
+def decode(body: bytes) -> Op:
+    """The op that these bytes of a verified frame stand for."""
+    code = body[0]
+    if code == APPENDED:
+        return _decode_appended(body)
+    match code:
+        case _ if code == DELETED:
+            _, topic_id, ts, count, packed = _DELETED.unpack_from(body)
+            flat = body[_DELETED.size :]
+            numbers = array("Q", zlib.decompress(flat) if packed else flat)
+            runs = [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
+            return Deleted(topic_id, ts, runs)
+        case _ if code == CREATED:
+            _, topic_id, epoch, ts, ceiling, name_len = _CREATED.unpack_from(body)
+            name_end = _CREATED.size + name_len
+            config = decode_config(body[name_end:])
+            return Created(topic_id, epoch, ts, ceiling, body[_CREATED.size : name_end].decode(), config)
+        case _ if code == CONFIGURED:
+            _, topic_id, head_seq, ceiling = _CONFIGURED.unpack_from(body)
+            return Configured(topic_id, head_seq, ceiling, decode_config(body[_CONFIGURED.size :]))
+        case _ if code == DROPPED:
+            return Dropped(_DROPPED.unpack_from(body)[1])
+        case _ if code == RESERVED:
+            return Reserved(*_RESERVED.unpack_from(body)[1:])
+        case _ if code == SKIPPED:
+            return Skipped(*_SKIPPED.unpack_from(body)[1:])
+        case _:
+            raise ValueError(f"op code {code} is unknown: the log was written by a newer version")
+
+
+def _decode_appended(body: bytes) -> Appended:
+    _, flags, count, topic_id, first_seq, ts, floor, blob_len = _APPENDED.unpack_from(body)
+    blob = body[len(body) - blob_len :]
+    at = 38
+    key = b""
+    if flags & KEYED:
+        key = body[38:54]
+        at = 54
+    if count == 1:
+        batch = Batch(first_seq, ts, 1, blob, array("I", (blob_len,)))
+    else:
+        batch = Batch(first_seq, ts, count, blob, array("I", body[at : at + 4 * count]))
+        at += 4 * count
+    if flags > KEYED:
+        _decode_columns(batch, body, at, flags)
+    return Appended(topic_id, floor, key, batch)
+
+
+def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> None:
+    width = 4 * batch.count
+    if flags & WITH_NODES:
+        (size,) = _U32.unpack_from(body, at)
+        batch.node_names = msgspec.json.decode(body[at + 4 : at + 4 + size], type=list[str])
+        at += 4 + size
+        batch.nodes = array("I", body[at : at + width])
+        at += width
+    if flags & WITH_TAGS:
+        (size,) = _U32.unpack_from(body, at)
+        batch.tag_ends = array("I", body[at + 4 : at + 4 + width])
+        at += 4 + width
+        batch.tags = body[at : at + size]
+        at += size
+    if flags & WITH_METAS:
+        batch.metas = array("I", body[at : at + width])

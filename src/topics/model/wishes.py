@@ -1,0 +1,123 @@
+"""Request bodies as they arrive: decoded envelopes whose payloads stay the client's own bytes."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from topics.model.config import U64, U64_MAX, ConfigWish
+from topics.model.errors import InvalidRequest
+
+W = TypeVar("W", bound=msgspec.Struct)
+
+DIFF_LIMIT_DEFAULT = 256
+_AT = re.compile(r" - at `\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(.*?)`")
+
+
+class RecordWish(msgspec.Struct, gc=False):
+    """One record to append. `data` and `meta` are not parsed."""
+
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: Raw | None = None
+
+
+class AppendWish(msgspec.Struct):
+    records: list[RecordWish]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigWish | None = None
+    disable_backpressure: bool | None = None
+
+
+class DiffWish(msgspec.Struct):
+    from_seq: U64 = 0
+    limit: U64 = 0
+    node: str | list[str] | None = None
+    include_tags: bool | None = None
+    include_meta: bool | None = None
+    wait_ms: U64 = 0
+    max_batch_bytes: U64 = 0
+    from_ts: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+
+    def nodes(self) -> frozenset[str]:
+        if self.node is None:
+            return frozenset()
+        return frozenset((self.node,)) if isinstance(self.node, str) else frozenset(self.node)
+
+
+class DeleteWish(msgspec.Struct):
+    before_seq: U64 | UnsetType = UNSET
+    match: str | list[str] | None = None
+
+
+class TagMatch(msgspec.Struct, frozen=True):
+    """A tag equal to `tag`, or starting with it if `prefix`."""
+
+    tag: bytes
+    prefix: bool
+
+    def __call__(self, tag: bytes) -> bool:
+        return tag.startswith(self.tag) if self.prefix else tag == self.tag
+
+
+def parse_match(match: str | list[str], field: str = "match") -> TagMatch:
+    """`"x"` and `["tag","Eq","x"]` are equality; `["tag","Glob","x*"]` is a literal prefix."""
+    if isinstance(match, str):
+        return TagMatch(_utf8(match, field), prefix=False)
+    if len(match) != 3 or match[0] != "tag":
+        raise InvalidRequest(f'{field} must be a string or ["tag", "Eq" | "Glob", pattern]', field=field)
+    _, op, pattern = match
+    if op == "Eq":
+        return TagMatch(_utf8(pattern, field), prefix=False)
+    if op != "Glob":
+        raise InvalidRequest(f"{field} knows the operators Eq and Glob, not {op!r}", field=field)
+    if not pattern.endswith("*") or "*" in pattern[:-1]:
+        raise InvalidRequest(f"{field}: a Glob is a literal prefix followed by a single *", field=field)
+    return TagMatch(_utf8(pattern[:-1], field), prefix=True)
+
+
+def _utf8(text: str, field: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{field} is not valid Unicode", field=field) from None
+
+
+def check_u64(value: int, field: str) -> int:
+    if value > U64_MAX:
+        raise InvalidRequest(f"{field} must be at most {U64_MAX}", field=field)
+    return value
+
+
+def decode_body(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
+    """Decode a request body, or say which field is wrong. `Raw` parts pass UTF-8 unchecked, so it is checked here."""
+    if not body.isascii():
+        try:
+            str(body, "utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"body is not valid UTF-8 at byte {error.start}", field="") from None
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at, missing = _AT.search(text), _MISSING.search(text)
+        field = ".".join(part for part in (at and at[1], missing and missing[1]) if part)
+        reason = _AT.sub("", text)
+        raise InvalidRequest(f"{field}: {reason}" if field else reason, field=field) from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"body is not valid JSON: {error}", field="") from None
+    except RecursionError:
+        raise InvalidRequest("body is nested too deeply", field="") from None
+
+
+append_decoder = msgspec.json.Decoder(AppendWish)
+diff_decoder = msgspec.json.Decoder(DiffWish)
+delete_decoder = msgspec.json.Decoder(DeleteWish)
+config_decoder = msgspec.json.Decoder(ConfigWish)

@@ -1,0 +1,164 @@
+"""A store driven by hand: verbs run to their end in the test's own thread, and a crash is a copy of the directory."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from topics.engine.cold import ColdMiss
+from topics.engine.diff import Diff
+from topics.engine.engine import TopicState
+from topics.engine.staged import Busy, Staged
+from topics.engine.store import Store
+from topics.model.clock import ManualClock
+from topics.model.settings import Settings
+from topics.model.wishes import (
+    append_decoder,
+    config_decoder,
+    decode_body,
+    delete_decoder,
+    diff_decoder,
+)
+from topics.storage.disk import Disk
+
+WAIT_S_MAX = 20
+
+
+class Rig:
+    """One data directory, opened and reopened; every call returns only when it is done."""
+
+    def __init__(self, path: Path, *, disk: Disk | None = None, clock: ManualClock | None = None, **settings: Any):
+        self.path = path
+        self.clock = clock or ManualClock()
+        self.disk = disk
+        self.settings = Settings(**settings)
+        self.generation = 0
+        self.open()
+
+    def open(self) -> None:
+        self.store = Store(str(self.path), self.settings, clock=self.clock, disk=self.disk)
+        self.progress = list(self.store.opening())
+        self.engine = self.store.engine
+
+    def close(self) -> None:
+        self.store.close()
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def crash(self) -> None:
+        """What a kill leaves: the files as they are at this moment, opened by a new process."""
+        self.generation += 1
+        left = self.path.with_name(f"{self.path.name.split('~')[0]}~{self.generation}")
+        shutil.copytree(self.path, left)
+        self.abandon()
+        self.path = left
+        self.open()
+
+    def abandon(self) -> None:
+        self.store.committer.stop()
+        self.store.worker.stop()
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abandon()
+
+    # --- verbs, from request bytes ---
+
+    def append(self, topic: str, *payloads: Any, **fields: Any) -> Staged:
+        """Payloads are bytes of JSON, or objects; a dict with "data" is a whole record."""
+        records = [payload if _is_record(payload) else {"data": _raw(payload)} for payload in payloads]
+        body = msgspec.json.encode({"records": records, **fields})
+        wish = decode_body(append_decoder, body)
+        return self._commit(lambda: self.engine.append(topic, wish))
+
+    def append_body(self, topic: str, body: bytes) -> Staged:
+        wish = decode_body(append_decoder, body)
+        return self._commit(lambda: self.engine.append(topic, wish))
+
+    def diff(self, topic: str, from_seq: int = 0, **fields: Any) -> Diff:
+        wish = decode_body(diff_decoder, msgspec.json.encode({"from_seq": from_seq, **fields}))
+        return self._run(lambda: self.engine.diff(topic, wish))
+
+    def records(self, topic: str, from_seq: int = 0, **fields: Any) -> list[dict[str, Any]]:
+        """All records behind a cursor, over as many reads as it takes."""
+        found: list[dict[str, Any]] = []
+        while True:
+            diff = self.diff(topic, from_seq, **fields)
+            found += msgspec.json.decode(b"[%b]" % diff.records())
+            if diff.caught_up:
+                return found
+            assert diff.next_from_seq > from_seq or from_seq > diff.head_seq, "a read makes progress"
+            from_seq = diff.next_from_seq
+
+    def seqs(self, topic: str, from_seq: int = 0, **fields: Any) -> list[int]:
+        return [record["$seq"] for record in self.records(topic, from_seq, **fields)]
+
+    def delete(self, topic: str, **fields: Any) -> int:
+        wish = decode_body(delete_decoder, msgspec.json.encode(fields))
+        while True:
+            finding = self.engine.delete(topic, wish)
+            try:
+                while True:
+                    self.fetch(next(finding))
+            except StopIteration as end:
+                return self.finish(end.value).result[0]
+            except Busy as busy:
+                self.finish(busy.staged)
+
+    def configure(self, topic: str, **fields: Any) -> Staged:
+        wish = decode_body(config_decoder, msgspec.json.encode(fields))
+        return self._commit(lambda: self.engine.configure(topic, wish))
+
+    def drop(self, topic: str, *, if_empty: bool = False) -> bool:
+        return self._commit(lambda: self.engine.drop(topic, if_empty=if_empty)).result
+
+    def look(self, topic: str) -> TopicState:
+        return self._run(lambda: self.engine.look(topic, touch=False))
+
+    def checkpoint(self) -> None:
+        assert self.store.checkpoint()
+
+    # --- running ---
+
+    def _run(self, verb: Any) -> Any:
+        while True:
+            try:
+                return verb()
+            except Busy as busy:
+                self.finish(busy.staged)
+            except ColdMiss as miss:
+                self.fetch(miss)
+
+    def _commit(self, verb: Any) -> Staged:
+        return self.finish(self._run(verb))
+
+    def fetch(self, miss: ColdMiss) -> None:
+        self.store.state.cold.attach(miss.block, miss.extent, self.store.packs.read(miss.extent))
+
+    def finish(self, staged: Staged) -> Staged:
+        self.store.pipeline.flush()
+        give_up_s = time.monotonic() + WAIT_S_MAX
+        while not staged.done:
+            assert time.monotonic() < give_up_s, "the commit thread has no news"
+            time.sleep(0.0001)
+            self.store.settle()
+        if staged.error is not None:
+            raise staged.error
+        return staged
+
+
+def _is_record(payload: Any) -> bool:
+    return isinstance(payload, dict) and "data" in payload
+
+
+def _raw(payload: Any) -> Any:
+    return Raw(payload) if isinstance(payload, bytes) else payload
