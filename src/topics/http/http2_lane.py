@@ -1,0 +1,108 @@
+"""One HTTP/2 stream: the request being read from it and the bytes its reply still owes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from topics.http.message import Bytes, Request, Stream
+
+
+class Lane:
+    """A stream of an HTTP/2 connection while its request is unanswered or its reply unsent."""
+
+    __slots__ = (
+        "body_bytes",
+        "body_complete",
+        "ended",
+        "judged",
+        "number",
+        "outgoing",
+        "parts",
+        "queued_bytes",
+        "request",
+        "since_s",
+        "stream",
+        "unacknowledged_bytes",
+        "waits_for_share",
+    )
+
+    def __init__(self, number: int, request: Request, now_s: float) -> None:
+        self.number = number
+        self.request = request
+        # receiving
+        self.parts: list[bytes] | None = []  # None once the body is complete or no longer wanted
+        self.body_bytes = 0
+        self.body_complete = False
+        self.unacknowledged_bytes = 0
+        self.judged = False
+        self.waits_for_share = False
+        self.since_s = now_s
+        # sending
+        self.outgoing: deque[memoryview] = deque()
+        self.queued_bytes = 0
+        self.ended = False  # nothing will be added to `outgoing`
+        self.stream: Http2Stream | None = None
+
+    @property
+    def small_body_bytes(self) -> int:
+        """What is kept for it without a share of the budget."""
+        unbudgeted = self.parts is not None and not self.request.reserved_bytes and not self.waits_for_share
+        return self.body_bytes if unbudgeted else 0
+
+    def take(self, bytes_max: int) -> bytes:
+        """The next bytes to send, at most so many."""
+        first = self.outgoing[0]
+        if len(first) <= bytes_max:
+            self.outgoing.popleft()
+        else:
+            self.outgoing[0] = first[bytes_max:]
+            first = first[:bytes_max]
+        self.queued_bytes -= len(first)
+        return bytes(first)
+
+
+class LaneSender(Protocol):
+    """The sending side of the connection a lane belongs to."""
+
+    def queue(self, lane: Lane, data: Bytes) -> None: ...
+    def end(self, lane: Lane) -> None: ...
+    def reset(self, lane: Lane) -> None: ...
+
+
+class Http2Stream(Stream):
+    """An open answer on a lane; its buffer is what flow control and the kernel have not yet taken."""
+
+    __slots__ = ("_high_bytes", "_lane", "_low_bytes", "_sender")
+
+    def __init__(self, sender: LaneSender, lane: Lane, high_bytes: int, low_bytes: int) -> None:
+        super().__init__()
+        self._sender = sender
+        self._lane = lane
+        self._high_bytes = high_bytes
+        self._low_bytes = low_bytes
+
+    @property
+    def buffered_bytes(self) -> int:
+        return 0 if self.closed else self._lane.queued_bytes
+
+    def write(self, data: Bytes) -> None:
+        if self.closed or not len(data):
+            return
+        self._sender.queue(self._lane, data)
+        if not self.paused and self._lane.queued_bytes > self._high_bytes:
+            self.client_paused()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._sender.end(self._lane)
+
+    def abort(self) -> None:
+        if not self.closed:
+            self._sender.reset(self._lane)
+
+    def bytes_left(self) -> None:
+        """The lane has sent something."""
+        if self.paused and not self.closed and self._lane.queued_bytes <= self._low_bytes:
+            self.client_resumed()

@@ -1,0 +1,396 @@
+"""HTTP/1 bytes in, complete requests out: what llhttp lets through and this server does not is refused here.
+
+bytes ─▶ llhttp ─▶ on_url, on_header* ─▶ on_headers_complete ─▶ on_body* ─▶ on_message_complete ─▶ Inlet.accept
+                     limits 414, 431       framing, Host, 413     413
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import httptools
+
+from topics.http.limits import HttpLimits
+from topics.http.message import Exchange, Header, Request
+from topics.http.refusal import (
+    BadRequest,
+    BodyTooLarge,
+    HeadersTooLarge,
+    Refusal,
+    RequestTimeout,
+    UnsupportedEncoding,
+    UriTooLong,
+)
+from topics.http.target import origin_form, split_target
+from topics.http.wheel import Wheel
+
+FEED_BYTES_MAX = 16 * 1024  # fed to the parser at once, because the parser cannot be stopped in between
+SLASH = 0x2F
+PARTS_MAX = 1024  # pieces of a body before they are joined, so that tiny chunks do not cost an object each
+
+_methods = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT")}
+_names = {
+    name: name.lower()
+    for name in (
+        *(b"Host", b"User-Agent", b"Accept", b"Accept-Encoding", b"Authorization", b"Content-Type", b"Content-Length"),
+        *(b"Connection", b"Idempotency-Key", b"Origin", b"Last-Event-ID", b"Content-Encoding", b"Transfer-Encoding"),
+    )
+}
+_names.update({name: name for name in list(_names.values())})
+_weighed = frozenset(
+    (b"host", b"content-length", b"connection", b"transfer-encoding", b"content-encoding", b"expect", b"upgrade")
+)
+
+
+class Inlet(Protocol):
+    """The connection, as far as arriving requests are concerned."""
+
+    def accept(self, request: Request) -> None: ...
+    def refuse(self, refusal: Refusal, request: Request | None) -> None: ...
+    def offer_upgrade(self, request: Request, early: bytes) -> None: ...
+    def judge(self, request: Request) -> bool: ...
+    def want_share(self, request: Request, share_bytes: int) -> None: ...
+    def want_continue(self, request: Request) -> None: ...
+
+
+class BodyUnread(Exception):
+    """The head was answered already: stop parsing."""
+
+
+class Intake:
+    """The parser of one connection and the request it is in the middle of."""
+
+    __slots__ = (
+        "_blocks",
+        "_body_bytes",
+        "_body_bytes_seen",
+        "_body_bytes_stop",
+        "_body_since_s",
+        "_content_length",
+        "_exchange",
+        "_fed_bytes",
+        "_feed_bytes",
+        "_head_since_s",
+        "_headers",
+        "_inlet",
+        "_judged",
+        "_limits",
+        "_parser",
+        "_parts",
+        "_quiet_bytes",
+        "_replaying",
+        "_request",
+        "_spans_feeds",
+        "_upgrading",
+        "_url",
+        "_wheel",
+    )
+
+    def __init__(self, exchange: Exchange, inlet: Inlet, limits: HttpLimits, wheel: Wheel) -> None:
+        self._exchange = exchange
+        self._inlet = inlet
+        self._wheel = wheel
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        # per request
+        self._url = b""
+        self._headers: list[Header] = []
+        self._request: Request | None = None
+        self._content_length = -1
+        self._judged = False
+        self._upgrading = False
+        self._replaying = False
+        self._parts: list[bytes] = []
+        self._blocks: list[bytes] = []
+        self._body_bytes = 0
+        self._body_bytes_stop = 0
+        # per request that spans several feeds
+        self._spans_feeds = False
+        self._feed_bytes = 0
+        self._fed_bytes = 0
+        self._quiet_bytes = 0
+        self._body_bytes_seen = 0
+        self._head_since_s = 0.0
+        self._body_since_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Between two requests."""
+        return not self._url
+
+    @property
+    def incoming(self) -> Request | None:
+        """The request whose body is being read."""
+        return self._request
+
+    def close(self) -> None:
+        """Let go of the parser, which holds this object in turn."""
+        del self._parser
+        self._request = None
+
+    def swallow_bytes_max(self) -> int:
+        """How much may be fed at once: the rest of a body of known length holds no further request."""
+        if self._request is not None and self._content_length > self._body_bytes:
+            return max(FEED_BYTES_MAX, self._content_length - self._body_bytes)
+        return FEED_BYTES_MAX
+
+    def feed(self, data: bytes | memoryview) -> bytes | None:
+        """Parse; returns bytes that have to be fed again (after an upgrade nobody wants), usually None."""
+        self._feed_bytes = len(data)
+        rest: bytes | None = None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = self._resolve_upgrade(bytes(data[upgrade.args[0] :]))
+        except httptools.HttpParserCallbackError as failure:
+            self._fail(failure.__context__ or failure)
+        except httptools.HttpParserError as failure:
+            self._inlet.refuse(BadRequest(f"not a valid HTTP/1 request: {failure}"), self._request)
+        if self._url:
+            try:
+                self._note_partial(self._wheel.now_s)
+            except Refusal as refusal:
+                self._inlet.refuse(refusal, self._request)
+        return rest
+
+    def check_deadline(self, now_s: float) -> None:
+        """Raise if the request being read takes too long."""
+        limits = self._limits
+        if self._request is None:
+            if self._head_since_s and now_s - self._head_since_s > limits.head_ms_max / 1000:
+                raise RequestTimeout("the head of the request took too long")
+        elif self._body_since_s:
+            large = self._request.reserved_bytes > 0
+            bytes_per_s_min = limits.large_body_bytes_per_s_min if large else limits.body_bytes_per_s_min
+            allowed_s = limits.body_ms_max / 1000 + self._body_bytes / bytes_per_s_min
+            if now_s - self._body_since_s > allowed_s:
+                raise RequestTimeout("the body of the request took too long")
+
+    def restart_body_clock(self, now_s: float) -> None:
+        """The server made the client wait: that time does not count."""
+        self._body_since_s = now_s
+
+    # called by the parser
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > self._limits.uri_bytes_max:
+            raise UriTooLong(self._limits.uri_bytes_max)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((_names.get(name) or name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self._replaying:
+            return
+        parser = self._parser
+        limits = self._limits
+        headers, self._headers = self._headers, []
+        method = _methods.get(parser.get_method()) or parser.get_method().decode("ascii")
+        request = self._request = Request(self._exchange, method, "1.1", headers)
+        if len(headers) > limits.header_count_max or self._fed_bytes + self._feed_bytes > limits.header_bytes_max:
+            self._check_head_size(headers)
+        hosts = 0
+        length = -1
+        rare = False
+        keep_alive = versioned = parser.should_keep_alive()
+        for name, value in headers:
+            if name in _weighed:
+                if name == b"host":
+                    hosts += 1
+                elif name == b"content-length":
+                    length = int(value)
+                elif name == b"connection":
+                    versioned = False
+                else:
+                    rare = True
+        url = self._url
+        self._content_length = length
+        if length > 0:
+            request.has_body = True
+            self._body_bytes = 0
+            self._body_bytes_stop = length
+        # without a Connection header only HTTP/1.1 is kept alive, so its version need not be asked for, which is slow
+        if not versioned or hosts != 1 or method == "HEAD" or url[0] != SLASH:
+            url = self._read_unusual_head(request, keep_alive, hosts)
+        request.raw_path = url
+        request.path_segments, request.query = split_target(url)
+        if rare:
+            self._read_rare_headers(request)
+        if length > limits.large_body_bytes:
+            self._admit_large(request, length)
+        if rare:
+            self._heed_expectation(request)
+
+    def on_body(self, data: bytes) -> None:
+        body_bytes = self._body_bytes + len(data)
+        if body_bytes > self._body_bytes_stop:
+            self._body_grows_to(body_bytes)
+        self._body_bytes = body_bytes
+        parts = self._parts
+        parts.append(data)
+        if len(parts) == PARTS_MAX:
+            self._blocks.append(b"".join(parts))
+            parts.clear()
+
+    def on_message_complete(self) -> None:
+        if self._upgrading:
+            return
+        request = self._request
+        assert request is not None
+        parts = self._parts
+        if parts or self._blocks:
+            if self._blocks or len(parts) > 1:
+                request.body = b"".join((*self._blocks, *parts))
+                self._blocks.clear()
+            else:
+                request.body = parts[0]
+            parts.clear()
+            if self._body_bytes > self._limits.large_body_bytes:
+                request.plain = False
+        self._request = None
+        self._url = b""
+        if self._headers:
+            self._headers = []  # trailers
+        if self._spans_feeds:
+            self._spans_feeds = False
+            self._fed_bytes = 0
+            self._head_since_s = self._body_since_s = 0.0
+        self._inlet.accept(request)
+
+    # head
+
+    def _check_head_size(self, headers: list[Header]) -> None:
+        limits = self._limits
+        if len(headers) > limits.header_count_max:
+            raise HeadersTooLarge(f"more than {limits.header_count_max} headers", limits.header_count_max)
+        if sum([len(name) + len(value) + 4 for name, value in headers]) > limits.header_bytes_max:
+            raise HeadersTooLarge(f"headers above {limits.header_bytes_max} bytes", limits.header_bytes_max)
+
+    def _read_unusual_head(self, request: Request, keep_alive: bool, hosts: int) -> bytes:
+        """What the usual request has no need of: version, Host, HEAD; returns the target as a path."""
+        http_version = request.http_version = self._parser.get_http_version()
+        if http_version not in ("1.0", "1.1"):
+            raise BadRequest(f"HTTP/{http_version} is not spoken here")
+        if hosts > 1 or (hosts == 0 and http_version == "1.1"):
+            raise BadRequest("exactly one Host header is needed")
+        request.keep_alive = keep_alive
+        request.plain = keep_alive and http_version == "1.1" and request.method != "HEAD"
+        return origin_form(self._url, request.header(b"host") or b"")
+
+    def _read_rare_headers(self, request: Request) -> None:
+        self._judged = False
+        if self._parser.should_upgrade():
+            self._upgrading = True
+            if (request.header(b"upgrade") or b"").lower() == b"websocket" and request.method == "GET":
+                request.upgrade_to = "websocket"
+        transfer_encodings = request.header_values(b"transfer-encoding")
+        if transfer_encodings:
+            if request.http_version == "1.0" or [name.lower() for name in transfer_encodings] != [b"chunked"]:
+                raise BadRequest("the only transfer-encoding is chunked, and only in HTTP/1.1")
+            request.has_body = True
+            self._body_bytes = 0
+            self._body_bytes_stop = self._limits.large_body_bytes
+        read_content_encoding(request)
+
+    def _heed_expectation(self, request: Request) -> None:
+        expectation = request.header(b"expect")
+        if expectation is None or expectation.lower() != b"100-continue":
+            return
+        if request.http_version == "1.1" and request.has_body:
+            if not self._judged and not self._inlet.judge(request):
+                raise BodyUnread
+            self._judged = True
+            self._inlet.want_continue(request)
+
+    # body
+
+    def _admit_large(self, request: Request, body_bytes: int) -> None:
+        """The server has a say before memory is set aside or the body is refused."""
+        if not self._inlet.judge(request):
+            raise BodyUnread
+        body_bytes_max = self._limits.body_bytes_max
+        if body_bytes > body_bytes_max:
+            raise BodyTooLarge(body_bytes_max)
+        # what a packed body or one in chunks will come to is not known: the most it may be is set aside
+        self._judged = True
+        self._inlet.want_share(request, body_bytes_max if request.packed or self._content_length < 0 else body_bytes)
+
+    def _body_grows_to(self, body_bytes: int) -> None:
+        """A chunked body passes a mark: it needs a share of the budget, or is too large."""
+        request = self._request
+        assert request is not None
+        limits = self._limits
+        if body_bytes > limits.body_bytes_max:
+            self._parts.clear()
+            self._blocks.clear()
+            raise BodyTooLarge(limits.body_bytes_max)
+        self._body_bytes_stop = limits.body_bytes_max
+        self._admit_large(request, body_bytes)
+
+    # odd ends
+
+    def _note_partial(self, now_s: float) -> None:
+        """The feed ended inside a request: start its clock and count what it makes us keep."""
+        limits = self._limits
+        self._spans_feeds = True
+        if self._request is None:
+            self._head_since_s = self._head_since_s or now_s
+            self._fed_bytes += self._feed_bytes
+            if (
+                self._fed_bytes > limits.header_bytes_max + FEED_BYTES_MAX
+                or len(self._headers) > limits.header_count_max
+            ):
+                raise HeadersTooLarge(f"headers above {limits.header_bytes_max} bytes", limits.header_bytes_max)
+            return
+        self._body_since_s = self._body_since_s or now_s
+        # chunk extensions and trailers can be endless without ever being a body
+        self._quiet_bytes = self._quiet_bytes + self._feed_bytes if self._body_bytes == self._body_bytes_seen else 0
+        self._body_bytes_seen = self._body_bytes
+        if self._quiet_bytes > limits.header_bytes_max:
+            raise HeadersTooLarge("chunk extensions or trailers are too large", limits.header_bytes_max)
+
+    def _resolve_upgrade(self, rest: bytes) -> bytes | None:
+        """llhttp stops at any upgrade. One we do not offer is ignored, as the RFC says, and its body read as usual."""
+        request = self._request
+        assert request is not None
+        self._upgrading = False
+        if request.method == "CONNECT":
+            self._inlet.refuse(BadRequest("this is not a proxy"), request)
+            return None
+        if request.upgrade_to and not request.has_body:
+            self._request = None
+            self._url = b""
+            self._inlet.offer_upgrade(request, rest)
+            return None
+        request.upgrade_to = ""
+        framing = b"Transfer-Encoding: chunked"
+        if self._content_length >= 0 or not request.has_body:
+            framing = b"Content-Length: %d" % max(self._content_length, 0)
+        self._parser = httptools.HttpRequestParser(self)
+        self._replaying = True
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+        self._replaying = False
+        return rest
+
+    def _fail(self, cause: BaseException) -> None:
+        request = self._request
+        if isinstance(cause, BodyUnread):
+            assert request is not None and request.answered
+            self._inlet.refuse(BadRequest("answered by its head"), request)
+        elif isinstance(cause, Refusal):
+            self._inlet.refuse(cause, request)
+        else:
+            raise cause
+
+
+def read_content_encoding(request: Request) -> None:
+    """gzip is unpacked before the handler sees the body; anything else is refused."""
+    encoding = b",".join(request.header_values(b"content-encoding")).lower()
+    if encoding in (b"", b"identity"):
+        return
+    if encoding not in (b"gzip", b"x-gzip"):
+        raise UnsupportedEncoding(encoding.decode("latin-1"))
+    if request.has_body:
+        request.packed = True
+        request.plain = False

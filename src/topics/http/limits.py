@@ -1,0 +1,53 @@
+"""Every bound of the protocol layer, with its unit in its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one listener allows; the defaults suit a server that strangers can reach."""
+
+    connections_max: int = 20_000
+
+    # the head of a request
+    uri_bytes_max: int = 8 * KIB
+    header_bytes_max: int = 32 * KIB
+    header_count_max: int = 100
+    head_ms_max: int = 10_000
+
+    # the body of a request; a body above `large_body_bytes` waits for its share of one budget for all connections
+    body_bytes_max: int = 64 * MIB
+    body_ms_max: int = 30_000
+    body_bytes_per_s_min: int = 16 * KIB
+    large_body_bytes: int = MIB
+    large_body_bytes_per_s_min: int = 256 * KIB
+    large_bodies_bytes_max: int = 512 * MIB
+
+    # one connection
+    pipelined_max: int = 64
+    idle_ms_max: int = 75_000
+    write_high_bytes: int = 64 * KIB
+    write_low_bytes: int = 16 * KIB
+    write_stall_ms_max: int = 60_000
+    unsent_bytes_max: int = MIB
+    linger_ms_max: int = 3_000
+    linger_bytes_max: int = 4 * MIB
+
+    # one HTTP/2 connection
+    h2_streams_max: int = 128
+    h2_window_bytes: int = 64 * KIB - 1
+    h2_resets_max: int = 1_000
+
+    # gzip: replies below the minimum are sent as they are, work above the other one leaves the loop's thread
+    gzip_reply_bytes_min: int = KIB
+    gzip_inline_bytes_max: int = 64 * KIB
+
+    def __post_init__(self) -> None:
+        assert self.large_bodies_bytes_max >= self.body_bytes_max, "one body must fit the budget of all"
+        assert self.write_low_bytes <= self.write_high_bytes
+        assert self.pipelined_max > 0

@@ -1,0 +1,108 @@
+"""The listening socket and its connections: start, tick hook, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from topics.http.connection import Connection
+from topics.http.limits import HttpLimits
+from topics.http.refusal import render_error as plain_error
+from topics.http.service import Handle, OnBug, RenderError, Service, log_bug
+
+
+class _Served(Protocol):
+    """What the wheel holds: a connection of either version of HTTP."""
+
+    def drain(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Listener:
+    """Serves HTTP/1.0, 1.1 and 2 (by prior knowledge) on one port and calls `handle` for each request."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        limits: HttpLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        render_error: RenderError = plain_error,
+        on_bug: OnBug = log_bug,
+        on_head: Handle | None = None,
+    ) -> None:
+        self._service = Service(
+            handle,
+            loop=loop,
+            limits=limits or HttpLimits(),
+            clock=clock,
+            render_error=render_error,
+            on_bug=on_bug,
+            on_head=on_head,
+        )
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The bound port, also when 0 was asked for."""
+        assert self._server is not None
+        return cast("int", self._server.sockets[0].getsockname()[1])
+
+    @property
+    def connections_open(self) -> int:
+        return len(self._service.wheel)
+
+    @property
+    def draining(self) -> bool:
+        return self._service.draining
+
+    async def start(self, host: str, port: int, backlog: int = 1024) -> None:
+        """Bind and accept; OSError if the address cannot be had. TCP_NODELAY is set by uvloop on every connection."""
+        service = self._service
+        self._server = await service.loop.create_server(
+            lambda: Connection(service), host, port, backlog=backlog, family=socket.AF_UNSPEC
+        )
+        service.wheel.start()
+
+    def on_tick_end(self, callback: Callable[[], None]) -> None:
+        """Call back once at the end of each loop iteration with requests or replies in it, before replies are sent."""
+        self._service.tick.on_end(callback)
+
+    def wake(self) -> None:
+        """Have a tick end although no request came."""
+        self._service.tick.arm()
+
+    def check_timeouts(self) -> None:
+        """Ask every connection for its deadlines now, not at its turn of the wheel."""
+        self._service.wheel.check_all()
+
+    async def drain(self, grace_s: float) -> None:
+        """Stop accepting, let what is under way finish, then close; after the grace the rest is cut off."""
+        service = self._service
+        service.draining = True
+        if self._server is not None:
+            self._server.close()
+        empty = asyncio.Event()
+        service.on_empty = empty.set
+        for connection in service.wheel.connections():
+            cast("_Served", connection).drain()
+        try:
+            async with asyncio.timeout(grace_s):
+                while self.connections_open:
+                    empty.clear()
+                    await empty.wait()
+        except TimeoutError:
+            pass
+        self.close()
+
+    def close(self) -> None:
+        """Cut everything off at once."""
+        if self._server is not None:
+            self._server.close()
+        for connection in self._service.wheel.connections():
+            cast("_Served", connection).abort()
+        self._service.stop()

@@ -1,0 +1,208 @@
+"""A request as handlers see it, and the stream it may be answered with; the same for every version of HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from topics.http import target
+from topics.http.refusal import Detail, Refusal
+
+Bytes = bytes | bytearray | memoryview
+Header = tuple[bytes, bytes]
+Body = Bytes | Sequence[Bytes]
+
+JSON = b"application/json"
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+
+
+class AlreadyAnswered(RuntimeError):
+    """A handler answered the same request twice: a bug of the handler."""
+
+
+class Exchange(Protocol):
+    """The connection a request came by, as far as its answer is concerned."""
+
+    @property
+    def peer(self) -> str: ...
+
+    def send_reply(
+        self, request: Request, status: int, body: Body, headers: Sequence[Header], content_type: bytes
+    ) -> None: ...
+
+    def send_error(
+        self, request: Request, status: int, code: str, message: str, detail: Detail | None, headers: Sequence[Header]
+    ) -> None: ...
+
+    def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> Stream: ...
+
+    def hand_over(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None: ...
+
+
+class Request:
+    """One request, complete. Answer it exactly once: `reply`, `reply_error`, `stream` or `upgrade`, now or later."""
+
+    __slots__ = (
+        "answered",
+        "body",
+        "exchange",
+        "gone",
+        "has_body",
+        "headers",
+        "held",
+        "http_version",
+        "keep_alive",
+        "method",
+        "on_disconnect",
+        "open_stream",
+        "packed",
+        "path_segments",
+        "plain",
+        "query",
+        "raw_path",
+        "received_s",
+        "refusal",
+        "reserved_bytes",
+        "stream_id",
+        "unsent",
+        "upgrade_to",
+    )
+
+    def __init__(self, exchange: Exchange, method: str, http_version: str, headers: list[Header]) -> None:
+        # what was asked
+        self.method = method
+        self.http_version = http_version
+        self.headers = headers
+        self.raw_path = b""
+        self.path_segments: list[str] = []
+        self.query = b""
+        self.body = b""
+        self.has_body = False
+        self.upgrade_to = ""
+        self.received_s = 0.0
+        # how it is answered
+        self.exchange = exchange
+        self.answered = False
+        self.gone = False
+        self.on_disconnect: Callable[[], None] | None = None
+        # the connection's own notes
+        self.keep_alive = True
+        self.plain = True  # ready for its handler as soon as it is complete
+        self.packed = False
+        self.held = False
+        self.refusal: Refusal | None = None
+        self.reserved_bytes = 0
+        self.stream_id = 0
+        self.unsent: list[Bytes] | None = None
+        self.open_stream: Stream | None = None
+
+    @property
+    def peer(self) -> str:
+        return self.exchange.peer
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header; the name is given in lower case."""
+        for key, value in self.headers:
+            if key == name:
+                return value.strip(b" \t")
+        return None
+
+    def header_values(self, name: bytes) -> list[bytes]:
+        return [value.strip(b" \t") for key, value in self.headers if key == name]
+
+    def query_pairs(self) -> list[tuple[str, str]]:
+        return target.query_pairs(self.query)
+
+    def query_value(self, name: str) -> str | None:
+        """The first value of a query field, form-decoded."""
+        if not self.query:
+            return None
+        for key, value in target.query_pairs(self.query):
+            if key == name:
+                return value
+        return None
+
+    def reply(
+        self, status: int, body: Body = b"", *, headers: Sequence[Header] = (), content_type: bytes = JSON
+    ) -> None:
+        """Answer; parts of a body are sent one after the other without being joined."""
+        if self.answered:
+            raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
+        self.answered = True
+        self.exchange.send_reply(self, status, body, headers, content_type)
+
+    def reply_error(
+        self, status: int, code: str, message: str, detail: Detail | None = None, headers: Sequence[Header] = ()
+    ) -> None:
+        """Answer with the error envelope of the listener."""
+        if self.answered:
+            raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
+        self.answered = True
+        self.exchange.send_error(self, status, code, message, detail, headers)
+
+    def stream(
+        self, status: int = 200, *, headers: Sequence[Header] = (), content_type: bytes = EVENT_STREAM
+    ) -> Stream:
+        """Answer with a body that has no known end."""
+        if self.answered:
+            raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
+        self.answered = True
+        return self.exchange.open_stream(self, status, headers, content_type)
+
+    def upgrade(self, protocol: asyncio.Protocol, headers: Sequence[Header] = ()) -> None:
+        """Answer 101 and give the transport, with all bytes that came early, to another protocol."""
+        if self.answered:
+            raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
+        assert self.upgrade_to, "the client did not ask for an upgrade"
+        self.answered = True
+        self.exchange.hand_over(self, protocol, headers)
+
+
+class Stream:
+    """An open answer. Writes are queued and leave at the end of the tick; callbacks tell how the client keeps up."""
+
+    __slots__ = ("closed", "on_close", "on_pause", "on_resume", "paused")
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.paused = False
+        self.on_pause: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+        self.on_close: Callable[[], None] | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What the kernel has not yet taken."""
+        raise NotImplementedError
+
+    def write(self, data: Bytes) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the body properly."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Drop the client without a proper end."""
+        raise NotImplementedError
+
+    def client_paused(self) -> None:
+        self.paused = True
+        if self.on_pause is not None:
+            self.on_pause()
+
+    def client_resumed(self) -> None:
+        self.paused = False
+        if self.on_resume is not None:
+            self.on_resume()
+
+    def client_gone(self) -> None:
+        """The connection is lost: tell the writer, once."""
+        if self.closed:
+            return
+        self.closed = True
+        callback, self.on_close = self.on_close, None
+        self.on_pause = self.on_resume = None
+        if callback is not None:
+            callback()

@@ -1,0 +1,318 @@
+"""The sending side of an HTTP/1 connection: replies leave in request order, all replies of a tick in one write.
+
+send_reply ─┬─ first in line ─▶ out ─▶ flush at the end of the tick ─▶ transport
+            └─ not first: kept in request.unsent until those before it are answered
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from topics.http.message import JSON, Body, Bytes, Header, Request, Stream
+from topics.http.preparation import pack_reply
+from topics.http.refusal import Detail
+from topics.http.reply import BODILESS, CONTINUE, as_parts, body_length, header_lines
+from topics.http.service import Service
+
+JOIN_BYTES_MAX = 64 * 1024  # above this, parts go to the kernel one by one instead of being copied together
+
+
+class Conversation(Protocol):
+    """The connection an outlet belongs to."""
+
+    @property
+    def mid_request(self) -> bool: ...
+    def flushed(self) -> None: ...
+    def last_reply_sent(self) -> None: ...
+    def hand_transport_over(self, protocol: asyncio.Protocol) -> None: ...
+
+
+class Outlet:
+    """Requests whose handler was called, in order, and the bytes that answer them."""
+
+    __slots__ = (
+        "_conversation",
+        "_dirty",
+        "_out",
+        "_service",
+        "_transport",
+        "closed",
+        "finishing",
+        "live_stream",
+        "pending",
+        "unsent_bytes",
+    )
+
+    def __init__(self, service: Service, transport: asyncio.Transport, conversation: Conversation) -> None:
+        self._service = service
+        self._transport = transport
+        self._conversation = conversation
+        self._out: list[Bytes] = []
+        self._dirty = False
+        self.pending: list[Request] = []
+        self.unsent_bytes = 0
+        self.live_stream: Http1Stream | None = None
+        self.finishing = False  # the last reply of the connection is in `_out`
+        self.closed = False
+
+    @property
+    def peer(self) -> str:
+        host, port, *_ = self._transport.get_extra_info("peername") or ("", 0)
+        return f"{host}:{port}"
+
+    @property
+    def idle(self) -> bool:
+        return not self.pending and not self._out
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self.unsent_bytes + self._transport.get_write_buffer_size()
+
+    def close(self) -> list[Request]:
+        """The connection is lost: nothing is sent any more. Returns the requests that were not fully answered."""
+        self.closed = True
+        self._out.clear()
+        self.live_stream = None
+        del self._conversation  # which holds this object in turn
+        abandoned, self.pending = self.pending, []
+        return abandoned
+
+    def send_reply(
+        self, request: Request, status: int, body: Body, headers: Sequence[Header], content_type: bytes
+    ) -> None:
+        if self.closed:
+            return
+        service = self._service
+        if (
+            type(body) is not bytes
+            or len(body) >= service.limits.gzip_reply_bytes_min
+            or headers
+            or content_type is not JSON
+            or not request.plain
+            or service.draining
+            or status in BODILESS
+        ):
+            self._send_any_reply(request, status, as_parts(body), header_lines(headers), content_type)
+            return
+        data = b"%b%d\r\n\r\n%b" % (service.heads[status], len(body), body)
+        pending = self.pending
+        if pending[0] is not request:
+            self._deliver(request, [data])
+            return
+        del pending[0]
+        self._out.append(data)
+        self.unsent_bytes += len(data)
+        if not self._dirty:
+            self._mark_dirty()
+        if pending:
+            self.release()
+
+    def send_error(
+        self, request: Request, status: int, code: str, message: str, detail: Detail | None, headers: Sequence[Header]
+    ) -> None:
+        if not self.closed:
+            self.send_reply(request, status, self._service.render_error(status, code, message, detail), headers, JSON)
+
+    def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> Stream:
+        chunked = request.http_version == "1.1"
+        stream = Http1Stream(self, request, chunked)
+        if self.closed:
+            stream.closed = True
+            return stream
+        if not chunked:
+            request.keep_alive = False
+        self._service.give_back(request)
+        head = b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
+            self._service.heads.opening(status),
+            content_type,
+            header_lines(headers),
+            b"Transfer-Encoding: chunked\r\n" if chunked else b"",
+            b"" if request.keep_alive else b"Connection: close\r\n",
+        )
+        if request.method == "HEAD":
+            stream.closed = True
+        else:
+            request.open_stream = stream
+        self._deliver(request, [head])
+        return stream
+
+    def hand_over(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
+        if self.closed:
+            return
+        assert self.pending == [request], "an upgrade is offered only when nothing else is under way"
+        self.pending.clear()
+        self._out.append(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: %b\r\nConnection: Upgrade\r\n%b\r\n"
+            % (request.upgrade_to.encode(), header_lines(headers))
+        )
+        self._write_out()
+        self._conversation.hand_transport_over(protocol)
+
+    def send_continue(self) -> None:
+        """Ask a client for its body; only when nothing else is under way."""
+        assert not self.pending
+        self._out.append(CONTINUE)
+        self.unsent_bytes += len(CONTINUE)
+        self._mark_dirty()
+
+    def finish(self) -> None:
+        """No further request will come: close after the replies that are still due."""
+        if self.pending:
+            self.pending[-1].keep_alive = False
+            self.pending[-1].plain = False
+        else:
+            self.finishing = True
+            self._mark_dirty()
+
+    def flush(self) -> None:
+        """End of the tick: one write."""
+        self._dirty = False
+        if self.closed:
+            return
+        if self._out:
+            self._write_out()
+        if self.finishing:
+            self._conversation.last_reply_sent()
+        else:
+            self._conversation.flushed()
+
+    # replies that need more than the usual head
+
+    def _send_any_reply(
+        self, request: Request, status: int, parts: Sequence[Bytes], lines: bytes, content_type: bytes
+    ) -> None:
+        self._service.give_back(request)
+
+        def send(parts: Sequence[Bytes], coding_lines: bytes) -> None:
+            if not self.closed:
+                self._deliver(request, self._render(request, status, parts, lines + coding_lines, content_type))
+
+        pack_reply(self._service, request, parts, send)
+
+    def _render(
+        self, request: Request, status: int, parts: Sequence[Bytes], lines: bytes, content_type: bytes
+    ) -> list[Bytes]:
+        if self._service.draining and self.pending[-1:] == [request] and not self._conversation.mid_request:
+            request.keep_alive = False
+        head = [self._service.heads.opening(status)]
+        if status not in BODILESS:
+            head.append(b"Content-Type: %b\r\nContent-Length: %d\r\n" % (content_type, body_length(parts)))
+        head.append(lines)
+        if not request.keep_alive:
+            head.append(b"Connection: close\r\n")
+        elif request.http_version == "1.0":
+            head.append(b"Connection: keep-alive\r\n")
+        head.append(b"\r\n")
+        rendered: list[Bytes] = [b"".join(head)]
+        if request.method != "HEAD" and status not in BODILESS:
+            rendered.extend(parts)
+        return rendered
+
+    # order
+
+    def deliver_stream(self, request: Request, parts: list[Bytes]) -> None:
+        """More bytes of an open stream."""
+        self.unsent_bytes += body_length(parts)
+        if request.unsent is not None:
+            request.unsent.extend(parts)
+        else:
+            self._out.extend(parts)
+            self._mark_dirty()
+
+    def stream_ended(self, request: Request) -> None:
+        """An open stream is complete; if it was the first in line, the next reply may go."""
+        request.open_stream = None
+        if request.unsent is None:
+            self.live_stream = None
+            if self._service.draining:
+                request.keep_alive = False
+            request.unsent = []
+            self.release()
+
+    def _deliver(self, request: Request, rendered: list[Bytes]) -> None:
+        self.unsent_bytes += body_length(rendered)
+        request.unsent = rendered
+        self.release()
+
+    def release(self) -> None:
+        """Move to the socket whatever is first in line and has its bytes."""
+        pending = self.pending
+        while pending and pending[0].unsent is not None:
+            request = pending[0]
+            self._out.extend(request.unsent or ())
+            request.unsent = None
+            self._mark_dirty()
+            if isinstance(request.open_stream, Http1Stream):
+                self.live_stream = request.open_stream
+                return
+            del pending[0]
+            if not request.keep_alive:
+                self.finishing = True
+                return
+
+    def _mark_dirty(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            tick = self._service.tick
+            tick.dirty.append(self)
+            if not tick.armed:
+                tick.arm()
+
+    def _write_out(self) -> None:
+        out = self._out
+        if len(out) == 1:
+            written_bytes = len(out[0])
+            self._transport.write(out[0])
+            out.clear()
+        else:
+            written_bytes = body_length(out)
+            if written_bytes <= JOIN_BYTES_MAX:
+                self._transport.write(b"".join(out))
+                out.clear()
+            else:
+                self._out = []
+                self._transport.writelines(out)
+        self.unsent_bytes -= written_bytes
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class Http1Stream(Stream):
+    """A reply without a known end: chunked for HTTP/1.1, ended by the connection's end for 1.0."""
+
+    __slots__ = ("_chunked", "_outlet", "_request")
+
+    def __init__(self, outlet: Outlet, request: Request, chunked: bool) -> None:
+        super().__init__()
+        self._outlet = outlet
+        self._request = request
+        self._chunked = chunked
+
+    @property
+    def buffered_bytes(self) -> int:
+        return 0 if self.closed else self._outlet.buffered_bytes
+
+    def write(self, data: Bytes) -> None:
+        if self.closed or not len(data):
+            return
+        if not self._chunked:
+            self._outlet.deliver_stream(self._request, [data])
+        elif len(data) <= JOIN_BYTES_MAX:
+            self._outlet.deliver_stream(self._request, [b"%x\r\n%b\r\n" % (len(data), data)])
+        else:
+            self._outlet.deliver_stream(self._request, [b"%x\r\n" % len(data), data, b"\r\n"])
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._chunked:
+            self._outlet.deliver_stream(self._request, [b"0\r\n\r\n"])
+        self._outlet.stream_ended(self._request)
+
+    def abort(self) -> None:
+        if not self.closed:
+            self._outlet.abort()

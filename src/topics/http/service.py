@@ -1,0 +1,158 @@
+"""What all connections of one listener share: limits, the handler, the tick, the wheel, the budget, the gzip thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from topics.http.budget import BodyBudget
+from topics.http.limits import HttpLimits
+from topics.http.message import Request
+from topics.http.refusal import Detail, Refusal
+from topics.http.reply import Heads
+from topics.http.tick import Tick
+from topics.http.wheel import Wheel
+
+log = logging.getLogger("topics.http")
+
+Handle = Callable[[Request], None]
+RenderError = Callable[[int, str, str, Detail | None], bytes]
+OnBug = Callable[[Request, BaseException], str]
+
+
+def log_bug(request: Request, exc: BaseException) -> str:
+    """The line an operator looks for when a client reports a trace id."""
+    trace_id = secrets.token_hex(8)
+    log.error("bug %s in %s %r", trace_id, request.method, request.raw_path, exc_info=exc)
+    return trace_id
+
+
+class Service:
+    """Collaborators of a connection, passed in as one object because ten thousand connections hold it."""
+
+    __slots__ = (
+        "_gzip_thread",
+        "budget",
+        "draining",
+        "handle",
+        "heads",
+        "limits",
+        "loop",
+        "on_bug",
+        "on_empty",
+        "on_head",
+        "render_error",
+        "tick",
+        "wheel",
+    )
+
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        limits: HttpLimits,
+        clock: Callable[[], float],
+        render_error: RenderError,
+        on_bug: OnBug,
+        on_head: Handle | None,
+    ) -> None:
+        self.handle = handle
+        self.loop = loop
+        self.limits = limits
+        self.render_error = render_error
+        self.on_bug = on_bug
+        self.on_head = on_head
+        self.tick = Tick(loop)
+        self.wheel = Wheel(loop, clock)
+        self.heads = Heads(time.time)
+        self.wheel.on_turn(self.heads.refresh)
+        self.budget = BodyBudget(limits.large_bodies_bytes_max)
+        self.draining = False
+        self.on_empty: Callable[[], None] | None = None
+        self._gzip_thread: ThreadPoolExecutor | None = None
+
+    def run_handler(self, request: Request) -> None:
+        """Call the handler; whatever it raises becomes an answer, never a lost connection."""
+        request.received_s = time.perf_counter()
+        try:
+            self.handle(request)
+        except Exception as exc:  # noqa: BLE001  (a bug of a handler must not reach the others)
+            self._answer_failure(request, exc)
+
+    def judge_head(self, request: Request) -> bool:
+        """Let the server refuse by the head alone; False if it has answered and the body must not be read."""
+        if self.on_head is not None:
+            try:
+                self.on_head(request)
+            except Exception as exc:  # noqa: BLE001  (a bug of a handler must not reach the others)
+                self._answer_failure(request, exc)
+        return not request.answered
+
+    def give_back(self, request: Request) -> None:
+        """The memory set aside for a request's body is free again."""
+        if request.reserved_bytes:
+            share_bytes, request.reserved_bytes = request.reserved_bytes, 0
+            self.budget.give_back(share_bytes)
+
+    def shrink_reservation(self, request: Request, body_bytes: int) -> None:
+        """The size of the body is known now; small bodies are not counted at all."""
+        keep_bytes = body_bytes if body_bytes > self.limits.large_body_bytes else 0
+        surplus_bytes = request.reserved_bytes - keep_bytes
+        if surplus_bytes > 0:
+            request.reserved_bytes = keep_bytes
+            self.budget.give_back(surplus_bytes)
+
+    def abandon(self, request: Request) -> None:
+        """The client has gone before its answer was complete: tell whoever holds something for it."""
+        request.gone = True
+        self.give_back(request)
+        self.budget.settle()
+        callback, request.on_disconnect = request.on_disconnect, None
+        stream, request.open_stream = request.open_stream, None
+        try:
+            if stream is not None:
+                stream.client_gone()
+            elif callback is not None and not request.answered:
+                callback()
+        except Exception as exc:  # noqa: BLE001  (a bug of a handler must not reach the others)
+            self.on_bug(request, exc)
+
+    def connection_left(self) -> None:
+        if self.on_empty is not None and not len(self.wheel):
+            self.on_empty()
+
+    def stop(self) -> None:
+        self.wheel.stop()
+        if self._gzip_thread is not None:
+            self._gzip_thread.shutdown(wait=False, cancel_futures=True)
+
+    def _answer_failure(self, request: Request, exc: Exception) -> None:
+        if isinstance(exc, Refusal) and not request.answered:
+            request.reply_error(exc.status, exc.code, exc.message, exc.detail)
+            return
+        trace_id = self.on_bug(request, exc)
+        if not request.answered:
+            request.reply_error(500, "internal", "a bug in the server, see its log", {"trace_id": trace_id})
+
+    def in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
+        """Run gzip work on the thread and come back on the loop."""
+        if self._gzip_thread is None:
+            self._gzip_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="topics-gzip")
+
+        def back(future: asyncio.Future[bytes]) -> None:
+            if future.cancelled():
+                return
+            failure = future.exception()
+            if failure is None:
+                done(future.result())
+            elif isinstance(failure, Refusal):
+                done(failure)
+            else:
+                raise failure
+
+        self.loop.run_in_executor(self._gzip_thread, work).add_done_callback(back)

@@ -1,0 +1,67 @@
+"""The request target: percent-decoding happens here, once, so that routing and auth judge the same characters."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from topics.http.refusal import BadRequest
+
+QUERY_FIELDS_MAX = 64
+
+_bad_escape = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_visible_ascii = re.compile(rb"[\x21-\x7e]+")
+_absolute = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
+
+
+def split_target(target: bytes) -> tuple[list[str], bytes]:
+    """The decoded segments of the path and the raw query. Nothing is normalised: `..` and `//` stay what they are."""
+    path, _, query = target.partition(b"?")
+    if path[:1] != b"/" or b"#" in target:
+        if path == b"*" == target:
+            return ["*"], b""
+        raise BadRequest("the request target is not a path")
+    if b"%" in path:
+        return [_decode_segment(segment) for segment in path[1:].split(b"/")], query
+    return path.decode("ascii")[1:].split("/"), query
+
+
+def origin_form(target: bytes, host: bytes) -> bytes:
+    """`http://host/path`, as a proxy gets it, made `/path`; its host and the Host header must agree."""
+    match = _absolute.fullmatch(target)
+    if match is None:
+        return target
+    if match[1].lower() != host.lower():
+        raise BadRequest("the host of the target and the Host header differ")
+    rest = match[2]
+    return rest if rest[:1] == b"/" else b"/" + rest
+
+
+def check_visible(target: bytes) -> None:
+    """HTTP/2 carries targets as opaque bytes: hold them to what the HTTP/1 parser allows."""
+    if _visible_ascii.fullmatch(target) is None:
+        raise BadRequest("the request target holds characters that must be escaped")
+
+
+def query_pairs(query: bytes) -> list[tuple[str, str]]:
+    """The query as form fields, in order, blank values kept."""
+    if _bad_escape.search(query) is not None:
+        raise BadRequest("the query holds a bad percent-escape")
+    try:
+        return parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
+        )
+    except ValueError:
+        raise BadRequest(f"the query is not UTF-8 or holds more than {QUERY_FIELDS_MAX} fields") from None
+
+
+def _decode_segment(segment: bytes) -> str:
+    if _bad_escape.search(segment) is not None:
+        raise BadRequest("the path holds a bad percent-escape")
+    try:
+        text = unquote_to_bytes(segment).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadRequest("the path is not UTF-8") from None
+    if "\0" in text:
+        raise BadRequest("the path holds a NUL")
+    return text

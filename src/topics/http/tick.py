@@ -1,0 +1,66 @@
+"""The end of a loop iteration: every request read in it has been handled, now flush once, then send every reply.
+
+poll: socket ─▶ handle   socket ─▶ handle   socket ─▶ handle        (the first one arms the tick)
+idle: ──────────────────────────────────────────────────▶ callbacks (journal flush) ─▶ one write per connection
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+log = logging.getLogger("topics.http")
+
+
+class Flushable(Protocol):
+    """A connection with bytes to send."""
+
+    def flush(self) -> None: ...
+
+
+class Tick:
+    """Runs once per loop iteration in which something happened; costs nothing when nothing did."""
+
+    __slots__ = ("_callbacks", "_large", "_loop", "armed", "dirty")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._callbacks: list[Callable[[], None]] = []
+        self._large: deque[Callable[[], None]] = deque()
+        self.armed = False
+        self.dirty: list[Flushable] = []
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def arm(self) -> None:
+        if not self.armed:
+            self.armed = True
+            self._loop.call_soon(self._run)
+
+    def queue_large(self, dispatch: Callable[[], None]) -> None:
+        """Large bodies take long to handle: one each tick, so that the others are not kept waiting."""
+        self._large.append(dispatch)
+        self.arm()
+
+    def _run(self) -> None:
+        self.armed = False
+        if self._large:
+            self._guarded(self._large.popleft())
+        for callback in self._callbacks:
+            self._guarded(callback)
+        dirty, self.dirty = self.dirty, []
+        for connection in dirty:
+            connection.flush()
+        if self._large:
+            self.arm()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """A failing step must not keep the replies of others from leaving."""
+        try:
+            step()
+        except Exception:
+            log.exception("a tick callback failed")
