@@ -124,12 +124,22 @@ class LogFiles:
         try:
             fd = self._create(path, needed) if needed > self.file_bytes else self._from_spare(path, urgent)
         except OSError as error:
-            if error.errno in _FULL:
-                raise StorageFull(f"no room for another log file in {self.path}", path=self.path) from error
-            raise StorageError(f"cannot make {path}: {error}", file=path) from error
+            raise self._refusal(error) from error
         header = FileHeader(self._shard, self._next_number, base_position, self._random_u64())
         self._next_number += 1
         return LogFile(path, header, max(needed, self.file_bytes), fd=fd)
+
+    def replenish(self) -> None:
+        """See to it that there is a reserve; refuses as `take` does."""
+        try:
+            self._restock(1)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: OSError) -> StorageError | StorageFull:
+        if error.errno in _FULL:
+            return StorageFull(f"no room for another log file in {self.path}", path=self.path)
+        return StorageError(f"cannot make a log file in {self.path}: {error}", path=self.path)
 
     def give_back(self, file: LogFile, recyclable: bool = True) -> None:
         """Undo `take` for the newest file, into which nothing was ever written."""

@@ -61,6 +61,7 @@ class Wal:
         # the file being filled
         self._file: LogFile | None = None
         self._salt = 0
+        self._in_reserve = False
         self._capacity_position = tail.position
         self._pieces: list[Buffer] = []
 
@@ -159,7 +160,13 @@ class Wal:
             self._raise_failure()
         if self.handover.active and self.buffered_to - self.written_to > QUEUE_BYTES_MAX:
             raise Throttled("the disk does not keep up with the log", retry_after_ms=1000)
-        if self.buffered_to + frame_bytes <= self._capacity_position:
+        if self._in_reserve and not urgent:
+            self._files.replenish()
+            self._in_reserve = False
+        file = self._file
+        if file is not None and self.buffered_to + frame_bytes <= file.capacity_position:
+            if not self._in_reserve:
+                self._capacity_position = file.capacity_position
             return
         self.flush()
         file = self._file
@@ -175,10 +182,13 @@ class Wal:
     def _enter_file(self, file: LogFile) -> None:
         self._file = file
         self._salt = file.salt
-        self._capacity_position = file.capacity_position
+        # In the reserve every frame is asked whether it is urgent: it takes the long way through `_make_room`.
+        self._in_reserve = self._files.spares == 0
+        self._capacity_position = file.base_position if self._in_reserve else file.capacity_position
 
     def _leave_file(self) -> None:
         self._file = None
+        self._in_reserve = False
         self._capacity_position = self.written_to
 
     def trim(self, position: int) -> None:
@@ -213,10 +223,17 @@ class Wal:
     # --- when a write failed ---
 
     def cut(self, file: LogFile) -> None:
-        """Take what a failed write left behind out of its file, so that nothing stale can be read as a frame."""
+        """Take what a failed write left behind out of its file, durably: the op it belongs to has failed for good."""
         offset = 0 if file.header_pending else file.offset_of(self.written_to)
         try:
-            self.disk.truncate(file.fd, offset)
+            # By a descriptor of its own: the kernel tells each one once that writing back failed, and it is the
+            # commit thread that must hear it for the bytes below the cut.
+            fd = self.disk.open(file.path, os.O_RDWR)
+            try:
+                self.disk.truncate(fd, offset)
+                self.disk.fdatasync(fd)
+            finally:
+                self.disk.close(fd)
         except OSError as error:
             self.broken = True
             logger.error("cannot cut %s back to offset %d: %s; the log takes no more", file.path, offset, error)

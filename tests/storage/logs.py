@@ -1,0 +1,93 @@
+"""A log driven by hand: opened, filled, abandoned and opened again in a test's own thread."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from topics.storage.disk import Disk
+from topics.storage.logfile import LogFile, LogTail
+from topics.storage.recovery import Replay
+from topics.storage.wal import Wal
+
+FILE_BYTES = 4096
+
+
+def new_log(disk: Disk, path: Path, file_bytes: int = FILE_BYTES, position: int = 0) -> Wal:
+    path.mkdir(parents=True, exist_ok=True)
+    return Wal(disk, str(path), LogTail(1, position, []), file_bytes=file_bytes, random_u64=salts())
+
+
+def salts() -> Callable[[], int]:
+    """Salts that differ from file to file and are the same in every run."""
+    state = [0x9E3779B97F4A7C15]
+
+    def next_salt() -> int:
+        state[0] = (state[0] * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return state[0]
+
+    return next_salt
+
+
+def replay(
+    disk: Disk, path: Path, start: int = 0, *, same_boot: bool = True, durable_to: int = 0, repair: bool = False
+) -> Replay:
+    return Replay(disk, str(path), start, same_boot=same_boot, durable_to=durable_to, repair=repair)
+
+
+def bodies(path: Path, start: int = 0, *, same_boot: bool = True) -> list[bytes]:
+    """What another process would find now; reads a copy, as a log in use must not be cut."""
+    with tempfile.TemporaryDirectory() as aside:
+        shutil.copytree(path, aside, dirs_exist_ok=True)
+        return [body for _, body in replay(Disk(), Path(aside), start, same_boot=same_boot)]
+
+
+def reopen(disk: Disk, path: Path, file_bytes: int = FILE_BYTES, *, same_boot: bool = True) -> tuple[list[bytes], Wal]:
+    reading = replay(disk, path, same_boot=same_boot)
+    found = [body for _, body in reading]
+    return found, Wal(disk, str(path), reading.tail, file_bytes=file_bytes, random_u64=salts())
+
+
+def log_files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.log"))
+
+
+def sync_by_hand(wal: Wal) -> None:
+    """What the committer does, in this thread."""
+    target = wal.written_to
+    for file in tuple(wal.unsynced_files):
+        wal.disk.fdatasync(file.fd)
+        wal.disk.fsync_dir(wal.path)
+        if file.end_position is not None:
+            wal.unsynced_files.remove(file)
+            close_file(wal, file)
+    wal.synced_to = target
+
+
+def unlink_trimmed(wal: Wal) -> None:
+    while wal.unlink_one_trimmed():
+        pass
+
+
+def close_file(wal: Wal, file: LogFile) -> None:
+    wal.disk.close(file.fd)
+    file.fd = -1
+
+
+def fill(wal: Wal, wanted: list[bytes], flush_every: int = 1) -> list[int]:
+    """Append every body; returns where the frames end."""
+    ends: list[int] = []
+    for number, body in enumerate(wanted, 1):
+        ends.append(wal.append(body))
+        if number % flush_every == 0:
+            wal.flush()
+    wal.flush()
+    return ends
+
+
+def flip_bit(path: Path, offset: int, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1 << bit
+    path.write_bytes(content)

@@ -1,0 +1,380 @@
+"""Group commit: who syncs what and when, what a failed sync does, and how writing passes to the thread and back."""
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import FaultyDisk, Gate
+from tests.storage.logs import bodies, log_files, new_log
+from topics.model.errors import StorageError, Throttled
+from topics.storage.committer import Committer, SyncFailed
+from topics.storage.wal import HANDOVER_AFTER_S, Wal
+
+WAIT_S_MAX = 20.0
+NEVER_S = 1000.0
+NEVER_BYTES = 1 << 40
+
+
+class Clock:
+    """Time that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Rig:
+    """A log with its commit thread, and a way to wait for what the thread says."""
+
+    def __init__(
+        self,
+        path: Path,
+        interval_s: float = NEVER_S,
+        debt_bytes: int = NEVER_BYTES,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.path = path
+        self.disk = FaultyDisk()
+        self.clock = Clock()
+        self.wal: Wal = new_log(self.disk, path)
+        self.wal._clock = self.clock
+        self.told = threading.Event()
+        self.committer = Committer(
+            self.wal, self.told.set, clock=clock or self.clock, interval_s=interval_s, debt_bytes=debt_bytes
+        )
+        self.committer.start()
+
+    def write(self, *wanted: bytes) -> int:
+        for body in wanted:
+            self.wal.append(body)
+        self.wal.flush()
+        self.committer.nudge()
+        return self.wal.buffered_to
+
+    def commit(self, *wanted: bytes) -> int:
+        end = self.write(*wanted)
+        self.committer.want_sync(end)
+        return end
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            assert self.told.wait(WAIT_S_MAX), "the commit thread said nothing"
+            self.told.clear()
+
+    def wait_synced(self, position: int) -> None:
+        self.wait_until(lambda: self.committer.poll().synced_to >= position)
+
+    def stall(self) -> Gate:
+        """Let a sync hang long enough for writing to pass to the thread; the gate ends it."""
+        gate = self.disk.hold("fdatasync")
+        self.commit(b"the one that stalls")
+        assert gate.reached.wait(WAIT_S_MAX)
+        self.clock.now_s += HANDOVER_AFTER_S + 0.01
+        return gate
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path / "wal")
+    yield rig
+    rig.disk.heal()
+    rig.committer.stop()
+
+
+def test_a_wanted_sync_is_done_at_once(rig: Rig) -> None:
+    end = rig.commit(b"one")
+
+    rig.wait_synced(end)
+
+    assert rig.committer.poll() == (end, end)
+    assert rig.committer.unsynced_bytes == 0
+    assert rig.disk.calls["fdatasync"] == 1
+    assert rig.wal.stats.fsyncs_total == rig.wal.stats.fsync_us.count == sum(rig.wal.stats.fsync_us.counts) == 1
+
+
+def test_bytes_that_nobody_waits_for_are_not_synced_at_once(rig: Rig) -> None:
+    rig.write(b"one")
+    rig.commit(b"")
+    rig.wait_synced(rig.wal.written_to)
+    synced = rig.disk.calls["fdatasync"]
+    end = rig.write(b"two")
+
+    assert rig.committer.poll().synced_to < end
+    assert rig.disk.calls["fdatasync"] == synced
+
+
+def test_ops_that_come_during_a_sync_share_the_next(rig: Rig) -> None:
+    gate = rig.disk.hold("fdatasync")
+    first = rig.commit(b"first")
+    assert gate.reached.wait(WAIT_S_MAX)
+    for number in range(20):
+        last = rig.commit(b"%d" % number)
+    assert rig.committer.poll().synced_to == 0
+    gate.open()
+
+    rig.wait_synced(last)
+
+    assert first < last
+    assert rig.disk.calls["fdatasync"] == 2
+
+
+def test_a_sync_covers_only_what_was_written_before_it_began(rig: Rig) -> None:
+    gate = rig.disk.hold("fdatasync")
+    first = rig.commit(b"first")
+    assert gate.reached.wait(WAIT_S_MAX)
+    rig.write(b"second, that nobody waits for")
+    gate.open()
+
+    rig.wait_synced(first)
+
+    assert rig.committer.poll().synced_to == first
+
+
+def test_many_unsynced_bytes_are_synced_without_being_asked_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "wal", debt_bytes=1000)
+    rig.write(bytes(500))
+    assert rig.disk.calls["fdatasync"] == 0
+
+    end = rig.write(bytes(600))
+
+    rig.wait_synced(end)
+    rig.committer.stop()
+
+
+def test_old_unsynced_bytes_are_synced_without_being_asked_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "wal", interval_s=0.02, clock=time.monotonic)
+    for number in range(3):
+        rig.wait_synced(rig.write(b"%d" % number))
+    rig.committer.stop()
+
+    assert rig.disk.calls["fdatasync"] == 3
+
+
+def test_stopping_syncs_everything_and_ends_the_thread(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "wal")
+    end = rig.write(b"one", b"two")
+
+    rig.committer.stop()
+    rig.committer.stop()
+
+    assert rig.committer.poll() == (end, end)
+    assert not rig.committer._thread.is_alive()
+    rig.wal.close()
+    rig.disk.power_loss(tmp_path / "wal", tmp_path / "after", "drop")
+    assert bodies(tmp_path / "after") == [b"one", b"two"]
+
+
+# --- rotation ---
+
+
+def test_files_are_synced_in_order_and_closed_after_their_last_sync(rig: Rig) -> None:
+    gate = rig.disk.hold("fdatasync")
+    rig.commit(b"first")
+    assert gate.reached.wait(WAIT_S_MAX)
+    # Three files fill while the sync of the first one is out.
+    end = rig.commit(*[bytes(1000)] * 10)
+    open_before = len(rig.wal.unsynced_files)
+    gate.open()
+
+    rig.wait_synced(end)
+
+    assert open_before == 4
+    assert len(rig.wal.unsynced_files) == 1
+    assert [file.fd >= 0 for file in rig.wal._files.sealed] == [False, False, False]
+    rig.disk.power_loss(rig.path, rig.path.with_name("after"), "drop")
+    assert len(bodies(rig.path.with_name("after"), same_boot=False)) == 11
+
+
+def test_a_new_file_is_not_durable_before_its_name_is(rig: Rig) -> None:
+    gate = rig.disk.hold("fsync_dir")
+    end = rig.commit(b"first")
+    assert gate.reached.wait(WAIT_S_MAX)
+    assert rig.committer.poll().synced_to == 0
+    gate.open()
+
+    rig.wait_synced(end)
+
+
+def test_trimmed_files_are_unlinked_by_the_thread(rig: Rig) -> None:
+    rig.wait_synced(rig.commit(*[bytes(1000)] * 40))
+    gone = threading.Event()
+    unlink = rig.disk.unlink
+
+    def unlink_and_tell(path: str) -> None:
+        unlink(path)
+        if len(log_files(rig.path)) == 1:
+            gone.set()
+
+    rig.disk.unlink = unlink_and_tell
+    rig.wal.trim(rig.wal.synced_to)
+
+    assert gone.wait(WAIT_S_MAX)
+
+
+# --- a failed sync ---
+
+
+def test_after_a_failed_sync_nothing_is_acknowledged_ever_again(rig: Rig) -> None:
+    synced = rig.commit(b"durable")
+    rig.wait_synced(synced)
+    rig.disk.fail("fdatasync")
+    rig.commit(b"lost")
+    rig.wait_until(lambda: rig.committer.failed is not None)
+    calls = rig.disk.calls["fdatasync"]
+
+    for _ in range(3):
+        with pytest.raises(SyncFailed) as failure:
+            rig.committer.poll()
+        assert isinstance(failure.value.__cause__, OSError)
+    with pytest.raises(StorageError):
+        rig.wal.append(b"refused")
+    with pytest.raises(StorageError):
+        rig.wal.flush()
+    rig.committer.want_sync(1 << 40)
+    rig.committer.nudge()
+    rig.committer.stop()
+    rig.wal.close()
+
+    assert rig.wal.synced_to == synced
+    assert rig.disk.calls["fdatasync"] == calls
+    assert not rig.committer._thread.is_alive()
+
+
+def test_a_failed_sync_of_an_older_file_holds_back_the_newer_one(rig: Rig) -> None:
+    rig.wait_synced(rig.commit(b"durable"))
+    synced = rig.wal.synced_to
+    rig.disk.fail("fdatasync", path="0001.log")
+    rig.commit(*[bytes(1000)] * 10)
+
+    rig.wait_until(lambda: rig.committer.failed is not None)
+
+    assert rig.wal.synced_to == synced
+
+
+def test_a_failed_sync_of_the_directory_counts_as_a_failed_sync(rig: Rig) -> None:
+    rig.disk.fail("fsync_dir")
+    rig.commit(b"lost")
+
+    rig.wait_until(lambda: rig.committer.failed is not None)
+
+    assert rig.wal.synced_to == 0
+
+
+# --- hand-over ---
+
+
+def test_writing_passes_to_the_thread_while_a_sync_stalls_and_comes_back(rig: Rig) -> None:
+    gate = rig.stall()
+    written = rig.wal.written_to
+    writes = rig.disk.calls["pwritev"]
+
+    end = rig.commit(b"handed over 1")
+    end = rig.commit(b"handed over 2")
+
+    assert rig.wal.handed_over
+    assert rig.wal.written_to == written
+    assert rig.disk.calls["pwritev"] == writes, "the owner must not write while the disk stalls"
+    gate.open()
+    rig.wait_synced(end)
+    rig.wait_until(lambda: not rig.wal.handed_over)
+    assert rig.write(b"written by the owner") == rig.wal.written_to
+    assert bodies(rig.path) == [
+        b"the one that stalls",
+        b"handed over 1",
+        b"handed over 2",
+        b"written by the owner",
+    ]
+    assert rig.wal.stats.handovers_total == 1
+
+
+def test_a_short_sync_does_not_take_writing_from_the_owner(rig: Rig) -> None:
+    gate = rig.disk.hold("fdatasync")
+    rig.commit(b"one")
+    assert gate.reached.wait(WAIT_S_MAX)
+    rig.clock.now_s += HANDOVER_AFTER_S - 0.01
+
+    assert rig.write(b"two") == rig.wal.written_to
+
+    assert not rig.wal.handed_over
+    gate.open()
+
+
+def test_files_can_be_rotated_while_the_thread_writes(rig: Rig) -> None:
+    gate = rig.stall()
+    wanted = [bytes([number]) * 1000 for number in range(12)]
+    for body in wanted:
+        end = rig.commit(body)
+    gate.open()
+
+    rig.wait_synced(end)
+
+    assert bodies(rig.path)[1:] == wanted
+    assert len(log_files(rig.path)) == 4
+
+
+def test_the_queue_of_handed_over_writes_is_bounded(rig: Rig) -> None:
+    gate = rig.stall()
+    large = bytes(8 << 20)
+    with pytest.raises(Throttled):
+        for _ in range(20):
+            rig.write(large)
+
+    assert rig.wal.overloaded
+    assert rig.wal.buffered_to - rig.wal.written_to <= 80 << 20
+    gate.open()
+    rig.committer.want_sync(rig.wal.buffered_to)
+    rig.wait_synced(rig.wal.buffered_to)
+    assert not rig.wal.overloaded
+
+
+@pytest.mark.parametrize("bodies_lost", [1, 3, 12])
+def test_a_write_that_fails_in_the_thread_loses_everything_behind_it(rig: Rig, bodies_lost: int) -> None:
+    gate = rig.stall()
+    kept = rig.commit(b"kept")
+    rig.disk.fail("pwritev", nth=2, keep_bytes=500, error=errno.EIO)
+    for number in range(bodies_lost):
+        rig.commit(bytes([number]) * 1000)
+    gate.open()
+    rig.wait_until(lambda: rig.wal.handover.failure is not None)
+
+    with pytest.raises(OSError, match="Input/output"):
+        rig.wal.flush()
+
+    assert rig.wal.buffered_to == rig.wal.written_to == kept
+    assert not rig.wal.handed_over
+    rig.wait_synced(rig.commit(b"after"))
+    assert bodies(rig.path) == [b"the one that stalls", b"kept", b"after"]
+    numbers = [int(file.stem) for file in log_files(rig.path)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_stopping_with_an_unsettled_failure_ends(rig: Rig) -> None:
+    gate = rig.stall()
+    rig.commit(b"lost")
+    rig.disk.fail("pwritev")
+    gate.open()
+    rig.wait_until(lambda: rig.wal.handover.failure is not None)
+
+    rig.committer.stop()
+
+    assert not rig.committer._thread.is_alive()
+    assert bodies(rig.path) == [b"the one that stalls"]
+
+
+def test_a_stop_during_a_stall_writes_and_syncs_the_queue(rig: Rig) -> None:
+    gate = rig.stall()
+    end = rig.write(b"handed over")
+    opener = threading.Thread(target=gate.open)
+    opener.start()
+
+    rig.committer.stop()
+    opener.join()
+
+    assert rig.committer.poll() == (end, end)
+    assert bodies(rig.path) == [b"the one that stalls", b"handed over"]
