@@ -1,0 +1,81 @@
+"""The elastic throttle: under pressure, the topics that matter least are asked to come back later.
+
+    loop lag ────┐ worse of both,                        lowest priority shed
+    journal debt ┴─ smoothed ──▶ level 0 … 1 ──▶ 0.5: none   0.75: below 0   1: below 1000
+
+A topic with priority 1000 is never shed. A writer that opts out of refusals waits here instead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from topics.api.call import Call
+from topics.model.config import PRIORITY_BOUND
+from topics.model.errors import Throttled
+
+SAMPLE_MS = 50
+# What counts as full pressure.
+LAG_MS_FULL = 400.0
+DEBT_BYTES_FULL = 64 * 1024 * 1024
+SHED_FROM = 0.5
+# The share that one sample has in the level: a single hiccup sheds nobody, four in a row do.
+RISE, FALL = 0.2, 0.1
+RETRY_MS_MIN, RETRY_MS_MAX = 250, 2_000
+PARKED_MAX = 10_000
+PARKED_BYTES_MAX = 256 * 1024 * 1024
+PARKED_MS_MAX = 30_000
+
+
+class Pressure:
+    """Fed with a sample every SAMPLE_MS; asked only while something is being shed."""
+
+    def __init__(
+        self, debt_bytes: Callable[[], int], clock_s: Callable[[], float], resume: Callable[[Call], None]
+    ) -> None:
+        self._debt_bytes = debt_bytes
+        self._clock_s = clock_s
+        self._resume = resume
+        self.level = 0.0
+        # Topics below this priority are shed; None: nobody is.
+        self.floor: int | None = None
+        # writes that opted out of being refused
+        self._parked: deque[Call] = deque()
+        self._parked_bytes = 0
+
+    def sample(self, lag_ms: float) -> None:
+        """Take in how late the loop was; let go whom the new level allows."""
+        now = max(min(1.0, lag_ms / LAG_MS_FULL), min(1.0, self._debt_bytes() / DEBT_BYTES_FULL))
+        self.level += (now - self.level) * (RISE if now > self.level else FALL)
+        if self.level < SHED_FROM:
+            self.floor = None
+        else:
+            self.floor = int(-PRIORITY_BOUND + 2 * PRIORITY_BOUND * (self.level - SHED_FROM) / (1 - SHED_FROM))
+        parked, self._parked = self._parked, deque()
+        self._parked_bytes = 0
+        for call in parked:
+            call.throttled_s += self._clock_s() - call.parked_s
+            if call.open:
+                self._resume(call)
+
+    @property
+    def retry_ms(self) -> int:
+        return int(RETRY_MS_MIN + (RETRY_MS_MAX - RETRY_MS_MIN) * self.level)
+
+    def sheds(self, call: Call, priority: int) -> bool:
+        if self.floor is None or priority >= self.floor:
+            return False
+        return call.throttled_s * 1000 < PARKED_MS_MAX
+
+    def refusal(self) -> Throttled:
+        return Throttled("throttled under pressure; try again later", retry_after_ms=self.retry_ms)
+
+    def park(self, call: Call) -> None:
+        """Keep a write until the next sample; refused only if too many wait already."""
+        size = len(call.request.body)
+        if len(self._parked) >= PARKED_MAX or self._parked_bytes + size > PARKED_BYTES_MAX:
+            raise self.refusal()
+        call.parked_s = self._clock_s()
+        self._parked.append(call)
+        self._parked_bytes += size

@@ -1,0 +1,93 @@
+"""The front of the API: every request passes the same checks in the same order before its handler runs.
+
+not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and name 403 ▶ size 413 ▶ type 415 ▶ body 400
+▶ the handler: names in the body 403, topic 404, conflicts 409, a repeated write's answer, caps 429, full topics 422
+"""
+
+from __future__ import annotations
+
+from topics.api.auth import Door, Key, Keyring, OpenDoor
+from topics.api.call import Call
+from topics.api.errors import MethodNotAllowed, NotFound, UnsupportedMediaType, answer
+from topics.api.lifecycle import Lifecycle
+from topics.api.routes import Bound, RouteTable
+from topics.api.waiting import Turns
+from topics.http.message import Request
+from topics.model.errors import Throttled, TopicsError
+from topics.model.wishes import decode_body
+
+UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
+
+
+class Api:
+    """`table` may be replaced: before the store is open there are only the routes that need none."""
+
+    def __init__(self, door: Door, lifecycle: Lifecycle, turns: Turns, table: RouteTable, *, probe_auth: bool) -> None:
+        self.table = table
+        self._door = door
+        self._lifecycle = lifecycle
+        self._turns = turns
+        # Whom a request without a key stands for on a public route; None: it is asked for a key there, too.
+        self._stranger: Key | None = None
+        if isinstance(door, Keyring) and not probe_auth:
+            self._stranger = OpenDoor((), guarded=False).anyone
+
+    def handle(self, request: Request) -> None:
+        try:
+            bound, key, name = self._judge(request)
+            call = Call(request, bound, key, name)
+            if bound.decoder is not None:
+                _check_is_json(request)
+                call.wish = decode_body(bound.decoder, request.body or b"{}")
+            if key.inflight >= key.inflight_max:
+                raise Throttled(
+                    "the key has too many requests in flight", limit="max_inflight_per_key", max=key.inflight_max
+                )
+        except TopicsError as error:
+            answer(request, error)
+            return
+        call.take_slot()
+        self._turns.run(call)
+
+    def handle_head(self, request: Request) -> None:
+        """Refuse by what the head tells, before a large body is read."""
+        try:
+            self._judge(request)
+        except TopicsError as error:
+            answer(request, error)
+
+    def _judge(self, request: Request) -> tuple[Bound, Key, str]:
+        found = self.table.find(request.path_segments)
+        bound = found[0].get(request.method) if found is not None else None
+        if not self._lifecycle.serving and (bound is None or not bound.route.always):
+            raise self._lifecycle.refusal()
+        if bound is not None and bound.route.public and self._stranger is not None:
+            key = self._stranger
+        else:
+            key = self._door.authenticate(request)
+        if found is None:
+            raise NotFound("there is nothing at this path")
+        by_method, name = found
+        if bound is None:
+            raise MethodNotAllowed(f"this path does not answer to {request.method}", allow=sorted(by_method))
+        if bound.scopes & ~key.scopes:
+            key.check_scopes(bound.scopes)
+        if name and not name.startswith(key.prefixes):
+            key.check_name(name, bound.parameter)
+        return bound, key, name
+
+
+def _check_is_json(request: Request) -> None:
+    """An absent body needs no type; any other is JSON in UTF-8 or refused."""
+    content_type = request.header(b"content-type")
+    if content_type == b"application/json" or not request.body:
+        return
+    if content_type is None:
+        raise UnsupportedMediaType("a body needs Content-Type: application/json")
+    media_type, *parameters = content_type.lower().split(b";")
+    if media_type.strip() != b"application/json":
+        raise UnsupportedMediaType("the body must be of type application/json")
+    for parameter in parameters:
+        name, _, value = parameter.strip().partition(b"=")
+        if name == b"charset" and value.strip(b'"') not in UTF8_NAMES:
+            raise UnsupportedMediaType("the body must be in UTF-8")

@@ -1,0 +1,198 @@
+"""Who may do what: API keys with scopes and name prefixes, and the guard of a server that has no keys."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import sys
+from collections.abc import Mapping, Sequence
+from enum import IntFlag
+from typing import Final
+
+from topics.api.errors import Forbidden, Unauthorized
+from topics.http.message import Request
+from topics.model.setting import WrongSetting
+from topics.model.settings import Settings, find
+
+ANY_NAME = ("",)
+
+
+class Scope(IntFlag):
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    DELETE = 4
+    ADMIN = 8
+    ALL = 15
+
+
+SCOPES: Final[Mapping[str, Scope]] = {
+    "read": Scope.READ,
+    "write": Scope.WRITE,
+    "delete": Scope.DELETE,
+    "admin": Scope.ADMIN,
+    "r": Scope.READ,
+    "w": Scope.WRITE,
+    "d": Scope.DELETE,
+    "a": Scope.ADMIN,
+    "rw": Scope.READ | Scope.WRITE,
+}
+
+
+class Key:
+    """One configured key: what it may do, and how much of the server it uses now. The secret itself is not kept."""
+
+    __slots__ = ("digest", "inflight", "inflight_max", "number", "prefixes", "scopes")
+
+    def __init__(
+        self, number: int, digest: bytes, scopes: Scope, prefixes: tuple[str, ...], inflight_max: int = 0
+    ) -> None:
+        self.number = number
+        self.digest = digest
+        self.scopes = int(scopes)
+        self.prefixes = prefixes
+        self.inflight = 0
+        self.inflight_max = inflight_max or sys.maxsize
+
+    @property
+    def sees_all_names(self) -> bool:
+        return self.prefixes == ANY_NAME
+
+    def check_name(self, name: str, field: str) -> None:
+        if not name.startswith(self.prefixes):
+            raise Forbidden(f"the key may not touch names like the one given as {field}", field=field)
+
+    def check_scopes(self, scopes: int) -> None:
+        if scopes & ~self.scopes:
+            missing = "+".join(scope.name.lower() for scope in Scope(scopes & ~self.scopes) if scope.name)
+            raise Forbidden(f"the key lacks the scope {missing}", scope=missing)
+
+
+class Keyring:
+    """Answers which key a request carries."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self.keys = tuple(keys)
+
+    def authenticate(self, request: Request) -> Key:
+        header = request.header(b"authorization")
+        if header is None:
+            raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
+        scheme, _, token = header.partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise Unauthorized("the Authorization header is not of the form: Bearer <key>")
+        return self.find(token.strip(b" "))
+
+    def find(self, token: bytes) -> Key:
+        """Every key is compared, whichever matches, so that time tells nothing about the keys there are."""
+        digest = hashlib.sha256(token).digest()
+        found: Key | None = None
+        for key in self.keys:
+            if hmac.compare_digest(digest, key.digest):
+                found = key
+        if found is None:
+            raise Unauthorized("the API key is not known")
+        return found
+
+
+class OpenDoor:
+    """No keys on a loopback address: everyone on this machine may do everything, web pages from elsewhere nothing."""
+
+    def __init__(self, allowed_hosts: Sequence[str], *, guarded: bool) -> None:
+        self._allowed = frozenset(host.lower() for host in allowed_hosts)
+        self._guarded = guarded
+        self.anyone = Key(0, b"", Scope.ALL, ANY_NAME)
+        # The value that nearly all requests carry, so that it is judged once.
+        self._good_host: bytes | None = None
+
+    def authenticate(self, request: Request) -> Key:
+        if self._guarded:
+            host = request.header(b"host")
+            if host is not None and host != self._good_host:
+                if not self._is_ours(_host_of(host.decode("latin-1"))):
+                    raise Forbidden("this Host is not served without keys; see the setting allowed_hosts", field="host")
+                self._good_host = host
+            origin = request.header(b"origin")
+            if origin is not None and not self._is_ours(_host_of(origin.decode("latin-1").partition("://")[2])):
+                raise Forbidden("pages of this Origin may not use a server without keys", field="origin")
+        return self.anyone
+
+    def _is_ours(self, host: str) -> bool:
+        return is_loopback(host) or host.lower() in self._allowed
+
+
+Door = Keyring | OpenDoor
+
+
+def open_door(settings: Settings) -> Door:
+    """The door that the settings ask for; refuses to build one that would let strangers in."""
+    if settings.api_keys:
+        return Keyring(parse_keys(settings.api_keys, settings.max_inflight_per_key))
+    loopback = is_loopback(settings.host)
+    if not loopback and not settings.allow_insecure_no_auth:
+        raise WrongSetting(
+            f"refusing to listen on {settings.host} without keys: set {find('api_keys').variable}, listen on "
+            f"127.0.0.1, or set {find('allow_insecure_no_auth').variable}=1 if whoever reaches it may do everything",
+            setting="host",
+        )
+    return OpenDoor(settings.allowed_hosts, guarded=loopback)
+
+
+def parse_keys(entries: Sequence[str], inflight_max: int = 0) -> list[Key]:
+    """Keys as `secret`, `secret:scopes` or `secret:scopes:prefixes`. Anything doubtful is refused."""
+    keys: list[Key] = []
+    for number, entry in enumerate(entries, 1):
+        secret, _, rest = entry.partition(":")
+        scopes, _, prefixes = rest.partition(":")
+        if not secret:
+            raise _wrong(number, "has no secret before the first colon")
+        digest = hashlib.sha256(secret.encode()).digest()
+        if any(key.digest == digest for key in keys):
+            raise _wrong(number, "repeats the secret of an earlier one")
+        keys.append(Key(number, digest, _parse_scopes(scopes, number), _parse_prefixes(prefixes, number), inflight_max))
+    return keys
+
+
+def _parse_scopes(text: str, number: int) -> Scope:
+    if not text:
+        return Scope.ALL
+    scopes = Scope.NONE
+    for word in text.split("+"):
+        if word not in SCOPES:
+            raise _wrong(
+                number, "has an unknown scope; scopes are read, write, delete, admin (r, w, d, a, rw), joined by +"
+            )
+        scopes |= SCOPES[word]
+    return scopes
+
+
+def _parse_prefixes(text: str, number: int) -> tuple[str, ...]:
+    if not text:
+        return ANY_NAME
+    prefixes = tuple(text.split("|"))
+    if "" in prefixes:
+        raise _wrong(number, "has an empty prefix, which would match every name")
+    return prefixes
+
+
+def _wrong(number: int, reason: str) -> WrongSetting:
+    """Names the entry by its number: any part of its text may be a piece of a secret."""
+    return WrongSetting(f"{find('api_keys').variable}: entry {number} {reason}", setting="api_keys")
+
+
+def is_loopback(host: str) -> bool:
+    name = host.lower().removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_of(authority: str) -> str:
+    """`example.org:4000` and `[::1]:4000` without their ports."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]

@@ -1,0 +1,115 @@
+"""One request on its way through the API: who asks, for what, and how it is answered exactly once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from topics.api.errors import answer, envelope
+from topics.http.message import JSON, Bytes, Request
+from topics.http.service import log_bug
+from topics.model.errors import InvalidRequest, TopicsError
+
+if TYPE_CHECKING:
+    from topics.api.auth import Key
+    from topics.api.routes import Bound
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+class Call:
+    """Holds one of its key's in-flight slots from `take_slot` until it is answered or its client has gone."""
+
+    __slots__ = (
+        "_holds_slot",
+        "bound",
+        "key",
+        "name",
+        "on_end",
+        "parked_s",
+        "request",
+        "started",
+        "throttled_s",
+        "wish",
+    )
+
+    def __init__(self, request: Request, bound: Bound, key: Key, name: str) -> None:
+        self.request = request
+        self.bound = bound
+        self.key = key
+        self.name = name
+        # the decoded body, if the route takes one
+        self.wish: Any = None
+        self._holds_slot = False
+        # a call that waits: what it has done so far, and what to undo when it is answered or its client has gone
+        self.started: Any = None
+        self.on_end: Callable[[], None] | None = None
+        # time spent behind the elastic throttle
+        self.parked_s = 0.0
+        self.throttled_s = 0.0
+
+    # --- the slot ---
+
+    def take_slot(self) -> None:
+        self._holds_slot = True
+        self.key.inflight += 1
+        self.request.on_disconnect = self.end
+
+    def end(self) -> None:
+        """Let go of everything: it is being answered, or its client went before it was."""
+        if self._holds_slot:
+            self._holds_slot = False
+            self.key.inflight -= 1
+        if self.on_end is not None:
+            undo, self.on_end = self.on_end, None
+            undo()
+
+    # --- the answer ---
+
+    @property
+    def open(self) -> bool:
+        return not self.request.answered and not self.request.gone
+
+    @property
+    def elapsed_ms(self) -> float:
+        return (perf_counter() - self.request.received_s) * 1000
+
+    def reply(self, status: int, body: Bytes | Sequence[Bytes], content_type: bytes = JSON) -> None:
+        self.end()
+        self.request.reply(status, body, content_type=content_type)
+
+    def fail(self, error: TopicsError) -> None:
+        if not self.request.answered:
+            self.end()
+            answer(self.request, error)
+
+    def fail_by_bug(self, bug: Exception) -> None:
+        trace_id = log_bug(self.request, bug)
+        if not self.request.answered:
+            body = envelope("internal", "a bug in the server, see its log", {"trace_id": trace_id}, self.elapsed_ms)
+            self.reply(500, body)
+
+    # --- the query ---
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.request.query_value(name)
+        if text is None:
+            return default
+        if text in ("true", "1"):
+            return True
+        if text in ("false", "0"):
+            return False
+        raise InvalidRequest(f"{name} must be true or false", field=name)
+
+    def integer(self, name: str, default: int) -> int:
+        text = self.request.query_value(name)
+        if text is None:
+            return default
+        if _INTEGER.fullmatch(text) is None:
+            raise InvalidRequest(f"{name} must be a whole number", field=name)
+        return int(text)
+
+    def text(self, name: str) -> str | None:
+        return self.request.query_value(name)

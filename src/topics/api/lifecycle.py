@@ -1,0 +1,41 @@
+"""Where the server stands in its life: recovering, serving, draining."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+
+from topics.model.errors import NotReady, ShuttingDown, TopicsError
+
+# Asked of the installed distribution: the root of the package also leads to the embedded engine.
+VERSION = version("topicsd")
+
+
+class Lifecycle:
+    def __init__(self, progress: Callable[[], float], clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._progress = progress
+        self._clock_s = clock_s
+        self._started_s = clock_s()
+        self.serving = False
+        self.draining = False
+
+    def opened(self) -> None:
+        self.serving = True
+
+    def drain(self) -> None:
+        self.serving = False
+        self.draining = True
+
+    @property
+    def progress(self) -> float:
+        return self._progress()
+
+    @property
+    def uptime_ms(self) -> int:
+        return int((self._clock_s() - self._started_s) * 1000)
+
+    def refusal(self) -> TopicsError:
+        if self.draining:
+            return ShuttingDown("the server is shutting down")
+        return NotReady("the log is being replayed", replay_progress=round(self.progress, 4))

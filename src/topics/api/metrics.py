@@ -1,0 +1,210 @@
+"""Metrics: one set of families, shown as Prometheus text or as JSON, limited to the names a key may see."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from topics.api.auth import Key, Scope
+from topics.api.call import Call
+from topics.api.lifecycle import Lifecycle
+from topics.api.replies import encode, performance
+from topics.api.routes import Route
+from topics.engine.store import Store
+from topics.engine.topic import Topic
+from topics.storage.stats import LatencyHistogram
+
+PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+TOPICS_SHOWN_MAX = 1_000
+CLASSES = ("ephemeral", "memory", "disk", "fsync")
+
+TOPIC_GAUGES: Final[Mapping[str, str]] = {
+    "topics_topic_head_seq": "Highest assigned seq per topic.",
+    "topics_topic_earliest_seq": "First live seq per topic.",
+    "topics_topic_records_live": "Live records per topic.",
+    "topics_topic_bytes_live": "Bytes of live records per topic.",
+    "topics_topic_queue_ready": "Jobs ready to be claimed per queue.",
+    "topics_topic_queue_in_flight": "Leased jobs per queue.",
+}
+
+
+class Usage:
+    """What is open and counted outside the engine's topics."""
+
+    def __init__(self) -> None:
+        self.routers = 0
+        self.sse_connections = 0
+        self.watch_sessions = 0
+        self.queue_leases_in_flight = 0
+
+
+class Metrics:
+    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage) -> None:
+        self._store = store
+        self._lifecycle = lifecycle
+        self._usage = usage
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/v0/metrics",
+                handler=self.show,
+                summary="Metrics: Prometheus text, or JSON if the client asks for it.",
+                scopes=Scope.READ,
+                replies={200: dict[str, Any]},
+                always=True,
+            )
+        ]
+
+    def show(self, call: Call) -> None:
+        families = Families(self._store, self._lifecycle, self._usage, call.key)
+        if b"application/json" in (call.request.header(b"accept") or b"").lower():
+            body: dict[str, Any] = {name: value for family in families.collect() for name, value in _as_json(family)}
+            body["performance"] = performance(call)
+            call.reply(200, encode(body))
+            return
+        registry = CollectorRegistry()
+        registry.register(families)
+        call.reply(200, generate_latest(registry), content_type=PROMETHEUS_TEXT)
+
+
+class Families(Collector):
+    """One scrape, as seen by one key."""
+
+    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage, key: Key) -> None:
+        self._store = store
+        self._lifecycle = lifecycle
+        self._usage = usage
+        self._key = key
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance: a scrape registers once and is gone."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._process()
+        open_store = self._store if self._store.ready else None
+        visible = list(_visible(open_store, self._key)) if open_store is not None else []
+        yield from self._totals(visible)
+        yield from _per_topic(visible)
+        if open_store is not None:
+            yield from _log(open_store)
+
+    def _process(self) -> Iterator[Metric]:
+        lifecycle, usage = self._lifecycle, self._usage
+        ready = self._store.ready and lifecycle.serving and self._store.pipeline.read_only is None
+        yield gauge("topics_ready", "1 if requests are taken.", int(ready))
+        yield gauge("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", lifecycle.progress)
+        yield gauge("topics_uptime_ms", "Time since the start in ms.", lifecycle.uptime_ms)
+        yield gauge("topics_uptime_seconds", "Time since the start in s.", lifecycle.uptime_ms / 1000)
+        yield gauge("topics_routers", "Routers that exist.", usage.routers)
+        yield gauge("topics_sse_connections", "Streams and WebSockets that are open.", usage.sse_connections)
+        yield gauge("topics_watch_sessions", "Watch sessions that exist.", usage.watch_sessions)
+        yield gauge("topics_queue_leases_in_flight", "Jobs that are leased.", usage.queue_leases_in_flight)
+
+    def _totals(self, visible: list[Topic]) -> Iterator[Metric]:
+        by_class = dict.fromkeys(CLASSES, 0)
+        records = size = queues = 0
+        for topic in visible:
+            by_class[topic.config.durability] += 1
+            records += topic.count
+            size += topic.bytes
+            queues += topic.config.type == "queue"
+        yield gauge("topics_topics", "Topics that exist.", len(visible))
+        family = GaugeMetricFamily("topics_topics_by_class", "Topics by durability class.", labels=["class"])
+        for name, count in by_class.items():
+            family.add_metric([name], count)
+        yield family
+        yield gauge("topics_queue_topics", "Topics that are queues.", queues)
+        yield gauge("topics_records_live", "Live records of all topics.", records)
+        yield gauge("topics_bytes_live", "Bytes of live records of all topics.", size)
+
+
+def _visible(store: Store, key: Key) -> Iterator[Topic]:
+    """The topics whose names the key may see, by name."""
+    state = store.state
+    if key.sees_all_names:
+        yield from state.by_name.values()
+        return
+    names = state.names
+    seen: set[str] = set()
+    for prefix in key.prefixes:
+        index = bisect_left(names, prefix)
+        while index < len(names) and names[index].startswith(prefix):
+            if names[index] not in seen:
+                seen.add(names[index])
+                yield state.by_name[names[index]]
+            index += 1
+
+
+def _per_topic(visible: list[Topic]) -> Iterator[Metric]:
+    families = {name: GaugeMetricFamily(name, text, labels=["topic"]) for name, text in TOPIC_GAUGES.items()}
+    for topic in visible[:TOPICS_SHOWN_MAX]:
+        label = [topic.name]
+        families["topics_topic_head_seq"].add_metric(label, topic.head_seq)
+        families["topics_topic_earliest_seq"].add_metric(label, topic.earliest_seq)
+        families["topics_topic_records_live"].add_metric(label, topic.count)
+        families["topics_topic_bytes_live"].add_metric(label, topic.bytes)
+    yield from families.values()
+    truncated = int(len(visible) > TOPICS_SHOWN_MAX)
+    yield gauge("topics_topic_metrics_truncated", "1 if there are more topics than are listed.", truncated)
+
+
+def _log(store: Store) -> Iterator[Metric]:
+    stats, pipeline = store.wal.stats, store.pipeline
+    yield counter("topics_wal_frames", "Frames written to the log.", stats.frames_total)
+    yield counter("topics_wal_batches", "Writes to the log, each of many frames.", stats.batches_total)
+    yield counter("topics_wal_fsyncs", "Syncs of the log.", stats.fsyncs_total)
+    yield counter("topics_wal_bytes_written", "Bytes written to the log.", stats.bytes_written_total)
+    yield counter("topics_wal_rotations", "Log files begun.", stats.rotations_total)
+    yield gauge("topics_wal_queue_depth", "Changes staged and not yet published.", pipeline.depth)
+    yield gauge("topics_wal_queue_depth_peak", "The most changes that ever waited.", pipeline.depth_peak)
+    yield counter("topics_wal_submit_full", "Writes refused because the disk was behind.", pipeline.refused_total)
+    yield gauge("topics_wal_read_only", "1 after a failed sync.", int(pipeline.read_only is not None))
+    yield _latency("topics_wal_fsync_latency_us", "Duration of a sync in µs.", stats.fsync_us, 1)
+    yield _latency("topics_wal_fsync_latency_seconds", "Duration of a sync in s.", stats.fsync_us, 1_000_000)
+
+
+def _latency(name: str, text: str, histogram: LatencyHistogram, per_unit: int) -> Metric:
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip(histogram.bounds_us, histogram.counts, strict=False):
+        below += count
+        buckets.append((str(bound if per_unit == 1 else bound / per_unit), below))
+    buckets.append(("+Inf", histogram.count))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum_us / per_unit)
+
+
+def gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _as_json(family: Metric) -> Iterator[tuple[str, Any]]:
+    """A plain number, or an object from label to number."""
+    if family.type == "histogram":
+        buckets = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
+        rest = {
+            sample.name.removeprefix(family.name + "_"): sample.value for sample in family.samples if not sample.labels
+        }
+        yield family.name, {"buckets": buckets, **rest}
+    elif all(sample.labels for sample in family.samples):
+        yield family.name, {next(iter(sample.labels.values())): sample.value for sample in family.samples}
+    else:
+        for sample in family.samples:
+            yield sample.name, sample.value

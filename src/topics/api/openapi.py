@@ -1,0 +1,134 @@
+"""The OpenAPI 3.1 document, made from the table of routes and the very structs that handlers decode with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.errors import RETRY_AFTER_S, status_of
+from topics.api.lifecycle import VERSION
+from topics.api.replies import encode
+from topics.api.routes import QueryField, Route
+from topics.api.schema import ErrorReply
+
+REF = "#/components/schemas/{name}"
+COMMON_ERRORS = ("not_found", "uri_too_long", "headers_too_large", "request_timeout", "throttled", "internal")
+LIFECYCLE_ERRORS = ("not_ready", "shutting_down")
+BODY_ERRORS = ("payload_too_large", "unsupported_media_type")
+TOPIC_NAME: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$",
+    "minLength": 1,
+    "maxLength": 255,
+}
+
+
+def openapi_routes(routes: Iterable[Route]) -> list[Route]:
+    """The rows given, and one more that describes them and itself."""
+
+    def show(call: Call) -> None:
+        call.reply(200, document)
+
+    own = Route(
+        method="GET",
+        path="/v0/openapi.json",
+        handler=show,
+        summary="This description.",
+        replies={200: dict[str, Any]},
+    )
+    complete = [*routes, own]
+    document = encode(describe(complete))
+    return complete
+
+
+def describe(routes: list[Route]) -> dict[str, Any]:
+    types: list[Any] = [ErrorReply]
+    types += [route.body for route in routes if route.body is not None]
+    types += [reply for route in routes for reply in route.replies.values()]
+    shown, components = msgspec.json.schema_components(types, ref_template=REF)
+    schema_of = dict(zip(map(repr, types), shown, strict=True))
+    paths: dict[str, Any] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "topics",
+            "version": VERSION,
+            "summary": "A persistent event engine: append records to topics, read them from a cursor.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    words = [word.strip("{}") for word in route.path.replace(".", "/").split("/") if word]
+    operation: dict[str, Any] = {
+        "operationId": "_".join([route.method.lower(), *words]),
+        "summary": route.summary,
+        "responses": _responses(route, schema_of),
+    }
+    parameters = [_parameter(field, "query") for field in route.query]
+    parameters += [_parameter(field, "header") for field in route.headers]
+    if route.parameter:
+        parameters.insert(0, {"name": route.parameter, "in": "path", "required": True, "schema": TOPIC_NAME})
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        required = any(field.required for field in msgspec.structs.fields(route.body))
+        content = {"application/json": {"schema": schema_of[repr(route.body)]}}
+        operation["requestBody"] = {"required": required, "content": content}
+    if not route.public:
+        operation["security"] = [{"key": [scope.name.lower() for scope in route.scopes if scope.name]}]
+    return operation
+
+
+def _parameter(field: QueryField, place: str) -> dict[str, Any]:
+    schema = msgspec.json.schema(field.type)
+    return {"name": field.name, "in": place, "required": False, "description": field.summary, "schema": schema}
+
+
+def _responses(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, reply in route.replies.items():
+        content: dict[str, Any] = {"application/json": {"schema": schema_of[repr(reply)]}}
+        if route.path == "/v0/metrics":
+            content["text/plain"] = {"schema": {"type": "string"}}
+        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
+    for status, codes in _errors_by_status(route).items():
+        response: dict[str, Any] = {
+            "description": " or ".join(codes),
+            "content": {"application/json": {"schema": schema_of[repr(ErrorReply)]}},
+        }
+        if any(code in RETRY_AFTER_S for code in codes):
+            schema = {"type": "integer", "minimum": 1}
+            response["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": schema}}
+        responses[str(status)] = response
+    return responses
+
+
+def _errors_by_status(route: Route) -> dict[int, list[str]]:
+    codes = [*route.errors, *COMMON_ERRORS, "invalid_request"]
+    if not route.always:
+        codes += LIFECYCLE_ERRORS
+    if not route.public:
+        codes.append("unauthorized")
+    if route.scopes != Scope.NONE or not route.public:
+        codes.append("forbidden")
+    if route.body is not None:
+        codes += BODY_ERRORS
+    if route.method in ("PUT", "POST", "DELETE"):
+        codes += ("read_only", "storage_full")
+    by_status: dict[int, list[str]] = {}
+    for code in sorted(set(codes)):
+        by_status.setdefault(status_of(code), []).append(code)
+    return dict(sorted(by_status.items()))

@@ -1,0 +1,202 @@
+"""Records: append, read what comes after a cursor (now or when there is something), delete."""
+
+from __future__ import annotations
+
+from topics.api.admission import Pressure
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.replies import appended, difference, encode, write_performance
+from topics.api.routes import QueryField, Route
+from topics.api.schema import AppendReply, DeletedReply, DiffReply
+from topics.api.topics import check_config_names
+from topics.api.waiting import Deadlines, Turns, answering
+from topics.engine.diff import Diff
+from topics.engine.engine import Engine
+from topics.engine.staged import Busy, Staged
+from topics.model.batch import check_batch
+from topics.model.errors import InvalidRequest, Throttled
+from topics.model.wishes import AppendWish, DeleteWish, DiffWish
+
+WAIT_MS_MAX = 30_000
+
+
+class Records:
+    def __init__(self, engine: Engine, pressure: Pressure, turns: Turns, deadlines: Deadlines) -> None:
+        self._engine = engine
+        self._pressure = pressure
+        self._turns = turns
+        self._deadlines = deadlines
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v0/topics/{topic}",
+                handler=self.append,
+                summary="Append records.",
+                scopes=Scope.WRITE,
+                body=AppendWish,
+                query=(QueryField("return_seqs", bool, "Whether the answer lists every seq."),),
+                headers=(QueryField("Idempotency-Key", str, "As idempotency_key in the body, which wins."),),
+                replies={200: AppendReply, 201: AppendReply},
+                errors=(
+                    "batch_too_large",
+                    "record_too_large",
+                    "topic_not_found",
+                    "topic_full",
+                    "throttled",
+                    "storage_full",
+                ),
+            ),
+            Route(
+                method="POST",
+                path="/v0/topics/{topic}/diff",
+                handler=self.diff,
+                summary="Records after a cursor.",
+                scopes=Scope.READ,
+                body=DiffWish,
+                replies={200: DiffReply},
+                errors=("topic_not_found", "throttled"),
+            ),
+            Route(
+                method="POST",
+                path="/v0/topics/{topic}/delete",
+                handler=self.delete,
+                summary="Delete records by seq and/or tag.",
+                scopes=Scope.DELETE,
+                body=DeleteWish,
+                replies={200: DeletedReply},
+                errors=("topic_not_found",),
+            ),
+        ]
+
+    # --- append ---
+
+    def append(self, call: Call) -> None:
+        wish: AppendWish = call.wish
+        if call.request.query:
+            call.started = call.flag("return_seqs", True)
+        if wish.idempotency_key is None:
+            key = call.request.header(b"idempotency-key")
+            if key is not None:
+                wish.idempotency_key = _text_of_key(key)
+        if wish.config is not None:
+            self._check_config(call, wish)
+        try:
+            if self._pressure.floor is not None:
+                self._check_pressure(call)
+            staged = self._engine.append(call.name, wish)
+        except Throttled as error:
+            # A cap stands until somebody makes room; pressure passes, so a writer may choose to wait for that.
+            if not wish.disable_backpressure or "retry_after_ms" not in error.detail:
+                raise
+            self._pressure.park(call)
+            return
+        staged.then(answering(call, self._appended))
+
+    def _appended(self, call: Call, staged: Staged) -> None:
+        body = appended(call, staged, return_seqs=call.started is not False)
+        call.reply(201 if staged.created else 200, body)
+
+    def _check_config(self, call: Call, wish: AppendWish) -> None:
+        """A configuration that takes effect is an administrator's business; one that is ignored is not."""
+        assert wish.config is not None
+        check_batch(wish, self._engine.settings)
+        check_config_names(call, wish.config)
+        if wish.create is not False and call.name not in self._engine.state.by_name:
+            call.key.check_scopes(Scope.ADMIN)
+
+    def _check_pressure(self, call: Call) -> None:
+        topic = self._engine.state.by_name.get(call.name)
+        priority = self._engine.effective_priority(topic) if topic is not None else 0
+        if self._pressure.sheds(call, priority):
+            raise self._pressure.refusal()
+
+    # --- diff ---
+
+    def diff(self, call: Call) -> None:
+        wish: DiffWish = call.wish
+        poll: LongPoll | None = call.started
+        if poll is None and self._pressure.floor is not None and call.name in self._engine.state.by_name:
+            self._check_pressure(call)
+        diff = self._engine.diff(call.name, wish)
+        if diff.count or diff.tombstone is not None or not wish.wait_ms or (poll is not None and poll.expired):
+            call.reply(200, difference(call, diff, diff.scanned + (poll.scanned if poll is not None else 0)))
+            return
+        if poll is None:
+            poll = LongPoll(call, self._engine, self._turns, self._deadlines)
+        poll.wait_behind(diff)
+
+    # --- delete ---
+
+    def delete(self, call: Call) -> None:
+        steps = call.started or self._engine.delete(call.name, call.wish)
+        call.started = steps
+        try:
+            miss = next(steps)
+        except StopIteration as end:
+            staged: Staged = end.value
+            staged.then(answering(call, self._deleted))
+        except Busy:
+            call.started = None
+            raise
+        else:
+            raise miss
+
+    def _deleted(self, call: Call, staged: Staged) -> None:
+        deleted, _ = staged.result
+        state = self._engine.look(call.name, touch=False)
+        reply = DeletedReply(
+            topic=call.name,
+            deleted=deleted,
+            earliest_seq=state.earliest_seq,
+            head_seq=state.head_seq,
+            count=state.count,
+            bytes=state.bytes,
+            performance=write_performance(call, staged),
+        )
+        call.reply(200, encode(reply))
+
+
+class LongPoll:
+    """A diff that waits: run again when its topic moves, answered if that gave it something or its time is up."""
+
+    __slots__ = ("_call", "_deadline", "_deadlines", "_turns", "_waiter", "_waiters", "expired", "scanned")
+
+    def __init__(self, call: Call, engine: Engine, turns: Turns, deadlines: Deadlines) -> None:
+        self._call = call
+        self._turns = turns
+        self._deadlines = deadlines
+        self._waiters = engine.waiters
+        self.expired = False
+        self.scanned = 0
+        self._waiter = engine.waiters.add(engine.state.by_name[call.name], self._look_again)
+        self._deadline = deadlines.add(min(call.wish.wait_ms, WAIT_MS_MAX), self._expire)
+        call.started = self
+        call.on_end = self._leave
+
+    def wait_behind(self, diff: Diff) -> None:
+        """Nothing here for this reader so far: the next look starts where this one ended."""
+        self.scanned += diff.scanned
+        self._call.wish.from_seq = diff.next_from_seq
+        if not diff.caught_up:
+            self._turns.again(self._call)
+
+    def _look_again(self) -> None:
+        if self._call.open:
+            self._turns.run(self._call)
+
+    def _expire(self) -> None:
+        self.expired = True
+        self._look_again()
+
+    def _leave(self) -> None:
+        self._waiters.remove(self._waiter)
+        self._deadlines.remove(self._deadline)
+
+
+def _text_of_key(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("the Idempotency-Key header is not UTF-8", field="idempotency_key") from None

@@ -1,0 +1,96 @@
+"""Successful answers as bytes: the frequent ones by formatting, the others by encoding their struct."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+import msgspec
+
+from topics.api.call import Call
+from topics.api.schema import Performance
+from topics.engine.diff import Diff
+from topics.engine.staged import Staged
+from topics.http.message import Bytes
+
+encode = msgspec.json.Encoder().encode
+
+# Above this an answer is handed down in parts, below one piece is cheaper for the kernel.
+JOIN_BYTES_MAX = 64 * 1024
+PARTS_MAX = 256
+
+_BOOL = (b"false", b"true")
+
+
+def performance(call: Call) -> Performance:
+    spent = Performance(server_total_ms=round(call.elapsed_ms, 3))
+    if call.throttled_s:
+        spent.throttle_wait_ms = round(call.throttled_s * 1000, 3)
+    return spent
+
+
+def write_performance(call: Call, staged: Staged) -> Performance:
+    spent = performance(call)
+    spent.wal_append_ms = round(staged.wal_append_ms, 3)
+    spent.fsync_ms = round(staged.fsync_ms, 3)
+    return spent
+
+
+def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
+    first_seq, count = staged.first_seq, staged.count
+    last_seq = first_seq + count - 1
+    if not return_seqs:
+        seqs = b""
+    elif count == 1:
+        seqs = b'"seqs":[%d],' % first_seq
+    else:
+        seqs = b'"seqs":%b,' % encode(list(range(first_seq, last_seq + 1)))
+    return (
+        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
+        b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f%b}}'
+    ) % (
+        call.name.encode(),
+        first_seq,
+        last_seq,
+        seqs,
+        staged.head_seq,
+        count,
+        _BOOL[staged.created],
+        _BOOL[staged.deduped],
+        (perf_counter() - call.request.received_s) * 1000,
+        staged.wal_append_ms,
+        staged.fsync_ms,
+        throttle_wait(call),
+    )
+
+
+def throttle_wait(call: Call) -> bytes:
+    return b',"throttle_wait_ms":%.3f' % (call.throttled_s * 1000) if call.throttled_s else b""
+
+
+def difference(call: Call, diff: Diff, scanned: int) -> Bytes | Sequence[Bytes]:
+    """Records first: their bytes are passed on as they were rendered when they were appended."""
+    head = b'{"topic":"%b","epoch":%d,"records":[' % (call.name.encode(), diff.epoch)
+    tail = (
+        b'],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,"lag":%d,"tombstone":%b,'
+        b'"performance":{"server_total_ms":%.3f,"records_scanned":%d%b%b}}'
+    ) % (
+        diff.next_from_seq,
+        diff.head_seq,
+        diff.earliest_seq,
+        _BOOL[diff.caught_up],
+        diff.lag,
+        b"null" if diff.tombstone is None else encode(diff.tombstone.as_dict()),
+        (perf_counter() - call.request.received_s) * 1000,
+        scanned,
+        b',"cold_segments_read":%d' % diff.cold_segments if diff.cold_segments else b"",
+        throttle_wait(call),
+    )
+    parts = diff.parts
+    if len(parts) > PARTS_MAX or sum(map(len, parts)) <= JOIN_BYTES_MAX:
+        return b"".join((head, b",".join(parts), tail))
+    spaced: list[Bytes] = [b","] * (2 * len(parts) + 1)
+    spaced[0] = head
+    spaced[1::2] = parts
+    spaced[-1] = tail
+    return spaced

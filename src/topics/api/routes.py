@@ -1,0 +1,115 @@
+"""The table of routes: which method on which path needs which scopes, takes which body, and is answered by whom.
+
+A resource adds its rows by being a file with a function that returns them; routing, auth, OpenAPI and 405 follow from
+the row. A path is literal segments and at most one `{name}`:
+
+    Route("POST", "/v0/topics/{topic}/diff", handler, Scope.READ, body=DiffWish, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from topics.api.auth import Scope
+
+if TYPE_CHECKING:
+    from topics.api.call import Call
+
+Handler = Callable[["Call"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryField:
+    """A field of the query string, as the documentation shows it; handlers read it through `Call`."""
+
+    name: str
+    type: Any
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    scopes: Scope = Scope.NONE
+    # what it takes
+    body: type[msgspec.Struct] | None = None
+    query: tuple[QueryField, ...] = ()
+    headers: tuple[QueryField, ...] = ()
+    # what it answers
+    replies: Mapping[int, Any] = field(default_factory=dict[int, Any])
+    errors: tuple[str, ...] = ()
+    # answered while the server is not ready or going down
+    always: bool = False
+    # answered without a key even if there are keys
+    public: bool = False
+
+    @property
+    def parameter(self) -> str:
+        """What the variable part of the path names: `topic`, `router`; empty if there is none."""
+        return self.path.partition("{")[2].partition("}")[0]
+
+
+class Node:
+    """One segment of the paths; `name` is where a variable segment leads."""
+
+    __slots__ = ("by_method", "literals", "name")
+
+    def __init__(self) -> None:
+        self.literals: dict[str, Node] = {}
+        self.name: Node | None = None
+        self.by_method: dict[str, Bound] = {}
+
+
+class Bound:
+    """A route ready to be used: what the hot path reads, as plain attributes."""
+
+    __slots__ = ("decoder", "handler", "parameter", "route", "scopes")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.handler = route.handler
+        self.scopes = int(route.scopes)
+        self.parameter = route.parameter
+        self.decoder = None if route.body is None else msgspec.json.Decoder(route.body)
+
+
+class RouteTable:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = Node()
+        for route in self.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        for segment in route.path[1:].split("/"):
+            if segment.startswith("{"):
+                node.name = node.name or Node()
+                node = node.name
+            else:
+                node = node.literals.setdefault(segment, Node())
+        assert route.method not in node.by_method, f"{route.method} {route.path} is in the table twice"
+        bound = node.by_method[route.method] = Bound(route)
+        if route.method == "GET":
+            node.by_method["HEAD"] = bound
+
+    def find(self, segments: list[str]) -> tuple[dict[str, Bound], str] | None:
+        """What the path answers to, by method, and the name in it. A literal segment wins over a name."""
+        node = self._root
+        name = ""
+        for segment in segments:
+            step = node.literals.get(segment)
+            if step is None:
+                step = node.name
+                if step is None or not segment:
+                    return None
+                name = segment
+            node = step
+        return (node.by_method, name) if node.by_method else None

@@ -1,0 +1,145 @@
+"""Answers as structs: what OpenAPI shows and tests decode with. Request bodies are in topics.model.wishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from topics.model.config import TopicConfig
+
+
+class Performance(msgspec.Struct):
+    """How long the server took, and what it did in that time; a field that does not apply is left out."""
+
+    server_total_ms: float
+    wal_append_ms: float | UnsetType = UNSET
+    fsync_ms: float | UnsetType = UNSET
+    records_scanned: int | UnsetType = UNSET
+    throttle_wait_ms: float | UnsetType = UNSET
+    cold_segments_read: int | UnsetType = UNSET
+
+
+class ErrorBody(msgspec.Struct):
+    code: str
+    message: str
+    detail: dict[str, Any] | UnsetType = UNSET
+
+
+class ErrorReply(msgspec.Struct):
+    error: ErrorBody
+    performance: Performance | UnsetType = UNSET
+
+
+class ConfiguredReply(msgspec.Struct):
+    topic: str
+    created: bool
+    config: TopicConfig
+    performance: Performance
+
+
+class StateReply(msgspec.Struct):
+    topic: str
+    type: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+    performance: Performance
+
+
+class TopicItem(msgspec.Struct):
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durable: bool
+    effective_priority: int
+
+
+class TopicList(msgspec.Struct):
+    topics: list[TopicItem]
+    performance: Performance
+    next_cursor: str | UnsetType = UNSET
+
+
+class DroppedReply(msgspec.Struct):
+    topic: str
+    deleted: bool
+    routers_removed: list[str]
+    performance: Performance
+
+
+class AppendReply(msgspec.Struct):
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    performance: Performance
+    seqs: list[int] | UnsetType = UNSET
+
+
+class Record(msgspec.Struct):
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    data: Raw = msgspec.field()
+    node: str | UnsetType = msgspec.field(name="$node", default=UNSET)
+    tag: str | UnsetType = msgspec.field(name="$tag", default=UNSET)
+    meta: dict[str, Any] | UnsetType = UNSET
+
+
+class TombstoneReply(msgspec.Struct):
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+
+class DiffReply(msgspec.Struct):
+    topic: str
+    epoch: int
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    lag: int
+    tombstone: TombstoneReply | None
+    performance: Performance
+
+
+class DeletedReply(msgspec.Struct):
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+    performance: Performance
+
+
+class HealthReply(msgspec.Struct):
+    status: str
+    version: str
+    uptime_ms: int
+    performance: Performance
+
+
+class ReadyReply(msgspec.Struct):
+    status: str
+    wal_replay_complete: bool
+    topics: int
+    performance: Performance

@@ -1,0 +1,264 @@
+"""The server process: open the store while answering "not ready", serve, and on SIGTERM drain, checkpoint and leave.
+
+listen ─▶ replay in slices (503, progress) ─▶ serve ─▶ SIGTERM ─▶ end waiting calls ─▶ drain ─▶ last checkpoint ─▶ 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator
+from typing import cast
+
+import uvloop
+
+from topics.api.admission import SAMPLE_MS, Pressure
+from topics.api.app import Api
+from topics.api.auth import Door, Keyring, is_loopback, open_door
+from topics.api.errors import render_error
+from topics.api.lifecycle import VERSION, Lifecycle
+from topics.api.metrics import Metrics, Usage
+from topics.api.openapi import openapi_routes
+from topics.api.probes import probe_routes
+from topics.api.records import Records
+from topics.api.routes import Route, RouteTable
+from topics.api.topics import Topics
+from topics.api.waiting import Deadlines, Turns
+from topics.engine.cold import ColdMiss
+from topics.engine.store import Store
+from topics.http.limits import HttpLimits
+from topics.http.listener import Listener
+from topics.model.errors import TopicsError
+from topics.model.settings import Settings
+from topics.storage.worker import Job
+
+log = logging.getLogger("topics.server")
+
+DRAIN_GRACE_S = 10.0
+HOUSEKEEPING_S, HOUSEKEEPING_BUSY_S = 0.02, 0.002
+# Objects made since the last collection: when it is worth one while idle, and when it must be.
+YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 20_000, 1_000_000
+READY_ROUNDS_MAX = 8
+
+
+def run(settings: Settings, *, log_format: str) -> int:
+    """Serve until told to stop; the exit code. What the settings cannot mean is raised before anything is opened."""
+    start_logging(log_format, settings.log_level)
+    door = open_door(settings)
+    settings.forget_secrets()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, door))
+    return 0
+
+
+async def serve(settings: Settings, door: Door) -> None:
+    loop = asyncio.get_running_loop()
+    server = Server(settings, door, loop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    await server.listen()
+    try:
+        if await server.open():
+            server.start()
+            await server.stopped()
+    finally:
+        await server.close()
+    log.info("stopped")
+
+
+class Server:
+    """Holds the parts together; every one of them is driven from the one loop."""
+
+    def __init__(self, settings: Settings, door: Door, loop: asyncio.AbstractEventLoop) -> None:
+        self._settings = settings
+        self._door = door
+        self._loop = loop
+        self._stop = asyncio.Event()
+        self._store = Store(settings.data_dir, settings, notify=self._notify)
+        self._notified = False
+        # the API
+        self._lifecycle = Lifecycle(lambda: self._store.progress)
+        self._turns = Turns(self, self._wake)
+        self._deadlines = Deadlines(loop)
+        self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.run)
+        self._usage = Usage()
+        table = RouteTable(self._routes_without_store())
+        self._api = Api(door, self._lifecycle, self._turns, table, probe_auth=settings.probe_auth)
+        self._listener = Listener(
+            self._api.handle,
+            loop=loop,
+            limits=HttpLimits(
+                body_bytes_max=settings.max_body_bytes,
+                large_bodies_bytes_max=max(HttpLimits().large_bodies_bytes_max, settings.max_body_bytes),
+            ),
+            render_error=render_error,
+            on_head=self._api.handle_head,
+        )
+        # between two samples of the loop's lag
+        self._sample_due_s = 0.0
+        self._ticked = False
+
+    # --- starting ---
+
+    async def listen(self) -> None:
+        settings = self._settings
+        log.info("topics %s, data in %s", VERSION, settings.data_dir)
+        if isinstance(self._door, Keyring):
+            log.info("%d API keys", len(self._door.keys))
+        else:
+            whom = "everyone on this machine" if is_loopback(settings.host) else "EVERYONE WHO REACHES THIS ADDRESS"
+            log.warning("NO API KEYS: authentication is off, %s may do everything", whom)
+        await self._listener.start(settings.host, settings.port)
+        log.info("listening on http://%s:%d", settings.host, self._listener.port)
+
+    async def open(self) -> bool:
+        """Recover, answering meanwhile; False if told to stop before it was done."""
+        started_s = time.monotonic()
+        opening = cast("Generator[float, None, None]", self._store.opening())
+        for _ in opening:
+            await asyncio.sleep(0)
+            if self._stop.is_set():
+                opening.close()
+                return False
+        state = self._store.state
+        took_ms = (time.monotonic() - started_s) * 1000
+        log.info("ready: %d topics, %d records, recovered in %.0f ms", len(state.by_name), state.count, took_ms)
+        return True
+
+    def start(self) -> None:
+        """Take requests: from here on a tick ends with one write of everything staged in it."""
+        self._api.table = RouteTable(self._routes())
+        self._listener.on_tick_end(self._end_tick)
+        self._lifecycle.opened()
+        # What exists now lives as long as the process; collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
+        self._loop.call_later(SAMPLE_MS / 1000, self._sample)
+        self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
+
+    def _routes_without_store(self) -> list[Route]:
+        metrics = Metrics(self._store, self._lifecycle, self._usage)
+        return [*probe_routes(self._lifecycle, self._store), *metrics.routes()]
+
+    def _routes(self) -> list[Route]:
+        """The whole table. A new resource is a file in api/ and one line here."""
+        engine = self._store.engine
+        return openapi_routes(
+            [
+                *Topics(engine).routes(),
+                *Records(engine, self._pressure, self._turns, self._deadlines).routes(),
+                *self._routes_without_store(),
+            ]
+        )
+
+    # --- running ---
+
+    def _end_tick(self) -> None:
+        """Write what was staged, then run what that made ready; what those stage leaves in the same tick."""
+        self._ticked = True
+        pipeline = self._store.pipeline
+        pipeline.flush()
+        for _ in range(READY_ROUNDS_MAX):
+            if not self._turns.run_ready():
+                return
+            pipeline.flush()
+        self._wake()
+
+    def _notify(self) -> None:
+        """Called from the store's threads."""
+        if not self._notified:
+            self._notified = True
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._notified = False
+        if self._store.ready:
+            self._store.settle()
+
+    def _wake(self) -> None:
+        self._listener.wake()
+
+    def _debt_bytes(self) -> int:
+        return self._store.committer.unsynced_bytes
+
+    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
+        """Read a cold body in the worker thread, hand it to the engine, tell who waits."""
+        store = self._store
+
+        def arrived(job: Job[bytes]) -> None:
+            try:
+                store.state.cold.attach(miss.block, miss.extent, job.result())
+            except TopicsError as error:
+                then(error)
+            else:
+                then(None)
+
+        store.worker.submit(lambda: store.packs.read(miss.extent), arrived)
+
+    def _sample(self) -> None:
+        now_s = time.monotonic()
+        self._pressure.sample(max(0.0, now_s - self._sample_due_s) * 1000)
+        young = gc.get_count()[0]
+        if young > YOUNG_OBJECTS_MAX or (young > YOUNG_OBJECTS_IDLE and not self._ticked):
+            gc.collect(0)
+        self._ticked = False
+        self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
+        self._loop.call_later(SAMPLE_MS / 1000, self._sample)
+
+    def _keep_house(self) -> None:
+        more = False
+        try:
+            more = self._store.ready and self._store.step()
+        except Exception:
+            log.exception("housekeeping failed and is tried again")
+        self._loop.call_later(HOUSEKEEPING_BUSY_S if more else HOUSEKEEPING_S, self._keep_house)
+
+    # --- stopping ---
+
+    def stop(self) -> None:
+        """Asked once: drain. Asked again: do not wait for clients any longer."""
+        if self._stop.is_set():
+            self._listener.close()
+        self._stop.set()
+
+    async def stopped(self) -> None:
+        await self._stop.wait()
+
+    async def close(self) -> None:
+        """End what waits, let replies leave, then write the last checkpoint."""
+        self._lifecycle.drain()
+        if self._store.ready:
+            log.info("draining %d connections", self._listener.connections_open)
+            self._deadlines.expire_all()
+        await self._listener.drain(DRAIN_GRACE_S)
+        self._store.close()
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "ts": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def start_logging(log_format: str, level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonLines() if log_format == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,184 @@
+"""A real `topics serve` in a process of its own, and a plain client for it: what black-box tests stand on."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TOPICS = Path(sys.executable).parent / "topics"
+START_S_MAX = 30.0
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The error code; fails if this is no error."""
+        return self.json["error"]["code"]
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        return self.json["error"].get("detail", {})
+
+
+class Client:
+    """One keep-alive connection. `json` is encoded and typed; `body` and `headers` are sent as they are."""
+
+    def __init__(self, port: int, key: str | None = None, timeout_s: float = 20.0) -> None:
+        self.port = port
+        self.key = key
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        json_body: Any = None,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        sent: dict[str, str] = {}
+        if self.key is not None:
+            sent["Authorization"] = f"Bearer {self.key}"
+        if json_body is not None:
+            body = json.dumps(json_body).encode()
+            sent["Content-Type"] = "application/json"
+        sent.update(headers or {})
+        try:
+            self._connection.request(method, path, body, sent)
+            response = self._connection.getresponse()
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            # The server may close an idle connection at any time.
+            self._connection.close()
+            self._connection.request(method, path, body, sent)
+            response = self._connection.getresponse()
+        content = response.read()
+        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+
+    def get(self, path: str, **more: Any) -> Reply:
+        return self.request("GET", path, **more)
+
+    def put(self, path: str, json_body: Any = None, **more: Any) -> Reply:
+        return self.request("PUT", path, json_body, **more)
+
+    def post(self, path: str, json_body: Any = None, **more: Any) -> Reply:
+        return self.request("POST", path, json_body, **more)
+
+    def delete(self, path: str, **more: Any) -> Reply:
+        return self.request("DELETE", path, **more)
+
+    def append(self, topic: str, *payloads: Any, **fields: Any) -> Reply:
+        return self.post(f"/v0/topics/{topic}", {"records": [{"data": data} for data in payloads], **fields})
+
+    def diff(self, topic: str, **wish: Any) -> Any:
+        reply = self.post(f"/v0/topics/{topic}/diff", wish)
+        assert reply.status == 200, reply
+        return reply.json
+
+    def payloads(self, topic: str, **wish: Any) -> list[Any]:
+        return [record["data"] for record in self.diff(topic, **wish)["records"]]
+
+    def state(self, topic: str) -> Any:
+        reply = self.get(f"/v0/topics/{topic}?touch=false")
+        assert reply.status == 200, reply
+        return reply.json
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class ServerProcess:
+    """`topics serve` on a free port. `environ` adds settings: max_topics=3 becomes TOPICS_MAX_TOPICS=3."""
+
+    def __init__(self, data_dir: Path, *arguments: str, **environ: object) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
+        settings = {"port": 0, "data_dir": data_dir, **environ}
+        clean.update({f"TOPICS_{name.upper()}": str(value) for name, value in settings.items()})
+        self.key: str | None = None
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self.process = subprocess.Popen(
+            [TOPICS, "serve", *arguments], env=clean, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for_log(self, pattern: str) -> re.Match[str]:
+        """The first line of the log that matches, now or later."""
+        deadline_s = time.monotonic() + START_S_MAX
+        with self._news:
+            while True:
+                for line in self.lines:
+                    if found := re.search(pattern, line):
+                        return found
+                left_s = deadline_s - time.monotonic()
+                assert left_s > 0, self.log
+                assert self._reader.is_alive(), self.log
+                self._news.wait(left_s)
+
+    @property
+    def port(self) -> int:
+        return int(self.wait_for_log(r"listening on http://\S+:(\d+)")[1])
+
+    def ready(self) -> "ServerProcess":
+        self.wait_for_log(r"\bready: ")
+        return self
+
+    def client(self, key: str | None = None) -> Client:
+        return Client(self.port, key if key is not None else self.key)
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.exit_code()
+
+    def exit_code(self) -> int:
+        code = self.process.wait(timeout=START_S_MAX)
+        self._reader.join(timeout=START_S_MAX)
+        return code
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=START_S_MAX)
+        self._reader.join(timeout=START_S_MAX)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@contextlib.contextmanager
+def serving(data_dir: Path, *arguments: str, **environ: object) -> Iterator[ServerProcess]:
+    server = ServerProcess(data_dir, *arguments, **environ)
+    try:
+        yield server.ready()
+    finally:
+        server.kill()
