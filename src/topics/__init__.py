@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from topics.embedded import Appended, Database, Diff, Json, Outgoing, Record, open
-    from topics.engine.engine import TopicState
+    from topics.engine.listing import TopicState
     from topics.engine.retention import Tombstone
     from topics.model.config import TopicConfig
     from topics.model.errors import TopicsError
@@ -36,7 +36,7 @@ _HOMES: Final = {
     "Settings": "topics.model.settings",
     "Tombstone": "topics.engine.retention",
     "TopicConfig": "topics.model.config",
-    "TopicState": "topics.engine.engine",
+    "TopicState": "topics.engine.listing",
     "TopicsError": "topics.model.errors",
 }
 

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from topics.engine.cold import ColdMiss
 from topics.engine.diff import Diff
-from topics.engine.engine import TopicState
+from topics.engine.listing import TopicState
 from topics.engine.staged import Busy, Staged
 from topics.engine.store import Store
 from topics.model.clock import ManualClock

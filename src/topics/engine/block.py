@@ -193,9 +193,11 @@ class Block:
         died = sum(end - first for first, end in runs)
         if not died:
             return 0, 0
-        if self.body is not None:
+        if died == self.live:
+            size = self.live_bytes
+        elif self.body is not None:
             size = sum(self.body.size(first, end) for first, end in runs)
-        elif size is None or died == self.live:
+        elif size is None:
             size = self.live_bytes * died // self.live
         size = min(size, self.live_bytes)
         self.image = None

@@ -22,6 +22,7 @@ from topics.engine.state import NEVER, State
 from topics.engine.topic import Topic
 from topics.engine.window import HotWindow
 from topics.model.clock import Clock
+from topics.model.errors import DamagedData, StorageError, TopicsError
 from topics.model.settings import Settings
 from topics.storage.committer import Committer
 from topics.storage.pack import Extent, Packs, PackWriter
@@ -76,6 +77,7 @@ class Checkpointer:
         # per checkpoint
         self._packed: dict[Block, tuple[Topic, Extent, int]] = {}
         self._chunks: list[bytes] = []
+        self._referred: set[int] = set()
         self._writer: PackWriter | None = None
 
     def due(self) -> bool:
@@ -88,24 +90,28 @@ class Checkpointer:
             return True
         if self._state.cooling and waited_ms >= max(COOLING_EVERY_MS, REST_FACTOR * self._took_ms):
             return True
-        return bool(self._state.dirty) and waited_ms >= self._settings.checkpoint_ms
+        return bool(self._state.dirty or self._state.expiring) and waited_ms >= self._settings.checkpoint_ms
 
     def steps(self) -> Steps[bool]:
         """One checkpoint; whether it succeeded."""
         state = self._state
         started_ms = self._clock.monotonic_ms()
+        yield from self._sliced(self._expire())
+        if not state.dirty and not self._packs.sparse():
+            self._last_ms = started_ms
+            return True
         dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
-        self._packed, self._chunks = {}, []
-        self._writer = self._packs.writer()
+        self._packed, self._chunks, self._referred = {}, [], set()
         snapshot = None
         try:
+            self._writer = self._packs.writer()
             yield from self._sliced(self._seal(dirty))
             yield from self._rescue()
             position = yield from self._mark()
             snapshot = self._snapshots.writer(position)
             yield from self._sliced(self._capture_all())
             yield from self._finish(snapshot.add, snapshot.finish)
-        except OSError as error:
+        except (OSError, TopicsError) as error:
             log.error("the checkpoint failed and is tried again: %s", error)
             state.dirty |= {topic for topic in dirty if state.by_id.get(topic.id) is topic}
             self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
@@ -118,6 +124,12 @@ class Checkpointer:
         self._took_ms = self._last_ms - started_ms
         yield from self._clean_up()
         return True
+
+    def _expire(self) -> Iterator[None]:
+        """Topics that nobody reads give back what expired, too."""
+        for topic in list(self._state.expiring):
+            self._state.expire(topic, topic.now(self._clock.now_ms()), None)
+            yield
 
     # --- 1: what is full and in memory only ---
 
@@ -149,16 +161,24 @@ class Checkpointer:
         sparse = set(self._packs.sparse())
         if not sparse:
             return
-        for topic in list(self._state.by_id.values()):
-            for block in list(topic.blocks):
-                extent = block.extent
-                if extent is None or extent.pack not in sparse or block in self._packed or block.gone:
-                    continue
+        found: list[tuple[Topic, Block, Extent]] = []
+        yield from self._sliced(self._in_packs(sparse, found))
+        for topic, block, extent in found:
+            try:
                 data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
-                if not block.gone and block.extent == extent and self._writer is not None:
-                    self._packed[block] = topic, self._writer.add([data]), block.packed
-                    self._state.dirty.add(topic)
-            yield True
+            except DamagedData as error:
+                log.error("a block of topic %s cannot be copied and stays where it is: %s", topic.name, error)
+                continue
+            if not block.gone and block.extent == extent and block not in self._packed and self._writer is not None:
+                self._packed[block] = topic, self._writer.add([data]), block.packed
+
+    def _in_packs(self, packs: set[int], found: list[tuple[Topic, Block, Extent]]) -> Iterator[None]:
+        for topic in list(self._state.by_id.values()):
+            for block in topic.blocks:
+                extent = block.extent
+                if extent is not None and extent.pack in packs:
+                    found += [(topic, block, extent)]
+            yield
 
     # --- 2, 3: one position for all ---
 
@@ -170,7 +190,7 @@ class Checkpointer:
         self._committer.want_sync(position)
         while self._wal.synced_to < position or self._pipeline.unpublished_at(position):
             if self._pipeline.read_only is not None:
-                raise OSError("the log cannot be synced")
+                raise StorageError("the log cannot be synced")
             yield False
         return position
 
@@ -182,11 +202,14 @@ class Checkpointer:
 
     def _capture(self, topic: Topic) -> None:
         topic.captured = self._state.checkpoint
+        places: dict[Block, Extent] = {}
         if topic.config.durability != "ephemeral":
             for block in topic.blocks:
                 if block.packed != block.count:
                     self._pack(topic, block)
-        places = {block: self._packed[block][1] for block in topic.blocks if block in self._packed}
+            places = {block: self._packed[block][1] for block in topic.blocks if block in self._packed}
+            self._referred.update(extent.pack for extent in places.values())
+            self._referred.update(block.extent.pack for block in topic.blocks if block.extent is not None)
         self._chunks.append(encode_topic(topic, places))
 
     # --- 4: durable ---
@@ -204,9 +227,7 @@ class Checkpointer:
                 add(chunk)
 
         yield from self._wait_for(write_chunks)
-        packs = {block.extent.pack for topic in self._state.by_id.values() for block in topic.blocks if block.extent}
-        packs |= {extent.pack for _, extent, _ in self._packed.values()}
-        yield from self._wait_for(lambda: finish(sorted(packs)))
+        yield from self._wait_for(lambda: finish(sorted(self._referred)))
 
     def _abort(self, abort_snapshot: Callable[[], None] | None) -> None:
         for _, extent, _ in self._packed.values():
@@ -230,7 +251,7 @@ class Checkpointer:
                 continue
             if block.extent is not None:
                 self._packs.release(block.extent)
-            block.extent, block.packed = extent, count
+            block.extent, block.packed, block.image = extent, count, None
             self._window.packed(topic, block)
         self._packed, self._chunks, self._writer = {}, [], None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from topics.engine.staged import Staged
 from topics.engine.state import State
@@ -20,7 +21,7 @@ from topics.engine.waiters import Waiters
 from topics.model.clock import Clock
 from topics.model.config import Durability
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
-from topics.model.ops import Appended, Created, Deleted, Op, Reserved
+from topics.model.ops import Appended, Configured, Created, Deleted, Op, Reserved
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
 
@@ -41,12 +42,28 @@ class Pipeline:
         # How many ops of a topic wait for a sync.
         self._waiting: dict[int, int] = {}
         self.pending_bytes = 0
-        self.read_only: TopicsError | None = None
+        self._broken_by: str | None = None
+        # for whoever watches
+        self.depth_peak = 0
+        self.refused_total = 0
+
+    @property
+    def depth(self) -> int:
+        """Ops decided and not yet published."""
+        return len(self._unwritten) + len(self._unsynced)
+
+    @property
+    def read_only(self) -> ReadOnly | None:
+        """Why nothing can be written any more; made anew for everyone it is raised to."""
+        if self._broken_by is None:
+            return None
+        return ReadOnly(f"a sync to disk failed, so writes are refused until a restart: {self._broken_by}")
 
     def check_writable(self) -> None:
-        if self.read_only is not None:
-            raise self.read_only
+        if self._broken_by is not None:
+            raise self._refuse_for_good()
         if self._wal.overloaded:
+            self.refused_total += 1
             raise Throttled("the disk is behind by more than it may be; try again", retry_after_ms=250)
 
     # --- staging ---
@@ -60,8 +77,7 @@ class Pipeline:
                 self._write_failed(error)
                 raise _refusal(error) from error
             except StorageError as error:
-                self._turn_read_only(error)
-                raise self.read_only or error from error
+                raise self._turn_read_only(error) from error
         else:
             staged.position = self._wal.buffered_to
         self._unwritten.append(staged)
@@ -84,6 +100,7 @@ class Pipeline:
     def flush(self) -> None:
         """Write what was staged, publish what may be published, wake who waits."""
         if self._unwritten:
+            self.depth_peak = max(self.depth_peak, self.depth)
             started_ms = self._clock.monotonic_ms()
             try:
                 written_to = self._wal.flush()
@@ -163,6 +180,7 @@ class Pipeline:
         topic = self._state.by_id.get(staged.topic_id)
         if topic is not None:
             if isinstance(op, Appended):
+                self._state.enforce_caps(topic, self._state.cold.load)
                 size = len(op.batch.blob)
                 self.pending_bytes -= size
                 topic.pending_count = max(0, topic.pending_count - staged.count)
@@ -173,6 +191,8 @@ class Pipeline:
                     self._waiters.moved(topic)
             elif isinstance(op, Deleted):
                 staged.result = found
+            elif isinstance(op, Configured):
+                self._state.enforce_caps(topic, self._state.cold.load)
         staged.finish()
 
     # --- when it goes wrong ---
@@ -183,23 +203,27 @@ class Pipeline:
         kept = self._wal.written_to
         failed = [staged for staged in self._unwritten if staged.position > kept]
         self._unwritten = deque(staged for staged in self._unwritten if staged.position <= kept)
-        self._forget(failed, _refusal(error))
+        self._forget(failed, lambda: _refusal(error))
         self._written(kept, 0.0)
 
-    def _turn_read_only(self, error: TopicsError) -> None:
+    def _turn_read_only(self, error: TopicsError) -> ReadOnly:
         """A sync failed: what the disk holds is unknown, so nothing is acknowledged until a restart."""
-        if self.read_only is None:
-            self.read_only = ReadOnly(
-                f"a sync to disk failed, so writes are refused until a restart: {error.message}",
-            )
-            log.critical("%s", self.read_only.message)
+        if self._broken_by is None:
+            self._broken_by = error.message
+            log.critical("a sync failed; writes are refused until a restart: %s", error.message)
         failed = [*self._unsynced, *self._unwritten]
         self._unsynced.clear()
         self._unwritten.clear()
         self._waiting.clear()
-        self._forget(failed, self.read_only)
+        self._forget(failed, self._refuse_for_good)
+        return self._refuse_for_good()
 
-    def _forget(self, failed: list[Staged], error: TopicsError) -> None:
+    def _refuse_for_good(self) -> ReadOnly:
+        refusal = self.read_only
+        assert refusal is not None
+        return refusal
+
+    def _forget(self, failed: list[Staged], refusal: Callable[[], TopicsError]) -> None:
         """Take back what was decided ahead for these ops: fold what is still on its way again."""
         topics = [topic for topic in (self._state.by_id.get(staged.topic_id) for staged in failed) if topic]
         for topic in topics:
@@ -219,7 +243,7 @@ class Pipeline:
             elif isinstance(op, Created):
                 self._state.next_id = max(self._state.next_id, op.topic_id + 1)
         for staged in failed:
-            staged.finish(error)
+            staged.finish(refusal())
 
 
 def _refusal(error: OSError) -> TopicsError:

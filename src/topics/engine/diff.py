@@ -10,6 +10,7 @@ import msgspec
 
 from topics.engine.block import Block
 from topics.engine.body import Body
+from topics.engine.cold import ColdMiss
 from topics.engine.retention import Tombstone, tombstone
 from topics.engine.topic import Topic
 
@@ -81,7 +82,13 @@ def read(topic: Topic, from_seq: int, view: View, limit: int, bytes_max: int, lo
         block = blocks[index]
         if block.first_seq > end_seq:
             break
-        load(block)
+        try:
+            load(block)
+        except ColdMiss:
+            # What was found so far is an answer; the next read starts at the missing block.
+            if diff.scanned:
+                break
+            raise
         if block.cold:
             cold.add(block.segment)
         start = block.number_after(diff.next_from_seq)

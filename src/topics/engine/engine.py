@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import msgspec
 
 from topics.engine import deletion, retention
 from topics.engine.cold import ColdMiss
 from topics.engine.commit import Pipeline
 from topics.engine.diff import Diff, View, read
 from topics.engine.idempotency import digest
+from topics.engine.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
 from topics.engine.staged import Busy, Staged
 from topics.engine.state import State
 from topics.engine.topic import SEQ_CHUNK, Topic
@@ -48,36 +43,8 @@ from topics.model.wishes import (
 DIFF_BYTES_DEFAULT = 1024 * 1024
 DIFF_BYTES_MAX = 8 * 1024 * 1024
 PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
-AUTO_PRIORITY_MAX = 500
-AUTO_PRIORITY_HALVES_AFTER_MS = 60_000
 SEQ_CHUNK_MAX = 1 << 24
 SEQ_CHUNK_LASTS_MS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """What a look at a topic tells."""
-
-    topic: str
-    type: str
-    epoch: int
-    head_seq: int
-    earliest_seq: int
-    count: int
-    bytes: int
-    config: TopicConfig
-    effective_priority: int
-    last_write_ts: int | None
-    last_read_ts: int | None
-
-    @property
-    def next_seq(self) -> int:
-        return self.head_seq + 1
-
-
-class Page(NamedTuple):
-    topics: list[TopicState]
-    next_cursor: str | None
 
 
 class Engine:
@@ -101,8 +68,9 @@ class Engine:
         topic = self._find(name)
         config = resolve(wish, name, topic.config if topic is not None else None)
         if topic is None:
+            self._refuse_another_topic()
             self.pipeline.check_writable()
-            return self._create(name, config, gated=True)
+            return self._announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
         if config.type != topic.config.type:
             raise TopicExistsIncompatible(
                 f'topic "{name}" is a {topic.config.type}; a topic\'s type cannot change, use another name',
@@ -110,41 +78,42 @@ class Engine:
                 field="type",
             )
         if config == topic.config:
-            staged = Staged(None, topic.id, gated=False)
-            staged.result = config
-            staged.finish()
-            return staged
+            return _nothing_to_do(topic.id, config)
         self.pipeline.check_writable()
-        op = Configured(topic.id, topic.assigned_seq, topic.assigned_seq + topic.chunk, config)
+        self._expire(topic)
+        op = Configured(topic.id, topic.assigned_seq, topic.assigned_seq + topic.chunk, topic.evict_floor, config)
         staged = self.pipeline.stage(op, op.encode(), gated=True)
         staged.result = config
         topic.control = staged
         staged.then(lambda _: setattr(topic, "control", None))
         return staged
 
-    def _create(self, name: str, config: TopicConfig, *, gated: bool) -> Staged:
-        limit = self.settings.max_topics
-        if limit and len(self.state.by_name) + len(self._creating) >= limit:
-            raise Throttled(f"there are {limit} topics already, which is the most", limit="max_topics", max=limit)
+    def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> Staged:
         now = self._clock.now_ms()
         epoch = now << 11 | random.getrandbits(11)
-        op = Created(self.state.next_id, epoch, now, SEQ_CHUNK, name, config)
+        op = Created(self.state.next_id, epoch, now, ceiling, name, config)
         staged = self.pipeline.stage(op, op.encode(), gated=gated)
         self.state.next_id += 1
         staged.created = True
         staged.result = config
+        return staged
+
+    def _announce(self, name: str, staged: Staged) -> Staged:
+        """Until this is done, whoever asks for the topic has to wait."""
         self._creating[name] = staged
         staged.then(lambda _: self._creating.pop(name, None))
         return staged
+
+    def _refuse_another_topic(self) -> None:
+        limit = self.settings.max_topics
+        if limit and len(self.state.by_name) + len(self._creating) >= limit:
+            raise Throttled(f"there are {limit} topics already, which is the most", limit="max_topics", max=limit)
 
     def drop(self, name: str, *, if_empty: bool = False) -> Staged:
         """Remove the topic and everything in it. `result` tells whether there was one."""
         topic = self._find(name)
         if topic is None:
-            staged = Staged(None, 0, gated=False)
-            staged.result = False
-            staged.finish()
-            return staged
+            return _nothing_to_do(0, False)
         if if_empty:
             self._expire(topic)
             if topic.count or topic.pending_count:
@@ -165,7 +134,7 @@ class Engine:
     def look(self, name: str, *, touch: bool = True) -> TopicState:
         topic = self._existing(name)
         self._expire(topic)
-        described = self._describe(topic)
+        described = describe(topic, self._clock.now_ms())
         if touch:
             topic.last_read_ts = topic.now(self._clock.now_ms())
         return described
@@ -182,46 +151,24 @@ class Engine:
         """Topics by name, those that start with `prefix` and with one of `prefixes`."""
         page_size = max(1, min(PAGE_SIZE_MAX, page_size))
         names = self.state.names
-        start = _decode_cursor(cursor) if cursor is not None else ""
+        start = decode_cursor(cursor) if cursor is not None else ""
         index = max(bisect_right(names, start), bisect_left(names, prefix))
         page: list[TopicState] = []
         while index < len(names) and names[index].startswith(prefix):
             name = names[index]
             if name.startswith(prefixes):
                 if len(page) == page_size:
-                    return Page(page, _encode_cursor(page[-1].topic))
+                    return Page(page, encode_cursor(page[-1].topic))
                 topic = self.state.by_name[name]
                 self._expire(topic, exact=False)
-                page.append(self._describe(topic))
+                page.append(describe(topic, self._clock.now_ms()))
                 if touch:
                     topic.last_read_ts = topic.now(self._clock.now_ms())
             index += 1
         return Page(page, None)
 
-    def _describe(self, topic: Topic) -> TopicState:
-        return TopicState(
-            topic=topic.name,
-            type=topic.config.type,
-            epoch=topic.epoch,
-            head_seq=topic.head_seq,
-            earliest_seq=topic.earliest_seq,
-            count=topic.count,
-            bytes=topic.bytes,
-            config=topic.config,
-            effective_priority=self.effective_priority(topic),
-            last_write_ts=topic.last_write_ts,
-            last_read_ts=topic.last_read_ts,
-        )
-
     def effective_priority(self, topic: Topic) -> int:
-        """The configured priority, or one that halves with every minute since somebody last looked."""
-        config = topic.config
-        if config.priority is not None:
-            return config.priority
-        if not config.auto_priority or topic.last_read_ts is None:
-            return 0
-        idle_ms = max(0, self._clock.now_ms() - topic.last_read_ts)
-        return int(AUTO_PRIORITY_MAX * 0.5 ** (idle_ms / AUTO_PRIORITY_HALVES_AFTER_MS))
+        return effective_priority(topic, self._clock.now_ms())
 
     # --- records ---
 
@@ -229,7 +176,7 @@ class Engine:
         """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records."""
         bare = check_batch(wish, self.settings)
         topic = self.state.by_name.get(name)
-        if topic is None or topic.control is not None:
+        if topic is None or topic.control is not None or self._creating:
             topic = self._find(name)
         if topic is None:
             return self._append_new(name, wish, bare=bare)
@@ -247,10 +194,11 @@ class Engine:
         now = topic.now(self._clock.now_ms())
         batch = render(wish, topic.assigned_seq + 1, now, bare=bare)
         size = len(batch.blob)
+        if self.settings.max_total_bytes:
+            self._expire(topic)
+            self._refuse_over_quota(size, retention.freed_by_caps(topic, count, size))
         if config.discard == "reject":
             self._refuse_if_full(topic, count, size)
-        if self.settings.max_total_bytes:
-            self._refuse_over_quota(topic, count, size)
         op = Appended(topic.id, topic.evict_floor, key, batch)
         staged = self.pipeline.stage_append(op, config.durability)
         staged.first_seq = batch.first_seq
@@ -268,19 +216,22 @@ class Engine:
         if wish.create is False:
             raise TopicNotFound(name)
         config = resolve(wish.config or ConfigWish(), name)
+        self._refuse_another_topic()
         self.pipeline.check_writable()
-        if config.discard == "reject":
-            probe = render(wish, 1, 0, bare=bare)
-            _refuse_above(config, probe.count, len(probe.blob), name)
-        created = self._create(name, config, gated=config.durability == "fsync")
         batch = render(wish, 1, self._clock.now_ms(), bare=bare)
+        size = len(batch.blob)
+        if self.settings.max_total_bytes:
+            self._refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)
+        if config.discard == "reject":
+            _refuse_above(config, batch.count, size, name)
+        created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
         windowed = wish.idempotency_key is not None and config.idempotency_window_ms
         key = digest(wish.idempotency_key) if windowed and wish.idempotency_key is not None else b""
         staged = self.pipeline.stage_append(Appended(created.topic_id, 1, key, batch), config.durability)
         staged.first_seq = 1
         staged.count = batch.count
         staged.created = True
-        return staged
+        return self._announce(name, staged)
 
     def _earlier(self, topic: Topic, key: bytes) -> Staged | None:
         """The write that this key stands for: on its way, or done within the window."""
@@ -325,10 +276,9 @@ class Engine:
             topic.name,
         )
 
-    def _refuse_over_quota(self, topic: Topic, count: int, size: int) -> None:
+    def _refuse_over_quota(self, size: int, freed: int) -> None:
         quota = self.settings.max_total_bytes
-        total = self.state.bytes + self.pipeline.pending_bytes + size
-        if total > quota and total - retention.freed_by_caps(topic, count, size) > quota:
+        if self.state.bytes + self.pipeline.pending_bytes + size - freed > quota:
             raise Throttled(
                 f"all topics hold {self.state.bytes} bytes and may hold {quota}; delete some or raise the quota",
                 limit="max_total_bytes",
@@ -379,7 +329,12 @@ class Engine:
         if wish.before_seq is not UNSET:
             before_seq = min(before_seq, check_u64(wish.before_seq, "before_seq"))
         self.pipeline.check_writable()
-        self._expire(topic, exact=False)
+        while True:
+            try:
+                self._expire(topic)
+                break
+            except ColdMiss as miss:
+                yield miss
         if match is None:
             runs = yield from deletion.find_before(topic, before_seq, self.state.cold.load)
         else:
@@ -388,6 +343,8 @@ class Engine:
             raise TopicNotFound(name)
         if topic.control is not None:
             raise Busy(topic.control)
+        if not runs:
+            return _nothing_to_do(topic.id, (0, 0))
         op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
         return self.pipeline.stage_delete(op, topic.config.durability)
 
@@ -396,11 +353,13 @@ class Engine:
     def _find(self, name: str) -> Topic | None:
         """The topic, if it exists and nothing about its existence is still undecided."""
         topic = self.state.by_name.get(name)
-        undecided = topic.control if topic is not None else self._creating.get(name)
+        undecided = self._creating.get(name)
+        if topic is not None:
+            undecided = undecided or topic.control
+        else:
+            check_topic_name(name)
         if undecided is not None:
             raise Busy(undecided)
-        if topic is None:
-            check_topic_name(name)
         return topic
 
     def _existing(self, name: str) -> Topic:
@@ -412,9 +371,8 @@ class Engine:
 
     def _expire(self, topic: Topic, *, exact: bool = True) -> None:
         if topic.config.ttl_ms:
-            now = topic.now(self._clock.now_ms())
             load = self.state.cold.load if exact else None
-            self.state.shrink(topic, lambda topic, release: retention.expire(topic, now, release, load))
+            self.state.expire(topic, topic.now(self._clock.now_ms()), load)
 
 
 def _refuse_above(config: TopicConfig, count: int, size: int, name: str) -> None:
@@ -429,21 +387,17 @@ def _refuse_above(config: TopicConfig, count: int, size: int, name: str) -> None
             )
 
 
+def _nothing_to_do(topic_id: int, result: object) -> Staged:
+    """All is as it should be already."""
+    staged = Staged(None, topic_id, gated=False)
+    staged.result = result
+    staged.finish()
+    return staged
+
+
 def _echo(done: Staged, echo: Staged) -> None:
     """A retry gets the outcome of the write it repeats."""
     echo.first_seq, echo.count, echo.head_seq = done.first_seq, done.count, done.head_seq
     echo.fsync_ms = done.fsync_ms
     echo.deduped = True
     echo.finish(done.error)
-
-
-def _encode_cursor(name: str) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode({"after": name})).decode()
-
-
-def _decode_cursor(cursor: str) -> str:
-    try:
-        decoded: Any = msgspec.json.decode(base64.b64decode(cursor, altchars=b"-_", validate=True))
-        return str(decoded["after"])
-    except (binascii.Error, ValueError, KeyError, TypeError):
-        raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topics.engine.block import Block
+from topics.engine.cold import ColdMiss
+from topics.model.errors import DamagedData
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic
 
 LOSSES_MAX = 32
 Release = Callable[[Block], None]
+Load = Callable[[Block], None]
 
 
 class Loss(NamedTuple):
@@ -35,34 +39,43 @@ class Tombstone(NamedTuple):
         return self._asdict()
 
 
-def enforce_caps(topic: Topic, release: Release) -> int:
-    """Drop the oldest records beyond the caps; the bytes that went."""
+def enforce_caps(topic: Topic, release: Release, load: Load) -> tuple[int, int]:
+    """Drop the oldest records beyond the caps; how many went, and their bytes.
+
+    Which record ends a cut by bytes is known from the body; where that cannot be had at once, the average decides.
+    """
     config = topic.config
-    bytes_before = topic.bytes
+    before = topic.count, topic.bytes
     if config.cap_records:
         while topic.count > config.cap_records:
             over = topic.count - config.cap_records
             block = topic.blocks[0]
+            if block.live > over:
+                _load_if_possible(block, load)
             _evict(topic, block.count if block.live <= over else block.nth_alive(over), "cap", release)
     if config.cap_bytes:
         while topic.bytes > config.cap_bytes:
             over = topic.bytes - config.cap_bytes
             block = topic.blocks[0]
+            if block.live_bytes > over:
+                _load_if_possible(block, load)
             _evict(topic, block.count if block.live_bytes <= over else block.cut_for_bytes(over), "cap", release)
-    return bytes_before - topic.bytes
+    return before[0] - topic.count, before[1] - topic.bytes
 
 
-def expire(topic: Topic, now_ms: int, release: Release, load: Callable[[Block], None] | None) -> int:
-    """Drop what is older than the TTL; the bytes that went.
+def _load_if_possible(block: Block, load: Load) -> None:
+    with suppress(ColdMiss, DamagedData):
+        load(block)
+
+
+def expire(topic: Topic, now_ms: int, release: Release, load: Load | None) -> tuple[int, int]:
+    """Drop what is older than the TTL; how many went, and their bytes.
 
     A block that expires only in part must be looked into. If it is on disk alone it is loaded, or left for later by a
     caller that has no `load`.
     """
-    ttl_ms = topic.config.ttl_ms
-    if not ttl_ms or not topic.blocks:
-        return 0
-    horizon = now_ms - ttl_ms
-    bytes_before = topic.bytes
+    horizon = now_ms - topic.config.ttl_ms
+    before = topic.count, topic.bytes
     while topic.blocks and topic.blocks[0].last_ts < horizon:
         _evict(topic, topic.blocks[0].count, "ttl", release)
     if topic.blocks and topic.blocks[0].first_ts < horizon:
@@ -73,12 +86,14 @@ def expire(topic: Topic, now_ms: int, release: Release, load: Callable[[Block], 
             keep = block.body.first_at_or_after(horizon)
             if keep > block.start:
                 _evict(topic, keep, "ttl", release)
-    return bytes_before - topic.bytes
+    return before[0] - topic.count, before[1] - topic.bytes
 
 
 def freed_by_caps(topic: Topic, count: int, size: int) -> int:
     """Bytes that the caps would push out if `count` records of `size` bytes came in."""
     config = topic.config
+    if config.discard == "reject":
+        return 0
     freed = 0
     over = topic.count + topic.pending_count + count - config.cap_records if config.cap_records else 0
     for block in topic.blocks:

@@ -10,7 +10,7 @@ from topics.engine.block import BLOCK_BYTES, Block
 from topics.engine.body import Body
 from topics.engine.cold import Cold
 from topics.engine.idempotency import KeyTable, Written
-from topics.engine.retention import enforce_caps, note_loss
+from topics.engine.retention import enforce_caps, expire, note_loss
 from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
 from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Op, Reserved, Skipped
@@ -37,6 +37,8 @@ class State:
         self.bytes = 0
         # what the next checkpoint must look at
         self.dirty: set[Topic] = set()
+        # Topics with a TTL.
+        self.expiring: set[Topic] = set()
         # Segments that fell out of a topic's hot window since the last checkpoint.
         self.cooling = 0
         # While a checkpoint runs, a topic is captured before an op behind this position changes it.
@@ -60,7 +62,11 @@ class State:
             if position > self.capture_from and topic.captured != self.checkpoint:
                 self.capture(topic)
             self.dirty.add(topic)
-        return self._folds[type(op)](op)
+        found = self._folds[type(op)](op)
+        if topic is None and position > self.capture_from and op.topic_id in self.by_id:
+            # Made after the checkpoint's position: none of its business.
+            self.by_id[op.topic_id].captured = self.checkpoint
+        return found
 
     # --- records ---
 
@@ -86,13 +92,11 @@ class State:
             topic.clock_ms = batch.ts
         self.count += batch.count
         self.bytes += size
-        config = topic.config
-        if config.cap_records or config.cap_bytes:
-            self._recount(topic, enforce_caps)
         if op.key:
             if topic.keys is None:
                 topic.keys = KeyTable()
-            topic.keys.add(op.key, Written(batch.ts, batch.first_seq, batch.count), config.idempotency_window_ms)
+            window_ms = topic.config.idempotency_window_ms
+            topic.keys.add(op.key, Written(batch.ts, batch.first_seq, batch.count), window_ms)
 
     def _block_for(self, topic: Topic, batch: Batch, size: int) -> Block | None:
         """The block that the batch goes into, or None if it became a block by itself."""
@@ -173,18 +177,29 @@ class State:
         topic.head_seq = seq
         topic.assigned_seq = max(topic.assigned_seq, seq)
 
-    def _recount(self, topic: Topic, shrink: Callable[[Topic, Callable[[Block], None]], int]) -> None:
-        """Run something that drops records of a topic, and keep the totals true."""
-        count_before = topic.count
-        self.bytes -= shrink(topic, self.release)
-        self.count -= count_before - topic.count
+    # --- retention: between ops, by the owner; the next op of the topic carries the floor into the log ---
 
-    def shrink(self, topic: Topic, by: Callable[[Topic, Callable[[Block], None]], int]) -> None:
-        """As `_recount`, for what happens between ops: expiry at the time of a read."""
-        count_before = topic.count
-        self._recount(topic, by)
-        if topic.count != count_before:
+    def enforce_caps(self, topic: Topic, load: Callable[[Block], None]) -> None:
+        config = topic.config
+        if config.cap_records or config.cap_bytes:
+            self._recount(topic, enforce_caps(topic, self.release, load))
+
+    def expire(self, topic: Topic, now_ms: int, load: Callable[[Block], None] | None) -> None:
+        if topic.config.ttl_ms:
+            self._recount(topic, expire(topic, now_ms, self.release, load))
+
+    def _recount(self, topic: Topic, lost: tuple[int, int]) -> None:
+        """Keep the totals true."""
+        if lost[0]:
+            self.count -= lost[0]
+            self.bytes -= lost[1]
             self.dirty.add(topic)
+
+    def _note_ttl(self, topic: Topic) -> None:
+        if topic.config.ttl_ms:
+            self.expiring.add(topic)
+        else:
+            self.expiring.discard(topic)
 
     def shrink_block(self, block: Block) -> None:
         """Rewrite a mostly dead block as a sparse one; where it was on disk is no longer needed."""
@@ -206,7 +221,6 @@ class State:
     def _created(self, op: Created) -> None:
         topic = Topic(op.topic_id, op.name, op.epoch, op.config, op.ceiling)
         topic.clock_ms = op.ts
-        topic.captured = self.checkpoint
         self.add(topic)
         self.dirty.add(topic)
 
@@ -217,20 +231,24 @@ class State:
         self.next_id = max(self.next_id, topic.id + 1)
         self.count += topic.count
         self.bytes += topic.bytes
+        self._note_ttl(topic)
 
     def _configured(self, op: Configured) -> None:
         topic = self.by_id[op.topic_id]
         if op.head_seq > topic.head_seq:
             self._lose_up_to(topic, op.head_seq)
+        if op.floor > topic.evict_floor:
+            self._raise_floor(topic, op.floor)
         topic.config = op.config
         topic.ceiling = max(topic.ceiling, op.ceiling)
-        self._recount(topic, enforce_caps)
+        self._note_ttl(topic)
 
     def _dropped(self, op: Dropped) -> None:
         topic = self.by_id.pop(op.topic_id)
         del self.by_name[topic.name]
         del self.names[bisect_left(self.names, topic.name)]
         self.dirty.discard(topic)
+        self.expiring.discard(topic)
         self.count -= topic.count
         self.bytes -= topic.bytes
         while topic.blocks:

@@ -9,7 +9,7 @@ died), so that folding it needs neither a clock nor another topic.
                | tags if flags&4: tags_len u32, ends u32×count, bytes | metas u32×count if flags&8 | blob |
     Deleted    | 2 | topic u32 | ts u64 | runs u32 | packed u8 | (from_seq u64, seqs u64, bytes u64)×runs |
     Created    | 3 | topic u32 | epoch u64 | ts u64 | ceiling u64 | name_len u16 | name | config JSON |
-    Configured | 4 | topic u32 | head_seq u64 | ceiling u64 | config JSON |
+    Configured | 4 | topic u32 | head_seq u64 | ceiling u64 | floor u64 | config JSON |
     Dropped    | 5 | topic u32 |
     Reserved   | 6 | topic u32 | ceiling u64 |
     Skipped    | 7 | topic u32 | head_seq u64 | ceiling u64 |
@@ -33,7 +33,7 @@ APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
 _APPENDED = struct.Struct("<BBIIQQQI")
 _DELETED = struct.Struct("<BIQIB")
 _CREATED = struct.Struct("<BIQQQH")
-_CONFIGURED = struct.Struct("<BIQQ")
+_CONFIGURED = struct.Struct("<BIQQQ")
 _DROPPED = struct.Struct("<BI")
 _RESERVED = struct.Struct("<BIQ")
 _SKIPPED = struct.Struct("<BIQQ")
@@ -117,15 +117,17 @@ class Created(NamedTuple):
 
 
 class Configured(NamedTuple):
-    """`head_seq` keeps numbering above what a topic handed out while it was `ephemeral`."""
+    """`head_seq` and `floor` keep what the log alone does not tell: seqs handed out while the topic was `ephemeral`,
+    and what expired before a new TTL might bring it back."""
 
     topic_id: int
     head_seq: int
     ceiling: int
+    floor: int
     config: TopicConfig
 
     def encode(self) -> bytes:
-        head = _CONFIGURED.pack(CONFIGURED, self.topic_id, self.head_seq, self.ceiling)
+        head = _CONFIGURED.pack(CONFIGURED, self.topic_id, self.head_seq, self.ceiling, self.floor)
         return head + encode_config(self.config)
 
 
@@ -178,8 +180,8 @@ def decode(body: bytes) -> Op:
             config = decode_config(body[name_end:])
             return Created(topic_id, epoch, ts, ceiling, body[_CREATED.size : name_end].decode(), config)
         case _ if code == CONFIGURED:
-            _, topic_id, head_seq, ceiling = _CONFIGURED.unpack_from(body)
-            return Configured(topic_id, head_seq, ceiling, decode_config(body[_CONFIGURED.size :]))
+            _, topic_id, head_seq, ceiling, floor = _CONFIGURED.unpack_from(body)
+            return Configured(topic_id, head_seq, ceiling, floor, decode_config(body[_CONFIGURED.size :]))
         case _ if code == DROPPED:
             return Dropped(_DROPPED.unpack_from(body)[1])
         case _ if code == RESERVED:

@@ -2,117 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
+from topics.embedded.values import Appended, Diff, Outgoing, Record, readable, record_wish
 from topics.engine.cold import ColdMiss
-from topics.engine.diff import Diff as EngineDiff
-from topics.engine.engine import PAGE_SIZE_MAX, Page, TopicState
+from topics.engine.engine import PAGE_SIZE_MAX
+from topics.engine.listing import Page, TopicState
 from topics.engine.retention import Tombstone
 from topics.engine.staged import Busy, Staged
 from topics.engine.store import Store
 from topics.model.clock import Clock
 from topics.model.config import ConfigWish, TopicConfig
-from topics.model.errors import InvalidRequest, ShuttingDown
+from topics.model.errors import InvalidRequest, ShuttingDown, StorageError
 from topics.model.settings import Settings
-from topics.model.wishes import AppendWish, DeleteWish, DiffWish, RecordWish
+from topics.model.wishes import AppendWish, DeleteWish, DiffWish
 
 T = TypeVar("T")
 
 HOUSEKEEPING_S = 0.05
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+log = logging.getLogger("topics.embedded")
 
 
 def _ignore(progress: float) -> None:
     """Nobody asked how far opening is."""
-
-
-class _Rendered(msgspec.Struct, rename={"seq": "$seq", "ts": "$ts", "node": "$node", "tag": "$tag"}):
-    seq: int
-    ts: int
-    data: Raw
-    node: str | None = None
-    tag: str | None = None
-    meta: Raw | None = None
-
-
-_records_decoder = msgspec.json.Decoder(list[_Rendered])
-
-
-class Json:
-    """JSON text that is stored as it is, instead of a Python object to be encoded."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: str | bytes) -> None:
-        self.text = text.encode() if isinstance(text, str) else text
-        try:
-            msgspec.json.decode(self.text, type=Raw)
-        except msgspec.DecodeError as error:
-            raise InvalidRequest(f"not valid JSON: {error}", field="data") from None
-
-
-class Record:
-    """A record that was read. `json` is the payload byte for byte as it was sent, `data` the same decoded."""
-
-    __slots__ = ("json", "meta_json", "node", "seq", "tag", "ts")
-
-    def __init__(self, rendered: _Rendered) -> None:
-        self.seq = rendered.seq
-        self.ts = rendered.ts
-        self.node = rendered.node
-        self.tag = rendered.tag
-        self.json = bytes(rendered.data)
-        self.meta_json = None if rendered.meta is None else bytes(rendered.meta)
-
-    @property
-    def data(self) -> Any:
-        return _decode(self.json)
-
-    @property
-    def meta(self) -> dict[str, Any] | None:
-        return None if self.meta_json is None else _decode(self.meta_json)
-
-    def __repr__(self) -> str:
-        return f"Record(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, json={self.json!r})"
-
-
-class Outgoing(NamedTuple):
-    """A record to append, when it has more than data."""
-
-    data: Any
-    tag: str | None = None
-    node: str | None = None
-    meta: Mapping[str, Any] | None = None
-
-
-class Appended(NamedTuple):
-    first_seq: int
-    last_seq: int
-    head_seq: int
-    created: bool
-    deduped: bool
-    wal_append_ms: float
-    fsync_ms: float
-
-
-class Diff(NamedTuple):
-    records: list[Record]
-    next_from_seq: int
-    head_seq: int
-    earliest_seq: int
-    caught_up: bool
-    lag: int
-    tombstone: Tombstone | None
-    epoch: int
-    records_scanned: int
-    cold_segments_read: int
 
 
 class Database:
@@ -130,6 +49,7 @@ class Database:
         self._moved = threading.Condition(self._lock)
         self._news = threading.Event()
         self._closed = False
+        self._failure: Exception | None = None
         self._store = Store(path, settings, clock=clock, notify=self._news.set)
         for progress in self._store.opening():
             on_progress(progress)
@@ -167,7 +87,7 @@ class Database:
     ) -> Appended:
         """Append a batch, all of it or nothing. An item is the data itself, or an `Outgoing`."""
         wish = AppendWish(
-            records=[_record_wish(record) for record in records],
+            records=[record_wish(record) for record in records],
             node=node,
             idempotency_key=idempotency_key,
             create=create,
@@ -210,7 +130,7 @@ class Database:
             max_batch_bytes=_natural(max_batch_bytes, "max_batch_bytes"),
             from_ts=UNSET if from_ts is None else _natural(from_ts, "from_ts"),
         )
-        return _readable(self._look(lambda: self._engine.diff(topic, wish)))
+        return readable(self._look(lambda: self._engine.diff(topic, wish)))
 
     def tail(
         self,
@@ -355,6 +275,7 @@ class Database:
     def _wait_done(self, staged: Staged) -> None:
         self._store.pipeline.flush()
         while not staged.done:
+            self._check_open()
             self._moved.wait()
 
     def _fetch(self, miss: ColdMiss) -> None:
@@ -367,7 +288,7 @@ class Database:
         while not self._closed:
             diff = self._look(lambda: self._engine.diff(topic, wish))
             if diff.count or diff.tombstone is not None:
-                return _readable(diff)
+                return readable(diff)
             wish.from_seq = diff.next_from_seq
             if not diff.caught_up:
                 continue
@@ -389,6 +310,8 @@ class Database:
     def _check_open(self) -> None:
         if self._closed:
             raise ShuttingDown("the database is closed")
+        if self._failure is not None:
+            raise StorageError(f"the database failed and must be opened again: {self._failure}")
 
     def _keep_house(self) -> None:
         """Publishes what became durable, and runs checkpoints a slice at a time so that nobody waits for one."""
@@ -396,10 +319,16 @@ class Database:
             self._news.wait(HOUSEKEEPING_S)
             self._news.clear()
             with self._lock:
-                self._store.settle()
+                try:
+                    self._store.settle()
+                    if self._store.step():
+                        self._news.set()
+                except Exception as error:
+                    log.exception("housekeeping failed; the database takes no more calls")
+                    self._failure = error
                 self._moved.notify_all()
-                if self._store.step():
-                    self._news.set()
+            if self._failure is not None:
+                return
 
 
 def open(
@@ -414,37 +343,6 @@ def open(
     After a crash the log is replayed first; `on_progress` is told how far that is (0.0 … 1.0).
     """
     return Database(path, settings, clock=clock, on_progress=on_progress)
-
-
-def _readable(diff: EngineDiff) -> Diff:
-    return Diff(
-        [Record(rendered) for rendered in _records_decoder.decode(b"[%b]" % diff.records())],
-        diff.next_from_seq,
-        diff.head_seq,
-        diff.earliest_seq,
-        diff.caught_up,
-        diff.lag,
-        diff.tombstone,
-        diff.epoch,
-        diff.scanned,
-        diff.cold_segments,
-    )
-
-
-def _record_wish(record: Any) -> RecordWish:
-    if not isinstance(record, Outgoing):
-        return RecordWish(data=_raw(record, "data"))
-    meta = None if record.meta is None else _raw(record.meta, "meta")
-    return RecordWish(data=_raw(record.data, "data"), tag=record.tag, node=record.node, meta=meta)
-
-
-def _raw(value: Any, field: str) -> Raw:
-    if isinstance(value, Json):
-        return Raw(value.text)
-    try:
-        return Raw(_encode(value))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"{field} cannot be written as JSON: {error}", field=field) from None
 
 
 def _config_wish(config: Mapping[str, Any]) -> ConfigWish:

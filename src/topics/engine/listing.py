@@ -1,0 +1,85 @@
+"""Topics seen from outside: the state of one, and pages of many behind an opaque cursor."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from topics.engine.topic import Topic
+from topics.model.config import TopicConfig
+from topics.model.errors import InvalidRequest
+
+AUTO_PRIORITY_MAX = 500
+AUTO_PRIORITY_HALVES_AFTER_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """What a look at a topic tells."""
+
+    topic: str
+    type: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+
+    @property
+    def next_seq(self) -> int:
+        return self.head_seq + 1
+
+
+class Page(NamedTuple):
+    topics: list[TopicState]
+    next_cursor: str | None
+
+
+def describe(topic: Topic, now_ms: int) -> TopicState:
+    return TopicState(
+        topic=topic.name,
+        type=topic.config.type,
+        epoch=topic.epoch,
+        head_seq=topic.head_seq,
+        earliest_seq=topic.earliest_seq,
+        count=topic.count,
+        bytes=topic.bytes,
+        config=topic.config,
+        effective_priority=effective_priority(topic, now_ms),
+        last_write_ts=topic.last_write_ts,
+        last_read_ts=topic.last_read_ts,
+    )
+
+
+def effective_priority(topic: Topic, now_ms: int) -> int:
+    """The configured priority, or one that halves with every minute since somebody last looked."""
+    config = topic.config
+    if config.priority is not None:
+        return config.priority
+    if not config.auto_priority or topic.last_read_ts is None:
+        return 0
+    idle_ms = max(0, now_ms - topic.last_read_ts)
+    return int(AUTO_PRIORITY_MAX * 0.5 ** (idle_ms / AUTO_PRIORITY_HALVES_AFTER_MS))
+
+
+class _Cursor(msgspec.Struct):
+    after: str
+
+
+def encode_cursor(name: str) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(name))).decode()
+
+
+def decode_cursor(cursor: str) -> str:
+    try:
+        return msgspec.json.decode(base64.b64decode(cursor, altchars=b"-_", validate=True), type=_Cursor).after
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None
