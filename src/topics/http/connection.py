@@ -24,7 +24,6 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_bucket",
-        "_budget_wait",
         "_continue_for",
         "_early",
         "_ended",
@@ -34,6 +33,7 @@ class Connection(asyncio.Protocol):
         "_outlet",
         "_read_paused",
         "_service",
+        "_shares_awaited",
         "_shut",
         "_since_s",
         "_swallowed_bytes",
@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         self._early = b""
         self._continue_for: Request | None = None
         # why reading stops
-        self._budget_wait = False
+        self._shares_awaited = 0
         self._write_paused = False
         self._read_paused = False
         self._offering = False  # an upgrade: what follows may be another protocol's
@@ -208,13 +208,17 @@ class Connection(asyncio.Protocol):
         """Memory for a large body; reading stops until there is some."""
 
         def granted() -> None:
-            self._budget_wait = False
+            self._shares_awaited -= 1
+            request.awaits_share = False
+            if request.held:
+                prepare(self._service, request, self._pump)
             if self._intake is not None:
                 self._intake.restart_body_clock(self._service.wheel.now_s)
             self._service.loop.call_soon(self._pump)
 
         if not self._service.budget.take(request, share_bytes, granted):
-            self._budget_wait = True
+            self._shares_awaited += 1
+            request.awaits_share = True
             self._update_reading()
 
     # room, and requests that have to wait for it
@@ -229,7 +233,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _must_pause(self) -> bool:
-        return self._waiting is not None or self._budget_wait or self._write_paused
+        return self._waiting is not None or self._shares_awaited > 0 or self._write_paused
 
     def _update_reading(self) -> None:
         """Read only what can be handled soon; what follows the last request is read and dropped."""
@@ -247,7 +251,10 @@ class Connection(asyncio.Protocol):
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.append(request)
-        prepare(self._service, request, self._pump)
+        if request.awaits_share:
+            request.held = True
+        else:
+            prepare(self._service, request, self._pump)
         self._pump()
 
     def _pump(self) -> None:
@@ -270,7 +277,7 @@ class Connection(asyncio.Protocol):
         self._update_reading()
 
     def _send_continue(self) -> None:
-        if self._continue_for is None or self._outlet.pending or self._waiting or self._budget_wait:
+        if self._continue_for is None or self._outlet.pending or self._waiting or self._shares_awaited:
             return
         self._continue_for = None
         self._outlet.send_continue()
@@ -339,7 +346,7 @@ class Connection(asyncio.Protocol):
         elif self._write_paused:
             if quiet_ms > limits.write_stall_ms_max and self._outlet.live_stream is None:
                 self._transport.abort()
-        elif self._budget_wait or self._waiting or self._outlet.pending:
+        elif self._shares_awaited or self._waiting or self._outlet.pending:
             return
         elif self._intake is not None and not self._intake.idle:
             try:

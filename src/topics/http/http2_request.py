@@ -41,5 +41,5 @@ def read_request(request: Request, fields: Iterable[tuple[bytes, bytes]], limits
     if request.method == "CONNECT":
         raise BadRequest("this is not a proxy")
     check_visible(target)
-    request.path_segments, request.query = split_target(target)
+    request.path_segments, request.query = split_target(target, request.method)
     read_content_encoding(request)

@@ -6,7 +6,7 @@ bytes ─▶ llhttp ─▶ on_url, on_header* ─▶ on_headers_complete ─▶ 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import httptools
 
@@ -28,16 +28,16 @@ FEED_BYTES_MAX = 16 * 1024  # fed to the parser at once, because the parser cann
 SLASH = 0x2F
 PARTS_MAX = 1024  # pieces of a body before they are joined, so that tiny chunks do not cost an object each
 
-_methods = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT")}
-_names = {
-    name: name.lower()
-    for name in (
-        *(b"Host", b"User-Agent", b"Accept", b"Accept-Encoding", b"Authorization", b"Content-Type", b"Content-Length"),
-        *(b"Connection", b"Idempotency-Key", b"Origin", b"Last-Event-ID", b"Content-Encoding", b"Transfer-Encoding"),
-    )
+_methods: Final = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")}
+_usual_names = (
+    *(b"Host", b"User-Agent", b"Accept", b"Accept-Encoding", b"Authorization", b"Content-Type", b"Content-Length"),
+    *(b"Connection", b"Idempotency-Key", b"Origin", b"Last-Event-ID", b"Content-Encoding", b"Transfer-Encoding"),
+)
+# one object per name: its hash is computed once and its comparisons are by identity
+_names: Final = {
+    spelling: name for usual, name in [(usual, usual.lower()) for usual in _usual_names] for spelling in (usual, name)
 }
-_names.update({name: name for name in list(_names.values())})
-_weighed = frozenset(
+_weighed: Final = frozenset(
     (b"host", b"content-length", b"connection", b"transfer-encoding", b"content-encoding", b"expect", b"upgrade")
 )
 
@@ -214,7 +214,7 @@ class Intake:
         if not versioned or hosts != 1 or method == "HEAD" or url[0] != SLASH:
             url = self._read_unusual_head(request, keep_alive, hosts)
         request.raw_path = url
-        request.path_segments, request.query = split_target(url)
+        request.path_segments, request.query = split_target(url, method)
         if rare:
             self._read_rare_headers(request)
         if length > limits.large_body_bytes:

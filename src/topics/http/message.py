@@ -45,6 +45,7 @@ class Request:
 
     __slots__ = (
         "answered",
+        "awaits_share",
         "body",
         "exchange",
         "gone",
@@ -91,6 +92,7 @@ class Request:
         self.plain = True  # ready for its handler as soon as it is complete
         self.packed = False
         self.held = False
+        self.awaits_share = False
         self.refusal: Refusal | None = None
         self.reserved_bytes = 0
         self.stream_id = 0
@@ -129,8 +131,8 @@ class Request:
         """Answer; parts of a body are sent one after the other without being joined."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
-        self.answered = True
         self.exchange.send_reply(self, status, body, headers, content_type)
+        self.answered = True
 
     def reply_error(
         self, status: int, code: str, message: str, detail: Detail | None = None, headers: Sequence[Header] = ()
@@ -138,8 +140,8 @@ class Request:
         """Answer with the error envelope of the listener."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
-        self.answered = True
         self.exchange.send_error(self, status, code, message, detail, headers)
+        self.answered = True
 
     def stream(
         self, status: int = 200, *, headers: Sequence[Header] = (), content_type: bytes = EVENT_STREAM
@@ -147,16 +149,17 @@ class Request:
         """Answer with a body that has no known end."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
+        stream = self.exchange.open_stream(self, status, headers, content_type)
         self.answered = True
-        return self.exchange.open_stream(self, status, headers, content_type)
+        return stream
 
     def upgrade(self, protocol: asyncio.Protocol, headers: Sequence[Header] = ()) -> None:
         """Answer 101 and give the transport, with all bytes that came early, to another protocol."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
         assert self.upgrade_to, "the client did not ask for an upgrade"
-        self.answered = True
         self.exchange.hand_over(self, protocol, headers)
+        self.answered = True
 
 
 class Stream:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import cast
+from typing import Final, cast
 
 from topics.http.message import JSON, Bytes, Header
 
 BODILESS = frozenset((204, 304))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-_reasons = {status.value: status.phrase.encode() for status in HTTPStatus}
+_reasons: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _forbidden_in_value = (b"\r", b"\n", b"\0")
 
 

@@ -14,11 +14,11 @@ _visible_ascii = re.compile(rb"[\x21-\x7e]+")
 _absolute = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 
 
-def split_target(target: bytes) -> tuple[list[str], bytes]:
+def split_target(target: bytes, method: str) -> tuple[list[str], bytes]:
     """The decoded segments of the path and the raw query. Nothing is normalised: `..` and `//` stay what they are."""
     path, _, query = target.partition(b"?")
     if path[:1] != b"/" or b"#" in target:
-        if path == b"*" == target:
+        if target == b"*" and method == "OPTIONS":
             return ["*"], b""
         raise BadRequest("the request target is not a path")
     if b"%" in path:
