@@ -43,6 +43,9 @@ MENDABLE = frozenset(
 )
 
 
+DataDir = Annotated[str, typer.Argument(help="The data directory.", metavar="DIR", envvar="TOPICS_DATA_DIR")]
+
+
 class CannotStart(TopicsError):
     """The machine refused what the settings ask for."""
 
@@ -69,6 +72,22 @@ def serve(loaded: Loaded) -> None:
     except OSError as error:
         raise CannotStart(reason_of(error, loaded.settings)) from error
     raise typer.Exit(code)
+
+
+@app.command()
+def verify(data_dir: DataDir) -> None:
+    """Read everything in a data directory that no server has open, and say what is damaged."""
+    from topics.cli.upkeep import verify_directory
+
+    raise typer.Exit(verify_directory(data_dir))
+
+
+@app.command()
+def repair(data_dir: DataDir) -> None:
+    """Make a damaged data directory usable: what cannot be read becomes a gap that readers are told of."""
+    from topics.cli.upkeep import repair_directory
+
+    raise typer.Exit(repair_directory(data_dir))
 
 
 @config.command("show")

@@ -137,6 +137,14 @@ def note_loss(topic: Topic, to_seq: int, lost: int, reason: str) -> None:
         losses[:2] = [Loss(first.from_seq, second.to_seq, first.lost + second.lost, "mixed")]
 
 
+def note_hole(topic: Topic, from_seq: int, to_seq: int, lost: int) -> None:
+    """Seqs that nobody chose to lose: part of the floor if nothing older is left, a hole of their own otherwise."""
+    if not topic.blocks or topic.blocks[0].first_seq > to_seq:
+        note_loss(topic, to_seq, lost, "lost")
+    else:
+        topic.holes = sorted([*topic.holes, (from_seq, to_seq)])
+
+
 def tombstone(topic: Topic, from_seq: int) -> Tombstone | None:
     """What a reader at this cursor must be told before it reads on."""
     earliest, head = topic.earliest_seq, topic.head_seq

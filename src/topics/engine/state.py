@@ -10,7 +10,7 @@ from topics.engine.block import BLOCK_BYTES, Block
 from topics.engine.body import Body
 from topics.engine.cold import Cold
 from topics.engine.idempotency import KeyTable, Written
-from topics.engine.retention import enforce_caps, expire, note_loss
+from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
 from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Op, Reserved, Skipped
@@ -170,10 +170,7 @@ class State:
     def _lose_up_to(self, topic: Topic, seq: int) -> None:
         """Seqs between the head and `seq` are a hole that nobody chose."""
         topic.close_tail()
-        if topic.blocks:
-            topic.holes.append((topic.head_seq + 1, seq))
-        else:
-            note_loss(topic, seq, seq - topic.head_seq, "lost")
+        note_hole(topic, topic.head_seq + 1, seq, seq - topic.head_seq)
         topic.head_seq = seq
         topic.assigned_seq = max(topic.assigned_seq, seq)
 

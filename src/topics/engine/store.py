@@ -11,6 +11,7 @@ from topics.engine.checkpoint import Checkpointer, Steps
 from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
 from topics.engine.image import decode_topic
+from topics.engine.repair import drop_damaged
 from topics.engine.state import State
 from topics.engine.waiters import Waiters
 from topics.model import ops
@@ -50,12 +51,16 @@ class Store:
         clock: Clock | None = None,
         disk: Disk | None = None,
         notify: Callable[[], None] = lambda: None,
+        repair: bool = False,
     ) -> None:
         self.settings = settings or Settings()
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
         self._notify = notify
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
+        self._repair = repair
+        # What a repair had to give up, in words.
+        self.given_up: list[str] = []
         self.progress = 0.0
         self.ready = False
         self._checkpoint: Steps[bool] | None = None
@@ -80,7 +85,7 @@ class Store:
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = State(self.settings, self.packs)
-        snapshot = self.snapshots.load_newest()
+        snapshot = self.snapshots.load_newest(repair=self._repair)
         if snapshot is not None:
             for number, chunk in enumerate(snapshot.chunks()):
                 self.state.add(decode_topic(chunk))
@@ -95,8 +100,9 @@ class Store:
             snapshot.position if snapshot is not None else 0,
             same_boot=directory.same_boot,
             durable_to=previous.log_end if previous.clean_stop else 0,
+            repair=self._repair,
         )
-        apply, decode = self.state.apply, ops.decode
+        apply, decode = (self._apply_what_fits if self._repair else self.state.apply), ops.decode
         left = FRAMES_PER_STEP
         for position, body in replay:
             apply(decode(body), position)
@@ -105,8 +111,16 @@ class Store:
                 left = FRAMES_PER_STEP
                 self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
                 yield self.progress
+        if self._repair:
+            self.given_up += [f"{gap.file} at offset {gap.offset}: {gap.reason}" for gap in replay.repaired]
+            self.given_up += drop_damaged(self.state, self.packs)
         self._start(replay)
         self._skip_what_may_have_been_seen(clean=previous.clean_stop, same_boot=directory.same_boot)
+
+    def _apply_what_fits(self, op: ops.Op, position: int) -> None:
+        """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
+        if isinstance(op, ops.Created) or op.topic_id in self.state.by_id:
+            self.state.apply(op, position)
 
     def _start(self, replay: Replay) -> None:
         self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
@@ -142,13 +156,13 @@ class Store:
         """Number on above every seq that a reader may have seen and the log no longer has.
 
         A killed process loses nothing of the log, so only `ephemeral` topics skip; a power failure may have taken the
-        end of the log, so all but `fsync` ones do.
+        end of the log, so all but `fsync` ones do; after a repair that gave something up, all do.
         """
-        if clean:
+        if clean and not self.given_up:
             return
         for topic in list(self.state.by_id.values()):
             durability = topic.config.durability
-            if durability == "ephemeral" or (not same_boot and durability != "fsync"):
+            if durability == "ephemeral" or self.given_up or (not same_boot and durability != "fsync"):
                 op = ops.Skipped(topic.id, topic.ceiling, topic.ceiling + topic.chunk)
                 self.pipeline.stage(op, op.encode(), gated=False)
         self.pipeline.flush()

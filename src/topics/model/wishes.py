@@ -18,13 +18,16 @@ _AT = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
 
 
+NO_META = Raw(b"")
+
+
 class RecordWish(msgspec.Struct, gc=False):
     """One record to append. `data` and `meta` are not parsed."""
 
     data: Raw
     tag: str | None = None
     node: str | None = None
-    meta: Raw | None = None
+    meta: Raw = NO_META
 
 
 class AppendWish(msgspec.Struct):

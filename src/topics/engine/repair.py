@@ -1,0 +1,39 @@
+"""The way out of damage: what cannot be read is given up, and every reader is told by a tombstone."""
+
+from __future__ import annotations
+
+from topics.engine.block import Block
+from topics.engine.body import Body
+from topics.engine.retention import note_hole
+from topics.engine.state import State
+from topics.engine.topic import Topic
+from topics.model.errors import DamagedData
+from topics.storage.pack import Packs
+
+
+def damaged_blocks(state: State, packs: Packs) -> list[tuple[Topic, Block, str]]:
+    """Every block whose bytes on disk are missing or fail their checksum, with what is wrong."""
+    found: list[tuple[Topic, Block, str]] = []
+    for topic in state.by_id.values():
+        for block in topic.blocks:
+            if block.extent is not None and block.packed == block.count:
+                try:
+                    Body.decode(packs.read(block.extent), block.first_seq)
+                except (DamagedData, OSError) as error:
+                    found.append((topic, block, str(error)))
+    return found
+
+
+def drop_damaged(state: State, packs: Packs) -> list[str]:
+    """Turn damaged blocks into holes; what was given up, a line each."""
+    given_up: list[str] = []
+    for topic, block, reason in damaged_blocks(state, packs):
+        state.count -= block.live
+        state.bytes -= block.live_bytes
+        topic.count -= block.live
+        topic.bytes -= block.live_bytes
+        state.release(topic.remove_block(topic.blocks.index(block)))
+        state.dirty.add(topic)
+        note_hole(topic, block.first_seq, block.last_seq, block.live)
+        given_up.append(f"topic {topic.name}: seqs {block.first_seq} to {block.last_seq}: {reason}")
+    return given_up
