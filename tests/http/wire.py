@@ -103,7 +103,10 @@ class Client:
             interim.append(status)
         reader = _ReplyReader()
         parser = httptools.HttpResponseParser(reader)
-        parser.feed_data(head)
+        try:
+            parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            assert status == 101
         length = int(reader.reply.headers.get("content-length", "0"))
         if head_only or status == 101:
             pass
