@@ -20,9 +20,9 @@ def new_log(disk: Disk, path: Path, file_bytes: int = FILE_BYTES, position: int 
     return Wal(disk, str(path), LogTail(1, position, []), file_bytes=file_bytes, random_u64=salts())
 
 
-def salts() -> Callable[[], int]:
+def salts(seed: int = 0) -> Callable[[], int]:
     """Salts that differ from file to file and are the same in every run."""
-    state = [0x9E3779B97F4A7C15]
+    state = [0x9E3779B97F4A7C15 + seed]
 
     def next_salt() -> int:
         state[0] = (state[0] * 6364136223846793005 + 1442695040888963407) % (1 << 64)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faults import FaultyDisk
@@ -331,6 +331,24 @@ def test_accepted_frames_are_synced_before_they_are_served(tmp_path: Path) -> No
     assert bodies(tmp_path / "after", same_boot=False) == wanted
 
 
+def test_a_snapshot_at_the_very_end_of_the_log_leaves_nothing_to_read(tmp_path: Path) -> None:
+    ends = closed_log(tmp_path / "wal", [b"first", b"second"])
+
+    reading = replay(Disk(), tmp_path / "wal", ends[1])
+
+    assert list(reading) == []
+    assert reading.tail.position == ends[1]
+
+
+def test_an_empty_directory_goes_on_at_the_position_of_the_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir()
+
+    reading = replay(Disk(), tmp_path / "wal", 4711)
+
+    assert list(reading) == []
+    assert reading.tail.position == 4711
+
+
 def test_progress_runs_from_zero_to_one(tmp_path: Path) -> None:
     closed_log(tmp_path / "wal", [b"x" * 100] * 100)
     reading = replay(Disk(), tmp_path / "wal")
@@ -346,7 +364,6 @@ def test_progress_runs_from_zero_to_one(tmp_path: Path) -> None:
     assert reading.frames == 100
 
 
-@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(0, 3000), max_size=40),
     flush_every=st.integers(1, 7),

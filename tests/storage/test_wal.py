@@ -211,6 +211,21 @@ def test_spares_of_an_earlier_run_are_used_again(disk: FaultyDisk, tmp_path: Pat
     assert disk.calls["allocate"] == allocated
 
 
+def test_a_spare_that_was_a_log_file_before_its_renaming_was_undone_is_not_used_again(
+    disk: FaultyDisk, tmp_path: Path
+) -> None:
+    fill(new_log(disk, tmp_path / "wal"), [b"lost with the power"])
+    (left,) = log_files(tmp_path / "wal")
+    left.rename(tmp_path / "wal" / "spare-00000000000000000009")
+
+    found, wal = reopen(Disk(), tmp_path / "wal")
+    wal.append(b"never written")
+
+    assert found == []
+    assert len(log_files(tmp_path / "wal")) == 1
+    assert bodies(tmp_path / "wal") == []
+
+
 # --- failing writes ---
 
 

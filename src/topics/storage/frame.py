@@ -10,7 +10,8 @@ A frame; `position` is where it starts in the log, `synced_to` how far the log w
                                               |<------------- covered by the checksum ------------------->|
 
 The checksum is xxh3_64 seeded with `salt ^ position`. Every file has a salt of its own, so what an earlier life of a
-recycled file left behind can never verify. A wrong `body_len` covers other bytes, so the checksum guards it as well.
+recycled file left behind can never verify. The magic is mixed with the salt, too: a search for the next frame then runs
+over those leftovers without stopping at each. A wrong `body_len` covers other bytes, so the checksum guards it as well.
 
 A file header; all numbers are little endian:
 
@@ -33,7 +34,6 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 FRAME_MAGIC = 0x314D5246  # "FRM1"
-FRAME_MAGIC_BYTES = FRAME_MAGIC.to_bytes(4, "little")
 FRAME_HEADER_BYTES = 32
 FRAME_BODY_BYTES_MAX = 1 << 30
 
@@ -48,10 +48,15 @@ _file_header = Struct("<IIIIQQQ16x")
 _file_checksum = Struct("<Q")
 
 
+def frame_magic(salt: int) -> int:
+    """What the frames of a file with this salt begin with."""
+    return FRAME_MAGIC ^ (salt & 0xFFFFFFFF)
+
+
 def encode(body: bytes, position: int, synced_to: int, salt: int) -> tuple[bytes, bytes]:
     """A frame in two pieces, so that a large body is copied once."""
     rest = _frame_rest(position, synced_to) + body
-    return _frame_start(FRAME_MAGIC, len(body), xxh3_64_intdigest(rest, salt ^ position)), rest
+    return _frame_start(FRAME_MAGIC ^ (salt & 0xFFFFFFFF), len(body), xxh3_64_intdigest(rest, salt ^ position)), rest
 
 
 class FrameHead(NamedTuple):
@@ -68,7 +73,7 @@ def verify(buffer: bytes, offset: int, position: int, salt: int) -> FrameHead | 
         return None
     magic, body_len, checksum, own_position, synced_to = frame_header.unpack_from(buffer, offset)
     end = offset + FRAME_HEADER_BYTES + body_len
-    if magic != FRAME_MAGIC or own_position != position or end > len(buffer):
+    if magic != frame_magic(salt) or own_position != position or end > len(buffer):
         return None
     if xxh3_64_intdigest(memoryview(buffer)[offset + 16 : end], salt ^ position) != checksum:
         return None

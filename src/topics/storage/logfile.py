@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from topics.model.errors import StorageError, StorageFull
 from topics.storage.disk import Disk
-from topics.storage.frame import FILE_HEADER_BYTES, FileHeader, encode_file_header
+from topics.storage.frame import FILE_HEADER_BYTES, FileHeader, decode_file_header, encode_file_header
 
 logger = logging.getLogger("topics.storage")
 
@@ -166,10 +166,9 @@ class LogFiles:
         return file
 
     def trim(self, position: int) -> None:
-        """Recycle or doom the files that end at or below `position`."""
-        while self.sealed and _end(self.sealed[0]) <= position:
+        """Recycle or doom the files that end at or below `position`, up to the first that the committer holds open."""
+        while self.sealed and _end(self.sealed[0]) <= position and self.sealed[0].fd < 0:
             file = self.sealed.pop(0)
-            assert file.fd < 0
             try:
                 recycled = self._recycle(file)
             except OSError as error:
@@ -200,15 +199,23 @@ class LogFiles:
             path = os.path.join(self.path, name)
             digits = name.removeprefix(SPARE_PREFIX)
             self._spare_number = max(self._spare_number, int(digits) + 1 if digits.isdecimal() else 0)
-            fd = self._disk.open(path, os.O_RDWR)
-            try:
-                fits = self._disk.size(fd) == self.file_bytes
-            finally:
-                self._disk.close(fd)
-            if fits and len(self._spares) < SPARES_MAX:
+            if len(self._spares) < SPARES_MAX and self._is_fit(path):
                 self._spares.append(path)
             else:
                 self._doomed.append(path)
+
+    def _is_fit(self, path: str) -> bool:
+        """Whether a spare has the right size, and no header that could pass for one of a file yet to come.
+
+        After a power failure that undid its renaming, a spare may hold the frames of the log file it had become. Under
+        that number again, and before its new header is written, they would verify.
+        """
+        fd = self._disk.open(path, os.O_RDONLY)
+        try:
+            header = decode_file_header(self._disk.pread(fd, FILE_HEADER_BYTES, 0))
+            return self._disk.size(fd) == self.file_bytes and (header is None or header.file_number < self._next_number)
+        finally:
+            self._disk.close(fd)
 
     def _from_spare(self, path: str, urgent: bool) -> int:
         # One to take and one to keep; an urgent frame may take the last one.

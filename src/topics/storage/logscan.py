@@ -13,12 +13,11 @@ from topics.storage.disk import Disk
 from topics.storage.frame import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
-    FRAME_MAGIC,
-    FRAME_MAGIC_BYTES,
     FileHeader,
     FrameHead,
     decode_file_header,
     frame_header,
+    frame_magic,
     verify,
 )
 from topics.storage.logfile import log_number
@@ -101,7 +100,7 @@ def read_window(data: bytes, position: int, salt: int) -> tuple[list[tuple[int, 
     add = frames.append
     unpack = frame_header.unpack_from
     digest = xxh3_64_intdigest
-    magic_wanted = FRAME_MAGIC
+    magic_wanted = frame_magic(salt)
     length = len(data)
     header_at_max = length - FRAME_HEADER_BYTES
     at = 0
@@ -119,36 +118,37 @@ def read_window(data: bytes, position: int, salt: int) -> tuple[list[tuple[int, 
     return frames, at
 
 
-def whole_frame_bytes(data: bytes, position: int) -> int | None:
+def whole_frame_bytes(data: bytes, position: int, salt: int) -> int | None:
     """How long the frame at the start of `data` says it is, if it claims to be the one at `position`."""
     if len(data) < FRAME_HEADER_BYTES:
         return None
     magic, body_len, _, own_position, _ = frame_header.unpack_from(data)
-    return FRAME_HEADER_BYTES + body_len if magic == FRAME_MAGIC and own_position == position else None
+    return FRAME_HEADER_BYTES + body_len if magic == frame_magic(salt) and own_position == position else None
 
 
 def good_frames(disk: Disk, fd: int, file: FoundFile, offset: int, limit: int) -> Iterator[tuple[int, FrameHead]]:
     """Every whole, unharmed frame that starts at or after `offset`, as (offset, head)."""
+    magic = frame_magic(file.header.salt).to_bytes(4, "little")
     while offset + FRAME_HEADER_BYTES <= limit:
         data = disk.pread(fd, min(WINDOW_BYTES, limit - offset), offset)
         resume = offset + max(1, len(data) - FRAME_HEADER_BYTES + 1)
-        at = data.find(FRAME_MAGIC_BYTES)
+        at = data.find(magic)
         while 0 <= at <= len(data) - FRAME_HEADER_BYTES:
             head = _frame_at(disk, fd, file, data, at, offset + at, limit)
             if head is None:
-                at = data.find(FRAME_MAGIC_BYTES, at + 1)
+                at = data.find(magic, at + 1)
                 continue
             yield offset + at, head
             at += FRAME_HEADER_BYTES + head.body_len
             resume = max(resume, offset + at)
-            at = data.find(FRAME_MAGIC_BYTES, at)
+            at = data.find(magic, at)
         offset = resume
 
 
 def _frame_at(disk: Disk, fd: int, file: FoundFile, data: bytes, at: int, offset: int, limit: int) -> FrameHead | None:
     position = file.position_of(offset)
     _, body_len, _, own_position, _ = frame_header.unpack_from(data, at)
-    # Most of what a recycled file holds ends here, before anything is summed.
+    # A body that happens to hold the magic ends here, before anything is summed.
     if own_position != position or offset + FRAME_HEADER_BYTES + body_len > limit:
         return None
     if at + FRAME_HEADER_BYTES + body_len <= len(data):

@@ -90,6 +90,7 @@ class Replay:
         self._tail: LogTail | None = None
         self._files: list[FoundFile] = []
         self._stop = _Stop(0, 0, start)
+        self._dropped_to = 0  # where the last good frame behind a torn spot ends
         self._bytes_done = 0
         self._bytes_total = 1
 
@@ -166,7 +167,7 @@ class Replay:
                     window_bytes = WINDOW_BYTES
                     self.progress = min(0.99, (self._bytes_done + offset) / self._bytes_total)
                     continue
-                frame_bytes = whole_frame_bytes(data, file.position_of(offset))
+                frame_bytes = whole_frame_bytes(data, file.position_of(offset), file.header.salt)
                 if frame_bytes is None or frame_bytes <= len(data) or offset + frame_bytes > limit:
                     break
                 window_bytes = frame_bytes
@@ -211,6 +212,7 @@ class Replay:
                 return gap._replace(file=file.path, offset=0, reason="the log file before this one is missing")
             number = file.number
         for index, offset, head in self._good_frames_after(stop):
+            self._dropped_to = head.position + FRAME_HEADER_BYTES + head.body_len
             if self._same_boot or head.synced_to > stop.position:
                 where = f"a good frame follows at offset {offset} of {os.path.basename(self._files[index].path)}"
                 return gap._replace(reason=f"{where}, so this is no torn end of the log")
@@ -242,11 +244,7 @@ class Replay:
     def _note_torn(self, stop: _Stop) -> None:
         """Say what is cut, unless the log just ends: a frame that was begun, or frames behind a hole."""
         file = self._files[stop.file_index]
-        to_position = stop.position
-        for _, _, head in self._good_frames_after(stop):
-            to_position = max(to_position, head.position + FRAME_HEADER_BYTES + head.body_len)
-        if to_position == stop.position:
-            to_position += self._begun_bytes(stop)
+        to_position = max(self._dropped_to, stop.position + self._begun_bytes(stop))
         if to_position > stop.position:
             self.torn = LogGap(file.path, stop.offset, stop.position, to_position, "torn tail")
             logger.warning("%s has a torn tail: cut at offset %d", file.path, stop.offset)
@@ -261,7 +259,7 @@ class Replay:
             self._disk.close(fd)
         if len(begun) < FRAME_HEADER_BYTES:
             return len(begun)
-        frame_bytes = whole_frame_bytes(begun, stop.position)
+        frame_bytes = whole_frame_bytes(begun, stop.position, file.header.salt)
         return 0 if frame_bytes is None else min(frame_bytes, file.size - stop.offset)
 
     # --- the end ---
@@ -303,7 +301,8 @@ class Replay:
         for file in reversed(self._files[: last + 1]):
             good = file.state is HeaderState.GOOD
             header = file.header if good else FileHeader(self._shard, file.number, end_position, 0)
-            kept.append(LogFile(file.path, header, file.size, end_position=end_position))
+            # A file of unclear past is not to be recycled: its bytes may claim a number that is yet to come.
+            kept.append(LogFile(file.path, header, file.size if good else 0, end_position=end_position))
             end_position = header.base_position
         kept.reverse()
         return kept

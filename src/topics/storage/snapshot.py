@@ -223,7 +223,10 @@ class Snapshots:
         for name in self._disk.listdir(self._path):
             stem = name.removesuffix(SNAPSHOT_SUFFIX)
             if stem != name and stem.isdecimal() and int(stem) not in keep:
-                self._disk.unlink(os.path.join(self._path, name))
+                try:
+                    self._disk.unlink(os.path.join(self._path, name))
+                except OSError as error:
+                    logger.warning("cannot unlink the snapshot %s: %s", name, error)
 
     def _snapshot_path(self, number: int) -> str:
         return os.path.join(self._path, f"{number:020d}{SNAPSHOT_SUFFIX}")

@@ -193,7 +193,6 @@ class Wal:
 
     def trim(self, position: int) -> None:
         """Give up the log below `position`: files wholly below it are recycled or unlinked."""
-        # A file closes after its last sync, and only then does `synced_to` pass its end.
         self._files.trim(min(position, self.synced_to))
         self.ring()
 
@@ -268,6 +267,7 @@ class Wal:
             self.ring()
             raise failure.error
         self._forget_unwritten()
+        self.handover.settle()
         raise StorageError(f"the log in {self.path} takes no more writes until a restart", path=self.path)
 
     # --- what there is ---
