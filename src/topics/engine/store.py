@@ -16,6 +16,7 @@ from topics.engine.state import State
 from topics.engine.waiters import Waiters
 from topics.model import ops
 from topics.model.clock import Clock, SystemClock
+from topics.model.config import Durability
 from topics.model.errors import StorageError
 from topics.model.settings import Settings
 from topics.storage.committer import Committer
@@ -115,7 +116,11 @@ class Store:
             self.given_up += [f"{gap.file} at offset {gap.offset}: {gap.reason}" for gap in replay.repaired]
             self.given_up += drop_damaged(self.state, self.packs)
         self._start(replay)
-        self._skip_what_may_have_been_seen(clean=previous.clean_stop, same_boot=directory.same_boot)
+        if replay.repaired:
+            self._skip_what_may_have_been_seen(frozenset())
+        elif not previous.clean_stop:
+            whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
+            self._skip_what_may_have_been_seen(whole_log if directory.same_boot else frozenset(("fsync",)))
 
     def _apply_what_fits(self, op: ops.Op, position: int) -> None:
         """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
@@ -152,17 +157,14 @@ class Store:
         if block.body is None and block.extent is not None:
             self.state.cold.attach(block, block.extent, self.packs.read(block.extent))
 
-    def _skip_what_may_have_been_seen(self, *, clean: bool, same_boot: bool) -> None:
+    def _skip_what_may_have_been_seen(self, whole: frozenset[Durability]) -> None:
         """Number on above every seq that a reader may have seen and the log no longer has.
 
-        A killed process loses nothing of the log, so only `ephemeral` topics skip; a power failure may have taken the
-        end of the log, so all but `fsync` ones do; after a repair that gave something up, all do.
+        `whole` are the classes that the log has everything of: all that reach it after a mere kill of the process, only
+        `fsync` after a power failure, none after a repair of the log.
         """
-        if clean and not self.given_up:
-            return
         for topic in list(self.state.by_id.values()):
-            durability = topic.config.durability
-            if durability == "ephemeral" or self.given_up or (not same_boot and durability != "fsync"):
+            if topic.config.durability not in whole:
                 op = ops.Skipped(topic.id, topic.ceiling, topic.ceiling + topic.chunk)
                 self.pipeline.stage(op, op.encode(), gated=False)
         self.pipeline.flush()
