@@ -68,8 +68,19 @@ class Pipeline:
 
     # --- staging ---
 
-    def stage(self, op: Op, body: bytes, *, gated: bool, urgent: bool = False, journaled: bool = True) -> Staged:
+    def stage(
+        self,
+        op: Op,
+        body: bytes,
+        *,
+        gated: bool,
+        urgent: bool = False,
+        journaled: bool = True,
+        other_id: int = 0,
+    ) -> Staged:
+        """`other_id`: a second topic that the op changes, for whose earlier ops it waits, too."""
         staged = Staged(op, op.topic_id, gated=gated)
+        staged.other_id = other_id
         if journaled:
             try:
                 staged.position = self._wal.append(body, urgent)
@@ -144,13 +155,13 @@ class Pipeline:
         while unwritten and unwritten[0].position <= written_to:
             staged = unwritten.popleft()
             staged.wal_append_ms = write_ms
-            if not staged.gated and staged.topic_id not in waiting:
+            if not staged.gated and staged.topic_id not in waiting and staged.other_id not in waiting:
                 self._publish(staged)
                 continue
             now_ms = now_ms or self._clock.monotonic_ms()
             staged.written_ms = now_ms
-            if not isinstance(staged.op, Reserved):
-                waiting[staged.topic_id] = waiting.get(staged.topic_id, 0) + 1
+            for topic_id in _held_up(staged):
+                waiting[topic_id] = waiting.get(topic_id, 0) + 1
             self._unsynced.append(staged)
             sync_to = staged.position
         if sync_to:
@@ -163,12 +174,10 @@ class Pipeline:
         now_ms = self._clock.monotonic_ms()
         while unsynced and unsynced[0].position <= synced_to:
             staged = unsynced.popleft()
-            if not isinstance(staged.op, Reserved):
-                left = waiting[staged.topic_id] - 1
-                if left:
-                    waiting[staged.topic_id] = left
-                else:
-                    del waiting[staged.topic_id]
+            for topic_id in _held_up(staged):
+                waiting[topic_id] -= 1
+                if not waiting[topic_id]:
+                    del waiting[topic_id]
             if staged.gated:
                 staged.fsync_ms = now_ms - staged.written_ms
             self._publish(staged)
@@ -244,6 +253,13 @@ class Pipeline:
                 self._state.next_id = max(self._state.next_id, op.topic_id + 1)
         for staged in failed:
             staged.finish(refusal())
+
+
+def _held_up(staged: Staged) -> tuple[int, ...]:
+    """The topics whose later ops wait behind this one. A reservation changes nothing that a reader sees."""
+    if isinstance(staged.op, Reserved):
+        return ()
+    return (staged.topic_id, staged.other_id) if staged.other_id else (staged.topic_id,)
 
 
 def _refusal(error: OSError) -> TopicsError:

@@ -27,6 +27,7 @@ class Staged:
         "gated",
         "head_seq",
         "op",
+        "other_id",
         "position",
         "result",
         "topic_id",
@@ -37,6 +38,7 @@ class Staged:
     def __init__(self, op: Op | None, topic_id: int, *, gated: bool) -> None:
         self.op = op
         self.topic_id = topic_id
+        self.other_id = 0
         self.gated = gated
         self.position = 0
         self.done = False

@@ -44,6 +44,7 @@ class State:
         # While a checkpoint runs, a topic is captured before an op behind this position changes it.
         self.capture_from = NEVER
         self.checkpoint = 0
+        self._position = 0
         self.capture: Callable[[Topic], None] = self.dirty.add
         self._folds: dict[type, Callable[[Any], Any]] = {
             Appended: self._appended,
@@ -57,16 +58,21 @@ class State:
 
     def apply(self, op: Op, position: int) -> Any:
         """Fold one op in; what the fold found out (a delete: how many records and bytes went)."""
+        self._position = position
         topic = self.by_id.get(op.topic_id)
         if topic is not None:
-            if position > self.capture_from and topic.captured != self.checkpoint:
-                self.capture(topic)
-            self.dirty.add(topic)
+            self.touch(topic)
         found = self._folds[type(op)](op)
         if topic is None and position > self.capture_from and op.topic_id in self.by_id:
             # Made after the checkpoint's position: none of its business.
             self.by_id[op.topic_id].captured = self.checkpoint
         return found
+
+    def touch(self, topic: Topic) -> None:
+        """An op is about to change this topic: a fold calls it for every topic but the op's own."""
+        if self._position > self.capture_from and topic.captured != self.checkpoint:
+            self.capture(topic)
+        self.dirty.add(topic)
 
     # --- records ---
 
