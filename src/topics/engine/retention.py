@@ -110,18 +110,19 @@ def freed_by_caps(topic: Topic, count: int, size: int) -> int:
 def _evict(topic: Topic, stop: int, reason: str, release: Release) -> None:
     """Lose the records before number `stop` of the first block."""
     block = topic.blocks[0]
+    first_seq = block.earliest_seq()
     last_seq = block.seq_at(stop - 1) if stop < block.count else block.last_seq
     died, size = block.kill(0, stop)
     topic.count -= died
     topic.bytes -= size
-    note_loss(topic, last_seq, died, reason)
+    note_loss(topic, last_seq, died, reason, first_seq)
     if not block.live:
         release(topic.remove_block(0))
 
 
-def note_loss(topic: Topic, to_seq: int, lost: int, reason: str) -> None:
-    """Raise the floor above `to_seq` and remember why."""
-    from_seq = topic.evict_floor
+def note_loss(topic: Topic, to_seq: int, lost: int, reason: str, first_seq: int = 0) -> None:
+    """Raise the floor above `to_seq` and remember why; nothing was lost below `first_seq`."""
+    from_seq = max(topic.evict_floor, first_seq)
     if to_seq < from_seq:
         return
     topic.evict_floor = to_seq + 1

@@ -13,7 +13,7 @@ from topics.engine.idempotency import KeyTable, Written
 from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
-from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Op, Reserved, Skipped
+from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Op, Reserved, Run, Skipped
 from topics.model.settings import Settings
 from topics.storage.pack import Packs
 
@@ -140,21 +140,31 @@ class State:
         topic = self.by_id[op.topic_id]
         count_before, bytes_before = topic.count, topic.bytes
         for run in op.runs:
-            index = topic.block_after(run.from_seq - 1)
-            last = run.from_seq + run.seqs - 1
-            while index < len(topic.blocks) and topic.blocks[index].first_seq <= last:
-                block = topic.blocks[index]
-                died, size = block.kill(block.number_after(run.from_seq - 1), block.number_after(last), run.size)
-                topic.count -= died
-                topic.bytes -= size
-                if block.live:
-                    index += 1
-                else:
-                    self.release(topic.remove_block(index))
+            self._kill_run(topic, run)
         died, size = count_before - topic.count, bytes_before - topic.bytes
         self.count -= died
         self.bytes -= size
         return died, size
+
+    def _kill_run(self, topic: Topic, run: Run) -> None:
+        """A run lay in one block when it was decided; after a restart it may lie in several.
+
+        Blocks with a body know what they give back; the rest of the run's size is that of the others.
+        """
+        last_seq = run.from_seq + run.seqs - 1
+        start = stop = topic.block_after(run.from_seq - 1)
+        while stop < len(topic.blocks) and topic.blocks[stop].first_seq <= last_seq:
+            stop += 1
+        touched = topic.blocks[start:stop]
+        left = run.size
+        for block in sorted(touched, key=lambda block: block.body is None) if len(touched) > 1 else touched:
+            died, size = block.kill(block.number_after(run.from_seq - 1), block.number_after(last_seq), left)
+            left = max(0, left - size)
+            topic.count -= died
+            topic.bytes -= size
+        for index in range(stop - 1, start - 1, -1):
+            if not topic.blocks[index].live:
+                self.release(topic.remove_block(index))
 
     def _raise_floor(self, topic: Topic, floor: int) -> None:
         """What the log says was lost by then is lost now, too."""
