@@ -113,6 +113,7 @@ class ServerProcess:
         clean.update({f"TOPICS_{name.upper()}": str(value) for name, value in settings.items()})
         self.key: str | None = None
         self.lines: list[str] = []
+        self._clients: list[Client] = []
         self._news = threading.Condition()
         self.process = subprocess.Popen(
             [TOPICS, "serve", *arguments], env=clean, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -155,7 +156,16 @@ class ServerProcess:
         return self
 
     def client(self, key: str | None = None) -> Client:
-        return Client(self.port, key if key is not None else self.key)
+        """A connection of its own, closed with the server."""
+        return self._opened(Client(self.port, key if key is not None else self.key))
+
+    def stranger(self) -> Client:
+        """A client without any key."""
+        return self._opened(Client(self.port))
+
+    def _opened(self, client: Client) -> Client:
+        self._clients.append(client)
+        return client
 
     def terminate(self) -> int:
         """SIGTERM, and the exit code."""
@@ -165,14 +175,15 @@ class ServerProcess:
     def exit_code(self) -> int:
         code = self.process.wait(timeout=START_S_MAX)
         self._reader.join(timeout=START_S_MAX)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        for client in self._clients:
+            client.close()
         return code
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=START_S_MAX)
-        self._reader.join(timeout=START_S_MAX)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        self.exit_code()
 
 
 @contextlib.contextmanager

@@ -92,10 +92,7 @@ class Server:
         self._listener = Listener(
             self._api.handle,
             loop=loop,
-            limits=HttpLimits(
-                body_bytes_max=settings.max_body_bytes,
-                large_bodies_bytes_max=max(HttpLimits().large_bodies_bytes_max, settings.max_body_bytes),
-            ),
+            limits=http_limits(settings),
             render_error=render_error,
             on_head=self._api.handle_head,
         )
@@ -232,13 +229,26 @@ class Server:
         await self._stop.wait()
 
     async def close(self) -> None:
-        """End what waits, let replies leave, then write the last checkpoint."""
+        """Stop accepting, end what waits, let replies leave, then write the last checkpoint."""
         self._lifecycle.drain()
-        if self._store.ready:
-            log.info("draining %d connections", self._listener.connections_open)
-            self._deadlines.expire_all()
-        await self._listener.drain(DRAIN_GRACE_S)
+        log.info("draining %d connections", self._listener.connections_open)
+        drained = asyncio.ensure_future(self._listener.drain(DRAIN_GRACE_S))
+        await asyncio.sleep(0)
+        # Answered now, when their connections know that this is their last answer.
+        self._deadlines.expire_all()
+        await drained
         self._store.close()
+
+
+def http_limits(settings: Settings) -> HttpLimits:
+    """A body that counts as large is judged when its length is known; that must not be above what is allowed at all."""
+    usual = HttpLimits()
+    body_bytes_max = settings.max_body_bytes
+    return HttpLimits(
+        body_bytes_max=body_bytes_max,
+        large_body_bytes=min(usual.large_body_bytes, body_bytes_max),
+        large_bodies_bytes_max=max(usual.large_bodies_bytes_max, body_bytes_max),
+    )
 
 
 class JsonLines(logging.Formatter):

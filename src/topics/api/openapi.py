@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -31,8 +32,12 @@ TOPIC_NAME: Final[Mapping[str, Any]] = {
 def openapi_routes(routes: Iterable[Route]) -> list[Route]:
     """The rows given, and one more that describes them and itself."""
 
+    @functools.cache
+    def document() -> bytes:
+        return encode(describe(complete))
+
     def show(call: Call) -> None:
-        call.reply(200, document)
+        call.reply(200, document())
 
     own = Route(
         method="GET",
@@ -42,7 +47,6 @@ def openapi_routes(routes: Iterable[Route]) -> list[Route]:
         replies={200: dict[str, Any]},
     )
     complete = [*routes, own]
-    document = encode(describe(complete))
     return complete
 
 

@@ -1,0 +1,196 @@
+"""Resource caps: each refuses with 429 and its name, and each is freed when its holder goes away."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving import Client, Reply, ServerProcess, serving
+
+
+def assert_capped(reply: Reply, limit: str, maximum: int) -> None:
+    assert (reply.status, reply.code) == (429, "throttled")
+    assert int(reply.headers["retry-after"]) >= 1
+    assert (reply.detail["limit"], reply.detail["max"]) == (limit, maximum)
+
+
+# --- topics ---
+
+
+@pytest.fixture(scope="module")
+def three_topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("data"), max_topics=3) as server:
+        client = server.client()
+        for name in "abc":
+            assert client.put(f"/v0/topics/{name}", {}).status == 201
+        yield server
+
+
+def test_a_topic_over_the_cap_is_429_by_put_and_by_write(three_topics: ServerProcess) -> None:
+    client = three_topics.client()
+    assert_capped(client.put("/v0/topics/d", {}), "max_topics", 3)
+    assert_capped(client.append("d", 1), "max_topics", 3)
+    assert_capped(client.append("d", 1, disable_backpressure=True), "max_topics", 3)
+
+
+def test_at_the_cap_what_exists_can_be_reconfigured_and_written(three_topics: ServerProcess) -> None:
+    client = three_topics.client()
+    assert client.put("/v0/topics/a", {"cap_records": 7}).status == 200
+    assert client.append("a", 1).status == 200
+
+
+def test_a_deleted_topic_makes_room(three_topics: ServerProcess) -> None:
+    client = three_topics.client()
+    client.delete("/v0/topics/c")
+    assert client.put("/v0/topics/e", {}).status == 201
+    assert_capped(client.put("/v0/topics/f", {}), "max_topics", 3)
+
+
+# --- bytes ---
+
+
+def test_the_total_of_bytes_is_capped_and_freed_by_deletes(tmp_path: Path) -> None:
+    with serving(tmp_path, max_total_bytes="10 KiB") as server:
+        client = server.client()
+        assert client.append("a", "x" * 5000, idempotency_key="k").status == 201
+        assert client.append("b", "x" * 4000).status == 201
+        for _ in range(2):
+            assert_capped(client.append("a", "x" * 2000), "max_total_bytes", 10240)
+        assert_capped(client.append("a", "x" * 2000, disable_backpressure=True), "max_total_bytes", 10240)
+        assert client.append("a", "x" * 5000, idempotency_key="k").json["deduped"] is True
+        client.post("/v0/topics/a/delete", {"before_seq": 2})
+        assert client.append("a", "x" * 2000).status == 200
+
+
+def test_bytes_that_a_cap_would_evict_do_not_count(tmp_path: Path) -> None:
+    with serving(tmp_path, max_total_bytes="10 KiB") as server:
+        client = server.client()
+        client.put("/v0/topics/ring", {"cap_records": 1})
+        for _ in range(5):
+            assert client.append("ring", "x" * 6000).status == 200
+
+
+def test_a_cap_of_0_is_off(tmp_path: Path) -> None:
+    with serving(tmp_path, api_keys="k", max_topics=0, max_inflight_per_key=0, max_total_bytes=0) as server:
+        assert server.client("k").append("a", 1).status == 201
+
+
+# --- requests in flight ---
+
+
+@pytest.fixture(scope="module")
+def two_in_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("data"), api_keys="one,two", max_inflight_per_key=2) as server:
+        server.key = "one"
+        server.client().put("/v0/topics/quiet", {})
+        yield server
+
+
+class Poll:
+    """A long-poll held open on a raw socket."""
+
+    def __init__(self, server: ServerProcess, key: str, wait_ms: int = 30_000) -> None:
+        body = json.dumps({"wait_ms": wait_ms}).encode()
+        head = f"POST /v0/topics/quiet/diff HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        self.socket.sendall(
+            head.encode() + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def until(client: Client, status: int) -> Reply:
+    """Ask until the answer has this status."""
+    deadline_s = time.monotonic() + 10
+    while True:
+        reply = client.get("/v0/topics/quiet?touch=false")
+        if reply.status == status:
+            return reply
+        assert time.monotonic() < deadline_s, reply
+
+
+def test_requests_in_flight_are_capped_per_key_and_freed_by_disconnects(two_in_flight: ServerProcess) -> None:
+    one, two = two_in_flight.client("one"), two_in_flight.client("two")
+    polls = [Poll(two_in_flight, "one"), Poll(two_in_flight, "one")]
+    assert_capped(until(one, 429), "max_inflight_per_key", 2)
+    assert two.get("/v0/topics/quiet").status == 200, "another key has its own cap"
+    assert one.get("/v0/health").status == 200
+    polls[0].close()
+    assert until(one, 200)
+    polls[1].close()
+
+
+def test_answered_requests_free_their_slot(two_in_flight: ServerProcess) -> None:
+    one = two_in_flight.client("one")
+    polls = [Poll(two_in_flight, "one", wait_ms=100), Poll(two_in_flight, "one", wait_ms=100)]
+    for poll in polls:
+        assert poll.socket.recv(65536).startswith(b"HTTP/1.1 200 ")
+        poll.close()
+    for _ in range(5):
+        assert one.get("/v0/topics/quiet").status == 200
+        assert one.get("/v0/topics/absent").status == 404
+        assert one.post("/v0/topics/quiet", {"records": []}).status == 400
+
+
+def test_a_poll_whose_client_left_holds_nothing(two_in_flight: ServerProcess) -> None:
+    one = two_in_flight.client("one")
+    for _ in range(10):
+        poll = Poll(two_in_flight, "one")
+        poll.close()
+    assert until(one, 200)
+    assert one.append("quiet", 1).status == 200
+
+
+# --- one request ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "records", "status", "code"),
+    [
+        ({"max_batch_records": 2}, [{"data": 1}] * 3, 400, "batch_too_large"),
+        ({"max_record_bytes": 10}, [{"data": "x" * 20}], 400, "record_too_large"),
+        ({"max_meta_bytes": 10}, [{"data": 1, "meta": {"k": "x" * 20}}], 400, "invalid_request"),
+        ({"max_tag_bytes": 3}, [{"data": 1, "tag": "four"}], 400, "invalid_request"),
+        ({"max_node_bytes": 3}, [{"data": 1, "node": "four"}], 400, "invalid_request"),
+        ({"max_body_bytes": 50}, [{"data": "x" * 100}], 413, "payload_too_large"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_limits_of_one_request_have_their_variables(
+    tmp_path: Path, settings: dict[str, Any], records: Any, status: int, code: str
+) -> None:
+    with serving(tmp_path, **settings) as server:
+        reply = server.client().post("/v0/topics/a", {"records": records})
+        assert (reply.status, reply.code) == (status, code)
+
+
+def test_max_limit_has_its_variable(tmp_path: Path) -> None:
+    with serving(tmp_path, max_limit=3) as server:
+        client = server.client()
+        client.append("a", *range(10))
+        assert len(client.diff("a", limit=100)["records"]) == 3
+        assert len(client.diff("a")["records"]) == 3
+
+
+def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        clients = [server.client() for _ in range(8)]
+        seqs: list[int] = []
+
+        def write(client: Client) -> None:
+            for number in range(100):
+                seqs.extend(client.append("shared", number).json["seqs"])
+
+        threads = [threading.Thread(target=write, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seqs) == list(range(1, 801))
