@@ -39,7 +39,7 @@ def test_all_requests_of_an_iteration_are_handled_before_one_flush_and_replies_l
                 client.send(get() * 3)
             blocked.set()
 
-        server.run(send_all)
+        server.wait(send_all)
         bodies = [client.read_reply().body for client in clients for _ in range(3)]
         for client in clients:
             client.close()
@@ -66,7 +66,7 @@ def test_a_failing_flush_does_not_keep_other_replies_from_leaving(caplog: pytest
         server.run(lambda: server.listener.on_tick_end(fail))
         assert client.request(get()).status == 200
         assert client.request(get()).status == 200
-    assert "a tick callback failed" in caplog.text
+    assert "a step at the end of a tick failed" in caplog.text
 
 
 def test_large_bodies_are_handled_one_each_tick() -> None:
@@ -102,7 +102,7 @@ def drain(server: Server, grace_s: float = 5.0) -> "asyncio.Task[None]":
     async def begin() -> "asyncio.Task[None]":
         return asyncio.get_running_loop().create_task(server.listener.drain(grace_s))
 
-    task = server.run(begin)
+    task = server.wait(begin)
     server.settle()
     return task
 
@@ -115,8 +115,7 @@ def test_drain_refuses_new_connections_and_closes_idle_ones() -> None:
         task = drain(server)
         assert idle.is_closed_by_server()
         assert fresh.is_closed_by_server()
-        server.settle()
-        assert task.done()
+        server.until(task.done)
         with pytest.raises(ConnectionError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
 
@@ -135,8 +134,7 @@ def test_drain_lets_what_is_under_way_finish_and_says_close() -> None:
         reply = client.read_reply()
         assert (reply.body, reply.headers["connection"]) == (b"2", "close")
         assert client.is_closed_by_server()
-        server.settle()
-        assert task.done()
+        server.until(task.done)
 
 
 def test_drain_lets_a_half_sent_request_arrive() -> None:
@@ -147,8 +145,7 @@ def test_drain_lets_a_half_sent_request_arrive() -> None:
         reply = client.request(b"lo")
         assert (reply.body, reply.headers["connection"]) == (b"POST|x|hello", "close")
         assert client.is_closed_by_server()
-        server.settle()
-        assert task.done()
+        server.until(task.done)
 
 
 def test_drain_waits_for_streams_to_be_ended() -> None:
@@ -162,17 +159,16 @@ def test_drain_waits_for_streams_to_be_ended() -> None:
         server.run(stream.close)
         assert client.read_reply().body == b""
         assert client.is_closed_by_server()
-        server.settle()
-        assert task.done()
+        server.until(task.done)
 
 
 def test_drain_cuts_off_what_outlasts_its_grace() -> None:
     with serving(park) as server, server.connect() as client:
         client.send(get())
         server.next_request()
-        server.run(lambda: server.listener.drain(0.05))
+        server.wait(lambda: server.listener.drain(0.05))
         assert client.is_closed_by_server()
-        assert server.run(lambda: server.listener.connections_open) == 0
+        assert server.connections_open == 0
 
 
 # upgrades
@@ -205,7 +201,7 @@ def test_an_upgrade_hands_the_transport_over_with_the_bytes_that_came_early() ->
         assert reply.headers["sec-websocket-accept"] == "x"
         client.send(b"late!")
         assert client.read_until(b"!") == b"EARLY LATE!"
-        assert server.run(lambda: server.listener.connections_open) == 0
+        assert server.connections_open == 0
 
 
 def test_an_upgrade_may_be_decided_later_and_comes_after_earlier_replies() -> None:
@@ -293,6 +289,7 @@ def test_nothing_needs_the_cycle_collector_to_go_away() -> None:
                 server.settle()
             while not server.requests.empty():
                 server.requests.get()
+            server.until(lambda: server.listener.connections_open == 0)
             server.settle()
             assert leftovers() == []
         finally:

@@ -287,6 +287,6 @@ def test_more_connections_than_allowed_are_sent_away() -> None:
             assert (reply.status, reply.error_code) == (429, "throttled")
             assert three.is_closed_by_server()
         two.close()
-        server.settle()
+        server.until(lambda: server.listener.connections_open == 1)
         with server.connect() as four:
             assert four.request(get()).status == 200

@@ -132,8 +132,7 @@ def test_a_paused_stream_is_not_cut_off_by_the_protocol() -> None:
         server.pass_time(10_000)
         assert not stream.closed
         server.run(stream.abort)
-        server.settle()
-        assert stream.closed
+        server.until(lambda: stream.closed)
 
 
 def test_a_client_that_leaves_ends_the_stream_once() -> None:
@@ -149,7 +148,7 @@ def test_a_client_that_leaves_ends_the_stream_once() -> None:
                     client.socket.shutdown(1)
                 else:
                     getattr(client, leave)()
-                server.settle()
+                server.until(lambda stream=stream: stream.closed)
                 server.run(partial(stream.write, b"x"))
                 server.run(stream.close)
                 assert (stream.closed, closes, stream.buffered_bytes) == (True, [leave], 0)
@@ -191,8 +190,7 @@ def test_a_parked_request_is_told_when_its_client_leaves() -> None:
                 first, second = server.next_request(), server.next_request()
                 server.settle()
                 getattr(client, leave)()
-                server.settle()
-                assert (first.gone, second.gone) == (True, True)
+                server.until(lambda first=first, second=second: first.gone and second.gone)
                 server.run(partial(first.reply, 200, b"nobody listens"))
         assert gone == [b"/1", b"/2"] * 2
 
@@ -230,5 +228,4 @@ def test_one_client_s_departure_leaves_the_others_alone() -> None:
                 leaves.send(post(b"x" * 100)[:50])
                 leaves.reset()
         assert stays.request(get()).status == 200
-        server.settle()
-        assert server.run(lambda: server.listener.connections_open) == 1
+        server.until(lambda: server.listener.connections_open == 1)

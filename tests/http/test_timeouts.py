@@ -107,10 +107,9 @@ def test_a_client_that_does_not_read_its_reply_is_cut_off() -> None:
     with serving(handle) as server, server.connect() as client:
         client.send(get())
         server.pass_time(50)
-        assert server.run(lambda: server.listener.connections_open) == 1
+        assert server.connections_open == 1
         server.pass_time(11)
-        server.settle()
-        assert server.run(lambda: server.listener.connections_open) == 0
+        server.until(lambda: server.listener.connections_open == 0)
 
 
 def test_a_client_that_keeps_sending_after_its_refusal_is_cut_off() -> None:
@@ -119,10 +118,9 @@ def test_a_client_that_keeps_sending_after_its_refusal_is_cut_off() -> None:
         assert client.read_reply().status == 400
         client.send(b"more")
         server.pass_time(2)
-        assert server.run(lambda: server.listener.connections_open) == 1
+        assert server.connections_open == 1
         server.pass_time(2)
-        server.settle()
-        assert server.run(lambda: server.listener.connections_open) == 0
+        server.until(lambda: server.listener.connections_open == 0)
 
 
 def test_waiting_for_memory_does_not_count_as_slowness() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import queue
 import socket
+import sys
+import termios
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -131,6 +134,12 @@ class Client:
     def is_closed_by_server(self) -> bool:
         return self.read_to_end() == b""
 
+    def undelivered_bytes(self) -> int:
+        """What the kernel of the other side has not yet confirmed."""
+        if self.socket.fileno() < 0:
+            return 0
+        return int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
     def reset(self) -> None:
         """Vanish without a goodbye."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -161,6 +170,7 @@ class Server:
     def __init__(self, handle: Callable[[Request], None], **options: Any) -> None:
         self.clock = Clock()
         self.requests: queue.Queue[Request] = queue.Queue()
+        self._clients: list[Client] = []
         self._handle = handle
         self._options = options
         self._loop = uvloop.new_event_loop()
@@ -169,36 +179,51 @@ class Server:
 
     def start(self) -> None:
         self._thread.start()
-        self.run(self._start)
+        self.wait(self._start)
 
     def stop(self) -> None:
         self.run(self.listener.close)
-        self.settle()
+        for _ in range(8):
+            self.run(lambda: None)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._loop.close()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Call on the loop (and await there, if it is a coroutine function)."""
-        future: Future[T] = Future()
+        """Call on the loop."""
 
-        async def awaited() -> None:
-            try:
-                result: Any = work()
-                future.set_result(await result if asyncio.iscoroutine(result) else result)
-            except BaseException as exc:  # noqa: BLE001  (carried to the test)
-                future.set_exception(exc)
+        async def awaited() -> T:
+            return work()
 
-        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(awaited()))
-        return future.result(PATIENCE_S)
+        return self.wait(awaited)
+
+    def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await on the loop."""
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(PATIENCE_S)
 
     def settle(self) -> None:
-        """Bytes sent before are in the kernel; between two turns of the loop it polls, so a few turns read them all."""
+        """Once the kernel has taken over all bytes sent before, a few turns of the loop read them: each turn polls."""
+        self._clients = [client for client in self._clients if client.socket.fileno() >= 0]
+        give_up_s = time.monotonic() + 0.5  # a server that does not read leaves bytes with the client
+        while any(client.undelivered_bytes() for client in self._clients) and time.monotonic() < give_up_s:
+            self.run(lambda: None)
         for _ in range(8):
             self.run(lambda: None)
 
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that is bound to happen."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        while not self.run(condition):
+            assert time.monotonic() < give_up_s, "it never happened"
+
     def connect(self) -> Client:
-        return Client(self.listener.port)
+        client = Client(self.listener.port)
+        self._clients.append(client)
+        return client
+
+    @property
+    def connections_open(self) -> int:
+        return self.run(lambda: self.listener.connections_open)
 
     def pass_time(self, seconds: float) -> None:
         """Let the clock jump and the wheel look at every connection."""

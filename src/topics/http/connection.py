@@ -10,7 +10,8 @@ import asyncio
 from collections import deque
 from typing import cast
 
-from topics.http.http2 import PREFACE, Http2Connection
+from topics.http.http2 import Http2Connection
+from topics.http.http2_gauge import PREFACE
 from topics.http.intake import FEED_BYTES_MAX, Intake
 from topics.http.message import Request
 from topics.http.outlet import Outlet
@@ -159,6 +160,8 @@ class Connection(asyncio.Protocol):
 
     def accept(self, request: Request) -> None:
         """A request is complete."""
+        if self._ended:
+            return  # it follows the last one in the same packet
         if not request.keep_alive:
             self._ended = True
         if request.plain and self._waiting is None and self._has_room():
@@ -303,6 +306,9 @@ class Connection(asyncio.Protocol):
         if self._waiting or self._unfed is not None:
             return True
         return self._intake is not None and not self._intake.idle and not self._ended
+
+    def stop_reading(self) -> None:
+        self._ended = True
 
     def flushed(self) -> None:
         self._since_s = self._service.wheel.now_s

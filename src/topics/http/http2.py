@@ -17,6 +17,7 @@ import h2.exceptions
 import h2.settings
 from hyperframe.frame import GoAwayFrame
 
+from topics.http.http2_gauge import FrameGauge
 from topics.http.http2_lane import Lane
 from topics.http.http2_outlet import Http2Outlet
 from topics.http.http2_request import read_request
@@ -25,15 +26,13 @@ from topics.http.preparation import prepare
 from topics.http.refusal import BodyTooLarge, Refusal, RequestTimeout
 from topics.http.service import Service
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
 
 class Http2Connection(asyncio.Protocol):
     """Reads streams into requests; requests of different streams have no order among them."""
 
     __slots__ = (
         "_bucket",
-        "_going_away",
+        "_gauge",
         "_h2",
         "_last_number",
         "_outlet",
@@ -53,7 +52,7 @@ class Http2Connection(asyncio.Protocol):
         self._since_s = service.wheel.now_s
         self._last_number = 0
         self._resets = 0
-        self._going_away = False
+        self._gauge = FrameGauge()
         self._waiting: deque[Lane] = deque()  # complete, not yet with their handler
 
     # the transport's side
@@ -79,13 +78,17 @@ class Http2Connection(asyncio.Protocol):
         self._outlet.mark_dirty()
 
     def data_received(self, data: bytes) -> None:
+        if self._outlet.closed:
+            return
         self._since_s = self._service.wheel.now_s
         try:
-            for event in self._h2.receive_data(data):
-                self._heed(event)
-        except h2.exceptions.ProtocolError:
+            self._gauge.measure(data)
+            events = self._h2.receive_data(data)
+        except h2.exceptions.ProtocolError as error:
+            self._h2.close_connection(error.error_code)
             self._say_goodbye()
             return
+        self._heed(events)
         self._outlet.mark_dirty()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
@@ -95,6 +98,7 @@ class Http2Connection(asyncio.Protocol):
         self._waiting.clear()
         for request in self._outlet.close():
             service.abandon(request)
+        vars(self._h2).clear()  # its table of methods holds it in turn, and nobody collects cycles here
         service.connection_left()
 
     def pause_writing(self) -> None:
@@ -108,20 +112,26 @@ class Http2Connection(asyncio.Protocol):
 
     # streams to requests
 
-    def _heed(self, event: h2.events.Event) -> None:
-        match event:
-            case h2.events.RequestReceived():
-                self._open_lane(event)
-            case h2.events.DataReceived():
-                self._read_body(event)
-            case h2.events.StreamEnded():
-                self._end_body(event.stream_id)
-            case h2.events.StreamReset():
-                self._client_reset(event.stream_id)
-            case h2.events.ConnectionTerminated():
-                self._going_away = True
-            case _:
-                pass  # windows and settings: h2 keeps them, the outlet looks at them when it flushes
+    def _heed(self, events: list[h2.events.Event]) -> None:
+        """h2 has read to the end of the batch already, so a stream reset in it is closed whatever came before."""
+        resets = [event.stream_id for event in events if isinstance(event, h2.events.StreamReset)]
+        for number in resets:
+            self._client_reset(number)
+        for event in events:
+            if self._outlet.closed:
+                return
+            match event:
+                case h2.events.RequestReceived():
+                    if event.stream_id not in resets:
+                        self._open_lane(event)
+                case h2.events.DataReceived():
+                    self._read_body(event)
+                case h2.events.StreamEnded():
+                    self._end_body(event.stream_id)
+                case h2.events.ConnectionTerminated():
+                    self._say_goodbye()  # h2 lets nothing be sent after the client's goodbye
+                case _:
+                    pass  # windows and settings: h2 keeps them, the outlet looks at them when it flushes
 
     def _open_lane(self, event: h2.events.RequestReceived) -> None:
         number = event.stream_id
@@ -255,7 +265,7 @@ class Http2Connection(asyncio.Protocol):
         if lane is not None:
             self._service.abandon(lane.request)
         self._resets += 1
-        if self._resets > self._service.limits.h2_resets_max:
+        if self._resets > self._service.limits.h2_resets_max and not self._outlet.closed:
             self._h2.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
             self._say_goodbye()
 
@@ -264,7 +274,7 @@ class Http2Connection(asyncio.Protocol):
     def flushed(self) -> None:
         if self._waiting:
             self._pump()
-        if (self._going_away or self._service.draining) and not self._outlet.lanes:
+        if self._service.draining and not self._outlet.lanes:
             self._transport.close()
 
     # the listener's side
@@ -273,6 +283,9 @@ class Http2Connection(asyncio.Protocol):
         """Close what takes too long: half-sent bodies, a client that takes no bytes, an idle connection."""
         limits = self._service.limits
         lanes = self._outlet.lanes
+        if self._outlet.closed:
+            self._transport.abort()
+            return
         if not lanes:
             if (now_s - self._since_s) * 1000 > limits.idle_ms_max:
                 self._h2.close_connection()
@@ -304,5 +317,6 @@ class Http2Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _say_goodbye(self) -> None:
+        self._outlet.closed = True
         self._transport.write(self._h2.data_to_send())
         self._transport.close()

@@ -67,9 +67,9 @@ class Http2Outlet:
     def close(self) -> list[Request]:
         """The connection is lost. Returns the requests that were not fully answered."""
         self.closed = True
-        lanes, self.lanes = self.lanes, {}
+        lanes = [lane for lane in map(self.drop, list(self.lanes)) if lane is not None]
         del self._conversation  # which holds this object in turn
-        return [lane.request for lane in lanes.values()]
+        return [lane.request for lane in lanes]
 
     # the handlers' side
 
@@ -137,7 +137,7 @@ class Http2Outlet:
 
     def reset(self, lane: Lane) -> None:
         """Drop one client's stream; the others of the connection live on."""
-        if self.drop(lane.number) is not None:
+        if not self.closed and self.drop(lane.number) is not None:
             self._h2.reset_stream(lane.number, h2.errors.ErrorCodes.CANCEL)
             self._service.abandon(lane.request)
             self.mark_dirty()
@@ -149,6 +149,7 @@ class Http2Outlet:
             self.queued_bytes -= lane.queued_bytes
             lane.outgoing.clear()
             lane.queued_bytes = 0
+            lane.stream = None
         return lane
 
     # the socket's side
@@ -214,7 +215,7 @@ class Http2Outlet:
 
     def _lane_of(self, request: Request) -> Lane | None:
         lane = self.lanes.get(request.stream_id)
-        return lane if lane is not None and lane.request is request else None
+        return lane if lane is not None and lane.request is request and not self.closed else None
 
     def _fields(self, status: int, headers: Sequence[Header], content_type: bytes) -> list[Header]:
         fields: list[Header] = [(b":status", b"%d" % status), (b"date", self._service.heads.date)]

@@ -24,6 +24,7 @@ class Conversation(Protocol):
 
     @property
     def mid_request(self) -> bool: ...
+    def stop_reading(self) -> None: ...
     def flushed(self) -> None: ...
     def last_reply_sent(self) -> None: ...
     def hand_transport_over(self, protocol: asyncio.Protocol) -> None: ...
@@ -174,6 +175,7 @@ class Outlet:
         if self._out:
             self._write_out()
         if self.finishing:
+            self.closed = True
             self._conversation.last_reply_sent()
         else:
             self._conversation.flushed()
@@ -196,6 +198,7 @@ class Outlet:
     ) -> list[Bytes]:
         if self._service.draining and self.pending[-1:] == [request] and not self._conversation.mid_request:
             request.keep_alive = False
+            self._conversation.stop_reading()
         head = [self._service.heads.opening(status)]
         if status not in BODILESS:
             head.append(b"Content-Type: %b\r\nContent-Length: %d\r\n" % (content_type, body_length(parts)))

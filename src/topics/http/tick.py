@@ -54,7 +54,7 @@ class Tick:
             self._guarded(callback)
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
-            connection.flush()
+            self._guarded(connection.flush)
         if self._large:
             self.arm()
 
@@ -63,4 +63,4 @@ class Tick:
         try:
             step()
         except Exception:
-            log.exception("a tick callback failed")
+            log.exception("a step at the end of a tick failed")
