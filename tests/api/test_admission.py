@@ -1,0 +1,115 @@
+"""The elastic throttle by itself: smoothing, order, recovery, and who is parked."""
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.api.admission import PARKED_MAX, Pressure
+from topics.model.errors import Throttled
+
+
+class FakeCall:
+    """As much of a call as the throttle looks at."""
+
+    def __init__(self) -> None:
+        self.parked_s = 0.0
+        self.throttled_s = 0.0
+        self.open = True
+        self.request = self
+        self.body = b"x" * 10
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.debt_bytes = 0
+        self.now_s = 0.0
+        self.resumed: list[Any] = []
+        self.pressure = Pressure(lambda: self.debt_bytes, lambda: self.now_s, self.resumed.append)
+
+    def sample(self, lag_ms: float, times: int = 1) -> None:
+        for _ in range(times):
+            self.now_s += 0.05
+            self.pressure.sample(lag_ms)
+
+    def sheds(self, priority: int, call: FakeCall | None = None) -> bool:
+        return self.pressure.sheds(cast("Any", call or FakeCall()), priority)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_single_hiccup_sheds_nobody(bench: Bench) -> None:
+    bench.sample(lag_ms=60_000)
+    assert not bench.sheds(-1000)
+
+
+def test_lasting_lag_sheds_low_priorities_first(bench: Bench) -> None:
+    order: list[int] = []
+    for _ in range(40):
+        bench.sample(lag_ms=1000)
+        order += [priority for priority in (-900, 0, 500, 900) if bench.sheds(priority) and priority not in order]
+    assert order == [-900, 0, 500, 900]
+    assert not bench.sheds(1000)
+
+
+def test_journal_debt_is_pressure_too(bench: Bench) -> None:
+    bench.debt_bytes = 64 << 20
+    bench.sample(lag_ms=0, times=20)
+    assert bench.sheds(0)
+
+
+def test_pressure_passes(bench: Bench) -> None:
+    bench.sample(lag_ms=1000, times=40)
+    bench.sample(lag_ms=0, times=40)
+    assert bench.pressure.floor is None
+    assert not bench.sheds(-1000)
+
+
+def test_more_pressure_means_a_longer_wait(bench: Bench) -> None:
+    calm = bench.pressure.retry_ms
+    bench.sample(lag_ms=1000, times=40)
+    assert bench.pressure.retry_ms > calm
+    assert bench.pressure.refusal().detail["retry_after_ms"] == bench.pressure.retry_ms
+
+
+def test_a_parked_call_is_run_again_at_each_sample_and_its_wait_counted(bench: Bench) -> None:
+    call = FakeCall()
+    bench.pressure.park(cast("Any", call))
+    bench.sample(lag_ms=0)
+    assert bench.resumed == [call]
+    assert call.throttled_s == pytest.approx(0.05)
+
+
+def test_a_parked_call_whose_client_left_is_forgotten(bench: Bench) -> None:
+    call = FakeCall()
+    call.open = False
+    bench.pressure.park(cast("Any", call))
+    bench.sample(lag_ms=0)
+    assert bench.resumed == []
+
+
+def test_nobody_is_parked_for_ever(bench: Bench) -> None:
+    bench.sample(lag_ms=1000, times=40)
+    call = FakeCall()
+    call.throttled_s = 31.0
+    assert not bench.sheds(-1000, call)
+
+
+def test_the_number_of_parked_calls_is_bounded(bench: Bench) -> None:
+    for _ in range(PARKED_MAX):
+        bench.pressure.park(cast("Any", FakeCall()))
+    with pytest.raises(Throttled):
+        bench.pressure.park(cast("Any", FakeCall()))
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=50))
+def test_the_level_stays_between_0_and_1(lags_ms: list[float]) -> None:
+    bench = Bench()
+    for lag_ms in lags_ms:
+        bench.sample(lag_ms)
+        assert 0.0 <= bench.pressure.level <= 1.0
+        assert bench.pressure.floor is None or -1000 <= bench.pressure.floor <= 1000

@@ -1,0 +1,55 @@
+"""Deadlines: many of them on one timer, none early, none lost."""
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topics.api.waiting import Deadlines
+
+
+def test_deadlines_expire_in_order_and_never_early() -> None:
+    async def main() -> list[tuple[int, float]]:
+        loop = asyncio.get_running_loop()
+        deadlines = Deadlines(loop)
+        expired: list[tuple[int, float]] = []
+        started_s = loop.time()
+        for wait_ms in (40, 5, 20, 20, 0):
+            deadlines.add(wait_ms, lambda wait_ms=wait_ms: expired.append((wait_ms, (loop.time() - started_s) * 1000)))
+        over = asyncio.Event()
+        deadlines.add(60, over.set)
+        await over.wait()
+        return expired
+
+    expired = asyncio.run(main())
+    assert [wait_ms for wait_ms, _ in expired] == [0, 5, 20, 20, 40]
+    assert all(after_ms >= wait_ms - 1 for wait_ms, after_ms in expired)
+
+
+def test_a_removed_deadline_does_not_expire() -> None:
+    async def main() -> list[str]:
+        deadlines = Deadlines(asyncio.get_running_loop())
+        expired: list[str] = []
+        gone = deadlines.add(5, lambda: expired.append("gone"))
+        deadlines.add(5, lambda: expired.append("kept"))
+        deadlines.remove(gone)
+        deadlines.remove(gone)
+        await asyncio.sleep(0.03)
+        return expired
+
+    assert asyncio.run(main()) == ["kept"]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 30_000), max_size=200))
+def test_expiring_all_ends_each_exactly_once(waits_ms: list[int]) -> None:
+    async def main() -> list[int]:
+        deadlines = Deadlines(asyncio.get_running_loop())
+        expired: list[int] = []
+        for number, wait_ms in enumerate(waits_ms):
+            deadlines.add(wait_ms, lambda number=number: expired.append(number))
+        deadlines.expire_all()
+        assert not len(deadlines)
+        return expired
+
+    assert sorted(asyncio.run(main())) == list(range(len(waits_ms)))
