@@ -142,12 +142,14 @@ class _Image:
                 self.pages[number] = self.pages[number][:kept].ljust(PAGE_BYTES, b"\0")
         self.size = length
 
-    def bytes(self) -> bytes:
-        content = bytearray(self.size)
-        for number, page in self.pages.items():
-            start = number * PAGE_BYTES
-            content[start : start + PAGE_BYTES] = page[: max(0, self.size - start)]
-        return bytes(content)
+    def save(self, path: str) -> None:
+        """Write the content as a file with holes, as most of a preallocated file is empty."""
+        with open(path, "wb") as file:
+            file.truncate(self.size)
+            for number, page in self.pages.items():
+                start = number * PAGE_BYTES
+                file.seek(start)
+                file.write(page[: max(0, self.size - start)])
 
 
 class FaultyDisk(Disk):
@@ -350,8 +352,7 @@ class FaultyDisk(Disk):
         for entry in directory.changes[:kept]:
             _apply_entry(entries, entry)
         for name, node in entries.items():
-            with open(os.path.join(target, name), "wb") as file:
-                file.write(_after_power_loss(node, mode, rng))
+            _after_power_loss(node, mode, rng).save(os.path.join(target, name))
 
 
 def _apply_entry(entries: dict[str, _Node], entry: _Entry) -> None:
@@ -385,7 +386,7 @@ def _pieces(offset: int, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += len(piece)
 
 
-def _after_power_loss(node: _Node, mode: Mode, rng: random.Random) -> bytes:
+def _after_power_loss(node: _Node, mode: Mode, rng: random.Random) -> _Image:
     image = _Image(dict(node.pages), node.size)
     match mode:
         case "keep":
@@ -397,7 +398,7 @@ def _after_power_loss(node: _Node, mode: Mode, rng: random.Random) -> bytes:
             _tear(image, node.ops, rng)
         case "reorder":
             _reorder(image, node.ops, rng)
-    return image.bytes()
+    return image
 
 
 def _tear(image: _Image, ops: list[_Op], rng: random.Random) -> None:

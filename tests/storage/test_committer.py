@@ -316,6 +316,22 @@ def test_files_can_be_rotated_while_the_thread_writes(rig: Rig) -> None:
     assert len(log_files(rig.path)) == 4
 
 
+def test_a_file_that_is_full_but_not_yet_written_stays_open_through_a_sync(tmp_path: Path) -> None:
+    # The thread syncs between the chunks it was handed, while later ones of the same, sealed file still wait.
+    rig = Rig(tmp_path / "wal", debt_bytes=1500)
+    gate = rig.stall()
+    wanted = [bytes([number]) * 1000 for number in range(12)]
+    for body in wanted:
+        rig.write(body)
+    gate.open()
+
+    rig.committer.stop()
+
+    assert rig.committer.failed is None
+    assert rig.wal.synced_to == rig.wal.buffered_to
+    assert bodies(rig.path)[1:] == wanted
+
+
 def test_the_queue_of_handed_over_writes_is_bounded(rig: Rig) -> None:
     gate = rig.stall()
     large = bytes(8 << 20)

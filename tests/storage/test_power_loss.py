@@ -65,18 +65,24 @@ class Machine:
         self.wal.trim(self.start)
         self.wal.unlink_one_trimmed()
 
+    def kill(self) -> None:
+        """The process dies and the machine runs on: what was written is there, all of it."""
+        self.start_again("keep", seed=0, same_boot=True, survives_to=self.wal.written_to)
+
     def lose_power(self, mode: Mode, seed: int) -> None:
-        durable_to = self.wal.synced_to
+        self.start_again(mode, seed, same_boot=False, survives_to=self.wal.synced_to)
+
+    def start_again(self, mode: Mode, seed: int, same_boot: bool, survives_to: int) -> None:
         expected = [frame for frame in self.written if frame[0] > self.start]
         self.boots += 1
         self.path, old = self.root / f"boot-{self.boots}", self.path
         disk = self.disk.power_loss(old, self.path, mode, seed)
         assert isinstance(disk, FaultyDisk)
         self.disk = disk
-        reading = replay(self.disk, self.path, self.start, same_boot=False)
+        reading = replay(self.disk, self.path, self.start, same_boot=same_boot)
         found = list(reading)
         assert found == expected[: len(found)], "not a prefix of what was written"
-        assert reading.tail.position >= durable_to, "something that was durable is gone"
+        assert reading.tail.position >= survives_to, "something that was durable is gone"
         again = list(replay(self.disk, self.path, self.start, same_boot=True))
         assert again == found, "a second start finds something else"
         self.wal = Wal(self.disk, str(self.path), reading.tail, file_bytes=FILE_BYTES, random_u64=salts(self.boots))
@@ -93,6 +99,7 @@ steps = st.lists(
         st.tuples(st.just("fail_flush"), st.integers(0, 400)),
         st.tuples(st.just("sync")),
         st.tuples(st.just("trim")),
+        st.tuples(st.just("kill")),
         st.tuples(st.just("lose_power"), st.sampled_from(MODES), st.integers(0, 2**32)),
     ),
     max_size=60,

@@ -260,7 +260,8 @@ def test_a_file_whose_header_was_never_written_counts_as_not_there(tmp_path: Pat
 
 def test_a_recycled_file_with_the_header_of_its_earlier_life_counts_as_not_there(tmp_path: Path) -> None:
     closed_log(tmp_path / "wal", [b"first"])
-    old_life = log_files(tmp_path / "wal")[0].read_bytes()
+    closed_log(tmp_path / "earlier", [b"of an earlier life"])
+    old_life = log_files(tmp_path / "earlier")[0].read_bytes()
     (tmp_path / "wal" / "00000000000000000002.log").write_bytes(old_life)
 
     assert bodies(tmp_path / "wal") == [b"first"]
