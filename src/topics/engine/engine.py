@@ -101,7 +101,7 @@ class Engine:
     def _announce(self, name: str, staged: Staged) -> Staged:
         """Until this is done, whoever asks for the topic has to wait."""
         self._creating[name] = staged
-        staged.then(lambda _: self._creating.pop(name, None))
+        staged.then(lambda done: self._creating.pop(name) if self._creating.get(name) is done else None)
         return staged
 
     def _refuse_another_topic(self) -> None:
@@ -225,6 +225,7 @@ class Engine:
         if config.discard == "reject":
             _refuse_above(config, batch.count, size, name)
         created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
+        self._announce(name, created)
         windowed = wish.idempotency_key is not None and config.idempotency_window_ms
         key = digest(wish.idempotency_key) if windowed and wish.idempotency_key is not None else b""
         staged = self.pipeline.stage_append(Appended(created.topic_id, 1, key, batch), config.durability)

@@ -13,6 +13,7 @@ from topics.engine.engine import Engine
 from topics.engine.image import decode_topic
 from topics.engine.repair import drop_damaged
 from topics.engine.state import State
+from topics.engine.topic import SEQ_CHUNK
 from topics.engine.waiters import Waiters
 from topics.model import ops
 from topics.model.clock import Clock, SystemClock
@@ -165,7 +166,9 @@ class Store:
         """
         for topic in list(self.state.by_id.values()):
             if topic.config.durability not in whole:
-                op = ops.Skipped(topic.id, topic.ceiling, topic.ceiling + topic.chunk)
+                # An `fsync` topic reserves nothing: here it is as far ahead as any other would be.
+                seen = max(topic.ceiling, topic.head_seq + SEQ_CHUNK if topic.config.durable else 0)
+                op = ops.Skipped(topic.id, seen, seen + topic.chunk)
                 self.pipeline.stage(op, op.encode(), gated=False)
         self.pipeline.flush()
         self._wait_synced()
