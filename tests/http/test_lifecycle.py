@@ -66,7 +66,7 @@ def test_a_failing_flush_does_not_keep_other_replies_from_leaving(caplog: pytest
         server.run(lambda: server.listener.on_tick_end(fail))
         assert client.request(get()).status == 200
         assert client.request(get()).status == 200
-    assert "a step at the end of a tick failed" in caplog.text
+    assert "a callback at the end of a tick failed" in caplog.text
 
 
 def test_large_bodies_are_handled_one_each_tick() -> None:

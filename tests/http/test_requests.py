@@ -60,6 +60,7 @@ def test_the_query_is_form_decoded_and_the_first_value_wins(server: Server) -> N
         client.request(get(b"/x?token=a%2Bb+c&token=d&empty=&flag"))
     request = server.next_request()
     assert request.query == b"token=a%2Bb+c&token=d&empty=&flag"
+    assert request.raw_path == b"/x", "logs name the path, and a query may hold a key"
     assert request.query_value("token") == "a+b c"
     assert request.query_value("empty") == ""
     assert request.query_value("flag") == ""
@@ -284,7 +285,7 @@ def test_more_connections_than_allowed_are_sent_away() -> None:
         assert one.request(get()).status == two.request(get()).status == 200
         with server.connect() as three:
             reply = three.read_reply()
-            assert (reply.status, reply.error_code) == (429, "throttled")
+            assert (reply.status, reply.error_code, reply.headers["retry-after"]) == (429, "throttled", "1")
             assert three.is_closed_by_server()
         two.close()
         server.until(lambda: server.listener.connections_open == 1)

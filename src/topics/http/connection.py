@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
         elif request.answered:
             self._outlet.release()
         else:
-            request.reply_error(refusal.status, refusal.code, refusal.message, refusal.detail)
+            request.reply_refusal(refusal)
 
     # the outlet's side
 

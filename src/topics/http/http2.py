@@ -256,7 +256,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _refuse(self, lane: Lane, refusal: Refusal) -> None:
         if not lane.request.answered and not lane.request.gone:
-            lane.request.reply_error(refusal.status, refusal.code, refusal.message, refusal.detail)
+            lane.request.reply_refusal(refusal)
         self._drop_body(lane)
 
     def _client_reset(self, number: int) -> None:

@@ -37,9 +37,8 @@ def read_request(request: Request, fields: Iterable[tuple[bytes, bytes]], limits
     elif len(hosts) != 1:
         raise BadRequest("exactly one host is needed")
     request.headers = headers
-    request.raw_path = target
     if request.method == "CONNECT":
         raise BadRequest("this is not a proxy")
     check_visible(target)
-    request.path_segments, request.query = split_target(target, request.method)
+    request.raw_path, request.path_segments, request.query = split_target(target, request.method)
     read_content_encoding(request)

@@ -21,11 +21,10 @@ from topics.http.refusal import (
     UnsupportedEncoding,
     UriTooLong,
 )
-from topics.http.target import origin_form, split_target
+from topics.http.target import SLASH, origin_form, split_target
 from topics.http.wheel import Wheel
 
 FEED_BYTES_MAX = 16 * 1024  # fed to the parser at once, because the parser cannot be stopped in between
-SLASH = 0x2F
 PARTS_MAX = 1024  # pieces of a body before they are joined, so that tiny chunks do not cost an object each
 
 _methods: Final = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")}
@@ -213,8 +212,7 @@ class Intake:
         # without a Connection header only HTTP/1.1 is kept alive, so its version need not be asked for, which is slow
         if not versioned or hosts != 1 or method == "HEAD" or url[0] != SLASH:
             url = self._read_unusual_head(request, keep_alive, hosts)
-        request.raw_path = url
-        request.path_segments, request.query = split_target(url, method)
+        request.raw_path, request.path_segments, request.query = split_target(url, method)
         if rare:
             self._read_rare_headers(request)
         if length > limits.large_body_bytes:

@@ -143,6 +143,9 @@ class Request:
         self.exchange.send_error(self, status, code, message, detail, headers)
         self.answered = True
 
+    def reply_refusal(self, refusal: Refusal) -> None:
+        self.reply_error(refusal.status, refusal.code, refusal.message, refusal.detail, refusal.headers)
+
     def stream(
         self, status: int = 200, *, headers: Sequence[Header] = (), content_type: bytes = EVENT_STREAM
     ) -> Stream:

@@ -13,6 +13,7 @@ class Refusal(Exception):
 
     status: ClassVar[int] = 400
     code: ClassVar[str] = "invalid_request"
+    headers: ClassVar[tuple[tuple[bytes, bytes], ...]] = ()
 
     def __init__(self, message: str, detail: Detail | None = None) -> None:
         super().__init__(message)
@@ -61,6 +62,7 @@ class UnsupportedEncoding(Refusal):
 class Overcrowded(Refusal):
     status = 429
     code = "throttled"
+    headers = ((b"Retry-After", b"1"),)
 
     def __init__(self, connections_max: int) -> None:
         super().__init__("too many connections", {"limit": "max_connections", "max": connections_max})

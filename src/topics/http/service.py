@@ -133,7 +133,7 @@ class Service:
 
     def _answer_failure(self, request: Request, exc: Exception) -> None:
         if isinstance(exc, Refusal) and not request.answered:
-            request.reply_error(exc.status, exc.code, exc.message, exc.detail)
+            request.reply_refusal(exc)
             return
         trace_id = self.on_bug(request, exc)
         if not request.answered:

@@ -8,22 +8,23 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from topics.http.refusal import BadRequest
 
 QUERY_FIELDS_MAX = 64
+SLASH = 0x2F
 
 _bad_escape = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _visible_ascii = re.compile(rb"[\x21-\x7e]+")
 _absolute = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 
 
-def split_target(target: bytes, method: str) -> tuple[list[str], bytes]:
-    """The decoded segments of the path and the raw query. Nothing is normalised: `..` and `//` stay what they are."""
+def split_target(target: bytes, method: str) -> tuple[bytes, list[str], bytes]:
+    """The raw path, its decoded segments, the raw query. Nothing is normalised: `..` and `//` stay what they are."""
     path, _, query = target.partition(b"?")
+    if b"%" not in path and b"#" not in target and path and path[0] == SLASH:
+        return path, path[1:].decode("ascii").split("/"), query
+    if target == b"*" and method == "OPTIONS":
+        return target, ["*"], b""
     if path[:1] != b"/" or b"#" in target:
-        if target == b"*" and method == "OPTIONS":
-            return ["*"], b""
         raise BadRequest("the request target is not a path")
-    if b"%" in path:
-        return [_decode_segment(segment) for segment in path[1:].split(b"/")], query
-    return path.decode("ascii")[1:].split("/"), query
+    return path, [_decode_segment(segment) for segment in path[1:].split(b"/")], query
 
 
 def origin_form(target: bytes, host: bytes) -> bytes:

@@ -54,7 +54,10 @@ class Tick:
             self._guarded(callback)
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
-            self._guarded(connection.flush)
+            try:
+                connection.flush()
+            except Exception:
+                log.exception("a connection could not be flushed")
         if self._large:
             self.arm()
 
@@ -63,4 +66,4 @@ class Tick:
         try:
             step()
         except Exception:
-            log.exception("a step at the end of a tick failed")
+            log.exception("a callback at the end of a tick failed")
