@@ -216,6 +216,17 @@ def test_trimmed_files_are_unlinked_by_the_thread(rig: Rig) -> None:
     assert gone.wait(WAIT_S_MAX)
 
 
+def test_the_file_for_the_next_rotation_is_made_by_the_thread(rig: Rig) -> None:
+    rig.wait_synced(rig.commit(bytes(1000)))
+    rig.committer.stop()
+    made = rig.disk.calls["allocate"]
+
+    rig.write(*[bytes(1000)] * 4)
+
+    assert rig.wal.stats.rotations_total == 1
+    assert rig.disk.calls["allocate"] == made
+
+
 # --- a failed sync ---
 
 

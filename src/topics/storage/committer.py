@@ -133,7 +133,7 @@ class Committer:
                     self._sync()
                 elif self._stopping and self._queue_is_settled():
                     return
-                elif not self._wal.unlink_one_trimmed():
+                elif not (self._wal.prepare_spare() or self._wal.unlink_one_trimmed()):
                     deadline_s = self._wait(now_s, deadline_s)
         except Exception as error:  # noqa: BLE001  whatever ends this thread, nothing is synced after it
             self._fail(error)

@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from itertools import count
 from typing import NamedTuple
 
 from topics.model.errors import StorageError, StorageFull
@@ -91,7 +92,7 @@ class LogTail(NamedTuple):
 
 
 class LogFiles:
-    """The set of files of one log. The owner thread calls everything but `unlink_doomed`."""
+    """The set of files of one log. The owner thread calls everything but `prepare` and `unlink_doomed`."""
 
     def __init__(
         self, disk: Disk, path: str, tail: LogTail, shard: int, file_bytes: int, random_u64: Callable[[], int]
@@ -100,7 +101,8 @@ class LogFiles:
         self._shard = shard
         self._random_u64 = random_u64
         self._next_number = tail.next_number
-        self._spare_number = 0
+        self._spare_numbers = count(1)
+        # Both threads add to it, the owner alone takes from it.
         self._spares: list[str] = []
         # Unlinking a large file takes many milliseconds, so the commit thread does it.
         self._doomed: list[str] = []
@@ -177,6 +179,14 @@ class LogFiles:
             if not recycled:
                 self._doomed.append(file.path)
 
+    def prepare(self) -> None:
+        """Make the spare that the next rotation takes, so that the owner need not wait for the file system."""
+        try:
+            self._restock(2)
+        except OSError as error:
+            # The rotation tries again, and it is the one to refuse frames.
+            logger.warning("cannot make a spare log file in %s: %s", self.path, error)
+
     def unlink_doomed(self) -> bool:
         """Give back the space of one trimmed file; False if there is none. May block for long."""
         if not self._doomed:
@@ -193,16 +203,19 @@ class LogFiles:
 
     def _find_spares(self) -> None:
         """Take over the spares of earlier runs, as far as they are wanted and of the right size."""
+        highest = 0
         for name in self._disk.listdir(self.path):
-            if not name.startswith(SPARE_PREFIX):
+            digits = name.removeprefix(SPARE_PREFIX)
+            if digits == name or not digits.isdecimal():
                 continue
             path = os.path.join(self.path, name)
-            digits = name.removeprefix(SPARE_PREFIX)
-            self._spare_number = max(self._spare_number, int(digits) + 1 if digits.isdecimal() else 0)
+            highest = max(highest, int(digits))
             if len(self._spares) < SPARES_MAX and self._is_fit(path):
                 self._spares.append(path)
             else:
                 self._doomed.append(path)
+
+        self._spare_numbers = count(highest + 1)
 
     def _is_fit(self, path: str) -> bool:
         """Whether a spare has the right size, and no header that could pass for one of a file yet to come.
@@ -245,8 +258,7 @@ class LogFiles:
         return True
 
     def _new_spare_path(self) -> str:
-        self._spare_number += 1
-        return os.path.join(self.path, f"{SPARE_PREFIX}{self._spare_number:020d}")
+        return os.path.join(self.path, f"{SPARE_PREFIX}{next(self._spare_numbers):020d}")
 
     def _create(self, path: str, length: int) -> int:
         fd = self._disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

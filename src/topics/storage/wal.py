@@ -69,6 +69,7 @@ class Wal:
         self.broken = False
         self.handover = Handover()
         self.unsynced_files: list[LogFile] = []
+        self._spare_wanted = False
         self.sync_started_s = 0.0  # 0.0 while none is out
         self.ring: Callable[[], None] = _nobody_to_wake
 
@@ -182,6 +183,7 @@ class Wal:
     def _enter_file(self, file: LogFile) -> None:
         self._file = file
         self._salt = file.salt
+        self._spare_wanted = True
         # In the reserve every frame is asked whether it is urgent: it takes the long way through `_make_room`.
         self._in_reserve = self._files.spares == 0
         self._capacity_position = file.base_position if self._in_reserve else file.capacity_position
@@ -199,6 +201,14 @@ class Wal:
     def unlink_one_trimmed(self) -> bool:
         """Give back the space of a trimmed file, if there is one; the commit thread does it, as it can take long."""
         return self._files.unlink_doomed()
+
+    def prepare_spare(self) -> bool:
+        """Have a file ready for the next rotation; the commit thread does it, once per rotation."""
+        if not self._spare_wanted:
+            return False
+        self._spare_wanted = False
+        self._files.prepare()
+        return True
 
     def close(self) -> None:
         """After the committer has stopped: cut the last file to its frames and let go of every file."""
