@@ -195,6 +195,20 @@ def test_a_body_in_chunks_may_be_refused_by_its_head_when_it_grows_large() -> No
         assert client.is_closed_by_server()
 
 
+def test_every_head_is_judged_once() -> None:
+    judged: list[bytes] = []
+
+    def note(request: Request) -> None:
+        judged.append(request.raw_path)
+
+    with serving(echo, LIMITS, on_head=note) as server, server.connect() as client:
+        client.request(chunked(b"x" * 3000, b"x" * 3000, lines=(b"Expect: 100-continue",)))
+        client.request(post(b"x" * 5000, path=b"/large"))
+        client.request(post(b"x" * 5000, b"Expect: 100-continue", path=b"/both"))
+        client.request(post(b"small", path=b"/small"))
+    assert judged == [b"/x", b"/large", b"/both"]
+
+
 def test_a_head_that_passes_is_treated_as_usual() -> None:
     key = b"Authorization: k"
     with serving(echo, LIMITS, on_head=refuse_strangers) as server:

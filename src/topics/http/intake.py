@@ -213,6 +213,7 @@ class Intake:
         if not versioned or hosts != 1 or method == "HEAD" or url[0] != SLASH:
             url = self._read_unusual_head(request, keep_alive, hosts)
         request.raw_path, request.path_segments, request.query = split_target(url, method)
+        self._judged = False
         if rare:
             self._read_rare_headers(request)
         if length > limits.large_body_bytes:
@@ -277,7 +278,6 @@ class Intake:
         return origin_form(self._url, request.header(b"host") or b"")
 
     def _read_rare_headers(self, request: Request) -> None:
-        self._judged = False
         if self._parser.should_upgrade():
             self._upgrading = True
             if (request.header(b"upgrade") or b"").lower() == b"websocket" and request.method == "GET":
@@ -305,13 +305,13 @@ class Intake:
 
     def _admit_large(self, request: Request, body_bytes: int) -> None:
         """The server has a say before memory is set aside or the body is refused."""
-        if not self._inlet.judge(request):
+        if not self._judged and not self._inlet.judge(request):
             raise BodyUnread
+        self._judged = True
         body_bytes_max = self._limits.body_bytes_max
         if body_bytes > body_bytes_max:
             raise BodyTooLarge(body_bytes_max)
         # what a packed body or one in chunks will come to is not known: the most it may be is set aside
-        self._judged = True
         self._inlet.want_share(request, body_bytes_max if request.packed or self._content_length < 0 else body_bytes)
 
     def _body_grows_to(self, body_bytes: int) -> None:
