@@ -85,7 +85,7 @@ class Server:
         self._lifecycle = Lifecycle(lambda: self._store.progress)
         self._turns = Turns(self, self._wake)
         self._deadlines = Deadlines(loop)
-        self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.run)
+        self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.resume)
         self._usage = Usage()
         table = RouteTable(self._routes_without_store())
         self._api = Api(door, self._lifecycle, self._turns, table, probe_auth=settings.probe_auth)

@@ -56,8 +56,7 @@ class Pressure:
         self._parked_bytes = 0
         for call in parked:
             call.throttled_s += self._clock_s() - call.parked_s
-            if call.open:
-                self._resume(call)
+            self._resume(call)
 
     @property
     def retry_ms(self) -> int:
@@ -76,6 +75,7 @@ class Pressure:
         size = len(call.request.body)
         if len(self._parked) >= PARKED_MAX or self._parked_bytes + size > PARKED_BYTES_MAX:
             raise self.refusal()
+        call.may_be_abandoned()
         call.parked_s = self._clock_s()
         self._parked.append(call)
         self._parked_bytes += size

@@ -6,7 +6,7 @@ not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and n
 
 from __future__ import annotations
 
-from topics.api.auth import Door, Key, Keyring, OpenDoor
+from topics.api.auth import Door, Headers, Key, Keyring, OpenDoor
 from topics.api.call import Call
 from topics.api.errors import MethodNotAllowed, NotFound, UnsupportedMediaType, answer
 from topics.api.lifecycle import Lifecycle
@@ -33,12 +33,15 @@ class Api:
             self._stranger = OpenDoor((), guarded=False).anyone
 
     def handle(self, request: Request) -> None:
+        headers = first_values(request)
         try:
-            bound, key, name = self._judge(request)
-            call = Call(request, bound, key, name)
+            bound, key, name = self._judge(request, headers)
+            call = Call(request, headers, bound, key, name)
             if bound.decoder is not None:
-                _check_is_json(request)
-                call.wish = decode_body(bound.decoder, request.body or b"{}")
+                body = request.body
+                if body and headers.get(b"content-type") != b"application/json":
+                    _check_is_json(headers)
+                call.wish = decode_body(bound.decoder, body or b"{}")
             if key.inflight >= key.inflight_max:
                 raise Throttled(
                     "the key has too many requests in flight", limit="max_inflight_per_key", max=key.inflight_max
@@ -52,19 +55,21 @@ class Api:
     def handle_head(self, request: Request) -> None:
         """Refuse by what the head tells, before a large body is read."""
         try:
-            self._judge(request)
+            self._judge(request, first_values(request))
         except TopicsError as error:
             answer(request, error)
 
-    def _judge(self, request: Request) -> tuple[Bound, Key, str]:
+    def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Key, str]:
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
-        if not self._lifecycle.serving and (bound is None or not bound.route.always):
+        if not self._lifecycle.serving and (bound is None or not bound.always):
             raise self._lifecycle.refusal()
-        if bound is not None and bound.route.public and self._stranger is not None:
+        if bound is not None and bound.public and self._stranger is not None:
             key = self._stranger
         else:
-            key = self._door.authenticate(request)
+            if bound is not None and bound.key_in_query and b"authorization" not in headers:
+                headers = _with_key_of_query(request, headers)
+            key = self._door.authenticate(headers)
         if found is None:
             raise NotFound("there is nothing at this path")
         by_method, name = found
@@ -77,11 +82,19 @@ class Api:
         return bound, key, name
 
 
-def _check_is_json(request: Request) -> None:
-    """An absent body needs no type; any other is JSON in UTF-8 or refused."""
-    content_type = request.header(b"content-type")
-    if content_type == b"application/json" or not request.body:
-        return
+def first_values(request: Request) -> dict[bytes, bytes]:
+    """Headers by name; of a repeated one the first counts."""
+    return dict(request.headers[::-1])
+
+
+def _with_key_of_query(request: Request, headers: Headers) -> Headers:
+    token = request.query_value("token")
+    return headers if token is None else {**headers, b"authorization": b"Bearer " + token.encode()}
+
+
+def _check_is_json(headers: Headers) -> None:
+    """The body is JSON in UTF-8, or refused."""
+    content_type = headers.get(b"content-type")
     if content_type is None:
         raise UnsupportedMediaType("a body needs Content-Type: application/json")
     media_type, *parameters = content_type.lower().split(b";")

@@ -11,11 +11,12 @@ from enum import IntFlag
 from typing import Final
 
 from topics.api.errors import Forbidden, Unauthorized
-from topics.http.message import Request
 from topics.model.setting import WrongSetting
 from topics.model.settings import Settings, find
 
 ANY_NAME = ("",)
+
+Headers = Mapping[bytes, bytes]
 
 
 class Scope(IntFlag):
@@ -43,7 +44,7 @@ SCOPES: Final[Mapping[str, Scope]] = {
 class Key:
     """One configured key: what it may do, and how much of the server it uses now. The secret itself is not kept."""
 
-    __slots__ = ("digest", "inflight", "inflight_max", "number", "prefixes", "scopes")
+    __slots__ = ("digest", "inflight", "inflight_max", "number", "prefixes", "scopes", "streams")
 
     def __init__(
         self, number: int, digest: bytes, scopes: Scope, prefixes: tuple[str, ...], inflight_max: int = 0
@@ -53,6 +54,7 @@ class Key:
         self.scopes = int(scopes)
         self.prefixes = prefixes
         self.inflight = 0
+        self.streams = 0
         self.inflight_max = inflight_max or sys.maxsize
 
     @property
@@ -75,14 +77,13 @@ class Keyring:
     def __init__(self, keys: Sequence[Key]) -> None:
         self.keys = tuple(keys)
 
-    def authenticate(self, request: Request) -> Key:
-        header = request.header(b"authorization")
+    def authenticate(self, headers: Headers) -> Key:
+        header = headers.get(b"authorization")
         if header is None:
             raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
-        scheme, _, token = header.partition(b" ")
-        if scheme.lower() != b"bearer":
+        if header[:7].lower() != b"bearer ":
             raise Unauthorized("the Authorization header is not of the form: Bearer <key>")
-        return self.find(token.strip(b" "))
+        return self.find(header[7:].strip(b" \t"))
 
     def find(self, token: bytes) -> Key:
         """Every key is compared, whichever matches, so that time tells nothing about the keys there are."""
@@ -106,15 +107,15 @@ class OpenDoor:
         # The value that nearly all requests carry, so that it is judged once.
         self._good_host: bytes | None = None
 
-    def authenticate(self, request: Request) -> Key:
+    def authenticate(self, headers: Headers) -> Key:
         if self._guarded:
-            host = request.header(b"host")
+            host = headers.get(b"host")
             if host is not None and host != self._good_host:
-                if not self._is_ours(_host_of(host.decode("latin-1"))):
+                if not self._is_ours(_host_of(host.strip().decode("latin-1"))):
                     raise Forbidden("this Host is not served without keys; see the setting allowed_hosts", field="host")
                 self._good_host = host
-            origin = request.header(b"origin")
-            if origin is not None and not self._is_ours(_host_of(origin.decode("latin-1").partition("://")[2])):
+            origin = headers.get(b"origin")
+            if origin is not None and not self._is_ours(_host_of(origin.strip().decode("latin-1").partition("://")[2])):
                 raise Forbidden("pages of this Origin may not use a server without keys", field="origin")
         return self.anyone
 

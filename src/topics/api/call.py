@@ -13,7 +13,7 @@ from topics.http.service import log_bug
 from topics.model.errors import InvalidRequest, TopicsError
 
 if TYPE_CHECKING:
-    from topics.api.auth import Key
+    from topics.api.auth import Headers, Key
     from topics.api.routes import Bound
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
@@ -25,6 +25,7 @@ class Call:
     __slots__ = (
         "_holds_slot",
         "bound",
+        "headers",
         "key",
         "name",
         "on_end",
@@ -35,8 +36,9 @@ class Call:
         "wish",
     )
 
-    def __init__(self, request: Request, bound: Bound, key: Key, name: str) -> None:
+    def __init__(self, request: Request, headers: Headers, bound: Bound, key: Key, name: str) -> None:
         self.request = request
+        self.headers = headers
         self.bound = bound
         self.key = key
         self.name = name
@@ -55,6 +57,9 @@ class Call:
     def take_slot(self) -> None:
         self._holds_slot = True
         self.key.inflight += 1
+
+    def may_be_abandoned(self) -> None:
+        """From here on the call ends when its client goes. A write is not: what was decided is also finished."""
         self.request.on_disconnect = self.end
 
     def end(self) -> None:
@@ -65,6 +70,8 @@ class Call:
         if self.on_end is not None:
             undo, self.on_end = self.on_end, None
             undo()
+        # Whatever holds this call is let go of, so that no cycle is left for a collector that seldom runs.
+        self.started = self.request.on_disconnect = None
 
     # --- the answer ---
 

@@ -63,14 +63,15 @@ class Metrics:
                 handler=self.show,
                 summary="Metrics: Prometheus text, or JSON if the client asks for it.",
                 scopes=Scope.READ,
-                replies={200: dict[str, Any]},
+                replies={200: str},
+                media_type="text/plain",
                 always=True,
             )
         ]
 
     def show(self, call: Call) -> None:
         families = Families(self._store, self._lifecycle, self._usage, call.key)
-        if b"application/json" in (call.request.header(b"accept") or b"").lower():
+        if b"application/json" in call.headers.get(b"accept", b"").lower():
             body: dict[str, Any] = {name: value for family in families.collect() for name, value in _as_json(family)}
             body["performance"] = performance(call)
             call.reply(200, encode(body))

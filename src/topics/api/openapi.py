@@ -104,9 +104,7 @@ def _parameter(field: QueryField, place: str) -> dict[str, Any]:
 def _responses(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, reply in route.replies.items():
-        content: dict[str, Any] = {"application/json": {"schema": schema_of[repr(reply)]}}
-        if route.path == "/v0/metrics":
-            content["text/plain"] = {"schema": {"type": "string"}}
+        content: dict[str, Any] = {route.media_type: {"schema": schema_of[repr(reply)]}}
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
     for status, codes in _errors_by_status(route).items():
         response: dict[str, Any] = {

@@ -77,7 +77,7 @@ class Records:
         if call.request.query:
             call.started = call.flag("return_seqs", True)
         if wish.idempotency_key is None:
-            key = call.request.header(b"idempotency-key")
+            key = call.headers.get(b"idempotency-key")
             if key is not None:
                 wish.idempotency_key = _text_of_key(key)
         if wish.config is not None:
@@ -174,6 +174,7 @@ class LongPoll:
         self._deadline = deadlines.add(min(call.wish.wait_ms, WAIT_MS_MAX), self._expire)
         call.started = self
         call.on_end = self._leave
+        call.may_be_abandoned()
 
     def wait_behind(self, diff: Diff) -> None:
         """Nothing here for this reader so far: the next look starts where this one ended."""

@@ -47,7 +47,7 @@ def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
         seqs = b'"seqs":%b,' % encode(list(range(first_seq, last_seq + 1)))
     return (
         b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
-        b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f%b}}'
+        b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%b%b}}'
     ) % (
         call.name.encode(),
         first_seq,
@@ -59,8 +59,8 @@ def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
         _BOOL[staged.deduped],
         (perf_counter() - call.request.received_s) * 1000,
         staged.wal_append_ms,
-        staged.fsync_ms,
-        throttle_wait(call),
+        b"%.3f" % staged.fsync_ms if staged.fsync_ms else b"0.0",
+        b',"throttle_wait_ms":%.3f' % (call.throttled_s * 1000) if call.throttled_s else b"",
     )
 
 

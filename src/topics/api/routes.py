@@ -49,6 +49,9 @@ class Route:
     always: bool = False
     # answered without a key even if there are keys
     public: bool = False
+    # takes the key as `?token=` as well: browsers cannot send headers with an EventSource
+    key_in_query: bool = False
+    media_type: str = "application/json"
 
     @property
     def parameter(self) -> str:
@@ -70,11 +73,14 @@ class Node:
 class Bound:
     """A route ready to be used: what the hot path reads, as plain attributes."""
 
-    __slots__ = ("decoder", "handler", "parameter", "route", "scopes")
+    __slots__ = ("always", "decoder", "handler", "key_in_query", "parameter", "public", "route", "scopes")
 
     def __init__(self, route: Route) -> None:
         self.route = route
         self.handler = route.handler
+        self.always = route.always
+        self.public = route.public
+        self.key_in_query = route.key_in_query
         self.scopes = int(route.scopes)
         self.parameter = route.parameter
         self.decoder = None if route.body is None else msgspec.json.Decoder(route.body)

@@ -65,15 +65,21 @@ class Turns:
             return False
         ready, self._ready = self._ready, deque()
         for call in ready:
-            if call.open:
-                self.run(call)
+            self.resume(call)
         return True
+
+    def resume(self, call: Call) -> None:
+        """Run a call that has waited, unless nobody waits for its answer any more."""
+        if call.open:
+            self.run(call)
+        else:
+            call.end()
 
     def _fetch(self, miss: ColdMiss, call: Call) -> None:
         def arrived(error: TopicsError | None) -> None:
             if error is None:
                 self.again(call)
-            elif call.open:
+            else:
                 call.fail(error)
 
         try:
