@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from topics.engine.diff import Diff as EngineDiff
 from topics.engine.retention import Tombstone
 from topics.model.errors import InvalidRequest
-from topics.model.wishes import NO_META, RecordWish
+from topics.model.wishes import RecordWish
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -23,7 +23,7 @@ class _Rendered(msgspec.Struct, rename={"seq": "$seq", "ts": "$ts", "node": "$no
     data: Raw
     node: str | None = None
     tag: str | None = None
-    meta: Raw = NO_META
+    meta: Raw | UnsetType = UNSET
 
 
 _records_decoder = msgspec.json.Decoder(list[_Rendered])
@@ -53,7 +53,7 @@ class Record:
         self.node = rendered.node
         self.tag = rendered.tag
         self.json = bytes(rendered.data)
-        self.meta_json = bytes(rendered.meta) if len(rendered.meta) else None
+        self.meta_json = None if rendered.meta is UNSET else bytes(rendered.meta)
 
     @property
     def data(self) -> Any:
@@ -117,7 +117,7 @@ def readable(diff: EngineDiff) -> Diff:
 def record_wish(record: Any) -> RecordWish:
     if not isinstance(record, Outgoing):
         return RecordWish(data=_raw(record, "data"))
-    meta = NO_META if record.meta is None else _raw(record.meta, "meta")
+    meta = UNSET if record.meta is None else _raw(record.meta, "meta")
     return RecordWish(data=_raw(record.data, "data"), tag=record.tag, node=record.node, meta=meta)
 
 

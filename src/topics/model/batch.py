@@ -16,10 +16,10 @@ from itertools import accumulate
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.model.wishes import NO_META, AppendWish, RecordWish
+from topics.model.wishes import AppendWish, RecordWish
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
@@ -85,7 +85,7 @@ def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
     data_bytes_max = limits.max_record_bytes
     for index, record in enumerate(records):
         size = len(record.data)
-        if record.tag is not None or record.node is not None or record.meta is not NO_META:
+        if record.tag is not None or record.node is not None or record.meta is not UNSET:
             bare = False
             size += _check_columns(record, index, limits)
         if size > data_bytes_max:
@@ -103,10 +103,10 @@ def _check_columns(record: RecordWish, index: int, limits: BatchLimits) -> int:
         _check_text(record.tag, f"records[{index}].tag", limits.max_tag_bytes)
     if record.node is not None:
         _check_text(record.node, f"records[{index}].node", limits.max_node_bytes)
-    if record.meta is NO_META:
+    if record.meta is UNSET:
         return 0
     if bytes(record.meta) == b"null":
-        record.meta = NO_META
+        record.meta = UNSET
         return 0
     field = f"records[{index}].meta"
     size = len(record.meta)
@@ -174,7 +174,7 @@ def _render_columns(records: Sequence[RecordWish], batch_node: str | None, first
         tags.append(b"" if record.tag is None else b"\1" + record.tag.encode())
         head = b'{"$seq":%d' % seq
         size = len(head) + len(middle) + len(record.data) + 2
-        if record.meta is NO_META:
+        if record.meta is UNSET:
             parts += (head, middle, record.data, b"},")
             metas.append(0)
         else:

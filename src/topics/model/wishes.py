@@ -18,7 +18,7 @@ _AT = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
 
 
-NO_META = Raw(b"")
+RawObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
 
 
 class RecordWish(msgspec.Struct, gc=False):
@@ -27,7 +27,7 @@ class RecordWish(msgspec.Struct, gc=False):
     data: Raw
     tag: str | None = None
     node: str | None = None
-    meta: Raw = NO_META
+    meta: RawObject | UnsetType = UNSET
 
 
 class AppendWish(msgspec.Struct):
