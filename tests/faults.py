@@ -326,7 +326,14 @@ class FaultyDisk(Disk):
 
     # --- power failure ---
 
-    def power_loss(self, root: str | os.PathLike[str], into: str | os.PathLike[str], mode: Mode, seed: int = 0) -> Disk:
+    def kill(self, root: str | os.PathLike[str], into: str | os.PathLike[str]) -> FaultyDisk:
+        """Write to `into` what a process killed now leaves of `root`, even while its threads are at work."""
+        self.power_loss(root, into, "keep")
+        return FaultyDisk(self._boot_id)
+
+    def power_loss(
+        self, root: str | os.PathLike[str], into: str | os.PathLike[str], mode: Mode, seed: int = 0
+    ) -> FaultyDisk:
         """Write to `into` what `root` is after a power failure now; returns a disk of the next boot to open it with.
 
         keep: everything written is there (a kill, in effect)     drop: only what was synced is there

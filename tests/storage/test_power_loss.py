@@ -67,18 +67,21 @@ class Machine:
 
     def kill(self) -> None:
         """The process dies and the machine runs on: what was written is there, all of it."""
-        self.start_again("keep", seed=0, same_boot=True, survives_to=self.wal.written_to)
+        left = self.next_path()
+        self.start_again(self.disk.kill(self.path, left), left, same_boot=True, survives_to=self.wal.written_to)
 
     def lose_power(self, mode: Mode, seed: int) -> None:
-        self.start_again(mode, seed, same_boot=False, survives_to=self.wal.synced_to)
+        left = self.next_path()
+        disk = self.disk.power_loss(self.path, left, mode, seed)
+        self.start_again(disk, left, same_boot=False, survives_to=self.wal.synced_to)
 
-    def start_again(self, mode: Mode, seed: int, same_boot: bool, survives_to: int) -> None:
-        expected = [frame for frame in self.written if frame[0] > self.start]
+    def next_path(self) -> Path:
         self.boots += 1
-        self.path, old = self.root / f"boot-{self.boots}", self.path
-        disk = self.disk.power_loss(old, self.path, mode, seed)
-        assert isinstance(disk, FaultyDisk)
-        self.disk = disk
+        return self.root / f"boot-{self.boots}"
+
+    def start_again(self, disk: FaultyDisk, path: Path, same_boot: bool, survives_to: int) -> None:
+        expected = [frame for frame in self.written if frame[0] > self.start]
+        self.disk, self.path = disk, path
         reading = replay(self.disk, self.path, self.start, same_boot=same_boot)
         found = list(reading)
         assert found == expected[: len(found)], "not a prefix of what was written"
