@@ -35,6 +35,7 @@ from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
 from topics.model.errors import TopicsError
 from topics.model.settings import Settings
+from topics.storage.disk import Disk
 from topics.storage.worker import Job
 
 log = logging.getLogger("topics.server")
@@ -58,7 +59,7 @@ def run(settings: Settings, *, log_format: str) -> int:
 
 async def serve(settings: Settings, door: Door) -> None:
     loop = asyncio.get_running_loop()
-    server = Server(settings, door, loop)
+    server = Server(settings, door, loop, Disk())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     await server.listen()
@@ -74,15 +75,15 @@ async def serve(settings: Settings, door: Door) -> None:
 class Server:
     """Holds the parts together; every one of them is driven from the one loop."""
 
-    def __init__(self, settings: Settings, door: Door, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, settings: Settings, door: Door, loop: asyncio.AbstractEventLoop, disk: Disk) -> None:
         self._settings = settings
         self._door = door
         self._loop = loop
         self._stop = asyncio.Event()
-        self._store = Store(settings.data_dir, settings, notify=self._notify)
+        self.store = Store(settings.data_dir, settings, disk=disk, notify=self._notify)
         self._notified = False
         # the API
-        self._lifecycle = Lifecycle(lambda: self._store.progress)
+        self._lifecycle = Lifecycle(lambda: self.store.progress)
         self._turns = Turns(self, self._wake)
         self._deadlines = Deadlines(loop)
         self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.resume)
@@ -102,6 +103,10 @@ class Server:
 
     # --- starting ---
 
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
     async def listen(self) -> None:
         settings = self._settings
         log.info("topics %s, data in %s", VERSION, settings.data_dir)
@@ -111,18 +116,18 @@ class Server:
             whom = "everyone on this machine" if is_loopback(settings.host) else "EVERYONE WHO REACHES THIS ADDRESS"
             log.warning("NO API KEYS: authentication is off, %s may do everything", whom)
         await self._listener.start(settings.host, settings.port)
-        log.info("listening on http://%s:%d", settings.host, self._listener.port)
+        log.info("listening on http://%s:%d", settings.host, self.port)
 
     async def open(self) -> bool:
         """Recover, answering meanwhile; False if told to stop before it was done."""
         started_s = time.monotonic()
-        opening = cast("Generator[float, None, None]", self._store.opening())
+        opening = cast("Generator[float, None, None]", self.store.opening())
         for _ in opening:
             await asyncio.sleep(0)
             if self._stop.is_set():
                 opening.close()
                 return False
-        state = self._store.state
+        state = self.store.state
         took_ms = (time.monotonic() - started_s) * 1000
         log.info("ready: %d topics, %d records, recovered in %.0f ms", len(state.by_name), state.count, took_ms)
         return True
@@ -141,12 +146,12 @@ class Server:
         self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
 
     def _routes_without_store(self) -> list[Route]:
-        metrics = Metrics(self._store, self._lifecycle, self._usage)
-        return [*probe_routes(self._lifecycle, self._store), *metrics.routes()]
+        metrics = Metrics(self.store, self._lifecycle, self._usage)
+        return [*probe_routes(self._lifecycle, self.store), *metrics.routes()]
 
     def _routes(self) -> list[Route]:
         """The whole table. A new resource is a file in api/ and one line here."""
-        engine = self._store.engine
+        engine = self.store.engine
         return openapi_routes(
             [
                 *Topics(engine).routes(),
@@ -160,7 +165,7 @@ class Server:
     def _end_tick(self) -> None:
         """Write what was staged, then run what that made ready; what those stage leaves in the same tick."""
         self._ticked = True
-        pipeline = self._store.pipeline
+        pipeline = self.store.pipeline
         pipeline.flush()
         for _ in range(READY_ROUNDS_MAX):
             if not self._turns.run_ready():
@@ -176,18 +181,18 @@ class Server:
 
     def _settle(self) -> None:
         self._notified = False
-        if self._store.ready:
-            self._store.settle()
+        if self.store.ready:
+            self.store.settle()
 
     def _wake(self) -> None:
         self._listener.wake()
 
     def _debt_bytes(self) -> int:
-        return self._store.committer.unsynced_bytes
+        return self.store.committer.unsynced_bytes
 
     def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
         """Read a cold body in the worker thread, hand it to the engine, tell who waits."""
-        store = self._store
+        store = self.store
 
         def arrived(job: Job[bytes]) -> None:
             try:
@@ -212,7 +217,7 @@ class Server:
     def _keep_house(self) -> None:
         more = False
         try:
-            more = self._store.ready and self._store.step()
+            more = self.store.ready and self.store.step()
         except Exception:
             log.exception("housekeeping failed and is tried again")
         self._loop.call_later(HOUSEKEEPING_BUSY_S if more else HOUSEKEEPING_S, self._keep_house)
@@ -237,7 +242,7 @@ class Server:
         # Answered now, when their connections know that this is their last answer.
         self._deadlines.expire_all()
         await drained
-        self._store.close()
+        self.store.close()
 
 
 def http_limits(settings: Settings) -> HttpLimits:

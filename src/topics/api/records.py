@@ -194,6 +194,8 @@ class LongPoll:
     def _leave(self) -> None:
         self._waiters.remove(self._waiter)
         self._deadlines.remove(self._deadline)
+        # Both hold this poll by their callbacks.
+        del self._waiter, self._deadline
 
 
 def _text_of_key(key: bytes) -> str:

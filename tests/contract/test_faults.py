@@ -1,0 +1,159 @@
+"""What a client sees when the disk fails or a handler has a bug: the server in this process, on a disk that obeys."""
+
+import asyncio
+import errno
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import uvloop
+
+from tests.faults import FaultyDisk
+from tests.serving import Client
+from topics.api.auth import open_door
+from topics.api.call import Call
+from topics.model.settings import Settings
+from topics.server import Server
+
+T = TypeVar("T")
+
+
+class ServerThread:
+    """The whole server, on a loop in a thread of its own."""
+
+    def __init__(self, settings: Settings, disk: FaultyDisk) -> None:
+        self.disk = disk
+        self._settings = settings
+        self._started: Future[Server] = Future()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self.server = self._started.result(timeout=20)
+        self.client = Client(self.server.port)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        server = Server(self._settings, open_door(self._settings), self._loop, self.disk)
+        await server.listen()
+        await server.open()
+        server.start()
+        self._started.set_result(server)
+        await server.stopped()
+        await server.close()
+
+    def on_loop(self, action: Callable[[], T]) -> T:
+        """Run something where the server runs."""
+        done: Future[T] = Future()
+        self._loop.call_soon_threadsafe(lambda: done.set_result(action()))
+        return done.result(timeout=20)
+
+    def stop(self) -> None:
+        self.client.close()
+        self._loop.call_soon_threadsafe(self.server.stop)
+        self._thread.join(timeout=20)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerThread]:
+    server = ServerThread(Settings(port=0, data_dir=str(tmp_path / "data")), FaultyDisk())
+    yield server
+    server.stop()
+    gc.enable()
+    gc.unfreeze()
+
+
+@pytest.fixture
+def client(server: ServerThread) -> Client:
+    return server.client
+
+
+def test_a_refused_write_is_a_500_and_leaves_nothing(server: ServerThread, client: Client) -> None:
+    client.append("a", 1)
+    server.disk.fail("pwritev", error=errno.EIO)
+    reply = client.append("a", 2)
+    assert (reply.status, reply.code) == (500, "internal")
+    assert client.payloads("a") == [1]
+    assert client.append("a", 3).json["seqs"] == [2]
+
+
+def test_a_full_disk_is_507_while_reads_go_on_and_writing_resumes(server: ServerThread, client: Client) -> None:
+    client.append("a", 1)
+    server.disk.fail("pwritev", error=errno.ENOSPC)
+    reply = client.append("a", 2)
+    assert (reply.status, reply.code) == (507, "storage_full")
+    assert int(reply.headers["retry-after"]) >= 1
+    assert client.payloads("a") == [1]
+    assert client.append("a", 2).status == 200
+    assert client.payloads("a") == [1, 2]
+
+
+def test_after_a_failed_sync_the_server_is_read_only_and_says_so(server: ServerThread, client: Client) -> None:
+    client.put("/v0/topics/f", {"durable": True})
+    client.append("f", 1)
+    server.disk.fail("fdatasync", error=errno.EIO)
+    reply = client.append("f", 2)
+    assert (reply.status, reply.code) == (503, "read_only")
+    assert int(reply.headers["retry-after"]) >= 1
+    assert client.append("other", 1).code == "read_only"
+    assert client.put("/v0/topics/f", {"cap_records": 5}).code == "read_only"
+    assert client.payloads("f") == [1]
+    ready = client.get("/v0/ready")
+    assert (ready.status, ready.code) == (503, "read_only")
+    assert client.get("/v0/health").status == 200
+    metrics = client.get("/v0/metrics", headers={"Accept": "application/json"}).json
+    assert (metrics["topics_wal_read_only"], metrics["topics_ready"]) == (1, 0)
+
+
+def test_a_bug_is_a_500_with_a_trace_id_that_the_log_has_too(
+    server: ServerThread, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    def boom(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("boom")
+
+    server.server.store.engine.look = boom
+    with caplog.at_level(logging.ERROR):
+        reply = client.get("/v0/topics/a")
+    assert (reply.status, reply.code) == (500, "internal")
+    assert reply.detail["trace_id"] in caplog.text
+    assert "boom" not in reply.body.decode()
+    assert client.get("/v0/health").status == 200, "the connection lives on"
+
+
+def test_a_bug_in_an_answer_does_not_harm_the_writes_beside_it(
+    server: ServerThread, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def boom(*_: Any, **__: Any) -> bytes:
+        raise ZeroDivisionError("boom")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("topics.api.records.appended", boom)
+        assert client.append("a", 1).status == 500
+    assert client.append("a", 2).json["seqs"] == [2]
+
+
+def test_requests_leave_no_cycles_behind(server: ServerThread, client: Client) -> None:
+    def calls_alive() -> int:
+        return sum(isinstance(thing, Call) for thing in gc.get_objects())
+
+    client.put("/v0/topics/a", {})
+    assert not gc.isenabled()
+    for _ in range(20):
+        client.append("a", 1)
+        client.append("a", 1, idempotency_key="k")
+        client.diff("a")
+        client.diff("a", from_seq=10**6, wait_ms=1)
+        client.diff("a", from_seq=client.state("a")["head_seq"], wait_ms=6)
+        client.post("/v0/topics/a/delete", {"before_seq": 1})
+        client.get("/v0/topics/absent")
+        client.post("/v0/topics/a", {"records": []})
+        client.get("/v0/metrics")
+        client.get("/v0/topics")
+    assert server.on_loop(calls_alive) == 0
