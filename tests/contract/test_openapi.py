@@ -1,0 +1,117 @@
+"""The OpenAPI document: complete, and true against a live server."""
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.serving import Client, ServerProcess
+
+EXAMPLES = 30
+SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+SUMMARY = {
+    ("put", "/v0/topics/{topic}"),
+    ("get", "/v0/topics/{topic}"),
+    ("get", "/v0/topics"),
+    ("delete", "/v0/topics/{topic}"),
+    ("post", "/v0/topics/{topic}"),
+    ("post", "/v0/topics/{topic}/diff"),
+    ("post", "/v0/topics/{topic}/delete"),
+    ("get", "/v0/health"),
+    ("get", "/healthz"),
+    ("get", "/v0/ready"),
+    ("get", "/readyz"),
+    ("get", "/v0/metrics"),
+    ("get", "/v0/openapi.json"),
+}
+
+
+@pytest.fixture
+def document(client: Client) -> Any:
+    reply = client.get("/v0/openapi.json")
+    assert reply.status == 200
+    return reply.json
+
+
+def operations(document: Any) -> dict[tuple[str, str], Any]:
+    return {(method, path): item for path, methods in document["paths"].items() for method, item in methods.items()}
+
+
+def test_every_route_is_described(document: Any) -> None:
+    assert document["openapi"] == "3.1.0"
+    assert set(operations(document)) >= SUMMARY
+
+
+def test_every_described_route_is_served(client: Client, document: Any, topic: str) -> None:
+    for method, path in operations(document):
+        reply = client.request(method.upper(), path.replace("{topic}", topic))
+        assert reply.status != 405
+        assert reply.status != 404 or reply.code == "topic_not_found"
+
+
+def test_references_lead_somewhere(document: Any) -> None:
+    def references(value: Any) -> list[str]:
+        match value:
+            case dict():
+                found = [value["$ref"]] if "$ref" in value else []
+                return found + [name for part in value.values() for name in references(part)]
+            case list():
+                return [name for part in value for name in references(part)]
+            case _:
+                return []
+
+    found = set(references(document))
+    assert "#/components/schemas/AppendWish" in found
+    assert all(name.removeprefix("#/components/schemas/") in document["components"]["schemas"] for name in found)
+
+
+def test_bodies_are_the_structs_that_handlers_decode_with(document: Any) -> None:
+    append = operations(document)["post", "/v0/topics/{topic}"]
+    assert append["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/AppendWish"}
+    assert append["requestBody"]["required"] is True
+    diff = operations(document)["post", "/v0/topics/{topic}/diff"]
+    assert diff["requestBody"]["required"] is False
+
+
+def test_scopes_are_told(document: Any) -> None:
+    described = {key: item.get("security") for key, item in operations(document).items()}
+    assert described["put", "/v0/topics/{topic}"] == [{"key": ["admin"]}]
+    assert described["post", "/v0/topics/{topic}/diff"] == [{"key": ["read"]}]
+    assert described["get", "/v0/health"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_schemathesis_finds_no_answer_that_the_document_does_not_allow(
+    server: ServerProcess, document: Any, mode: GenerationMode
+) -> None:
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=f"http://127.0.0.1:{server.port}")
+    tried = 0
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
+        operation = found.ok()
+        if mode is GenerationMode.NEGATIVE and not operation.body:
+            continue
+
+        @settings(max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=SLOW)
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def try_one(case: Any) -> None:
+            nonlocal tried
+            tried += 1
+            if isinstance(case.body, dict) and case.body.get("wait_ms"):
+                case.body["wait_ms"] = 0
+            case.call_and_validate(checks=CHECKS)
+
+        try_one()
+    assert tried > EXAMPLES
