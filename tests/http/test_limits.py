@@ -259,3 +259,14 @@ def test_memory_for_a_large_body_comes_back_when_its_client_vanishes() -> None:
         assert server.requests.empty()
         waiting.reset()
         assert server.next_request().body == b"3" * 9000
+
+
+def test_heads_that_come_before_their_bodies_are_counted_for_one_request_only(server: Server) -> None:
+    head, body = post(b"/x", b"hello").split(b"\r\n\r\n")
+    requests = 3 + LIMITS.header_bytes_max // len(head)
+    with server.connect() as client:
+        for _ in range(requests):
+            client.send(head + b"\r\n\r\n")
+            server.settle()
+            assert client.request(body).status == 200
+            server.next_request()

@@ -253,7 +253,7 @@ class Intake:
             self._headers = []  # trailers
         if self._spans_feeds:
             self._spans_feeds = False
-            self._fed_bytes = 0
+            self._fed_bytes = self._quiet_bytes = self._body_bytes_seen = 0
             self._head_since_s = self._body_since_s = 0.0
         self._inlet.accept(request)
 
