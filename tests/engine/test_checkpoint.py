@@ -1,0 +1,260 @@
+"""Checkpoints: taken while everything goes on, they lose nothing, trim the log and make a start quick."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import COLD, OpenRig
+from tests.engine.rig import Rig
+from tests.engine.test_append import wish
+from tests.faults import FaultyDisk, Gate, Kind
+from topics.engine.checkpoint import Steps
+from topics.engine.staged import Staged
+from topics.model.wishes import decode_body, delete_decoder
+
+
+def everything(rig: Rig) -> dict[str, Any]:
+    """All that a reader can learn, by topic."""
+    found: dict[str, Any] = {}
+    for state in rig.engine.list().topics:
+        name = state.topic
+        look = rig.look(name)
+        found[name] = (
+            rig.records(name, include_tags=True),
+            (look.head_seq, look.earliest_seq, look.count, look.bytes, look.epoch, look.config),
+            rig.diff(name, 0, limit=1).tombstone,
+        )
+    return found
+
+
+def fill(rig: Rig) -> None:
+    rig.configure("capped", cap_records=7)
+    rig.configure("small", cap_bytes=600)
+    for number in range(15):
+        rig.append("plain", {"data": number, "tag": f"t{number % 3}", "node": "n", "meta": {"m": number}})
+        rig.append("capped", number)
+        rig.append("small", "x" * (number * 7 % 50))
+    rig.delete("plain", match="t1")
+
+
+@pytest.mark.parametrize("settings", [{}, COLD, {"segment_max_events": 4, "hot_retain_segments": 1}])
+def test_what_is_seen_is_the_same_before_and_after_checkpoints_and_restarts(
+    open_rig: OpenRig, settings: dict[str, int]
+) -> None:
+    rig = open_rig(**settings)
+    fill(rig)
+    before = everything(rig)
+    for step in ("checkpoint", "crash", "checkpoint", "checkpoint", "reopen", "crash", "reopen", "reopen"):
+        getattr(rig, step)()
+        assert everything(rig) == before, step
+
+
+def test_records_copied_out_of_a_sparse_pack_survive_the_next_checkpoints_and_a_restart(open_rig: OpenRig) -> None:
+    rig = open_rig(segment_max_events=1, hot_retain_segments=0, hot_retain_bytes=0)
+    for number in range(10):
+        rig.append("a", {"data": "x" * 300, "tag": f"t{number}"})
+    rig.append("b", 1)
+    for _ in range(2):
+        rig.checkpoint()
+    for number in range(1, 10):
+        rig.delete("a", match=f"t{number}")
+    for _ in range(4):
+        rig.checkpoint()
+    assert rig.store.packs.numbers() != [1], "what lived was copied out"
+    rig.reopen()
+    assert (rig.seqs("a"), rig.seqs("b")) == ([1], [1])
+
+
+MOMENTS: list[tuple[Kind, str]] = [
+    ("pwritev", "packs"),
+    ("fdatasync", "packs"),
+    ("rename", "packs"),
+    ("fsync_dir", "packs"),
+    ("pwritev", "snapshots"),
+    ("fdatasync", "snapshots"),
+    ("rename", "snapshots"),
+    ("fsync_dir", "snapshots"),
+    ("unlink", "shard-00"),
+    ("fdatasync", "wal"),
+]
+
+
+@pytest.mark.parametrize("settings", [{}, COLD], ids=["hot", "cold"])
+@pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
+def test_what_happens_while_a_checkpoint_runs_is_kept_whenever_it_happens(
+    open_rig: OpenRig, settings: dict[str, int], moment: tuple[Kind, str]
+) -> None:
+    """A write, a delete, an eviction, a creation and a drop, while the checkpoint hangs in one of its calls."""
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk, **settings)
+    for _ in range(2):
+        fill(rig)
+        rig.append("victim", 1, 2, 3)
+        rig.checkpoint()
+    fill(rig)
+    kind, path = moment
+    gate = disk.hold(kind, path=path)
+    steps = rig.store._checkpointer.steps()
+    outcome = drive(rig, steps, until=gate)
+    staged = disturb(rig)
+    gate.open()
+    if outcome is None:
+        outcome = drive(rig, steps)
+    for one in staged:
+        rig.finish(one)
+    assert outcome is True
+    before = everything(rig)
+    rig.disk = FaultyDisk()
+    rig.crash()
+    assert everything(rig) == before
+    rig.reopen()
+    assert everything(rig) == before
+
+
+def drive(rig: Rig, steps: Steps[bool], until: Gate | None = None) -> bool | None:
+    """Run a checkpoint to its end, or until a call hangs; its outcome, None if it has none yet."""
+    while until is None or not until.reached.is_set():
+        try:
+            if not next(steps):
+                time.sleep(0.0002)
+                rig.store.settle()
+        except StopIteration as end:
+            return end.value
+    return None
+
+
+def disturb(rig: Rig) -> list[Staged]:
+    """Change everything, without waiting for a sync that may be held back."""
+    staged = [
+        rig.engine.append("plain", wish("during", "also")),
+        rig.engine.append("capped", wish(*range(9))),
+        rig.engine.append("small", wish("y" * 90)),
+        rig.engine.append("made", wish(1, 2)),
+        rig.engine.drop("victim"),
+    ]
+    finding = rig.engine.delete("plain", decode_body(delete_decoder, b'{"match":"t0"}'))
+    try:
+        while True:
+            rig.fetch(next(finding))
+    except StopIteration as end:
+        staged.append(end.value)
+    rig.store.pipeline.flush()
+    return staged
+
+
+def test_a_topic_that_changes_before_it_is_captured_is_captured_as_it_was(open_rig: OpenRig) -> None:
+    rig = open_rig()
+    for topic in "abc":
+        rig.append(topic, 1)
+    staged = []
+    steps = rig.store._checkpointer.steps()
+    while True:
+        try:
+            if not next(steps):
+                rig.store.settle()
+        except StopIteration:
+            break
+        staged += [rig.engine.append(topic, wish(2)) for topic in "abc"]
+        rig.store.pipeline.flush()
+    for one in staged:
+        rig.finish(one)
+    before = everything(rig)
+    rig.crash()
+    assert everything(rig) == before
+
+
+def log_bytes(path: Path) -> int:
+    return sum(entry.stat().st_size for entry in (path / "shard-00" / "wal").iterdir())
+
+
+def shrinks_to(path: Path, bytes_max: int) -> bool:
+    """Whether the log gets so small; the commit thread unlinks what was trimmed when it has time."""
+    give_up_s = time.monotonic() + 5
+    while time.monotonic() < give_up_s:
+        try:
+            if log_bytes(path) <= bytes_max:
+                return True
+        except FileNotFoundError:
+            continue  # one went while they were counted
+        time.sleep(0.001)
+    return False
+
+
+def test_the_log_is_trimmed_so_that_it_does_not_grow_for_ever(open_rig: OpenRig) -> None:
+    rig = open_rig(wal_file_bytes=8192)
+    for _ in range(12):
+        for _ in range(10):
+            rig.append("a", "x" * 1000)
+        rig.checkpoint()
+        assert shrinks_to(rig.path, 64_000)
+
+
+def test_an_idle_topic_does_not_pin_the_log(open_rig: OpenRig) -> None:
+    rig = open_rig(wal_file_bytes=8192)
+    rig.append("idle", "stays")
+    for _ in range(8):
+        for _ in range(10):
+            rig.append("busy", "x" * 1000)
+        rig.checkpoint()
+    assert shrinks_to(rig.path, 64_000)
+    rig.crash()
+    assert [record["data"] for record in rig.records("idle")] == ["stays"]
+
+
+def test_a_clean_stop_leaves_nothing_to_replay(open_rig: OpenRig) -> None:
+    rig = open_rig(wal_file_bytes=8192)
+    rig.append("a", *range(100))
+    rig.close()
+    size = log_bytes(rig.path)
+    rig.open()
+    assert rig.progress[-1] == 1.0
+    assert all(block.body is None for block in rig.store.state.by_name["a"].blocks)
+    assert rig.seqs("a") == list(range(1, 101))
+    assert size <= 3 * 8192
+
+
+def test_a_checkpoint_is_due_by_bytes_and_by_time(open_rig: OpenRig) -> None:
+    rig = open_rig(checkpoint_bytes=2000, checkpoint_ms=5000)
+    assert not rig.store._checkpointer.due()
+    rig.append("a", 1)
+    assert not rig.store._checkpointer.due()
+    rig.append("a", "x" * 3000)
+    assert rig.store._checkpointer.due()
+    rig.checkpoint()
+    assert not rig.store._checkpointer.due()
+    rig.append("a", 1)
+    rig.clock.advance(5000)
+    assert rig.store._checkpointer.due()
+    rig.checkpoint()
+    rig.clock.advance(5000)
+    assert not rig.store._checkpointer.due(), "nothing changed"
+
+
+def test_recovering_twice_gives_the_same(open_rig: OpenRig) -> None:
+    rig = open_rig(**COLD)
+    fill(rig)
+    rig.checkpoint()
+    fill(rig)
+    rig.crash()
+    first = everything(rig)
+    rig.abandon()
+    rig.store._directory.close()
+    rig.open()
+    assert everything(rig) == first
+
+
+def test_progress_never_falls_and_ends_at_one(open_rig: OpenRig) -> None:
+    rig = open_rig()
+    for _ in range(3):
+        for number in range(800):
+            rig.engine.append("a", wish(number)) if number else rig.append("a", 0)
+        rig.store.pipeline.flush()
+        rig.crash()
+        assert rig.progress == sorted(rig.progress)
+        assert rig.progress[-1] == 1.0
+        assert len(rig.progress) > 1
+        rig.checkpoint()

@@ -1,0 +1,216 @@
+"""The classes: what each promises over a restart, when it is visible, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.conftest import OpenRig
+from tests.engine.rig import Rig
+from tests.engine.test_append import wish
+from tests.faults import FaultyDisk
+from topics.model.clock import SystemClock
+from topics.model.wishes import config_decoder, decode_body
+
+LASTING = ["memory", "disk", "fsync"]
+
+
+@pytest.mark.parametrize("durability", LASTING)
+@pytest.mark.parametrize("way", ["reopen", "crash"])
+def test_what_was_acknowledged_is_there_after_a_kill_or_a_stop(rig: Rig, durability: str, way: str) -> None:
+    rig.append("a", 1, 2, config={"durability": durability})
+    rig.append("a", 3)
+    before = rig.records("a")
+    getattr(rig, way)()
+    assert rig.records("a") == before
+    assert rig.append("a", 4).first_seq == 4
+
+
+@pytest.mark.parametrize("way", ["reopen", "crash", "checkpoint and crash"])
+def test_an_ephemeral_topic_keeps_its_head_and_tells_what_is_lost(rig: Rig, way: str) -> None:
+    rig.append("a", *range(5), config={"durability": "ephemeral", "ttl_ms": 99_000})
+    epoch = rig.look("a").epoch
+    if way.startswith("checkpoint"):
+        rig.checkpoint()
+        rig.append("a", 6)
+    seen = rig.look("a").head_seq
+    getattr(rig, way.rsplit(maxsplit=1)[-1])()
+    state = rig.look("a")
+    assert (state.count, state.bytes, state.config.ttl_ms, state.epoch) == (0, 0, 99_000, epoch)
+    assert state.head_seq >= seen, "no seq that a reader saw is handed out again"
+    if way == "reopen":
+        assert state.head_seq == seen
+    diff = rig.diff("a", 2)
+    assert diff.tombstone is not None
+    assert (diff.tombstone.gap_from, diff.tombstone.gap_to) == (3, state.head_seq)
+    assert diff.tombstone.reason == "lost"
+    assert diff.caught_up
+    staged = rig.append("a", "new")
+    assert staged.first_seq == state.head_seq + 1
+    assert rig.seqs("a") == [staged.first_seq]
+
+
+def test_an_ephemeral_topic_is_fully_usable_while_it_lives(rig: Rig) -> None:
+    rig.configure("a", durability="ephemeral", cap_records=4)
+    for number in range(6):
+        rig.append("a", {"data": number, "tag": f"t{number}"})
+    assert rig.seqs("a") == [3, 4, 5, 6]
+    assert rig.delete("a", match="t4") == 1
+    rig.checkpoint()
+    assert rig.seqs("a") == [3, 4, 6]
+
+
+def test_an_ephemeral_payload_never_reaches_the_disk(rig: Rig) -> None:
+    rig.configure("a", durability="ephemeral")
+    rig.append("a", "SECRET-PAYLOAD")
+    rig.delete("a", before_seq=1)
+    rig.checkpoint()
+    rig.close()
+    assert not any(b"SECRET-PAYLOAD" in path.read_bytes() for path in rig.path.rglob("*") if path.is_file())
+
+
+def test_an_ephemeral_head_survives_one_crash_after_the_other_without_reuse(rig: Rig) -> None:
+    rig.configure("a", durability="ephemeral")
+    seen: set[int] = set()
+    for _ in range(5):
+        staged = rig.append("a", 1, 2)
+        fresh = {staged.first_seq, staged.last_seq}
+        assert not fresh & seen
+        seen |= fresh
+        rig.crash()
+
+
+@pytest.mark.parametrize("first", ["ephemeral", *LASTING])
+@pytest.mark.parametrize("second", ["ephemeral", *LASTING])
+def test_a_class_changes_in_place_and_holds_for_what_comes_after(rig: Rig, first: str, second: str) -> None:
+    rig.append("a", 1, 2, config={"durability": first})
+    rig.configure("a", durability=second)
+    assert rig.look("a").config.durability == second
+    assert rig.look("a").config.durable == (second == "fsync")
+    assert rig.append("a", 3).first_seq == 3
+    assert rig.seqs("a") == [1, 2, 3]
+    rig.crash()
+    head = rig.look("a").head_seq
+    assert head >= 3
+    if second != "ephemeral":
+        assert rig.seqs("a")[-1] == head == 3
+    if "ephemeral" not in (first, second):
+        assert rig.seqs("a") == [1, 2, 3]
+    assert rig.append("a", 4).first_seq == head + 1
+
+
+def test_records_made_lasting_by_a_checkpoint_stay_after_the_class_changed(rig: Rig) -> None:
+    rig.append("a", 1, 2, config={"durability": "ephemeral"})
+    rig.configure("a", durability="disk")
+    rig.append("a", 3)
+    rig.checkpoint()
+    rig.crash()
+    assert rig.seqs("a") == [1, 2, 3]
+
+
+def test_ephemeral_records_before_a_change_of_class_are_a_hole_with_a_tombstone_after_a_crash(rig: Rig) -> None:
+    rig.append("a", 1, 2, config={"durability": "ephemeral"})
+    rig.configure("a", durability="disk")
+    rig.append("a", 3)
+    rig.crash()
+    diff = rig.diff("a", 0)
+    assert diff.tombstone is not None
+    assert (diff.tombstone.gap_from, diff.tombstone.gap_to, diff.tombstone.reason) == (1, 2, "lost")
+    assert rig.seqs("a") == [3]
+
+
+# --- visibility ---
+
+
+def test_an_fsync_record_is_never_visible_before_it_is_durable(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.configure("a", durability="fsync")
+    gate = disk.hold("fdatasync", path="wal")
+    staged = rig.engine.append("a", wish(1))
+    for _ in range(3):
+        rig.store.pipeline.flush()
+        rig.store.settle()
+        assert not staged.done
+        assert rig.look("a").head_seq == 0
+        assert rig.diff("a").count == 0
+    gate.open()
+    rig.finish(staged)
+    assert rig.store.wal.synced_to >= staged.position
+    assert rig.seqs("a") == [1]
+
+
+def test_later_records_of_a_topic_wait_for_earlier_ones_whatever_their_class(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.configure("a", durability="disk")
+    rig.append("b", 0)
+    gate = disk.hold("fdatasync", path="wal")
+    configured = rig.engine.configure("a", decode_body(config_decoder, b'{"ttl_ms":5}'))
+    rig.store.pipeline.flush()
+    other = rig.engine.append("b", wish(1))
+    rig.store.pipeline.flush()
+    assert other.done, "another topic does not wait"
+    assert not configured.done
+    gate.open()
+    rig.finish(configured)
+
+
+def test_a_disk_record_is_acknowledged_after_the_write_without_a_sync(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.configure("a")
+    gate = disk.hold("fdatasync")
+    staged = rig.engine.append("a", wish(1))
+    written = disk.calls["pwritev"]
+    rig.store.pipeline.flush()
+    assert staged.done
+    assert disk.calls["pwritev"] == written + 1
+    gate.open()
+
+
+def test_one_tick_is_one_write(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    for topic in "abc":
+        rig.configure(topic)
+    written = disk.calls["pwritev"]
+    staged = [rig.engine.append(topic, wish(*range(5))) for topic in "abcabc"]
+    rig.store.pipeline.flush()
+    assert all(one.done for one in staged)
+    assert disk.calls["pwritev"] == written + 1
+
+
+def test_many_fsync_appends_share_one_sync(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.configure("a", durability="fsync")
+    before = disk.calls["fdatasync"]
+    staged = [rig.engine.append("a", wish(number)) for number in range(100)]
+    for one in staged:
+        rig.finish(one)
+    assert disk.calls["fdatasync"] - before <= 3
+
+
+# --- what it costs ---
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", *LASTING])
+def test_the_time_of_a_sync_is_reported_by_fsync_topics_alone(open_rig: OpenRig, durability: str) -> None:
+    rig = open_rig(clock=SystemClock())
+    rig.configure("a", durability=durability)
+    staged = rig.append("a", 1)
+    assert (staged.fsync_ms > 0.0) == (durability == "fsync")
+    if durability != "ephemeral":
+        assert staged.wal_append_ms > 0.0
+
+
+def test_the_time_of_a_sync_is_the_time_the_answer_was_held(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.configure("a", durability="fsync")
+    gate = disk.hold("fdatasync", path="wal")
+    staged = rig.engine.append("a", wish(1))
+    rig.store.pipeline.flush()
+    rig.clock.advance(40)
+    gate.open()
+    assert rig.finish(staged).fsync_ms == 40
