@@ -1,4 +1,4 @@
-"""What a client sees when the disk fails or a handler has a bug: the server in this process, on a disk that obeys."""
+"""What a client sees when the disk fails or is slow, or a handler has a bug: the server here, on a disk that obeys."""
 
 import asyncio
 import errno
@@ -59,6 +59,30 @@ class ServerThread:
         self.client.close()
         self._loop.call_soon_threadsafe(self.server.stop)
         self._thread.join(timeout=20)
+
+
+class SlowDisk(FaultyDisk):
+    """Nothing can be read without waiting for it."""
+
+    def pread_nowait(self, fd: int, length: int, offset: int) -> bytes | None:
+        return None
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Iterator[ServerThread]:
+    """Topic `c` has 300 records in segments of 10, all of them on disk only."""
+    settings = Settings(
+        port=0, data_dir=str(tmp_path / "data"), segment_max_events=10, hot_retain_segments=0, hot_retain_bytes=0
+    )
+    server = ServerThread(settings, SlowDisk())
+    for first in range(0, 300, 10):
+        records = [{"data": number, "tag": f"t{number % 3}"} for number in range(first, first + 10)]
+        assert server.client.post("/v0/topics/c", {"records": records}).status in (200, 201)
+    assert server.on_loop(server.server.store.checkpoint)
+    yield server
+    server.stop()
+    gc.enable()
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -157,3 +181,46 @@ def test_requests_leave_no_cycles_behind(server: ServerThread, client: Client) -
         client.get("/v0/metrics")
         client.get("/v0/topics")
     assert server.on_loop(calls_alive) == 0
+
+
+# --- cold reads ---
+
+
+def test_a_cold_read_waits_for_the_disk_and_tells_how_many_segments_it_touched(cold: ServerThread) -> None:
+    seen: list[int] = []
+    cursor = touched = 0
+    while True:
+        diff = cold.client.diff("c", from_seq=cursor, limit=1000)
+        seen += [record["data"] for record in diff["records"]]
+        touched += diff["performance"].get("cold_segments_read", 0)
+        cursor = diff["next_from_seq"]
+        if diff["caught_up"]:
+            break
+    assert seen == list(range(300))
+    assert touched > 0
+
+
+def test_a_delete_by_tag_looks_into_cold_segments(cold: ServerThread) -> None:
+    reply = cold.client.post("/v0/topics/c/delete", {"match": "t0"})
+    assert (reply.status, reply.json["deleted"]) == (200, 100)
+    assert cold.client.state("c")["count"] == 200
+
+
+def test_a_hot_read_tells_of_no_cold_segments(server: ServerThread, client: Client) -> None:
+    client.append("a", 1)
+    assert "cold_segments_read" not in client.diff("a")["performance"]
+
+
+def test_a_damaged_segment_is_a_500_that_names_the_range_and_never_wrong_data(
+    cold: ServerThread, tmp_path: Path
+) -> None:
+    (pack, *_) = sorted((tmp_path / "data" / "shard-00" / "packs").iterdir())
+    content = bytearray(pack.read_bytes())
+    for at in range(200, len(content), 50):
+        content[at] ^= 1
+    pack.write_bytes(content)
+    reply = cold.client.post("/v0/topics/c/diff", {})
+    assert (reply.status, reply.code) == (500, "internal")
+    assert reply.detail["from_seq"] == 1
+    assert reply.detail["to_seq"] >= 1
+    assert cold.client.append("c", "still writable").status == 200
