@@ -21,7 +21,7 @@ from topics.engine.waiters import Waiters
 from topics.model.clock import Clock
 from topics.model.config import Durability
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
-from topics.model.ops import Appended, Configured, Created, Deleted, Op, Reserved
+from topics.model.ops import Appended, Configured, Created, Deleted, Moved, Op, Reserved
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
 
@@ -41,6 +41,8 @@ class Pipeline:
         self._unsynced: deque[Staged] = deque()
         # How many ops of a topic wait for a sync.
         self._waiting: dict[int, int] = {}
+        # Who asked to be told when the log is durable up to a position, in log order.
+        self._sync_watchers: deque[tuple[int, Callable[[], None]]] = deque()
         self.pending_bytes = 0
         self._broken_by: str | None = None
         # for whoever watches
@@ -140,7 +142,17 @@ class Pipeline:
             self._turn_read_only(error)
         else:
             self._synced(progress.synced_to)
+            while self._sync_watchers and self._sync_watchers[0][0] <= progress.synced_to:
+                self._sync_watchers.popleft()[1]()
         self._waiters.wake()
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        """Call back once all that is published by now is durable; at once if it is."""
+        position = self._wal.written_to
+        if self._wal.synced_to >= position:
+            callback()
+        else:
+            self._sync_watchers.append((position, callback))
 
     def unpublished_at(self, position: int) -> bool:
         """Whether an op at or below this position of the log still waits to be published."""
@@ -202,7 +214,22 @@ class Pipeline:
                 staged.result = found
             elif isinstance(op, Configured):
                 self._state.enforce_caps(topic, self._state.cold.load)
+            elif isinstance(op, Moved):
+                staged.result = found
+                self._land(op.appended)
         staged.finish()
+
+    def _land(self, appended: Appended) -> None:
+        """Records moved in from another topic: what publishing an append means for the topic they are in now."""
+        topic = self._state.by_id.get(appended.topic_id)
+        if topic is None:
+            return
+        self._state.enforce_caps(topic, self._state.cold.load)
+        size = len(appended.batch.blob)
+        topic.pending_count = max(0, topic.pending_count - appended.batch.count)
+        topic.pending_bytes = max(0, topic.pending_bytes - size)
+        topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
+        self._waiters.moved(topic)
 
     # --- when it goes wrong ---
 
@@ -234,7 +261,8 @@ class Pipeline:
 
     def _forget(self, failed: list[Staged], refusal: Callable[[], TopicsError]) -> None:
         """Take back what was decided ahead for these ops: fold what is still on its way again."""
-        topics = [topic for topic in (self._state.by_id.get(staged.topic_id) for staged in failed) if topic]
+        ids = [topic_id for staged in failed for topic_id in (staged.topic_id, staged.other_id)]
+        topics = [topic for topic in map(self._state.by_id.get, ids) if topic]
         for topic in topics:
             topic.assigned_seq = topic.head_seq
             topic.pending_count = topic.pending_bytes = 0
@@ -242,6 +270,9 @@ class Pipeline:
         self.pending_bytes = 0
         for staged in (*self._unsynced, *self._unwritten):
             op = staged.op
+            if isinstance(op, Moved):
+                op = op.appended
+                self.pending_bytes -= len(op.batch.blob)
             if isinstance(op, Appended):
                 self.pending_bytes += len(op.batch.blob)
                 if op.topic_id in touched:

@@ -49,6 +49,22 @@ def find_tagged(topic: Topic, match: TagMatch, before_seq: int, load: Load) -> F
     return runs
 
 
+def find_seqs(topic: Topic, seqs: list[int], load: Load) -> list[Run]:
+    """Runs of these live records, given in ascending order. May raise ColdMiss."""
+    runs: list[Run] = []
+    at = 0
+    while at < len(seqs):
+        block = topic.blocks[topic.block_after(seqs[at] - 1)]
+        load(block)
+        assert block.body is not None
+        numbers: list[int] = []
+        while at < len(seqs) and seqs[at] <= block.last_seq:
+            numbers.append(block.number_after(seqs[at] - 1))
+            at += 1
+        runs += _runs(block, block.body, numbers)
+    return runs
+
+
 def _blocks_below(topic: Topic, before_seq: int) -> list[Block]:
     """A copy: while a body is fetched from disk, the topic goes on changing."""
     return [block for block in topic.blocks if block.first_seq < before_seq]

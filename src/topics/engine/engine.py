@@ -12,9 +12,12 @@ from topics.engine.commit import Pipeline
 from topics.engine.diff import Diff, View, read
 from topics.engine.idempotency import digest
 from topics.engine.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
+from topics.engine.moving import Room
+from topics.engine.queues import Queues
 from topics.engine.staged import Busy, Staged
 from topics.engine.state import State
 from topics.engine.topic import SEQ_CHUNK, Topic
+from topics.engine.uniqueness import Admitted, Uniqueness
 from topics.engine.waiters import Waiters
 from topics.model.batch import check_batch, render
 from topics.model.clock import Clock
@@ -60,6 +63,8 @@ class Engine:
         self._creating: dict[str, Staged] = {}
         # Keys whose write is on its way.
         self._keys: dict[tuple[int, bytes], Staged] = {}
+        self._uniqueness = Uniqueness()
+        self.queues = Queues(self, clock)
 
     # --- topics ---
 
@@ -188,6 +193,11 @@ class Engine:
             if earlier is not None:
                 return earlier
         self.pipeline.check_writable()
+        admitted = None if bare else self._admit(topic, wish)
+        if admitted is not None:
+            if not admitted.wish.records:
+                return self._uniqueness.repeated(topic, admitted)
+            wish = admitted.wish
         count = len(wish.records)
         if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
             self._reserve(topic, count)
@@ -209,13 +219,25 @@ class Engine:
         if key:
             self._keys[topic.id, key] = staged
             staged.then(lambda _: self._keys.pop((topic.id, key), None))
+        if batch.jobs is not None:
+            self._uniqueness.note(topic.id, batch, staged)
+        if admitted is not None:
+            staged.result = admitted.seqs(batch.first_seq)
         return staged
+
+    def _admit(self, topic: Topic, wish: AppendWish) -> Admitted | None:
+        if topic.queue is not None:
+            self._expire(topic)
+        return self._uniqueness.admit(topic, wish, to_queue=topic.queue is not None)
 
     def _append_new(self, name: str, wish: AppendWish, *, bare: bool) -> Staged:
         """The first batch of a topic makes the topic."""
         if wish.create is False:
             raise TopicNotFound(name)
         config = resolve(wish.config or ConfigWish(), name)
+        admitted = None if bare else self._uniqueness.admit(None, wish, to_queue=config.type == "queue")
+        if admitted is not None:
+            wish = admitted.wish
         self._refuse_another_topic()
         self.pipeline.check_writable()
         batch = render(wish, 1, self._clock.now_ms(), bare=bare)
@@ -232,7 +254,23 @@ class Engine:
         staged.first_seq = 1
         staged.count = batch.count
         staged.created = True
+        if admitted is not None:
+            staged.result = admitted.seqs(1)
         return self._announce(name, staged)
+
+    def room_for(self, name: str, count: int, size: int) -> Room:
+        """Keep a place for records that come from another topic; the topic is made if it is absent."""
+        topic = self._find(name)
+        if topic is None:
+            self._refuse_another_topic()
+            config = resolve(ConfigWish(), name)
+            created = self._announce(name, self._create(name, config, count + SEQ_CHUNK, gated=False))
+            return Room(created.topic_id, None, 1, 1, config)
+        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and topic.config.durability != "fsync":
+            self._reserve(topic, count)
+        if topic.config.discard == "reject":
+            self._refuse_if_full(topic, count, size)
+        return Room(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
 
     def _earlier(self, topic: Topic, key: bytes) -> Staged | None:
         """The write that this key stands for: on its way, or done within the window."""
@@ -350,6 +388,10 @@ class Engine:
         return self.pipeline.stage_delete(op, topic.config.durability)
 
     # --- finding topics ---
+
+    def find(self, name: str) -> Topic | None:
+        """The topic, if it exists; Busy while that is being decided."""
+        return self._find(name)
 
     def _find(self, name: str) -> Topic | None:
         """The topic, if it exists and nothing about its existence is still undecided."""

@@ -17,6 +17,7 @@ import msgspec
 
 from topics.engine.block import Block
 from topics.engine.idempotency import KeyTable, Written
+from topics.engine.leaselog import QueueImage, picture, restore
 from topics.engine.retention import Loss, note_loss
 from topics.engine.topic import Topic
 from topics.model.config import TopicConfig
@@ -48,6 +49,7 @@ class TopicImage(msgspec.Struct, array_like=True):
     resident: int
     blocks: bytes
     keys: bytes
+    queue: QueueImage | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -79,6 +81,7 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         resident=topic.count if ephemeral else 0,
         blocks=b"" if ephemeral else b"".join([_block_image(block, extents) for block in topic.blocks]),
         keys=b"".join([_KEY.pack(key, *written) for key, written in keys]),
+        queue=picture(topic, topic.queue) if topic.queue is not None else None,
     )
     return _encoder.encode(image)
 
@@ -141,6 +144,10 @@ def decode_topic(chunk: bytes) -> Topic:
         topic.keys = KeyTable()
         for key, ts, first_seq, count in _KEY.iter_unpack(image.keys):
             topic.keys.add(key, Written(ts, first_seq, count), image.config.idempotency_window_ms)
+    if topic.queue is not None:
+        topic.queue.fresh = topic.count
+        if image.queue is not None:
+            restore(topic, topic.queue, image.queue)
     return topic
 
 

@@ -27,6 +27,14 @@ class Loss(NamedTuple):
     reason: str
 
 
+class Hole(NamedTuple):
+    """Seqs that nobody can read any more although older ones can be read."""
+
+    from_seq: int
+    to_seq: int
+    reason: str
+
+
 class Tombstone(NamedTuple):
     gap_from: int
     gap_to: int
@@ -112,6 +120,8 @@ def _evict(topic: Topic, stop: int, reason: str, release: Release) -> None:
     block = topic.blocks[0]
     first_seq = block.earliest_seq()
     last_seq = block.seq_at(stop - 1) if stop < block.count else block.last_seq
+    if topic.queue is not None:
+        topic.queue.dying(block, 0, stop)
     died, size = block.kill(0, stop)
     topic.count -= died
     topic.bytes -= size
@@ -138,12 +148,12 @@ def note_loss(topic: Topic, to_seq: int, lost: int, reason: str, first_seq: int 
         losses[:2] = [Loss(first.from_seq, second.to_seq, first.lost + second.lost, "mixed")]
 
 
-def note_hole(topic: Topic, from_seq: int, to_seq: int, lost: int) -> None:
+def note_hole(topic: Topic, from_seq: int, to_seq: int, lost: int, reason: str = "lost") -> None:
     """Seqs that nobody chose to lose: part of the floor if nothing older is left, a hole of their own otherwise."""
     if not topic.blocks or topic.blocks[0].first_seq > to_seq:
-        note_loss(topic, to_seq, lost, "lost")
+        note_loss(topic, to_seq, lost, reason)
     else:
-        topic.holes = sorted([*topic.holes, (from_seq, to_seq)])
+        topic.holes = sorted([*topic.holes, Hole(from_seq, to_seq, reason)])
 
 
 def tombstone(topic: Topic, from_seq: int) -> Tombstone | None:
@@ -152,9 +162,9 @@ def tombstone(topic: Topic, from_seq: int) -> Tombstone | None:
     if from_seq > head:
         return Tombstone(1, head, "recreated", head, earliest, head)
     if from_seq + 1 >= topic.evict_floor:
-        for first, last in topic.holes:
+        for first, last, reason in topic.holes:
             if first <= from_seq + 1 <= last:
-                return Tombstone(from_seq + 1, last, "lost", last - from_seq, earliest, head)
+                return Tombstone(from_seq + 1, last, reason, last - from_seq, earliest, head)
         return None
     missed = 0
     reasons: set[str] = set()

@@ -78,6 +78,14 @@ class Staged:
             callback(self)
 
 
+def settled(topic_id: int, result: Any = None) -> Staged:
+    """A change that needs nothing any more: all is as it should be already."""
+    staged = Staged(None, topic_id, gated=False)
+    staged.result = result
+    staged.finish()
+    return staged
+
+
 class Busy(Exception):
     """The verb depends on a change that is still on its way: run it again when that is done."""
 

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Any
 
+from topics.engine import leaselog
 from topics.engine.block import BLOCK_BYTES, Block
 from topics.engine.body import Body
 from topics.engine.cold import Cold
@@ -13,7 +14,23 @@ from topics.engine.idempotency import KeyTable, Written
 from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
-from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Op, Reserved, Run, Skipped
+from topics.model.ops import (
+    Appended,
+    Configured,
+    Created,
+    Deleted,
+    Dropped,
+    Extended,
+    Leased,
+    LeaseOp,
+    Moved,
+    Op,
+    Paused,
+    Released,
+    Reserved,
+    Run,
+    Skipped,
+)
 from topics.model.settings import Settings
 from topics.storage.pack import Packs
 
@@ -54,6 +71,11 @@ class State:
             Dropped: self._dropped,
             Reserved: self._reserved,
             Skipped: self._skipped,
+            Leased: self._leased,
+            Released: self._leased,
+            Extended: self._leased,
+            Paused: self._paused,
+            Moved: self._moved,
         }
 
     def apply(self, op: Op, position: int) -> Any:
@@ -103,6 +125,8 @@ class State:
                 topic.keys = KeyTable()
             window_ms = topic.config.idempotency_window_ms
             topic.keys.add(op.key, Written(batch.ts, batch.first_seq, batch.count), window_ms)
+        if topic.queue is not None:
+            topic.queue.appended(batch)
 
     def _block_for(self, topic: Topic, batch: Batch, size: int) -> Block | None:
         """The block that the batch goes into, or None if it became a block by itself."""
@@ -158,7 +182,10 @@ class State:
         touched = topic.blocks[start:stop]
         left = run.size
         for block in sorted(touched, key=lambda block: block.body is None) if len(touched) > 1 else touched:
-            died, size = block.kill(block.number_after(run.from_seq - 1), block.number_after(last_seq), left)
+            first, end = block.number_after(run.from_seq - 1), block.number_after(last_seq)
+            if topic.queue is not None:
+                topic.queue.dying(block, first, end)
+            died, size = block.kill(first, end, left)
             left = max(0, left - size)
             topic.count -= died
             topic.bytes -= size
@@ -172,6 +199,8 @@ class State:
         lost = 0
         while topic.blocks and topic.blocks[0].first_seq < floor:
             block = topic.blocks[0]
+            if topic.queue is not None:
+                topic.queue.dying(block, 0, block.number_after(floor - 1))
             died, size = block.kill(0, block.number_after(floor - 1))
             lost += died
             topic.count -= died
@@ -189,6 +218,30 @@ class State:
         note_hole(topic, topic.head_seq + 1, seq, seq - topic.head_seq)
         topic.head_seq = seq
         topic.assigned_seq = max(topic.assigned_seq, seq)
+
+    # --- jobs ---
+
+    def _leased(self, op: LeaseOp) -> None:
+        topic = self.by_id[op.topic_id]
+        if topic.queue is not None and not op.ahead:
+            leaselog.fold(topic, topic.queue, op)
+
+    def _paused(self, op: Paused) -> None:
+        queue = self.by_id[op.topic_id].queue
+        if queue is not None:
+            queue.paused = op.paused
+
+    def _moved(self, op: Moved) -> tuple[int, int]:
+        """Gone here and there in one step, so that no crash loses a record or leaves it in both places."""
+        found = self._deleted(Deleted(op.topic_id, op.ts, op.runs))
+        queue = self.by_id[op.topic_id].queue
+        if queue is not None and op.dead:
+            queue.dead_lettered += found[0]
+        destination = self.by_id.get(op.to_id)
+        if destination is not None:
+            self.touch(destination)
+            self._appended(op.appended)
+        return found
 
     # --- retention: between ops, by the owner; the next op of the topic carries the floor into the log ---
 

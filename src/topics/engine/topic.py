@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from topics.engine.block import Block
 from topics.engine.idempotency import KeyTable
+from topics.engine.queue import Queue
 from topics.engine.retention import Loss
 from topics.model.config import TopicConfig
 
@@ -45,6 +46,7 @@ class Topic:
         "name",
         "pending_bytes",
         "pending_count",
+        "queue",
         "reserved_ms",
         "reserving",
         "segment",
@@ -71,6 +73,8 @@ class Topic:
         # Seqs (from, to) that a crash took from the middle: what is older can still be read.
         self.holes: list[tuple[int, int]] = []
         self.keys: KeyTable | None = None
+        # jobs, if this is a queue
+        self.queue: Queue | None = Queue() if config.type == "queue" else None
         # the segment that new records fall into
         self.segment = 0
         self.segment_events = 0

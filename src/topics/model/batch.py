@@ -10,19 +10,22 @@ they ask, and deletion looks tags up in a column of their own.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from topics.model.config import DELAY_MS_MAX
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.model.wishes import AppendWish, RecordWish
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
+NO_KEY = bytes(16)
 
 _encode_string = msgspec.json.Encoder().encode
 _meta_decoder = msgspec.json.Decoder(dict[str, Raw])
@@ -43,6 +46,13 @@ class BatchLimits(Protocol):
     def max_node_bytes(self) -> int: ...
 
 
+class JobColumns(NamedTuple):
+    """What a queue must know of a batch: delays in ms (0: none), digests of unique keys (zeros: none)."""
+
+    delays: array[int]
+    unique: bytes
+
+
 class Batch:
     """Rendered records with their columns; a column is None when no record of the batch uses it.
 
@@ -50,7 +60,19 @@ class Batch:
     differs from none. `nodes` counts from 1 in `node_names`; 0 is no node. `metas` are lengths; 0 is no meta.
     """
 
-    __slots__ = ("blob", "count", "ends", "first_seq", "metas", "node_names", "nodes", "tag_ends", "tags", "ts")
+    __slots__ = (
+        "blob",
+        "count",
+        "ends",
+        "first_seq",
+        "jobs",
+        "metas",
+        "node_names",
+        "nodes",
+        "tag_ends",
+        "tags",
+        "ts",
+    )
 
     def __init__(self, first_seq: int, ts: int, count: int, blob: bytes, ends: array[int]) -> None:
         self.first_seq = first_seq
@@ -63,6 +85,7 @@ class Batch:
         self.tags: bytes | None = None
         self.tag_ends: array[int] | None = None
         self.metas: array[int] | None = None
+        self.jobs: JobColumns | None = None
 
 
 def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
@@ -85,7 +108,13 @@ def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
     data_bytes_max = limits.max_record_bytes
     for index, record in enumerate(records):
         size = len(record.data)
-        if record.tag is not None or record.node is not None or record.meta is not UNSET:
+        if (
+            record.tag is not None
+            or record.node is not None
+            or record.meta is not UNSET
+            or record.delay_ms
+            or record.unique_key is not None
+        ):
             bare = False
             size += _check_columns(record, index, limits)
         if size > data_bytes_max:
@@ -103,6 +132,10 @@ def _check_columns(record: RecordWish, index: int, limits: BatchLimits) -> int:
         _check_text(record.tag, f"records[{index}].tag", limits.max_tag_bytes)
     if record.node is not None:
         _check_text(record.node, f"records[{index}].node", limits.max_node_bytes)
+    key = record.unique_key
+    if key is not None and not 0 < len(key) <= KEY_CHARS_MAX:
+        field = f"records[{index}].unique_key"
+        raise InvalidRequest(f"{field} must have 1 to {KEY_CHARS_MAX} characters", field=field)
     if record.meta is UNSET:
         return 0
     if bytes(record.meta) == b"null":
@@ -189,4 +222,14 @@ def _render_columns(records: Sequence[RecordWish], batch_node: str | None, first
         batch.tags, batch.tag_ends = b"".join(tags), array("I", accumulate(map(len, tags)))
     if any(metas):
         batch.metas = metas
+    if any(record.delay_ms or record.unique_key is not None for record in records):
+        batch.jobs = JobColumns(
+            array("I", [min(DELAY_MS_MAX, record.delay_ms) for record in records]),
+            b"".join([NO_KEY if record.unique_key is None else unique_digest(record.unique_key) for record in records]),
+        )
     return batch
+
+
+def unique_digest(key: str) -> bytes:
+    """16 bytes that stand for a unique key."""
+    return hashlib.blake2b(key.encode(), digest_size=len(NO_KEY), person=b"topics-unique").digest()

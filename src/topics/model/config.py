@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from topics.model.errors import InvalidRequest
 from topics.model.names import check_topic_name
@@ -14,11 +15,31 @@ U64_MAX = 2**64 - 1
 PRIORITY_BOUND = 1_000
 LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
 CLAIM_JITTER_MS_MAX = 5_000
+DELAY_MS_MAX = 86_400_000
+BACKOFF_FACTOR_MAX = 100.0
 
 U64 = Annotated[int, Meta(ge=0)]
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+
+
+class RetryBackoff(msgspec.Struct, frozen=True):
+    """How long a job rests after a delivery that failed: `initial_ms`, times `factor` for each delivery more.
+
+    `jitter` is the share of the rest by which it may be shorter, so that jobs that failed together part.
+    """
+
+    initial_ms: U64 = 1_000
+    factor: float = 2.0
+    max_ms: U64 = 60_000
+    jitter: float = 0.0
+
+    def rest_ms(self, deliveries: int, spread: float) -> int:
+        """The rest after the `deliveries`th delivery; `spread` (0 … 1) picks a place within the jitter."""
+        steps = min(max(0, deliveries - 1), 64)
+        rest = min(float(self.max_ms), self.initial_ms * self.factor**steps)
+        return int(rest * (1 - self.jitter * spread))
 
 
 class ConfigWish(msgspec.Struct, frozen=True):
@@ -41,6 +62,7 @@ class ConfigWish(msgspec.Struct, frozen=True):
     max_deliveries: U64 = 0
     dead_letter: str | None = None
     leases_durable: bool | None = None
+    retry_backoff: RetryBackoff | None = None
 
 
 class TopicConfig(msgspec.Struct, frozen=True):
@@ -63,6 +85,8 @@ class TopicConfig(msgspec.Struct, frozen=True):
     max_deliveries: int = 0
     dead_letter: str | None = None
     leases_durable: bool = False
+    # Shown only if it was asked for.
+    retry_backoff: RetryBackoff | UnsetType = UNSET
 
 
 _encoder = msgspec.json.Encoder()
@@ -105,4 +129,16 @@ def resolve(wish: ConfigWish, topic: str, current: TopicConfig | None = None) ->
         max_deliveries=wish.max_deliveries,
         dead_letter=wish.dead_letter,
         leases_durable=bool(wish.leases_durable),
+        retry_backoff=UNSET if wish.retry_backoff is None else _clamped(wish.retry_backoff),
+    )
+
+
+def _clamped(backoff: RetryBackoff) -> RetryBackoff:
+    if not math.isfinite(backoff.factor) or not math.isfinite(backoff.jitter):
+        raise InvalidRequest("retry_backoff takes finite numbers", field="retry_backoff")
+    return RetryBackoff(
+        initial_ms=min(DELAY_MS_MAX, backoff.initial_ms),
+        factor=max(1.0, min(BACKOFF_FACTOR_MAX, backoff.factor)),
+        max_ms=min(DELAY_MS_MAX, backoff.max_ms),
+        jitter=max(0.0, min(1.0, backoff.jitter)),
     )

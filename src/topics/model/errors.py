@@ -48,6 +48,28 @@ class TopicExistsIncompatible(TopicsError):
     code = "topic_exists_incompatible"
 
 
+class NotAQueue(TopicsError):
+    """A job was asked of a topic that only keeps records."""
+
+    code = "not_a_queue"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f'topic "{topic}" is not a queue', topic=topic)
+
+
+class RouterNotFound(TopicsError):
+    code = "router_not_found"
+
+    def __init__(self, router: str) -> None:
+        super().__init__(f'router "{router}" does not exist', router=router)
+
+
+class RouterCycle(TopicsError):
+    """`cycle` in the detail is the way round."""
+
+    code = "router_cycle"
+
+
 class TopicNotEmpty(TopicsError):
     code = "topic_not_empty"
 

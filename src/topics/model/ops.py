@@ -6,13 +6,20 @@ died), so that folding it needs neither a clock nor another topic.
     Appended   | 1 | flags u8 | count u32 | topic u32 | first_seq u64 | ts u64 | floor u64 | blob_len u32 |
                | key 16 if flags&1 | ends u32×count if count>1 |
                | nodes if flags&2: names_len u32, names (JSON array), u32×count |
-               | tags if flags&4: tags_len u32, ends u32×count, bytes | metas u32×count if flags&8 | blob |
+               | tags if flags&4: tags_len u32, ends u32×count, bytes | metas u32×count if flags&8 |
+               | jobs if flags&16: delays u32×count, unique keys 16×count | blob |
     Deleted    | 2 | topic u32 | ts u64 | runs u32 | packed u8 | (from_seq u64, seqs u64, bytes u64)×runs |
     Created    | 3 | topic u32 | epoch u64 | ts u64 | ceiling u64 | name_len u16 | name | config JSON |
     Configured | 4 | topic u32 | head_seq u64 | ceiling u64 | floor u64 | config JSON |
     Dropped    | 5 | topic u32 |
     Reserved   | 6 | topic u32 | ceiling u64 |
     Skipped    | 7 | topic u32 | head_seq u64 | ceiling u64 |
+    Leased     | 8 | topic u32 | deadline u64 | rest u32 | jobs u32 | node_len u16 | node |
+               | (seq u64, lease u64, deliveries u64)×jobs |
+    Released   | 9 | topic u32 | due u64 | jobs u32 | error_len u16 | error | seq u64×jobs |
+    Extended   | 10 | topic u32 | deadline u64 | rest u32 | jobs u32 | seq u64×jobs |
+    Paused     | 11 | topic u32 | paused u8 |
+    Moved      | 12 | kind u8 | topic u32 | ts u64 | runs u32 | (from_seq u64, seqs u64, bytes u64)×runs | Appended |
 """
 
 from __future__ import annotations
@@ -25,10 +32,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from topics.model.batch import Batch
+from topics.model.batch import Batch, JobColumns
 from topics.model.config import TopicConfig, decode_config, encode_config
 
 APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
+LEASED, RELEASED, EXTENDED, PAUSED, MOVED = range(8, 13)
 
 _APPENDED = struct.Struct("<BBIIQQQI")
 _DELETED = struct.Struct("<BIQIB")
@@ -37,9 +45,14 @@ _CONFIGURED = struct.Struct("<BIQQQ")
 _DROPPED = struct.Struct("<BI")
 _RESERVED = struct.Struct("<BIQ")
 _SKIPPED = struct.Struct("<BIQQ")
+_LEASED = struct.Struct("<BIQIIH")
+_RELEASED = struct.Struct("<BIQIH")
+_EXTENDED = struct.Struct("<BIQII")
+_PAUSED = struct.Struct("<BI?")
+_MOVED = struct.Struct("<BBIQI")
 _U32 = struct.Struct("<I")
 
-KEYED, WITH_NODES, WITH_TAGS, WITH_METAS = 1, 2, 4, 8
+KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS = 1, 2, 4, 8, 16
 RUNS_COMPRESSED_FROM = 64
 
 assert sys.byteorder == "little" and array("I").itemsize == 4 and array("Q").itemsize == 8, "columns are stored as is"
@@ -75,6 +88,9 @@ class Appended:
         if batch.metas is not None:
             flags |= WITH_METAS
             parts.append(batch.metas.tobytes())
+        if batch.jobs is not None:
+            flags |= WITH_JOBS
+            parts += (batch.jobs.delays.tobytes(), batch.jobs.unique)
         parts[0] = _APPENDED.pack(
             APPENDED, flags, batch.count, self.topic_id, batch.first_seq, batch.ts, self.floor, len(batch.blob)
         )
@@ -159,7 +175,86 @@ class Skipped(NamedTuple):
         return _SKIPPED.pack(SKIPPED, self.topic_id, self.head_seq, self.ceiling)
 
 
-Op = Appended | Deleted | Created | Configured | Dropped | Reserved | Skipped
+class Leased(NamedTuple):
+    """Jobs (seq, lease, deliveries) went to a worker. `rest_ms` is how long they rest if the lease runs out.
+
+    An op of the leases log that is `ahead` was folded in when it was decided: nobody else may get the same job in the
+    meantime. Read back from the log it is not.
+    """
+
+    topic_id: int
+    deadline: int
+    rest_ms: int
+    node: str
+    jobs: list[tuple[int, int, int]]
+    ahead: bool = False
+
+    def encode(self) -> bytes:
+        node = self.node.encode()
+        head = _LEASED.pack(LEASED, self.topic_id, self.deadline, self.rest_ms, len(self.jobs), len(node))
+        return head + node + array("Q", [number for job in self.jobs for number in job]).tobytes()
+
+
+class Released(NamedTuple):
+    """Jobs came back from their worker, to be claimed again from `due` on."""
+
+    topic_id: int
+    due: int
+    error: str
+    seqs: list[int]
+    ahead: bool = False
+
+    def encode(self) -> bytes:
+        error = self.error.encode()
+        head = _RELEASED.pack(RELEASED, self.topic_id, self.due, len(self.seqs), len(error))
+        return head + error + array("Q", self.seqs).tobytes()
+
+
+class Extended(NamedTuple):
+    """Leases got a new deadline."""
+
+    topic_id: int
+    deadline: int
+    rest_ms: int
+    seqs: list[int]
+    ahead: bool = False
+
+    def encode(self) -> bytes:
+        head = _EXTENDED.pack(EXTENDED, self.topic_id, self.deadline, self.rest_ms, len(self.seqs))
+        return head + array("Q", self.seqs).tobytes()
+
+
+class Paused(NamedTuple):
+    """A queue stopped handing out jobs, or began again."""
+
+    topic_id: int
+    paused: bool
+
+    def encode(self) -> bytes:
+        return _PAUSED.pack(PAUSED, self.topic_id, self.paused)
+
+
+class Moved(NamedTuple):
+    """Records left one topic for another, in one step: a dead letter, or one on its way home."""
+
+    topic_id: int
+    dead: bool
+    ts: int
+    runs: list[Run]
+    appended: Appended
+
+    @property
+    def to_id(self) -> int:
+        return self.appended.topic_id
+
+    def encode(self) -> bytes:
+        flat = array("Q", [number for run in self.runs for number in run]).tobytes()
+        head = _MOVED.pack(MOVED, self.dead, self.topic_id, self.ts, len(self.runs))
+        return head + flat + self.appended.encode()
+
+
+LeaseOp = Leased | Released | Extended
+Op = Appended | Deleted | Created | Configured | Dropped | Reserved | Skipped | LeaseOp | Paused | Moved
 
 
 def decode(body: bytes) -> Op:
@@ -188,8 +283,36 @@ def decode(body: bytes) -> Op:
             return Reserved(*_RESERVED.unpack_from(body)[1:])
         case _ if code == SKIPPED:
             return Skipped(*_SKIPPED.unpack_from(body)[1:])
+        case _ if code >= LEASED and code <= MOVED:
+            return _decode_queue_op(code, body)
         case _:
             raise ValueError(f"op code {code} is unknown: the log was written by a newer version")
+
+
+def _decode_queue_op(code: int, body: bytes) -> Op:
+    match code:
+        case _ if code == LEASED:
+            _, topic_id, deadline, rest_ms, _, node_len = _LEASED.unpack_from(body)
+            jobs_at = _LEASED.size + node_len
+            numbers = array("Q", body[jobs_at:])
+            jobs = list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
+            return Leased(topic_id, deadline, rest_ms, body[_LEASED.size : jobs_at].decode(), jobs)
+        case _ if code == RELEASED:
+            _, topic_id, due, _, error_len = _RELEASED.unpack_from(body)
+            seqs_at = _RELEASED.size + error_len
+            error = body[_RELEASED.size : seqs_at].decode()
+            return Released(topic_id, due, error, array("Q", body[seqs_at:]).tolist())
+        case _ if code == EXTENDED:
+            _, topic_id, deadline, rest_ms, _ = _EXTENDED.unpack_from(body)
+            return Extended(topic_id, deadline, rest_ms, array("Q", body[_EXTENDED.size :]).tolist())
+        case _ if code == PAUSED:
+            return Paused(*_PAUSED.unpack_from(body)[1:])
+        case _:
+            _, dead, topic_id, ts, count = _MOVED.unpack_from(body)
+            runs_end = _MOVED.size + 24 * count
+            numbers = array("Q", body[_MOVED.size : runs_end])
+            runs = [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
+            return Moved(topic_id, bool(dead), ts, runs, _decode_appended(body[runs_end:]))
 
 
 def _decode_appended(body: bytes) -> Appended:
@@ -226,3 +349,8 @@ def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> None:
         at += size
     if flags & WITH_METAS:
         batch.metas = array("I", body[at : at + width])
+        at += width
+    if flags & WITH_JOBS:
+        delays = array("I", body[at : at + width])
+        at += width
+        batch.jobs = JobColumns(delays, body[at : at + 16 * batch.count])

@@ -28,6 +28,9 @@ class RecordWish(msgspec.Struct, gc=False):
     tag: str | None = None
     node: str | None = None
     meta: RawObject | UnsetType = UNSET
+    # of a job
+    delay_ms: U64 = 0
+    unique_key: str | None = None
 
 
 class AppendWish(msgspec.Struct):
@@ -58,6 +61,48 @@ class DiffWish(msgspec.Struct):
 class DeleteWish(msgspec.Struct):
     before_seq: U64 | UnsetType = UNSET
     match: str | list[str] | None = None
+
+
+class ClaimWish(msgspec.Struct):
+    node: str
+    max: U64 = 1
+    lease_ms: U64 | UnsetType = UNSET
+    wait_ms: U64 = 0
+
+
+class AckWish(msgspec.Struct):
+    node: str
+    seqs: list[U64]
+    lease_ids: list[str] | None = None
+
+
+class NackWish(msgspec.Struct):
+    node: str
+    seqs: list[U64]
+    lease_ids: list[str] | None = None
+    delay_ms: U64 | UnsetType = UNSET
+    dead_letter: bool | None = None
+    error: str | None = None
+
+
+class ExtendWish(msgspec.Struct):
+    node: str
+    seqs: list[U64]
+    lease_ms: U64
+    lease_ids: list[str] | None = None
+
+
+class RedriveWish(msgspec.Struct):
+    """Which dead letters go home: those whose tag matches, at most `limit`, `rate_per_s` of them claimable a second."""
+
+    match: str | list[str] | None = None
+    limit: U64 = 0
+    rate_per_s: U64 = 0
+    dry_run: bool | None = None
+
+
+class PauseWish(msgspec.Struct):
+    """Pausing and resuming take no fields."""
 
 
 class TagMatch(msgspec.Struct, frozen=True):

@@ -1,0 +1,133 @@
+"""Jobs by the time at which they fall due: groups of the same millisecond, in buckets of 100 ms, no timer per job.
+
+bucket 17 ─┬─ group due 1710 ─ jobs 4, 5, 6        A group falls due as a whole: what happens to 100,000 leases
+           └─ group due 1742 ─ jobs 9, 12          that run out together is one step, not 100,000.
+"""
+
+from __future__ import annotations
+
+import heapq
+from enum import IntEnum
+
+BUCKET_MS = 100
+NEVER_MS = 2**64
+NO_STREAM = 0
+
+
+class Place(IntEnum):
+    """Where a group of jobs stands, and with it each of its jobs."""
+
+    READY = 0
+    LEASED = 1
+    RESTING = 2
+
+
+class Job:
+    """A job that is more than a record: leased, resting, given back, or about to leave. A fresh one needs none."""
+
+    __slots__ = ("claimed_ms", "deadline", "deliveries", "error", "group", "lease", "node", "refusals", "seq", "stream")
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        # None: acked or moved, which is on its way into the log.
+        self.group: Group | None = None
+        # the latest delivery
+        self.deliveries = 0
+        self.node = ""
+        self.lease = 0
+        self.claimed_ms = 0
+        self.deadline = 0
+        # the connection that it was pushed to
+        self.stream = NO_STREAM
+        # what its worker said when it gave up
+        self.error = ""
+        # how often its dead-letter topic would not take it
+        self.refusals = 0
+
+
+class Group:
+    """Jobs that share their place and the moment at which they leave it."""
+
+    __slots__ = ("due_ms", "jobs", "key", "place", "pushed", "rest_ms")
+
+    def __init__(self, place: Place, due_ms: int = NEVER_MS, rest_ms: int = 0, *, pushed: bool = False) -> None:
+        self.place = place
+        self.due_ms = due_ms
+        # What comes after: a lease that runs out may be followed by a rest.
+        self.rest_ms = rest_ms
+        # Somebody counts the jobs of each stream, and must be told of each that leaves it.
+        self.pushed = pushed
+        self.jobs: dict[int, Job] = {}
+        # Tells the groups of one moment apart.
+        self.key = rest_ms << 1 | pushed
+
+
+class DueTimes:
+    """The groups of one place. `next_ms` may be early by jobs that left meanwhile, never late."""
+
+    __slots__ = ("_buckets", "_order", "_place", "next_ms")
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._buckets: dict[int, dict[tuple[int, int], Group]] = {}
+        self._order: list[int] = []
+        self.next_ms = NEVER_MS
+
+    def at(self, due_ms: int, rest_ms: int = 0, *, pushed: bool = False) -> Group:
+        """The group for jobs that fall due then."""
+        bucket = self._bucket(due_ms)
+        group = bucket.get((due_ms, rest_ms << 1 | pushed))
+        if group is None:
+            group = Group(self._place, due_ms, rest_ms, pushed=pushed)
+            bucket[due_ms, group.key] = group
+        return group
+
+    def _bucket(self, due_ms: int) -> dict[tuple[int, int], Group]:
+        if due_ms < self.next_ms:
+            self.next_ms = due_ms
+        number = due_ms // BUCKET_MS
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            bucket = self._buckets[number] = {}
+            heapq.heappush(self._order, number)
+        return bucket
+
+    def adopt(self, group: Group, due_ms: int) -> None:
+        """Take a whole group from another place, as it is."""
+        bucket = self._bucket(due_ms)
+        key = 0
+        while (due_ms, key) in bucket:
+            key += 1
+        group.place, group.due_ms, group.key, group.pushed = self._place, due_ms, key, False
+        bucket[due_ms, key] = group
+
+    def discard(self, group: Group) -> None:
+        """Forget a group that has become empty."""
+        bucket = self._buckets.get(group.due_ms // BUCKET_MS)
+        if bucket is not None:
+            bucket.pop((group.due_ms, group.key), None)
+
+    def fallen_due(self, now_ms: int) -> list[Group]:
+        """The groups whose time has come, earliest first; they belong to the caller from here on."""
+        found: list[Group] = []
+        order, buckets = self._order, self._buckets
+        last = now_ms // BUCKET_MS
+        while order and order[0] <= last:
+            bucket = buckets[order[0]]
+            due = sorted(key for key in bucket if key[0] <= now_ms)
+            found += [bucket.pop(key) for key in due]
+            if bucket:
+                break
+            del buckets[heapq.heappop(order)]
+        while order and not buckets[order[0]]:
+            del buckets[heapq.heappop(order)]
+        self.next_ms = min(due_ms for due_ms, _ in buckets[order[0]]) if order else NEVER_MS
+        return found
+
+    def groups_from(self, due_ms: int) -> list[Group]:
+        """All groups that fall due at `due_ms` or later, earliest first."""
+        found: list[Group] = []
+        for number in sorted(number for number in self._buckets if number >= due_ms // BUCKET_MS):
+            bucket = self._buckets[number]
+            found += [bucket[key] for key in sorted(bucket) if key[0] >= due_ms]
+        return found

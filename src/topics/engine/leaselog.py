@@ -1,0 +1,112 @@
+"""The leases log, folded into who holds what, and that projection as a snapshot keeps it.
+
+A queue whose leases are not durable keeps only what its jobs log says: delays, unique keys, what was moved away. Every
+job that was in flight is then claimable again, as if its lease had run out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from topics.engine.due import Place
+from topics.model.ops import Extended, Leased, LeaseOp, Released
+
+if TYPE_CHECKING:
+    from topics.engine.due import Job
+    from topics.engine.queue import Queue
+    from topics.engine.topic import Topic
+
+
+def fold(topic: Topic, queue: Queue, op: LeaseOp) -> None:
+    """What the log says about live records; a record that has died since needs no lease."""
+    match op:
+        case Leased():
+            for seq, lease, deliveries in op.jobs:
+                if is_live(topic, seq):
+                    queue.pass_over(topic, seq)
+                    job = queue.job_for(seq)
+                    job.deliveries = deliveries
+                    queue.lease(job, op.node, lease, op.deadline, op.rest_ms)
+        case Released():
+            for job in _known(queue, op.seqs):
+                job.error = op.error or job.error
+                queue.give_back(job, op.due, 0)
+        case Extended():
+            for job in _known(queue, op.seqs):
+                queue.extend(job, op.deadline, op.rest_ms)
+
+
+def _known(queue: Queue, seqs: list[int]) -> list[Job]:
+    return [job for job in map(queue.jobs.get, seqs) if job is not None]
+
+
+def is_live(topic: Topic, seq: int) -> bool:
+    index = topic.block_after(seq - 1)
+    if index == len(topic.blocks):
+        return False
+    block = topic.blocks[index]
+    number = block.number_after(seq - 1)
+    return block.seq_at(number) == seq and any(block.alive_runs(number, number + 1))
+
+
+class JobImage(msgspec.Struct, array_like=True):
+    seq: int
+    deliveries: int
+    # 0: ready now. Otherwise when it is claimable again, after its lease or its rest.
+    due_ms: int
+    rest_ms: int
+    # 0: not leased
+    lease: int
+    node: str
+    error: str
+
+
+class QueueImage(msgspec.Struct, array_like=True):
+    paused: bool
+    dead_lettered: int
+    cursor: int
+    jobs: list[JobImage]
+    unique: list[tuple[bytes, int]]
+
+
+def picture(topic: Topic, queue: Queue) -> QueueImage:
+    """The part of a topic's image that makes it a queue."""
+    config = topic.config
+    if config.durability == "ephemeral":
+        return QueueImage(queue.paused, queue.dead_lettered, 0, [], [])
+    durable = config.leases_durable
+    jobs = [_job_image(job) for job in queue.jobs.values() if durable or _rests_since_append(job)]
+    cursor = queue.cursor if durable else 0
+    return QueueImage(queue.paused, queue.dead_lettered, cursor, jobs, list(queue.unique.items()))
+
+
+def _rests_since_append(job: Job) -> bool:
+    return not job.deliveries and job.group is not None and job.group.place is Place.RESTING
+
+
+def _job_image(job: Job) -> JobImage:
+    group = job.group
+    if group is None or group.place is Place.READY:
+        return JobImage(job.seq, job.deliveries, 0, 0, 0, job.node, job.error)
+    lease = job.lease if group.place is Place.LEASED else 0
+    return JobImage(job.seq, job.deliveries, group.due_ms, group.rest_ms, lease, job.node, job.error)
+
+
+def restore(topic: Topic, queue: Queue, image: QueueImage) -> None:
+    """All records are fresh until the image says otherwise."""
+    queue.paused, queue.dead_lettered = image.paused, image.dead_lettered
+    queue.pass_over(topic, image.cursor)
+    for entry in image.jobs:
+        if not is_live(topic, entry.seq):
+            continue
+        job = queue.job_for(entry.seq)
+        job.deliveries, job.error = entry.deliveries, entry.error
+        if entry.lease:
+            queue.lease(job, entry.node, entry.lease, entry.due_ms - 1, entry.rest_ms)
+        else:
+            queue.give_back(job, entry.due_ms, 0)
+    for key, seq in image.unique:
+        if is_live(topic, seq):
+            queue.pend(key, seq)
