@@ -86,7 +86,7 @@ class Server:
         self._lifecycle = Lifecycle(lambda: self.store.progress)
         self._turns = Turns(self, self._wake)
         self._deadlines = Deadlines(loop)
-        self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.resume)
+        self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.again)
         self._usage = Usage()
         table = RouteTable(self._routes_without_store())
         self._api = Api(door, self._lifecycle, self._turns, table, probe_auth=settings.probe_auth)
@@ -116,7 +116,8 @@ class Server:
             whom = "everyone on this machine" if is_loopback(settings.host) else "EVERYONE WHO REACHES THIS ADDRESS"
             log.warning("NO API KEYS: authentication is off, %s may do everything", whom)
         await self._listener.start(settings.host, settings.port)
-        log.info("listening on http://%s:%d", settings.host, self.port)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        log.info("listening on http://%s:%d", host, self.port)
 
     async def open(self) -> bool:
         """Recover, answering meanwhile; False if told to stop before it was done."""
@@ -256,6 +257,15 @@ def http_limits(settings: Settings) -> HttpLimits:
     )
 
 
+class TextLines(logging.Formatter):
+    """A line a person reads; times are UTC."""
+
+    converter = time.gmtime
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line."""
 
@@ -273,7 +283,5 @@ class JsonLines(logging.Formatter):
 
 def start_logging(log_format: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonLines() if log_format == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    )
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
