@@ -33,7 +33,7 @@ from topics.engine.cold import ColdMiss
 from topics.engine.store import Store
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
-from topics.model.errors import TopicsError
+from topics.model.errors import DamagedData, TopicsError
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
 from topics.storage.worker import Job
@@ -194,16 +194,17 @@ class Server:
     def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
         """Read a cold body in the worker thread, hand it to the engine, tell who waits."""
         store = self.store
+        cold = store.state.cold
 
-        def arrived(job: Job[bytes]) -> None:
+        def arrived(job: Job[bytes | DamagedData | OSError]) -> None:
             try:
-                store.state.cold.attach(miss.block, miss.extent, job.result())
+                cold.take(miss, job.result())
             except TopicsError as error:
                 then(error)
             else:
                 then(None)
 
-        store.worker.submit(lambda: store.packs.read(miss.extent), arrived)
+        store.worker.submit(lambda: cold.read(miss), arrived)
 
     def _sample(self) -> None:
         now_s = time.monotonic()

@@ -142,7 +142,8 @@ class Rig:
         return self.finish(self._run(verb))
 
     def fetch(self, miss: ColdMiss) -> None:
-        self.store.state.cold.attach(miss.block, miss.extent, self.store.packs.read(miss.extent))
+        cold = self.store.state.cold
+        cold.take(miss, cold.read(miss))
 
     def finish(self, staged: Staged) -> Staged:
         self.store.pipeline.flush()

@@ -279,9 +279,10 @@ class Database:
             self._moved.wait()
 
     def _fetch(self, miss: ColdMiss) -> None:
-        data = self._store.packs.read(miss.extent)
+        cold = self._store.state.cold
+        found = cold.read(miss)
         with self._lock:
-            self._store.state.cold.attach(miss.block, miss.extent, data)
+            cold.take(miss, found)
 
     def _look_or_wait(self, topic: str, wish: DiffWish, idle_s: float | None) -> Diff | None:
         """Something new, or None when there was nothing for so long or the database was closed."""

@@ -6,14 +6,14 @@ from collections import OrderedDict
 
 from topics.engine.block import Block
 from topics.engine.body import Body
-from topics.model.errors import DamagedData
+from topics.model.errors import DamagedData, StorageError
 from topics.storage.pack import Extent, Packs
 
 COLD_CACHE_BYTES = 32 * 1024 * 1024
 
 
 class ColdMiss(Exception):
-    """The verb needs a body that would block to read: read the extent elsewhere, `attach` it, run the verb again."""
+    """The verb needs a body that would block to read: `Cold.read` it elsewhere, `take` it, run the verb again."""
 
     def __init__(self, block: Block, extent: Extent) -> None:
         super().__init__(f"seqs {block.first_seq}…{block.last_seq} are on disk only")
@@ -36,26 +36,36 @@ class Cold:
             return
         extent = block.extent
         assert extent is not None, "a block is in memory, on disk, or both"
-        data = self.packs.read_nowait(extent)
+        try:
+            data = self.packs.read_nowait(extent)
+        except (DamagedData, OSError) as error:
+            raise unreadable(block, extent, error) from error
         if data is None:
             raise ColdMiss(block, extent)
         self.attach(block, extent, data)
 
+    def read(self, miss: ColdMiss) -> bytes | DamagedData | OSError:
+        """What the disk says to a miss, for `take`. May be called from any thread, and blocks."""
+        try:
+            return self.packs.read(miss.extent)
+        except (DamagedData, OSError) as error:
+            return error
+
+    def take(self, miss: ColdMiss, found: bytes | DamagedData | OSError) -> None:
+        """Attach what was read. A failure counts only if the block is still where it was looked for."""
+        if isinstance(found, bytes):
+            self.attach(miss.block, miss.extent, found)
+        elif not miss.block.gone and miss.block.extent == miss.extent:
+            raise unreadable(miss.block, miss.extent, found)
+
     def attach(self, block: Block, extent: Extent, data: bytes) -> None:
-        """Take what was read. A block that changed hands meanwhile keeps what it has."""
+        """Give the block this body. A block that changed hands meanwhile keeps what it has."""
         if block.body is not None or block.extent != extent:
             return
         try:
             body = Body.decode(data, block.first_seq)
         except DamagedData as error:
-            raise DamagedData(
-                f"seqs {block.first_seq} to {block.last_seq} cannot be read: {error.message} "
-                f"(pack {extent.pack}, offset {extent.offset}); `topics repair` turns them into an explicit gap",
-                from_seq=block.first_seq,
-                to_seq=block.last_seq,
-                pack=extent.pack,
-                offset=extent.offset,
-            ) from None
+            raise unreadable(block, extent, error) from None
         block.body = body
         block.cold = True
         self._loaded[block] = len(data)
@@ -72,3 +82,12 @@ class Cold:
         if size is not None:
             self._loaded_bytes -= size
             block.cold = False
+
+
+def unreadable(block: Block, extent: Extent, reason: DamagedData | OSError) -> DamagedData | StorageError:
+    """Names the seqs that cannot be had; only for damage is there more to do than to try again."""
+    seqs = f"seqs {block.first_seq} to {block.last_seq} cannot be read"
+    where = {"from_seq": block.first_seq, "to_seq": block.last_seq, "pack": extent.pack, "offset": extent.offset}
+    if isinstance(reason, OSError):
+        return StorageError(f"{seqs}: {reason.strerror or reason}; try again", **where)
+    return DamagedData(f"{seqs}: {reason.message}; `topics repair` turns them into an explicit gap", **where)
