@@ -1,4 +1,4 @@
-"""The engine inside a Python program, opened like a file."""
+"""The engine inside a Python program, opened by its directory."""
 
 from topics.embedded.database import Database, open
 from topics.embedded.values import Appended, Diff, Json, Outgoing, Record

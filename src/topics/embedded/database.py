@@ -1,4 +1,4 @@
-"""The engine inside a Python program: a typed, thread-safe, synchronous database of topics, opened like a file."""
+"""The engine inside a Python program: a typed, thread-safe, synchronous database of topics."""
 
 from __future__ import annotations
 
