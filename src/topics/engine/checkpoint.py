@@ -116,6 +116,7 @@ class Checkpointer:
             state.dirty |= {topic for topic in dirty if state.by_id.get(topic.id) is topic}
             self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
             self._abort(snapshot.abort if snapshot is not None else None)
+            state.routes.after_capture()
             return False
         finally:
             state.capture_from = NEVER
@@ -140,7 +141,7 @@ class Checkpointer:
             for block in list(topic.blocks):
                 if block.growing or block.gone:
                     continue
-                if block.body is not None and 4 * block.live < block.count:
+                if block.body is not None and 4 * block.live < block.count and not _is_being_copied(topic):
                     self._state.shrink_block(block)
                 self._pack(topic, block)
                 yield
@@ -183,7 +184,11 @@ class Checkpointer:
     # --- 2, 3: one position for all ---
 
     def _mark(self) -> Steps[int]:
+        self._pipeline.flush()
+        while self._pipeline.marks_unwritten():
+            yield False
         position = self._wal.written_to
+        self._state.routes.before_capture()
         self._state.checkpoint += 1
         self._state.capture = self._capture
         self._state.capture_from = position
@@ -204,13 +209,15 @@ class Checkpointer:
         topic.captured = self._state.checkpoint
         places: dict[Block, Extent] = {}
         if topic.config.durability != "ephemeral":
-            for block in topic.blocks:
+            blocks = [*topic.blocks, *topic.attic] if topic.attic else topic.blocks
+            for block in blocks:
                 if block.packed != block.count:
                     self._pack(topic, block)
-            places = {block: self._packed[block][1] for block in topic.blocks if block in self._packed}
+            places = {block: self._packed[block][1] for block in blocks if block in self._packed}
             self._referred.update(extent.pack for extent in places.values())
-            self._referred.update(block.extent.pack for block in topic.blocks if block.extent is not None)
+            self._referred.update(block.extent.pack for block in blocks if block.extent is not None)
         self._chunks.append(encode_topic(topic, places))
+        topic.attic = None
 
     # --- 4: durable ---
 
@@ -285,3 +292,8 @@ class Checkpointer:
         while not running.done:
             yield False
         return running.result()
+
+
+def _is_being_copied(topic: Topic) -> bool:
+    """A mark on its way names records of this topic: they stay where they are until it is written."""
+    return any(router.inflight is not None for router in topic.outbound or ())

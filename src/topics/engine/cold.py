@@ -44,6 +44,11 @@ class Cold:
             raise ColdMiss(block, extent)
         self.attach(block, extent, data)
 
+    def load_now(self, block: Block) -> None:
+        """Give the block its body, waiting for the disk: while nobody else is there yet."""
+        if block.body is None and block.extent is not None:
+            self.attach(block, block.extent, self.packs.read(block.extent))
+
     def read(self, miss: ColdMiss) -> bytes | DamagedData | OSError:
         """What the disk says to a miss, for `take`. May be called from any thread, and blocks."""
         try:

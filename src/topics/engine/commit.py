@@ -21,7 +21,8 @@ from topics.engine.waiters import Waiters
 from topics.model.clock import Clock
 from topics.model.config import Durability
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
-from topics.model.ops import Appended, Configured, Created, Deleted, Moved, Op, Reserved
+from topics.model.forwarded import Forwarded
+from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Moved, Op, Reserved
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
 
@@ -154,6 +155,10 @@ class Pipeline:
         else:
             self._sync_watchers.append((position, callback))
 
+    def marks_unwritten(self) -> bool:
+        """Whether a router's mark was decided and is not in the log yet."""
+        return any(isinstance(staged.op, Forwarded) for staged in self._unwritten)
+
     def unpublished_at(self, position: int) -> bool:
         """Whether an op at or below this position of the log still waits to be published."""
         return bool(self._unsynced and self._unsynced[0].position <= position) or bool(
@@ -217,6 +222,8 @@ class Pipeline:
             elif isinstance(op, Moved):
                 staged.result = found
                 self._land(op.appended)
+        elif isinstance(op, Dropped):
+            staged.routers_removed = found
         staged.finish()
 
     def _land(self, appended: Appended) -> None:
@@ -277,7 +284,7 @@ class Pipeline:
                 self.pending_bytes += len(op.batch.blob)
                 if op.topic_id in touched:
                     topic = self._state.by_id[op.topic_id]
-                    topic.assigned_seq += op.batch.count
+                    topic.assigned_seq = max(topic.assigned_seq, op.batch.first_seq + op.batch.count - 1)
                     topic.pending_count += op.batch.count
                     topic.pending_bytes += len(op.batch.blob)
             elif isinstance(op, Created):

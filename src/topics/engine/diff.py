@@ -69,13 +69,26 @@ class Diff:
         return b",".join(self.parts)
 
 
-def read(topic: Topic, from_seq: int, view: View, limit: int, bytes_max: int, load: Callable[[Block], None]) -> Diff:
-    """Up to `limit` records of about `bytes_max` bytes behind `from_seq`, at least one if there is one."""
+def read(
+    topic: Topic,
+    from_seq: int,
+    view: View,
+    limit: int,
+    bytes_max: int,
+    load: Callable[[Block], None],
+    to_seq: int | None = None,
+) -> Diff:
+    """Up to `limit` records of about `bytes_max` bytes behind `from_seq`, at least one if there is one.
+
+    Reading ends at `to_seq`, if it is given, as if that were the head.
+    """
     diff = Diff(topic, from_seq)
     blocks = topic.blocks
     index = topic.block_after(diff.next_from_seq)
     # A hole is announced by a tombstone of its own: this read ends in front of it.
-    end_seq = next((first - 1 for first, _ in topic.holes if first > diff.next_from_seq), topic.head_seq)
+    end_seq = next((first - 1 for first, _, _ in topic.holes if first > diff.next_from_seq), topic.head_seq)
+    if to_seq is not None and to_seq < end_seq:
+        end_seq = max(to_seq, diff.next_from_seq)
     cold: set[int] = set()
     size = 0
     while index < len(blocks):
@@ -92,14 +105,15 @@ def read(topic: Topic, from_seq: int, view: View, limit: int, bytes_max: int, lo
         if block.cold:
             cold.add(block.segment)
         start = block.number_after(diff.next_from_seq)
-        stop, taken = _take(block, start, view, limit - diff.count, bytes_max - size, diff)
+        end = block.count if block.last_seq <= end_seq else block.number_after(end_seq)
+        stop, taken = _take(block, start, end, view, limit - diff.count, bytes_max - size, diff)
         diff.scanned += stop - start
         size += taken
-        if stop < block.count:
+        if stop < end:
             if stop > start:
                 diff.next_from_seq = block.seq_at(stop - 1)
             break
-        diff.next_from_seq = block.last_seq
+        diff.next_from_seq = min(block.last_seq, end_seq)
         index += 1
         if diff.count >= limit or size >= bytes_max or diff.scanned >= SCAN_RECORDS_MAX:
             break
@@ -109,14 +123,14 @@ def read(topic: Topic, from_seq: int, view: View, limit: int, bytes_max: int, lo
     return diff
 
 
-def _take(block: Block, start: int, view: View, limit: int, bytes_max: int, diff: Diff) -> tuple[int, int]:
-    """Add what this block has for the view; the number where looking stopped, and the bytes taken."""
+def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff) -> tuple[int, int]:
+    """Add what this block has for the view before number `end`; the number where looking stopped, and the bytes."""
     body = block.body
     assert body is not None
     plain = view.data and not (view.tags and body.tags is not None) and (view.meta or body.metas is None)
     room = limit
     size = 0
-    for first, wanted in _wanted_runs(block, body, start, view.nodes):
+    for first, wanted in _wanted_runs(block, body, start, end, view.nodes):
         stop = min(wanted, first + room)
         fitting = body.first_ending_after(body.start_of(first) + bytes_max - size)
         if fitting < stop:
@@ -129,14 +143,14 @@ def _take(block: Block, start: int, view: View, limit: int, bytes_max: int, diff
             diff.count += stop - first
             room -= stop - first
             size += body.size(first, stop)
-        if stop < wanted or (not room and stop < block.count):
+        if stop < wanted or (not room and stop < end):
             return stop, size
-    return block.count, size
+    return end, size
 
 
-def _wanted_runs(block: Block, body: Body, start: int, nodes: frozenset[str]) -> Iterator[tuple[int, int]]:
-    """Stretches of live records whose node is not among `nodes`."""
-    alive = block.alive_runs(start, block.count)
+def _wanted_runs(block: Block, body: Body, start: int, end: int, nodes: frozenset[str]) -> Iterator[tuple[int, int]]:
+    """Stretches of live records before number `end` whose node is not among `nodes`."""
+    alive = block.alive_runs(start, end)
     if not nodes or body.nodes is None:
         return alive
     own = {number for number, name in enumerate(body.node_names, 1) if name in nodes}

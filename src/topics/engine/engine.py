@@ -266,11 +266,15 @@ class Engine:
             config = resolve(ConfigWish(), name)
             created = self._announce(name, self._create(name, config, count + SEQ_CHUNK, gated=False))
             return Room(created.topic_id, None, 1, 1, config)
-        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and topic.config.durability != "fsync":
-            self._reserve(topic, count)
+        self.keep_seqs(topic, count)
         if topic.config.discard == "reject":
             self._refuse_if_full(topic, count, size)
         return Room(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
+
+    def keep_seqs(self, topic: Topic, count: int) -> None:
+        """Make sure that `count` more seqs may be handed out; Busy until they may."""
+        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and topic.config.durability != "fsync":
+            self._reserve(topic, count)
 
     def _earlier(self, topic: Topic, key: bytes) -> Staged | None:
         """The write that this key stands for: on its way, or done within the window."""

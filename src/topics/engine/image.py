@@ -12,13 +12,16 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
+from collections.abc import Iterator
 
 import msgspec
 
 from topics.engine.block import Block
+from topics.engine.copying import Origin
 from topics.engine.idempotency import KeyTable, Written
 from topics.engine.leaselog import QueueImage, picture, restore
-from topics.engine.retention import Loss, note_loss
+from topics.engine.retention import Hole, Loss, note_loss
+from topics.engine.router import Evidence, EvidenceImage, RouterImage
 from topics.engine.topic import Topic
 from topics.model.config import TopicConfig
 from topics.storage.pack import Extent
@@ -44,12 +47,16 @@ class TopicImage(msgspec.Struct, array_like=True):
     segment_bytes: int
     segment_ts: int
     losses: list[tuple[int, int, int, str]]
-    holes: list[tuple[int, int]]
+    holes: list[tuple[int, int, str]]
     # Records of an ephemeral topic that were in memory, and are not any more when this is read.
     resident: int
     blocks: bytes
     keys: bytes
     queue: QueueImage | None = None
+    # The router into this topic, where its copies are, and blocks that are gone but may have to be copied from.
+    router: RouterImage | None = None
+    evidence: list[EvidenceImage] = []
+    attic: bytes = b""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -77,11 +84,14 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         segment_bytes=topic.segment_bytes,
         segment_ts=topic.segment_ts,
         losses=list(topic.losses),
-        holes=topic.holes,
+        holes=list(topic.holes),
         resident=topic.count if ephemeral else 0,
         blocks=b"" if ephemeral else b"".join([_block_image(block, extents) for block in topic.blocks]),
         keys=b"".join([_KEY.pack(key, *written) for key, written in keys]),
         queue=picture(topic, topic.queue) if topic.queue is not None else None,
+        router=None if topic.inbound is None else topic.inbound.image(),
+        evidence=[EvidenceImage(origin, found.encode()) for origin, found in (topic.evidence or {}).items()],
+        attic=b"" if ephemeral else b"".join([_block_image(block, extents) for block in topic.attic or ()]),
     )
     return _encoder.encode(image)
 
@@ -121,7 +131,8 @@ def _block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
     return image
 
 
-def decode_topic(chunk: bytes) -> Topic:
+def decode_topic(chunk: bytes) -> tuple[Topic, RouterImage | None]:
+    """The topic, and the router into it, which can be made when all topics are there."""
     image = _decoder.decode(chunk)
     topic = Topic(image.id, image.name, image.epoch, image.config, image.ceiling)
     topic.head_seq = topic.assigned_seq = image.head_seq
@@ -131,12 +142,10 @@ def decode_topic(chunk: bytes) -> Topic:
     topic.segment, topic.segment_events = image.segment, image.segment_events
     topic.segment_bytes, topic.segment_ts = image.segment_bytes, image.segment_ts
     topic.losses = [Loss(*loss) for loss in image.losses]
-    topic.holes = image.holes
+    topic.holes = [Hole(*hole) for hole in image.holes]
     if image.resident:
         note_loss(topic, topic.head_seq, image.resident, "lost")
-    at = 0
-    while at < len(image.blocks):
-        block, at = _decode_block(image.blocks, at)
+    for block in _decode_blocks(image.blocks):
         topic.blocks.append(block)
         topic.count += block.live
         topic.bytes += block.live_bytes
@@ -148,7 +157,21 @@ def decode_topic(chunk: bytes) -> Topic:
         topic.queue.fresh = topic.count
         if image.queue is not None:
             restore(topic, topic.queue, image.queue)
-    return topic
+    topic.evidence = {Origin(*origin): Evidence.decode(spans) for origin, spans in map(_fields, image.evidence)} or None
+    if image.attic:
+        topic.attic = list(_decode_blocks(image.attic))
+    return topic, image.router
+
+
+def _fields(image: EvidenceImage) -> tuple[tuple[str, str, int, int], bytes]:
+    return image.origin, image.spans
+
+
+def _decode_blocks(data: bytes) -> Iterator[Block]:
+    at = 0
+    while at < len(data):
+        block, at = _decode_block(data, at)
+        yield block
 
 
 def _decode_block(data: bytes, at: int) -> tuple[Block, int]:

@@ -30,6 +30,7 @@ class Staged:
         "other_id",
         "position",
         "result",
+        "routers_removed",
         "topic_id",
         "wal_append_ms",
         "written_ms",
@@ -52,6 +53,7 @@ class Staged:
         self.head_seq = 0
         # of the other verbs
         self.result: Any = None
+        self.routers_removed: list[str] | None = None
         # how long it took
         self.wal_append_ms = 0.0
         self.fsync_ms = 0.0

@@ -12,8 +12,10 @@ from topics.engine.body import Body
 from topics.engine.cold import Cold
 from topics.engine.idempotency import KeyTable, Written
 from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
+from topics.engine.routes import Routes
 from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
+from topics.model.forwarded import Forwarded
 from topics.model.ops import (
     Appended,
     Configured,
@@ -28,6 +30,8 @@ from topics.model.ops import (
     Paused,
     Released,
     Reserved,
+    RouterDropped,
+    RouterPut,
     Run,
     Skipped,
 )
@@ -63,6 +67,7 @@ class State:
         self.checkpoint = 0
         self._position = 0
         self.capture: Callable[[Topic], None] = self.dirty.add
+        self.routes = Routes(self)
         self._folds: dict[type, Callable[[Any], Any]] = {
             Appended: self._appended,
             Deleted: self._deleted,
@@ -76,6 +81,9 @@ class State:
             Extended: self._leased,
             Paused: self._paused,
             Moved: self._moved,
+            Forwarded: self.routes.forwarded,
+            RouterPut: self.routes.put,
+            RouterDropped: self.routes.drop,
         }
 
     def apply(self, op: Op, position: int) -> Any:
@@ -96,6 +104,10 @@ class State:
             self.capture(topic)
         self.dirty.add(topic)
 
+    def awaits_capture(self, topic: Topic) -> bool:
+        """Whether the running checkpoint has its position, and this topic not yet."""
+        return self.capture_from != NEVER and topic.captured != self.checkpoint
+
     # --- records ---
 
     def _appended(self, op: Appended) -> None:
@@ -103,7 +115,7 @@ class State:
         batch = op.batch
         if batch.first_seq != topic.head_seq + 1:
             assert batch.first_seq > topic.head_seq, "a seq is used once"
-            self._lose_up_to(topic, batch.first_seq - 1)
+            self.lose_up_to(topic, batch.first_seq - 1)
         if op.floor > topic.evict_floor:
             self._raise_floor(topic, op.floor)
         size = len(batch.blob)
@@ -127,6 +139,12 @@ class State:
             topic.keys.add(op.key, Written(batch.ts, batch.first_seq, batch.count), window_ms)
         if topic.queue is not None:
             topic.queue.appended(batch)
+        if topic.outbound is not None:
+            self.routes.moved[topic] = None
+
+    def take_in(self, op: Forwarded) -> None:
+        """Copies are records like others once their batch is there."""
+        self._appended(op)
 
     def _block_for(self, topic: Topic, batch: Batch, size: int) -> Block | None:
         """The block that the batch goes into, or None if it became a block by itself."""
@@ -212,7 +230,7 @@ class State:
             self.release(topic.remove_block(0))
         note_loss(topic, floor - 1, lost, reason)
 
-    def _lose_up_to(self, topic: Topic, seq: int) -> None:
+    def lose_up_to(self, topic: Topic, seq: int) -> None:
         """Seqs between the head and `seq` are a hole that nobody chose."""
         topic.close_tail()
         note_hole(topic, topic.head_seq + 1, seq, seq - topic.head_seq)
@@ -302,14 +320,18 @@ class State:
     def _configured(self, op: Configured) -> None:
         topic = self.by_id[op.topic_id]
         if op.head_seq > topic.head_seq:
-            self._lose_up_to(topic, op.head_seq)
+            self.lose_up_to(topic, op.head_seq)
         if op.floor > topic.evict_floor:
             self._raise_floor(topic, op.floor)
+        if topic.config.durability == "ephemeral":
+            topic.volatile_to = topic.head_seq
         topic.config = op.config
         topic.ceiling = max(topic.ceiling, op.ceiling)
         self._note_ttl(topic)
 
-    def _dropped(self, op: Dropped) -> None:
+    def _dropped(self, op: Dropped) -> list[str]:
+        """The names of the routers that went with the topic."""
+        routers = self.routes.cascade(self.by_id[op.topic_id])
         topic = self.by_id.pop(op.topic_id)
         del self.by_name[topic.name]
         del self.names[bisect_left(self.names, topic.name)]
@@ -319,6 +341,7 @@ class State:
         self.bytes -= topic.bytes
         while topic.blocks:
             self.release(topic.remove_block(-1))
+        return routers
 
     def _reserved(self, op: Reserved) -> None:
         topic = self.by_id.get(op.topic_id)
@@ -328,6 +351,6 @@ class State:
     def _skipped(self, op: Skipped) -> None:
         topic = self.by_id[op.topic_id]
         if op.head_seq > topic.head_seq:
-            self._lose_up_to(topic, op.head_seq)
+            self.lose_up_to(topic, op.head_seq)
         topic.ceiling = max(topic.ceiling, op.ceiling)
         topic.chunk = SEQ_CHUNK

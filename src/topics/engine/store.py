@@ -10,15 +10,20 @@ from topics.engine.block import Block
 from topics.engine.checkpoint import Checkpointer, Steps
 from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
+from topics.engine.forwarding import Forwarder
 from topics.engine.image import decode_topic
 from topics.engine.repair import drop_damaged
+from topics.engine.router import RouterImage
+from topics.engine.routers import Routers
 from topics.engine.state import State
-from topics.engine.topic import SEQ_CHUNK
+from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.engine.waiters import Waiters
 from topics.model import ops
 from topics.model.clock import Clock, SystemClock
 from topics.model.config import Durability
-from topics.model.errors import StorageError
+from topics.model.errors import DamagedData, StorageError
+from topics.model.forwarded import Forwarded
+from topics.model.forwarded import decode as decode_op
 from topics.model.settings import Settings
 from topics.storage.committer import Committer
 from topics.storage.directory import DataDirectory
@@ -88,11 +93,16 @@ class Store:
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = State(self.settings, self.packs)
         snapshot = self.snapshots.load_newest(repair=self._repair)
+        routers: list[tuple[Topic, RouterImage]] = []
         if snapshot is not None:
             for number, chunk in enumerate(snapshot.chunks()):
-                self.state.add(decode_topic(chunk))
+                topic, router = decode_topic(chunk)
+                self.state.add(topic)
+                if router is not None:
+                    routers.append((topic, router))
                 if number % TOPICS_PER_STEP == 0:
                     yield self.progress
+        self.state.routes.restore(routers)
         self.progress = SNAPSHOT_SHARE
         live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
         self.packs.adopt((extent for extent in live if extent is not None), keep=self.snapshots.kept_packs)
@@ -104,7 +114,7 @@ class Store:
             durable_to=previous.log_end if previous.clean_stop else 0,
             repair=self._repair,
         )
-        apply, decode = (self._apply_what_fits if self._repair else self.state.apply), ops.decode
+        apply, decode = (self._apply_what_fits if self._repair else self.state.apply), decode_op
         left = FRAMES_PER_STEP
         for position, body in replay:
             apply(decode(body), position)
@@ -126,7 +136,12 @@ class Store:
     def _apply_what_fits(self, op: ops.Op, position: int) -> None:
         """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
         if isinstance(op, ops.Created) or op.topic_id in self.state.by_id:
-            self.state.apply(op, position)
+            try:
+                self.state.apply(op, position)
+            except DamagedData as error:
+                assert isinstance(op, Forwarded), "nothing else reads while it is folded in"
+                self.given_up.append(error.message)
+                self.state.lose_up_to(self.state.by_id[op.topic_id], op.batch.first_seq + op.batch.count - 1)
 
     def _start(self, replay: Replay) -> None:
         self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
@@ -136,6 +151,8 @@ class Store:
         self.waiters = Waiters()
         self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock)
         self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
+        self.routers = Routers(self.engine)
+        self.forwarder = Forwarder(self.engine, self.worker, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.pipeline,
@@ -147,6 +164,7 @@ class Store:
             self._clock,
             self.settings,
         )
+        self.state.routes.replayed()
         for topic in self.state.by_id.values():
             topic.assigned_seq = topic.head_seq
             self.state.enforce_caps(topic, self._load)

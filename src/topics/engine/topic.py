@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from topics.engine.block import Block
 from topics.engine.idempotency import KeyTable
 from topics.engine.queue import Queue
-from topics.engine.retention import Loss
+from topics.engine.retention import Hole, Loss
 from topics.model.config import TopicConfig
 
 if TYPE_CHECKING:
+    from topics.engine.copying import Origin
+    from topics.engine.router import Evidence, Hops, Router
     from topics.engine.staged import Staged
     from topics.engine.waiters import Waiter
 
@@ -25,6 +27,7 @@ class Topic:
 
     __slots__ = (
         "assigned_seq",
+        "attic",
         "blocks",
         "bytes",
         "captured",
@@ -36,14 +39,18 @@ class Topic:
         "count",
         "epoch",
         "evict_floor",
+        "evidence",
         "head_seq",
         "holes",
+        "hops",
         "id",
+        "inbound",
         "keys",
         "last_read_ts",
         "last_write_ts",
         "losses",
         "name",
+        "outbound",
         "pending_bytes",
         "pending_count",
         "queue",
@@ -54,6 +61,7 @@ class Topic:
         "segment_events",
         "segment_ts",
         "tail",
+        "volatile_to",
         "waiters",
     )
 
@@ -70,8 +78,8 @@ class Topic:
         self.bytes = 0
         self.evict_floor = 1
         self.losses: list[Loss] = []
-        # Seqs (from, to) that a crash took from the middle: what is older can still be read.
-        self.holes: list[tuple[int, int]] = []
+        # What was lost from the middle: what is older can still be read.
+        self.holes: list[Hole] = []
         self.keys: KeyTable | None = None
         # jobs, if this is a queue
         self.queue: Queue | None = Queue() if config.type == "queue" else None
@@ -94,6 +102,15 @@ class Topic:
         self.clock_ms = 0
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
+        # routers: the one into this topic, those out of it, which copies are here, and how far they have come
+        self.inbound: Router | None = None
+        self.outbound: list[Router] | None = None
+        self.evidence: dict[Origin, Evidence] | None = None
+        self.hops: Hops | None = None
+        # Blocks that left while somebody may still have to copy from them.
+        self.attic: list[Block] | None = None
+        # Up to this seq neither log nor snapshot may have the records: they were appended to an `ephemeral` topic.
+        self.volatile_to = 0
         # readers
         self.waiters: set[Waiter] | None = None
         # number of the checkpoint that has this topic's state
@@ -117,6 +134,8 @@ class Topic:
         block = self.blocks.pop(index)
         if block is self.tail:
             self.tail = None
+        if self.attic is not None:
+            self.attic.append(block)
         return block
 
     def close_tail(self) -> None:

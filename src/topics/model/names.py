@@ -1,4 +1,4 @@
-"""Topic names: the one check that stands between a caller's string and everything keyed by it."""
+"""Topic and router names: the checks that stand between a caller's string and everything keyed by it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ import re
 from topics.model.errors import InvalidRequest
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
+_ROUTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
 
 
 def check_topic_name(name: str, field: str = "topic") -> str:
     if _TOPIC_NAME.fullmatch(name) is None:
         raise InvalidRequest(
             f"{field} must be 1 to 255 characters of A-Z a-z 0-9 . _ : - and start with a letter or digit",
+            field=field,
+        )
+    return name
+
+
+def check_router_name(name: str, field: str = "router") -> str:
+    """As for a topic, and `>` besides: `orders->audit`."""
+    if _ROUTER_NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"{field} must be 1 to 255 characters of A-Z a-z 0-9 . _ : - > and start with a letter or digit",
             field=field,
         )
     return name

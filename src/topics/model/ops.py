@@ -20,6 +20,9 @@ died), so that folding it needs neither a clock nor another topic.
     Extended   | 10 | topic u32 | deadline u64 | rest u32 | jobs u32 | seq u64×jobs |
     Paused     | 11 | topic u32 | paused u8 |
     Moved      | 12 | kind u8 | topic u32 | ts u64 | runs u32 | (from_seq u64, seqs u64, bytes u64)×runs | Appended |
+    Forwarded  | 32 | see model/forwarded.py
+    RouterPut  | 33 | dest u32 | source u32 | cursor u64 (2⁶⁴−1: where it was) | name_len u16 | name | config JSON |
+    RouterDropped | 34 | dest u32 |
 """
 
 from __future__ import annotations
@@ -34,9 +37,11 @@ import msgspec
 
 from topics.model.batch import Batch, JobColumns
 from topics.model.config import TopicConfig, decode_config, encode_config
+from topics.model.routing import RouterConfig, decode_router_config, encode_router_config
 
 APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
 LEASED, RELEASED, EXTENDED, PAUSED, MOVED = range(8, 13)
+FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
 
 _APPENDED = struct.Struct("<BBIIQQQI")
 _DELETED = struct.Struct("<BIQIB")
@@ -50,6 +55,7 @@ _RELEASED = struct.Struct("<BIQIH")
 _EXTENDED = struct.Struct("<BIQII")
 _PAUSED = struct.Struct("<BI?")
 _MOVED = struct.Struct("<BBIQI")
+_ROUTER_PUT = struct.Struct("<BIIQH")
 _U32 = struct.Struct("<I")
 
 KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS = 1, 2, 4, 8, 16
@@ -253,8 +259,34 @@ class Moved(NamedTuple):
         return head + flat + self.appended.encode()
 
 
+class RouterPut(NamedTuple):
+    """A router into this topic exists, with this configuration. `cursor` is KEPT if it goes on where it was."""
+
+    topic_id: int
+    source_id: int
+    cursor: int
+    name: str
+    config: RouterConfig
+
+    def encode(self) -> bytes:
+        name = self.name.encode()
+        head = _ROUTER_PUT.pack(ROUTER_PUT, self.topic_id, self.source_id, self.cursor, len(name))
+        return head + name + encode_router_config(self.config)
+
+
+class RouterDropped(NamedTuple):
+    """The router into this topic is gone; what it copied stays."""
+
+    topic_id: int
+
+    def encode(self) -> bytes:
+        return _DROPPED.pack(ROUTER_DROPPED, self.topic_id)
+
+
+KEPT = 2**64 - 1
 LeaseOp = Leased | Released | Extended
-Op = Appended | Deleted | Created | Configured | Dropped | Reserved | Skipped | LeaseOp | Paused | Moved
+RouterOp = RouterPut | RouterDropped
+Op = Appended | Deleted | Created | Configured | Dropped | Reserved | Skipped | LeaseOp | Paused | Moved | RouterOp
 
 
 def decode(body: bytes) -> Op:
@@ -285,6 +317,13 @@ def decode(body: bytes) -> Op:
             return Skipped(*_SKIPPED.unpack_from(body)[1:])
         case _ if code >= LEASED and code <= MOVED:
             return _decode_queue_op(code, body)
+        case _ if code == ROUTER_PUT:
+            _, topic_id, source_id, cursor, name_len = _ROUTER_PUT.unpack_from(body)
+            name_end = _ROUTER_PUT.size + name_len
+            name = body[_ROUTER_PUT.size : name_end].decode()
+            return RouterPut(topic_id, source_id, cursor, name, decode_router_config(body[name_end:]))
+        case _ if code == ROUTER_DROPPED:
+            return RouterDropped(_DROPPED.unpack_from(body)[1])
         case _:
             raise ValueError(f"op code {code} is unknown: the log was written by a newer version")
 

@@ -1,0 +1,74 @@
+"""Router configuration: what a caller may wish for, and what it resolves to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from topics.model.errors import InvalidRequest
+from topics.model.names import check_topic_name
+from topics.model.wishes import TagMatch, parse_match
+
+Guarantee = Literal["at_least_once", "exactly_once"]
+
+
+class RouterWish(msgspec.Struct, frozen=True):
+    """The body of a PUT: `null` means absent."""
+
+    source: str
+    dest: str
+    preserve_node: bool | None = None
+    preserve_tag: bool | None = None
+    create_dest: bool | None = None
+    filter: str | list[str] | None = None
+    allow_cycle: bool | None = None
+    guarantee: Guarantee | None = None
+    # A new router starts at the source's earliest record instead of its head.
+    backfill: bool | None = None
+
+
+class RouterConfig(msgspec.Struct, frozen=True):
+    """A resolved configuration: what is stored and shown."""
+
+    source: str
+    dest: str
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    filter: str | list[str] | None = None
+    allow_cycle: bool = False
+    guarantee: Guarantee = "at_least_once"
+
+    def match(self) -> TagMatch | None:
+        return None if self.filter is None else parse_match(self.filter, "filter")
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(RouterConfig)
+
+
+def encode_router_config(config: RouterConfig) -> bytes:
+    return _encoder.encode(config)
+
+
+def decode_router_config(data: bytes) -> RouterConfig:
+    return _decoder.decode(data)
+
+
+def resolve_router(wish: RouterWish) -> RouterConfig:
+    """Fill in defaults; refuse what no router can be."""
+    check_topic_name(wish.source, "source")
+    check_topic_name(wish.dest, "dest")
+    if wish.source == wish.dest:
+        raise InvalidRequest("dest must be another topic than source", field="dest")
+    config = RouterConfig(
+        source=wish.source,
+        dest=wish.dest,
+        preserve_node=wish.preserve_node is not False,
+        preserve_tag=wish.preserve_tag is not False,
+        filter=wish.filter,
+        allow_cycle=bool(wish.allow_cycle),
+        guarantee=wish.guarantee or "at_least_once",
+    )
+    config.match()
+    return config
