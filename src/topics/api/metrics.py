@@ -43,10 +43,8 @@ class Usage:
     """What is open and counted outside the engine's topics."""
 
     def __init__(self) -> None:
-        self.routers = 0
         self.sse_connections = 0
         self.watch_sessions = 0
-        self.queue_leases_in_flight = 0
 
 
 class Metrics:
@@ -110,25 +108,41 @@ class Families(Collector):
         yield gauge("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", lifecycle.progress)
         yield gauge("topics_uptime_ms", "Time since the start in ms.", lifecycle.uptime_ms)
         yield gauge("topics_uptime_seconds", "Time since the start in s.", lifecycle.uptime_ms / 1000)
-        yield gauge("topics_routers", "Routers that exist.", usage.routers)
+        yield gauge("topics_routers", "Routers that exist.", self._routers())
         yield gauge("topics_sse_connections", "Streams and WebSockets that are open.", usage.sse_connections)
         yield gauge("topics_watch_sessions", "Watch sessions that exist.", usage.watch_sessions)
-        yield gauge("topics_queue_leases_in_flight", "Jobs that are leased.", usage.queue_leases_in_flight)
+
+    def _routers(self) -> int:
+        """Those whose names the key may see."""
+        return (
+            sum(name.startswith(self._key.prefixes) for name in self._store.state.routes.names)
+            if self._store.ready
+            else 0
+        )
 
     def _totals(self, visible: list[Topic]) -> Iterator[Metric]:
         by_class = dict.fromkeys(CLASSES, 0)
         records = size = queues = 0
+        jobs = dict.fromkeys(("ready", "in_flight", "delayed", "dead_lettered"), 0)
         for topic in visible:
             by_class[topic.config.durability] += 1
             records += topic.count
             size += topic.bytes
-            queues += topic.config.type == "queue"
+            if topic.queue is not None:
+                queues += 1
+                topic.queue.advance(self._store.engine.queues.now(topic))
+                for place in jobs:
+                    jobs[place] += getattr(topic.queue, place)
         yield gauge("topics_topics", "Topics that exist.", len(visible))
         family = GaugeMetricFamily("topics_topics_by_class", "Topics by durability class.", labels=["class"])
         for name, count in by_class.items():
             family.add_metric([name], count)
         yield family
         yield gauge("topics_queue_topics", "Topics that are queues.", queues)
+        yield gauge("topics_queue_leases_in_flight", "Jobs that are leased.", jobs["in_flight"])
+        yield gauge("topics_queue_jobs_ready", "Jobs ready to be claimed.", jobs["ready"])
+        yield gauge("topics_queue_jobs_delayed", "Jobs that rest until their time comes.", jobs["delayed"])
+        yield counter("topics_queue_dead_lettered", "Jobs moved to dead-letter topics.", jobs["dead_lettered"])
         yield gauge("topics_records_live", "Live records of all topics.", records)
         yield gauge("topics_bytes_live", "Bytes of live records of all topics.", size)
 
@@ -158,6 +172,9 @@ def _per_topic(visible: list[Topic]) -> Iterator[Metric]:
         families["topics_topic_earliest_seq"].add_metric(label, topic.earliest_seq)
         families["topics_topic_records_live"].add_metric(label, topic.count)
         families["topics_topic_bytes_live"].add_metric(label, topic.bytes)
+        if topic.queue is not None:
+            families["topics_topic_queue_ready"].add_metric(label, topic.queue.ready)
+            families["topics_topic_queue_in_flight"].add_metric(label, topic.queue.in_flight)
     yield from families.values()
     truncated = int(len(visible) > TOPICS_SHOWN_MAX)
     yield gauge("topics_topic_metrics_truncated", "1 if there are more topics than are listed.", truncated)

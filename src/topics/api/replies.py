@@ -39,7 +39,11 @@ def write_performance(call: Call, staged: Staged) -> Performance:
 def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
     first_seq, count = staged.first_seq, staged.count
     last_seq = first_seq + count - 1
-    if not return_seqs:
+    if staged.result is not None:
+        # Unique keys that were pending: each record's seq, wherever it is.
+        last_seq = max(staged.result) if staged.deduped else last_seq
+        seqs = b'"seqs":%b,' % encode(staged.result)
+    elif not return_seqs:
         seqs = b""
     elif count == 1:
         seqs = b'"seqs":[%d],' % first_seq

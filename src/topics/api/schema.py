@@ -39,6 +39,16 @@ class ConfiguredReply(msgspec.Struct):
     performance: Performance
 
 
+class QueueCounters(msgspec.Struct):
+    """`delayed` jobs rest until their time comes; they are neither ready nor in flight."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+    delayed: int
+    paused: bool
+
+
 class StateReply(msgspec.Struct):
     topic: str
     type: str
@@ -53,6 +63,7 @@ class StateReply(msgspec.Struct):
     last_write_ts: int | None
     last_read_ts: int | None
     performance: Performance
+    queue: QueueCounters | UnsetType = UNSET
 
 
 class TopicItem(msgspec.Struct):
@@ -75,6 +86,56 @@ class DroppedReply(msgspec.Struct):
     topic: str
     deleted: bool
     routers_removed: list[str]
+    performance: Performance
+
+
+class RouterPutReply(msgspec.Struct):
+    router: str
+    created: bool
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: str | list[str] | None
+    allow_cycle: bool
+    guarantee: str
+    performance: Performance
+
+
+class RouterReply(msgspec.Struct):
+    """`lag`: seqs of the source not dealt with yet; `last_error`: what stops the router, if something does."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: str | list[str] | None
+    allow_cycle: bool
+    guarantee: str
+    forwarded_total: int
+    lag: int
+    last_error: str | None
+    performance: Performance
+
+
+class RouterItem(msgspec.Struct):
+    router: str
+    source: str
+    dest: str
+    guarantee: str
+    forwarded_total: int
+
+
+class RouterList(msgspec.Struct):
+    routers: list[RouterItem]
+    performance: Performance
+    next_cursor: str | UnsetType = UNSET
+
+
+class RouterDroppedReply(msgspec.Struct):
+    router: str
+    deleted: bool
     performance: Performance
 
 
@@ -142,4 +203,18 @@ class ReadyReply(msgspec.Struct):
     status: str
     wal_replay_complete: bool
     topics: int
+    performance: Performance
+
+
+class WatchedTopic(msgspec.Struct):
+    from_seq: int
+    head_seq: int
+    earliest_seq: int
+
+
+class WatchReply(msgspec.Struct):
+    wid: str
+    stream_url: str
+    session_ttl_ms: int
+    topics: dict[str, WatchedTopic]
     performance: Performance

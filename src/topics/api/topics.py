@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec import convert
+
 from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
-from topics.api.schema import ConfiguredReply, DroppedReply, StateReply, TopicItem, TopicList
+from topics.api.schema import ConfiguredReply, DroppedReply, QueueCounters, StateReply, TopicItem, TopicList
 from topics.api.waiting import answering
 from topics.engine.engine import PAGE_SIZE_DEFAULT, Engine
 from topics.engine.staged import Staged
@@ -94,6 +96,8 @@ class Topics:
             last_read_ts=state.last_read_ts,
             performance=performance(call),
         )
+        if state.queue is not None:
+            reply.queue = convert(state.queue, QueueCounters, from_attributes=True)
         call.reply(200, encode(reply))
 
     def list(self, call: Call) -> None:
@@ -126,8 +130,9 @@ class Topics:
         staged.then(answering(call, self._dropped))
 
     def _dropped(self, call: Call, staged: Staged) -> None:
+        removed = [name for name in staged.routers_removed or () if name.startswith(call.key.prefixes)]
         reply = DroppedReply(
-            topic=call.name, deleted=staged.result, routers_removed=[], performance=write_performance(call, staged)
+            topic=call.name, deleted=staged.result, routers_removed=removed, performance=write_performance(call, staged)
         )
         call.reply(200, encode(reply))
 

@@ -9,12 +9,24 @@ from typing import NamedTuple
 
 import msgspec
 
+from topics.engine.queue import Queue
 from topics.engine.topic import Topic
 from topics.model.config import TopicConfig
 from topics.model.errors import InvalidRequest
 
 AUTO_PRIORITY_MAX = 500
 AUTO_PRIORITY_HALVES_AFTER_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """Jobs of a queue by what can be done with them."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+    delayed: int
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,7 @@ class TopicState:
     effective_priority: int
     last_write_ts: int | None
     last_read_ts: int | None
+    queue: QueueState | None = None
 
     @property
     def next_seq(self) -> int:
@@ -56,7 +69,13 @@ def describe(topic: Topic, now_ms: int) -> TopicState:
         effective_priority=effective_priority(topic, now_ms),
         last_write_ts=topic.last_write_ts,
         last_read_ts=topic.last_read_ts,
+        queue=None if topic.queue is None else describe_queue(topic, topic.queue, now_ms),
     )
+
+
+def describe_queue(topic: Topic, queue: Queue, now_ms: int) -> QueueState:
+    queue.advance(topic.now(now_ms))
+    return QueueState(queue.ready, queue.in_flight, queue.dead_lettered, queue.delayed, queue.paused)
 
 
 def effective_priority(topic: Topic, now_ms: int) -> int:

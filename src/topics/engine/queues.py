@@ -10,13 +10,13 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from topics.engine import moving
+from topics.engine.claims import Claim, Grant, deal, render_job, rest_after
 from topics.engine.cold import ColdMiss
 from topics.engine.deletion import find_seqs
 from topics.engine.due import NO_STREAM, Job
 from topics.engine.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
+from topics.engine.redrive import Redriver
 from topics.engine.staged import Busy, Staged, settled
 from topics.model.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, TopicConfig
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
@@ -32,29 +32,6 @@ UNLIMITED = 2**64
 ERROR_CHARS_MAX = 1_024
 # How long a job waits for a dead-letter topic that would not take it, doubled each time.
 REFUSED_REST_MS, REFUSED_REST_MS_MAX = 1_000, 60_000
-JITTER_STEPS = 16
-
-_encode_string = msgspec.json.Encoder().encode
-
-
-class Claim(NamedTuple):
-    """What one claimer of a cohort asks for."""
-
-    node: str
-    wanted: int
-    lease_ms: int
-    stream: int = NO_STREAM
-
-
-class Grant:
-    """What one claimer got: jobs rendered as they are answered, ascending by seq."""
-
-    __slots__ = ("jobs", "seqs", "staged")
-
-    def __init__(self) -> None:
-        self.seqs: list[int] = []
-        self.jobs: list[bytes] = []
-        self.staged: Staged | None = None
 
 
 class Held(NamedTuple):
@@ -73,6 +50,7 @@ class Queues:
         self._pipeline = engine.pipeline
         self._waiters = engine.waiters
         self._settings = engine.settings
+        self.redriver = Redriver(engine, self)
 
     # --- finding ---
 
@@ -86,8 +64,11 @@ class Queues:
             raise NotAQueue(name)
         return topic, queue, self.bring_up(topic, queue)
 
+    def now(self, topic: Topic) -> int:
+        return topic.now(self._clock.now_ms())
+
     def bring_up(self, topic: Topic, queue: Queue) -> int:
-        now = topic.now(self._clock.now_ms())
+        now = self.now(topic)
         if topic.config.ttl_ms:
             self._state.expire(topic, now, self._state.cold.load)
         queue.advance(now)
@@ -180,7 +161,7 @@ class Queues:
 
     def _unlease(self, topic: Topic, leases: dict[int, int]) -> None:
         """The log did not take the leases: nobody was told of them, so the jobs are claimable again."""
-        queue, now = topic.queue, topic.now(self._clock.now_ms())
+        queue, now = topic.queue, self.now(topic)
         assert queue is not None
         for seq, lease in leases.items():
             job = queue.held(seq, now)
@@ -219,11 +200,11 @@ class Queues:
 
     def _acked(self, topic: Topic, jobs: list[Job], done: Staged) -> None:
         if done.error is not None:
-            self._give_back(topic, jobs)
+            self.give_back(topic, jobs)
 
-    def _give_back(self, topic: Topic, jobs: Iterable[Job], rest_ms: int = 0) -> None:
+    def give_back(self, topic: Topic, jobs: Iterable[Job], rest_ms: int = 0) -> None:
         """Their way out of the queue failed: claimable again, at once or after a rest."""
-        queue, now = topic.queue, topic.now(self._clock.now_ms())
+        queue, now = topic.queue, self.now(topic)
         assert queue is not None
         for job in jobs:
             if job.group is None and queue.jobs.get(job.seq) is job:
@@ -343,7 +324,7 @@ class Queues:
         for job in jobs:
             rest_ms = min(REFUSED_REST_MS_MAX, REFUSED_REST_MS << min(job.refusals, 10))
             job.refusals += 1
-            self._give_back(topic, [job], rest_ms)
+            self.give_back(topic, [job], rest_ms)
 
     def _lift(self, topic: Topic, seqs: list[int]) -> tuple[list[Run], list[RecordWish]]:
         """What dies where the records are, and the records as they were wished for. May raise ColdMiss."""
@@ -395,7 +376,7 @@ class Queues:
 
     def close_stream(self, topic: Topic, queue: Queue, number: int) -> None:
         """The connection is gone: what it holds is claimable at once."""
-        now = topic.now(self._clock.now_ms())
+        now = self.now(topic)
         queue.advance(now)
         jobs = list(queue.streams.pop(number, {}).values())
         for job in jobs:
@@ -408,45 +389,3 @@ class Queues:
                 pass
         if jobs:
             self._waiters.moved(topic)
-
-
-def deal(taken: list[Taken], claims: list[Claim]) -> list[list[Taken]]:
-    """Round-robin, one by one, skipping whoever has enough."""
-    if len(claims) == 1:
-        return [taken]
-    shares: list[list[Taken]] = [[] for _ in claims]
-    hungry = list(range(len(claims)))
-    at = 0
-    for job in taken:
-        if at >= len(hungry):
-            at = 0
-        number = hungry[at]
-        shares[number].append(job)
-        if len(shares[number]) == claims[number].wanted:
-            del hungry[at]
-        else:
-            at += 1
-    return shares
-
-
-def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:
-    """How long a job rests when this delivery fails and nobody says how long."""
-    backoff = config.retry_backoff
-    if backoff is UNSET:
-        return 0
-    return backoff.rest_ms(deliveries, lease % JITTER_STEPS / JITTER_STEPS)
-
-
-def render_job(record: bytes, seq: int, lease: int, deadline: int, deliveries: int, tag: bytes | None) -> bytes:
-    """The record's own bytes with the lease put in. The first `,"data":` is its own, see `diff.render_view`."""
-    head = b'{"$seq":%d' % seq
-    data_at = record.index(b',"data":')
-    return b'%b,"lease_id":"lease_%x","deadline":%d%b%b,"deliveries":%d%b' % (
-        head,
-        lease,
-        deadline,
-        record[len(head) : data_at],
-        b"" if tag is None else b',"$tag":' + _encode_string(tag.decode()),
-        deliveries,
-        record[data_at:],
-    )

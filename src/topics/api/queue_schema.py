@@ -1,0 +1,97 @@
+"""Answers of the queue endpoints as structs: what OpenAPI shows and tests decode with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from topics.api.schema import Performance
+
+
+class ClaimedJob(msgspec.Struct):
+    seq: int = msgspec.field(name="$seq")
+    lease_id: str = msgspec.field()
+    deadline: int = msgspec.field()
+    ts: int = msgspec.field(name="$ts")
+    deliveries: int = msgspec.field()
+    data: Raw = msgspec.field()
+    node: str | UnsetType = msgspec.field(name="$node", default=UNSET)
+    tag: str | UnsetType = msgspec.field(name="$tag", default=UNSET)
+    meta: dict[str, Any] | UnsetType = UNSET
+
+
+class ClaimReply(msgspec.Struct):
+    topic: str
+    claimed: list[ClaimedJob]
+    count: int
+    ready: int
+    performance: Performance
+
+
+class AckReply(msgspec.Struct):
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: Performance
+
+
+class NackReply(msgspec.Struct):
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: Performance
+
+
+class ExtendReply(msgspec.Struct):
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[str, int]
+    performance: Performance
+
+
+class RedriveReply(msgspec.Struct):
+    """`skipped` dead letters have no queue to go home to, or one that the key may not touch."""
+
+    topic: str
+    moved: int
+    to: dict[str, int]
+    skipped: int
+    more: bool
+    dry_run: bool
+    performance: Performance
+
+
+class PausedReply(msgspec.Struct):
+    topic: str
+    paused: bool
+    ready: int
+    in_flight: int
+    performance: Performance
+
+
+class Lease(msgspec.Struct):
+    seq: int = msgspec.field(name="$seq")
+    node: str = msgspec.field()
+    lease_id: str = msgspec.field()
+    claimed_ts: int = msgspec.field()
+    deadline: int = msgspec.field()
+    deliveries: int = msgspec.field()
+    # pushed over a work stream
+    pushed: bool = msgspec.field()
+    # what the worker before said when it gave the job back
+    error: str | UnsetType = UNSET
+
+
+class LeaseList(msgspec.Struct):
+    topic: str
+    leases: list[Lease]
+    in_flight: int
+    performance: Performance
+    next_cursor: str | UnsetType = UNSET

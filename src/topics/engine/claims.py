@@ -1,0 +1,79 @@
+"""Claims and what they get: jobs dealt out over a cohort, each rendered as it is answered."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from topics.engine.due import NO_STREAM
+from topics.engine.queue import Taken
+from topics.engine.staged import Staged
+from topics.model.config import TopicConfig
+from topics.model.wishes import UNSET
+
+JITTER_STEPS = 16
+
+_encode_string = msgspec.json.Encoder().encode
+
+
+class Claim(NamedTuple):
+    """What one claimer of a cohort asks for."""
+
+    node: str
+    wanted: int
+    lease_ms: int
+    stream: int = NO_STREAM
+
+
+class Grant:
+    """What one claimer got: jobs rendered as they are answered, ascending by seq."""
+
+    __slots__ = ("jobs", "seqs", "staged")
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.jobs: list[bytes] = []
+        self.staged: Staged | None = None
+
+
+def deal(taken: list[Taken], claims: list[Claim]) -> list[list[Taken]]:
+    """Round-robin, one by one, skipping whoever has enough."""
+    if len(claims) == 1:
+        return [taken]
+    shares: list[list[Taken]] = [[] for _ in claims]
+    hungry = list(range(len(claims)))
+    at = 0
+    for job in taken:
+        if at >= len(hungry):
+            at = 0
+        number = hungry[at]
+        shares[number].append(job)
+        if len(shares[number]) == claims[number].wanted:
+            del hungry[at]
+        else:
+            at += 1
+    return shares
+
+
+def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:
+    """How long a job rests when this delivery fails and nobody says how long."""
+    backoff = config.retry_backoff
+    if backoff is UNSET:
+        return 0
+    return backoff.rest_ms(deliveries, lease % JITTER_STEPS / JITTER_STEPS)
+
+
+def render_job(record: bytes, seq: int, lease: int, deadline: int, deliveries: int, tag: bytes | None) -> bytes:
+    """The record's own bytes with the lease put in. The first `,"data":` is its own, see `diff.render_view`."""
+    head = b'{"$seq":%d' % seq
+    data_at = record.index(b',"data":')
+    return b'%b,"lease_id":"lease_%x","deadline":%d%b%b,"deliveries":%d%b' % (
+        head,
+        lease,
+        deadline,
+        record[len(head) : data_at],
+        b"" if tag is None else b',"$tag":' + _encode_string(tag.decode()),
+        deliveries,
+        record[data_at:],
+    )

@@ -1,0 +1,86 @@
+"""A hand-driven store with the verbs of queues, each run to its end in the test's own thread."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+import msgspec
+
+from tests.engine.rig import WAIT_S_MAX, Rig
+from topics.engine.claims import Grant
+from topics.engine.listing import QueueState
+from topics.engine.queue import Queue
+from topics.engine.queues import Held
+from topics.engine.redrive import Driven
+from topics.engine.topic import Topic
+from topics.model.wishes import AckWish, ClaimWish, ExtendWish, NackWish, RedriveWish, decode_body
+
+W = TypeVar("W", bound=msgspec.Struct)
+
+
+def wish_of(kind: type[W], **fields: Any) -> W:
+    """As a request body would say it."""
+    return decode_body(msgspec.json.Decoder(kind), msgspec.json.encode(fields))
+
+
+class QueueRig(Rig):
+    def queue(self, name: str = "q", **config: Any) -> None:
+        self.configure(name, type="queue", **config)
+
+    def jobs(self, count: int, name: str = "q") -> list[int]:
+        staged = self.append(name, *range(count))
+        return list(range(staged.first_seq, staged.last_seq + 1))
+
+    def claim(self, node: str = "w", name: str = "q", **fields: Any) -> list[dict[str, Any]]:
+        """The jobs, as they would be answered."""
+        wish = wish_of(ClaimWish, node=node, **fields)
+        grant: Grant = self._commit(lambda: self.engine.queues.claim(name, wish)).result
+        self.finish_all()
+        return msgspec.json.decode(b"[%b]" % b",".join(grant.jobs))
+
+    def finish_all(self) -> None:
+        """What a claim has set off besides its answer: dead letters on their way."""
+        self.store.pipeline.flush()
+        give_up_s = time.monotonic() + WAIT_S_MAX
+        while self.store.pipeline.depth:
+            assert time.monotonic() < give_up_s, "the commit thread has no news"
+            time.sleep(0.0001)
+            self.store.settle()
+
+    def claimed(self, node: str = "w", name: str = "q", **fields: Any) -> list[int]:
+        return [job["$seq"] for job in self.claim(node, name, **fields)]
+
+    def ack(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
+        wish = wish_of(AckWish, node=node, seqs=seqs, **fields)
+        return self._commit(lambda: self.engine.queues.ack(name, wish)).result
+
+    def nack(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
+        wish = wish_of(NackWish, node=node, seqs=seqs, **fields)
+        return self._commit(lambda: self.engine.queues.nack(name, wish)).result
+
+    def extend(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
+        wish = wish_of(ExtendWish, node=node, seqs=seqs, **fields)
+        return self._commit(lambda: self.engine.queues.extend(name, wish)).result
+
+    def redrive(self, name: str, **fields: Any) -> Driven:
+        wish = wish_of(RedriveWish, **fields)
+        return self._commit(lambda: self.engine.queues.redriver.redrive(name, wish, lambda _: True)).result
+
+    def pause(self, *, paused: bool, name: str = "q") -> None:
+        self._commit(lambda: self.engine.queues.pause(name, paused=paused))
+
+    def counters(self, name: str = "q") -> QueueState:
+        state = self.look(name).queue
+        assert state is not None
+        return state
+
+    def places(self, name: str = "q") -> tuple[int, int, int]:
+        """Ready, in flight, delayed."""
+        state = self.counters(name)
+        return state.ready, state.in_flight, state.delayed
+
+    def parts(self, name: str = "q") -> tuple[Topic, Queue]:
+        topic = self.store.state.by_name[name]
+        assert topic.queue is not None
+        return topic, topic.queue
