@@ -20,6 +20,7 @@ import uvloop
 from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
 from topics.api.auth import Door, Keyring, is_loopback, open_door
+from topics.api.delivery import Delivery
 from topics.api.errors import render_error
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.metrics import Metrics, Usage
@@ -33,6 +34,7 @@ from topics.engine.cold import ColdMiss
 from topics.engine.store import Store
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
+from topics.model.clock import SystemClock
 from topics.model.errors import DamagedData, TopicsError
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
@@ -88,6 +90,7 @@ class Server:
         self._deadlines = Deadlines(loop)
         self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.again)
         self._usage = Usage()
+        self._delivery: Delivery | None = None
         table = RouteTable(self._routes_without_store())
         self._api = Api(door, self._lifecycle, self._turns, table, probe_auth=settings.probe_auth)
         self._listener = Listener(
@@ -135,8 +138,20 @@ class Server:
 
     def start(self) -> None:
         """Take requests: from here on a tick ends with one write of everything staged in it."""
-        self._api.table = RouteTable(self._routes())
+        self._delivery = Delivery(
+            self.store.engine,
+            self._settings,
+            SystemClock(),
+            self._loop,
+            pressure=self._pressure,
+            usage=self._usage,
+            deadlines=self._deadlines,
+            fetch=self.fetch,
+            wake=self._wake,
+        )
+        self._api.table = RouteTable(self._routes(self._delivery))
         self._listener.on_tick_end(self._end_tick)
+        self._listener.on_tick_end(self._delivery.run)
         self._lifecycle.opened()
         # What exists now lives as long as the process; collections need not look at it again.
         gc.collect()
@@ -150,13 +165,14 @@ class Server:
         metrics = Metrics(self.store, self._lifecycle, self._usage)
         return [*probe_routes(self._lifecycle, self.store), *metrics.routes()]
 
-    def _routes(self) -> list[Route]:
+    def _routes(self, delivery: Delivery) -> list[Route]:
         """The whole table. A new resource is a file in api/ and one line here."""
         engine = self.store.engine
         return openapi_routes(
             [
                 *Topics(engine).routes(),
                 *Records(engine, self._pressure, self._turns, self._deadlines).routes(),
+                *delivery.routes(),
                 *self._routes_without_store(),
             ]
         )
@@ -243,6 +259,9 @@ class Server:
         await asyncio.sleep(0)
         # Answered now, when their connections know that this is their last answer.
         self._deadlines.expire_all()
+        if self._delivery is not None:
+            self._delivery.drain()
+            await self._delivery.drained()
         await drained
         self.store.close()
 

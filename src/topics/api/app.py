@@ -6,7 +6,9 @@ not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and n
 
 from __future__ import annotations
 
-from topics.api.auth import Door, Headers, Key, Keyring, OpenDoor
+from base64 import urlsafe_b64decode
+
+from topics.api.auth import BEARER_PROTOCOL, Door, Headers, Key, Keyring, OpenDoor
 from topics.api.call import Call
 from topics.api.errors import MethodNotAllowed, NotFound, UnsupportedMediaType, answer
 from topics.api.lifecycle import Lifecycle
@@ -67,8 +69,11 @@ class Api:
         if bound is not None and bound.public and self._stranger is not None:
             key = self._stranger
         else:
-            if bound is not None and bound.key_in_query and b"authorization" not in headers:
-                headers = _with_key_of_query(request, headers)
+            if bound is not None and b"authorization" not in headers:
+                if bound.key_in_query:
+                    headers = _with_key_of_query(request, headers)
+                elif bound.key_in_subprotocol:
+                    headers = _with_key_of_subprotocol(request, headers)
             key = self._door.authenticate(headers)
         if found is None:
             raise NotFound("there is nothing at this path")
@@ -77,7 +82,8 @@ class Api:
             raise MethodNotAllowed(f"this path does not answer to {request.method}", allow=sorted(by_method))
         if bound.scopes & ~key.scopes:
             key.check_scopes(bound.scopes)
-        if name and not name.startswith(key.prefixes):
+        # A wid is no name that keys could be limited to: it belongs to the key that made it.
+        if name and not name.startswith(key.prefixes) and bound.parameter != "wid":
             key.check_name(name, bound.parameter)
         return bound, key, name
 
@@ -90,6 +96,18 @@ def first_values(request: Request) -> dict[bytes, bytes]:
 def _with_key_of_query(request: Request, headers: Headers) -> Headers:
     token = request.query_value("token")
     return headers if token is None else {**headers, b"authorization": b"Bearer " + token.encode()}
+
+
+def _with_key_of_subprotocol(request: Request, headers: Headers) -> Headers:
+    for offer in b",".join(request.header_values(b"sec-websocket-protocol")).decode("latin-1").split(","):
+        _, prefix, text = offer.strip().partition(BEARER_PROTOCOL)
+        if prefix:
+            try:
+                token = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            except ValueError:
+                break
+            return {**headers, b"authorization": b"Bearer " + token}
+    return headers
 
 
 def _check_is_json(headers: Headers) -> None:

@@ -15,6 +15,8 @@ from topics.model.setting import WrongSetting
 from topics.model.settings import Settings, find
 
 ANY_NAME = ("",)
+# A subprotocol offered by a WebSocket that carries a key, in base64url.
+BEARER_PROTOCOL = "topics.bearer."
 
 Headers = Mapping[bytes, bytes]
 

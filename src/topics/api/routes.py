@@ -51,6 +51,8 @@ class Route:
     public: bool = False
     # takes the key as `?token=` as well: browsers cannot send headers with an EventSource
     key_in_query: bool = False
+    # takes the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
+    key_in_subprotocol: bool = False
     media_type: str = "application/json"
 
     @property
@@ -73,7 +75,17 @@ class Node:
 class Bound:
     """A route ready to be used: what the hot path reads, as plain attributes."""
 
-    __slots__ = ("always", "decoder", "handler", "key_in_query", "parameter", "public", "route", "scopes")
+    __slots__ = (
+        "always",
+        "decoder",
+        "handler",
+        "key_in_query",
+        "key_in_subprotocol",
+        "parameter",
+        "public",
+        "route",
+        "scopes",
+    )
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -81,6 +93,7 @@ class Bound:
         self.always = route.always
         self.public = route.public
         self.key_in_query = route.key_in_query
+        self.key_in_subprotocol = route.key_in_subprotocol
         self.scopes = int(route.scopes)
         self.parameter = route.parameter
         self.decoder = None if route.body is None else msgspec.json.Decoder(route.body)

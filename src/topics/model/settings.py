@@ -65,6 +65,16 @@ class Settings:
         0, "Bytes of all retained records.", at_most=1024 * 1024 * TIB, zero_means="unlimited"
     )
 
+    session_ttl_ms: int = setting(
+        300_000, "Time that a watch session without a stream is kept.", at_least=1, at_most=DAY_MS
+    )
+    buffer_grace_ms: int = setting(
+        5_000, "Time that a live reader may stall before a gap counts as its own.", at_least=1, at_most=DAY_MS
+    )
+    slow_consumer_timeout_ms: int = setting(
+        30_000, "Time that a live reader may stall before it is cut off.", at_least=1, at_most=DAY_MS
+    )
+
     segment_max_events: int = setting(10_000, "Records after which a segment is sealed.", at_least=1, at_most=COUNT_MAX)
     segment_max_bytes: int = setting(64 * MIB, "Bytes after which a segment is sealed.", at_least=1, at_most=GIB)
     segment_max_age_ms: int = setting(
@@ -109,6 +119,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "api_keys": "Access",
     "max_batch_records": "One request",
     "max_topics": "Caps",
+    "session_ttl_ms": "Live delivery",
     "segment_max_events": "Segments",
     "wal_file_bytes": "Log and checkpoints",
     "log_format": "Logging",

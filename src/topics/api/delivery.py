@@ -1,0 +1,65 @@
+"""Live delivery as one part of the server: everything that watch, WebSocket and work streams share, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+
+from topics.api.admission import Pressure
+from topics.api.following import Fetch, Fetching
+from topics.api.metrics import Usage
+from topics.api.pulse import Pulse
+from topics.api.routes import Route
+from topics.api.sse import EventStreams, Gate
+from topics.api.waiting import Deadlines
+from topics.api.watch import Subscriptions, Watch
+from topics.api.watch_session import Sessions
+from topics.api.ws import Sockets
+from topics.engine.engine import Engine
+from topics.engine.live import Live
+from topics.model.clock import Clock
+from topics.model.settings import Settings
+
+GOODBYE_S_MAX = 2.0
+
+
+class Delivery:
+    """`run` belongs behind the tick's flush: it shows what that has published."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        pressure: Pressure,
+        usage: Usage,
+        deadlines: Deadlines,
+        fetch: Fetch,
+        wake: Callable[[], None],
+    ) -> None:
+        live = Live(engine, clock, wake)
+        fetching = Fetching(fetch)
+        pulse = Pulse(loop, settings.slow_consumer_timeout_ms / 1000)
+        gate = Gate(settings, usage)
+        self.streams = EventStreams(gate, pulse, clock)
+        self.run = live.run
+        subscriptions = Subscriptions(live, settings)
+        sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, monotonic)
+        self._watch = Watch(live, fetching, self.streams, sessions, subscriptions, settings)
+        self._sockets = Sockets(live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings)
+        live.is_shed = self._sockets.is_shed
+        pulse.on_turn.append(live.release)
+
+    def routes(self) -> list[Route]:
+        return [*self._watch.routes(), *self._sockets.routes()]
+
+    def drain(self) -> None:
+        """The server is going down: everyone is told."""
+        self._watch.drain()
+        self._sockets.drain()
+
+    async def drained(self) -> None:
+        await self._sockets.drained(GOODBYE_S_MAX)

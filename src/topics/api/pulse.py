@@ -1,0 +1,110 @@
+"""One coarse timer for all long-lived connections: heartbeats when they are idle, and who has stopped reading.
+
+add ─▶ bucket of its next beat ─▶ turn: idle for its whole interval? beat : look again when it could be
+pause ─▶ stalled ─▶ turn: paused for longer than allowed? give_up
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+TURN_S = 0.25
+
+
+class Beating(Protocol):
+    """A connection that must not stay silent for longer than `interval_s`."""
+
+    interval_s: float
+    # When something was last sent, and since when the client has not kept up (0.0: it does), by the clock of the pulse.
+    sent_s: float
+    stalled_s: float
+
+    def beat(self) -> None:
+        """It was idle for its interval."""
+        ...
+
+    def give_up(self) -> None:
+        """Its client has not kept up for too long."""
+        ...
+
+
+class Pulse:
+    """Holds the time that connections stamp themselves with: coarse, so that reading it costs nothing."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, slow_consumer_s: float, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._loop = loop
+        self._clock_s = clock_s
+        self._slow_consumer_s = slow_consumer_s
+        self._buckets: dict[int, dict[Beating, None]] = {}
+        self._stalled: dict[Beating, None] = {}
+        self._members: dict[Beating, int] = {}
+        self._turned_to = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.now_s = clock_s()
+        # Called at each turn.
+        self.on_turn: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, connection: Beating) -> None:
+        if self._timer is None:
+            self.now_s = self._clock_s()
+            self._turned_to = int(self.now_s / TURN_S)
+            self._timer = self._loop.call_later(TURN_S, self._turn)
+        connection.sent_s = self.now_s
+        self._enter(connection, self.now_s + connection.interval_s)
+
+    def discard(self, connection: Beating) -> None:
+        number = self._members.pop(connection, None)
+        if number is not None:
+            bucket = self._buckets.get(number)
+            if bucket is not None:
+                bucket.pop(connection, None)
+        self._stalled.pop(connection, None)
+
+    def paused(self, connection: Beating) -> None:
+        connection.stalled_s = self._clock_s()
+        self._stalled[connection] = None
+
+    def resumed(self, connection: Beating) -> float:
+        """How long it was paused."""
+        stalled_s, connection.stalled_s = connection.stalled_s, 0.0
+        self._stalled.pop(connection, None)
+        return self._clock_s() - stalled_s if stalled_s else 0.0
+
+    def _enter(self, connection: Beating, due_s: float) -> None:
+        number = max(-int(-due_s // TURN_S), self._turned_to + 1)
+        self._buckets.setdefault(number, {})[connection] = None
+        self._members[connection] = number
+
+    def _turn(self) -> None:
+        self._timer = self._loop.call_later(TURN_S, self._turn) if self._members else None
+        self.now_s = self._clock_s()
+        for callback in self.on_turn:
+            callback()
+        now = int(self.now_s / TURN_S)
+        while self._turned_to < now:
+            self._turned_to += 1
+            for connection in self._buckets.pop(self._turned_to, ()):
+                self._ask(connection)
+        for connection in list(self._stalled):
+            if self.now_s - connection.stalled_s > self._slow_consumer_s:
+                del self._stalled[connection]
+                connection.give_up()
+
+    def _ask(self, connection: Beating) -> None:
+        due_s = connection.sent_s + connection.interval_s
+        if due_s - TURN_S < self.now_s:
+            # What a client has not read yet will tell it that the server lives.
+            if not connection.stalled_s:
+                connection.beat()
+            connection.sent_s = self.now_s
+            due_s = self.now_s + connection.interval_s
+        if connection in self._members:
+            self._enter(connection, due_s)

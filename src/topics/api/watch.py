@@ -1,0 +1,352 @@
+"""Watch: a session that names topics and positions, and the event stream that moves along them."""
+
+from __future__ import annotations
+
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.following import Fetching, Follower
+from topics.api.replies import encode, performance
+from topics.api.routes import QueryField, Route
+from topics.api.schema import WatchedTopic, WatchReply
+from topics.api.sse import HEARTBEAT_MS_DEFAULT, EventStream, EventStreams, check_accepts_events, error_frame
+from topics.api.watch_cursor import CursorWriter, decode_cursor, single_id
+from topics.api.watch_session import Position, Session, Sessions
+from topics.engine.diff import View
+from topics.engine.live import Frame, Lens, Live, Trail
+from topics.engine.retention import Tombstone
+from topics.engine.topic import Topic
+from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
+from topics.model.names import check_topic_name
+from topics.model.settings import Settings
+from topics.model.watching import FollowWish, StartWish, WatchWish
+from topics.model.wishes import UNSET, check_u64
+
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+SUPERSEDED, GOING_DOWN, UNREADABLE = 410, 503, 500
+PACED_RETRY_MS = 1_500
+
+
+class Subscriptions:
+    """From what a client asks to where it starts; the same for sessions and for WebSocket."""
+
+    def __init__(self, live: Live, settings: Settings) -> None:
+        self._live = live
+        self._engine = live.engine
+        self._settings = settings
+
+    def lens(self, wish: FollowWish) -> Lens:
+        view = View(
+            wish.nodes(),
+            tags=bool(wish.include_tags),
+            meta=wish.include_meta is not False,
+            data=wish.include_data is not False,
+        )
+        strong = wish.consistency == "strong"
+        limit = wish.frame_records_max(self._settings.max_limit)
+        return self._live.lens(view, limit, wish.frame_bytes_max(), strong=strong)
+
+    def check_count(self, topics: int) -> None:
+        if not topics:
+            raise InvalidRequest("topics must name at least one topic", field="topics")
+        if topics > self._settings.max_watch_topics:
+            most = self._settings.max_watch_topics
+            raise InvalidRequest(f"topics may name at most {most} topics", field="topics", max=most)
+
+    def find(self, name: str) -> Topic | None:
+        topic = self._engine.state.by_name.get(name)
+        if topic is None:
+            check_topic_name(name)
+        return topic
+
+    def start_of(self, topic: Topic, start: StartWish) -> int:
+        """The seq behind which reading starts. May raise ColdMiss."""
+        if start.tail:
+            return topic.head_seq
+        from_seq = check_u64(start.from_seq, "from_seq")
+        if start.from_ts is not UNSET:
+            from_seq = max(from_seq, self._engine.seq_before(topic, start.from_ts))
+        return from_seq
+
+    def describe(self, topic: Topic, from_seq: int) -> WatchedTopic:
+        if topic.config.ttl_ms:
+            self._live.expire(topic)
+        return WatchedTopic(from_seq=from_seq, head_seq=topic.head_seq, earliest_seq=topic.earliest_seq)
+
+
+class Watch:
+    """The two routes, and every stream that is open."""
+
+    def __init__(
+        self,
+        live: Live,
+        fetching: Fetching,
+        streams: EventStreams,
+        sessions: Sessions,
+        subscriptions: Subscriptions,
+        settings: Settings,
+    ) -> None:
+        self.live = live
+        self.fetching = fetching
+        self.sessions = sessions
+        self.grace_s = settings.buffer_grace_ms / 1000
+        self._streams = streams
+        self._subscriptions = subscriptions
+        self._ttl_ms = settings.session_ttl_ms
+        self._open: dict[WatchStream, None] = {}
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v0/watch",
+                handler=self.create,
+                summary="Create a watch session: which topics, from where.",
+                scopes=Scope.READ,
+                body=WatchWish,
+                query=(QueryField("lenient", bool, "Leave out topics that do not exist instead of answering 404."),),
+                replies={200: WatchReply},
+                errors=("topic_not_found", "throttled"),
+            ),
+            Route(
+                method="GET",
+                path="/v0/watch/{wid}",
+                handler=self.open,
+                summary="The event stream of a watch session.",
+                scopes=Scope.READ,
+                query=(QueryField("token", str, "The key, for browsers that cannot send it in a header."),),
+                headers=(QueryField("Last-Event-ID", str, "Go back to this id of the session's last stream."),),
+                replies={200: str},
+                errors=("not_acceptable", "throttled"),
+                key_in_query=True,
+                media_type="text/event-stream",
+            ),
+        ]
+
+    # --- the session ---
+
+    def create(self, call: Call) -> None:
+        wish: WatchWish = call.wish
+        lenient = call.flag("lenient", False)
+        wanted = wish.topics
+        cursor = {} if wish.cursor is None else decode_cursor(wish.cursor, wanted or {})
+        if wanted is None:
+            wanted = dict.fromkeys(cursor)
+        self._subscriptions.check_count(len(wanted))
+        lens = self._subscriptions.lens(wish)
+        for name in wanted:
+            call.key.check_name(name, f"topics.{name}")
+        positions: dict[str, Position] = {}
+        shown: dict[str, WatchedTopic] = {}
+        for name, start in wanted.items():
+            topic = self._subscriptions.find(name)
+            if topic is None:
+                if lenient:
+                    continue
+                raise TopicNotFound(name)
+            seq = cursor.get(name)
+            if seq is None:
+                seq = self._subscriptions.start_of(topic, start or StartWish())
+            positions[name] = Position(seq, topic.epoch)
+            shown[name] = self._subscriptions.describe(topic, seq)
+        self.sessions.check_room()
+        heartbeat_ms = HEARTBEAT_MS_DEFAULT if wish.heartbeat_ms is UNSET else wish.heartbeat_ms
+        session = Session(call.key, lens, heartbeat_ms, positions)
+        self.sessions.add(session)
+        reply = WatchReply(
+            wid=session.wid,
+            stream_url=f"/v0/watch/{session.wid}",
+            session_ttl_ms=self._ttl_ms,
+            topics=shown,
+            performance=performance(call),
+        )
+        call.reply(200, encode(reply))
+
+    # --- its stream ---
+
+    def open(self, call: Call) -> None:
+        check_accepts_events(call.request)
+        session = self.sessions.find(call.name, call.key)
+        if call.request.method == "HEAD":
+            call.reply(200, b"", content_type=EVENT_STREAM)
+            return
+        if session.stream is not None:
+            session.stream.end(SUPERSEDED, "another stream was opened for this session")
+        try:
+            stream = WatchStream(self, session, self._streams.open(call, session.heartbeat_ms, session.key))
+        except TopicsError:
+            self.sessions.rest(session)
+            raise
+        last_id = call.request.header(b"last-event-id")
+        if last_id:
+            rewind(session, last_id)
+        self.sessions.in_use(session)
+        session.stream = stream
+        self._open[stream] = None
+        stream.start(self.live.engine.state.by_name)
+
+    def closed(self, stream: WatchStream) -> None:
+        """The stream is over; its session waits for the next."""
+        self._open.pop(stream, None)
+        session = stream.session
+        if session.stream is stream:
+            session.stream = None
+            self.sessions.rest(session)
+
+    def drain(self) -> None:
+        """The server is going down: every stream ends now, and its client comes back with what it has."""
+        for stream in list(self._open):
+            stream.end(GOING_DOWN, "the server is shutting down")
+
+
+def rewind(session: Session, last_id: bytes) -> None:
+    """An id that makes no sense here says nothing about what the client has: the session's own positions hold."""
+    try:
+        session.rewind(decode_cursor(last_id.decode("ascii"), session.positions))
+    except (InvalidRequest, UnicodeDecodeError):
+        pass
+
+
+class WatchStream(Follower):
+    """A session's stream while it is open."""
+
+    __slots__ = ("_events", "_grace_s", "_ids", "_paced", "_watch", "session")
+
+    def __init__(self, watch: Watch, session: Session, events: EventStream) -> None:
+        super().__init__(watch.live, watch.fetching)
+        self._watch = watch
+        self._events = events
+        self._grace_s = watch.grace_s
+        self.session = session
+        self._ids: CursorWriter | None = None
+        # Topics that the client was told are paced.
+        self._paced: set[str] | None = None
+        events.on_room = self._on_room
+        events.on_close = self._on_close
+
+    def start(self, topics: dict[str, Topic]) -> None:
+        positions = self.session.positions
+        if len(positions) > 1:
+            self._ids = CursorWriter({name: position.seq for name, position in positions.items()})
+        for name, position in positions.items():
+            topic = topics.get(name)
+            if topic is None:
+                self._write(name, b"topic-deleted", position.seq, _gone(name, position.head_seq))
+                continue
+            if topic.epoch != position.epoch:
+                self._start_again(topic, position)
+            self.follow(topic, position.seq, self.session.lens)
+        self.catch_up()
+
+    def _start_again(self, topic: Topic, position: Position) -> None:
+        """A new topic bears the name: what the session knew of the old one says nothing about this one."""
+        earliest, head = topic.earliest_seq, topic.head_seq
+        position.epoch = topic.epoch
+        if position.seq:
+            position.restarted = True
+            position.seq = earliest - 1
+            tombstone = Tombstone(1, head, "recreated", head, earliest, head)
+            self._write(topic.name, b"tombstone", position.seq, _gap(topic.name, tombstone, tombstone.reason))
+
+    def end(self, code: int, message: str) -> None:
+        """The server's own end of the stream."""
+        self._detach()
+        self._events.fail(code, message)
+
+    def _detach(self) -> None:
+        for name, trail in self.trails.items():
+            position = self.session.positions[name]
+            position.seq = trail.seq
+            position.head_seq = trail.feed.topic.head_seq
+        self.unfollow_all()
+        self._watch.closed(self)
+
+    # --- the client ---
+
+    @property
+    def _blocked(self) -> bool:
+        return self._events.paused
+
+    @property
+    def _has_room(self) -> bool:
+        return self._events.has_room
+
+    def _on_room(self, paused_s: float) -> None:
+        self.resume(was_long=paused_s > self._grace_s)
+
+    def _on_close(self) -> None:
+        self._detach()
+
+    # --- frames ---
+
+    def _write(self, name: str, event: bytes, seq: int, data: bytes) -> None:
+        frame_id = single_id(name, seq) if self._ids is None else self._ids.id_at(name, seq)
+        self._events.write(b"id: %b\nevent: %b\ndata: %b\n\n" % (frame_id, event, data))
+
+    def _write_records(self, trail: Trail, frame: Frame) -> int:
+        shared = frame.rendered
+        if self._paced:
+            self._paced.discard(trail.name)
+        if self._ids is None:
+            whole = shared.get(WatchStream)
+            if whole is None:
+                frame_id = single_id(trail.name, frame.to_seq)
+                whole = shared[WatchStream] = b"id: %b\n%b" % (frame_id, record_event(frame))
+        else:
+            event = shared.get(record_event)
+            if event is None:
+                event = shared[record_event] = record_event(frame)
+            whole = b"id: %b\n%b" % (self._ids.id_at(trail.name, frame.to_seq), event)
+        self._events.write(whole)
+        return len(whole)
+
+    def _write_tombstone(self, trail: Trail, tombstone: Tombstone, reason: str) -> None:
+        if reason == "recreated":
+            self.session.positions[trail.name].restarted = True
+        self._write(trail.name, b"tombstone", trail.seq, _gap(trail.name, tombstone, reason))
+
+    def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
+        data = b'{"topic":"%b","head_seq":%d}' % (trail.name.encode(), head_seq)
+        self._write(trail.name, b"caught-up", trail.seq, data)
+
+    def _write_gone(self, trail: Trail) -> None:
+        head_seq = trail.feed.topic.head_seq
+        position = self.session.positions[trail.name]
+        position.seq, position.head_seq = trail.seq, head_seq
+        self._write(trail.name, b"topic-deleted", trail.seq, _gone(trail.name, head_seq))
+
+    def _write_paced(self, trail: Trail) -> None:
+        if self._paced is None:
+            self._paced = set()
+        if trail.name not in self._paced:
+            self._paced.add(trail.name)
+            self._events.write(
+                error_frame(
+                    429, "watch throttled under CPU pressure", retry_after_ms=PACED_RETRY_MS, topics=[trail.name]
+                )
+            )
+
+    def _write_unreadable(self, trail: Trail, error: TopicsError) -> None:
+        self.session.positions[trail.name].seq = trail.seq
+        self._events.write(error_frame(UNREADABLE, error.message, topics=[trail.name]))
+
+
+def record_event(frame: Frame) -> bytes:
+    """The frame without its id. A line break can stand only between the tokens of a payload, where a space will do."""
+    records = frame.records
+    if b"\n" in records or b"\r" in records:
+        records = records.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b'event: record\ndata: {"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}\n\n' % (
+        frame.topic.name.encode(),
+        records,
+        frame.from_seq,
+        frame.to_seq,
+        frame.head_seq,
+    )
+
+
+def _gap(name: str, tombstone: Tombstone, reason: str) -> bytes:
+    return encode({"topic": name, **tombstone.as_dict(), "reason": reason})
+
+
+def _gone(name: str, head_seq: int) -> bytes:
+    return encode({"topic": name, "head_seq": head_seq, "reason": "deleted"})

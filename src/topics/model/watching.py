@@ -1,0 +1,58 @@
+"""What a client may ask of live delivery: the body of POST /v0/watch, and the part of it that a subscription shares."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from topics.model.config import U64
+from topics.model.wishes import DIFF_LIMIT_DEFAULT
+
+FRAME_BYTES_DEFAULT = 256 * 1024
+FRAME_BYTES_SERVER = 1024 * 1024
+FRAME_BYTES_MAX = 8 * 1024 * 1024
+
+Ts = Annotated[int, Meta(ge=0)]
+
+
+class StartWish(msgspec.Struct):
+    """Where to begin in one topic: behind a seq, at a time, or with what comes next."""
+
+    from_seq: U64 = 0
+    tail: bool | None = None
+    from_ts: Ts | UnsetType = UNSET
+
+
+class FollowWish(msgspec.Struct, kw_only=True):
+    """What frames shall hold."""
+
+    node: str | list[str] | None = None
+    limit: U64 = 0
+    max_batch_bytes: U64 | UnsetType = UNSET
+    include_meta: bool | None = None
+    include_tags: bool | None = None
+    include_data: bool | None = None
+    consistency: Literal["eventual", "strong"] | None = None
+
+    def nodes(self) -> frozenset[str]:
+        if self.node is None:
+            return frozenset()
+        return frozenset((self.node,)) if isinstance(self.node, str) else frozenset(self.node)
+
+    def frame_records_max(self, limit_max: int) -> int:
+        return min(self.limit or DIFF_LIMIT_DEFAULT, limit_max)
+
+    def frame_bytes_max(self) -> int:
+        """0 stands for the server's own choice; a frame holds one record even if that is larger."""
+        if self.max_batch_bytes is UNSET:
+            return FRAME_BYTES_DEFAULT
+        return min(self.max_batch_bytes or FRAME_BYTES_SERVER, FRAME_BYTES_MAX)
+
+
+class WatchWish(FollowWish, kw_only=True):
+    topics: dict[str, StartWish | None] | None = None
+    heartbeat_ms: U64 | UnsetType = UNSET
+    # Positions of an earlier stream, as its ids tell them; they win over those in `topics`.
+    cursor: str | None = None
