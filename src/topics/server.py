@@ -20,16 +20,19 @@ import uvloop
 from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
 from topics.api.auth import Door, Keyring, is_loopback, open_door
+from topics.api.cohorts import Cohorts
 from topics.api.delivery import Delivery
 from topics.api.errors import render_error
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.probes import probe_routes
+from topics.api.queues import Queues
 from topics.api.records import Records
 from topics.api.routes import Route, RouteTable
 from topics.api.topics import Topics
 from topics.api.waiting import Deadlines, Turns
+from topics.api.work import Work
 from topics.engine.cold import ColdMiss
 from topics.engine.store import Store
 from topics.http.limits import HttpLimits
@@ -168,10 +171,14 @@ class Server:
     def _routes(self, delivery: Delivery) -> list[Route]:
         """The whole table. A new resource is a file in api/ and one line here."""
         engine = self.store.engine
+        cohorts = Cohorts(engine, self._deadlines, self, self._wake)
+        self._work = Work(engine, self._pressure, cohorts, delivery.streams)
         return openapi_routes(
             [
                 *Topics(engine).routes(),
                 *Records(engine, self._pressure, self._turns, self._deadlines).routes(),
+                *Queues(engine, self._pressure, cohorts).routes(),
+                *self._work.routes(),
                 *delivery.routes(),
                 *self._routes_without_store(),
             ]
@@ -261,6 +268,7 @@ class Server:
         self._deadlines.expire_all()
         if self._delivery is not None:
             self._delivery.drain()
+            self._work.drain()
             await self._delivery.drained()
         await drained
         self.store.close()

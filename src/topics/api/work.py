@@ -1,0 +1,185 @@
+"""Work streams: jobs pushed to a connection, up to so many in flight, and given back at once when it ends."""
+
+from __future__ import annotations
+
+from topics.api.admission import Pressure
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.cohorts import Cohort, Cohorts
+from topics.api.errors import status_of
+from topics.api.routes import QueryField, Route
+from topics.api.sse import HEARTBEAT_MS_DEFAULT, EventStream, EventStreams, check_accepts_events, error_frame
+from topics.engine.claims import Claim, Grant
+from topics.engine.engine import Engine
+from topics.model.errors import InvalidRequest, Throttled, TopicsError
+from topics.model.wishes import UNSET, ClaimWish
+
+# Jobs sent to a stream before it is asked whether its client keeps up.
+PUSHED_PER_PASS_MAX = 64
+
+
+class Work:
+    def __init__(self, engine: Engine, pressure: Pressure, cohorts: Cohorts, streams: EventStreams) -> None:
+        self._engine = engine
+        self._pressure = pressure
+        self._cohorts = cohorts
+        self._streams = streams
+        self._open: dict[WorkStream, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/v0/topics/{topic}/work",
+                handler=self.work,
+                summary="Jobs pushed as events, up to max in flight on this connection.",
+                scopes=Scope.READ | Scope.WRITE,
+                query=(
+                    QueryField("node", str, "The worker that the jobs are leased to."),
+                    QueryField("max", int, "Jobs in flight on this connection, 1 to 1000."),
+                    QueryField("lease_ms", int, "How long a lease lasts; the queue's lease_ms if absent."),
+                    QueryField("token", str, "The key, for browsers."),
+                ),
+                replies={200: str},
+                errors=("topic_not_found", "not_a_queue", "not_acceptable", "throttled"),
+                key_in_query=True,
+                media_type="text/event-stream",
+            )
+        ]
+
+    def work(self, call: Call) -> None:
+        check_accepts_events(call.request)
+        queues = self._engine.queues
+        node = call.text("node")
+        if node is None:
+            raise InvalidRequest("node must say which worker takes the jobs", field="node")
+        wish = ClaimWish(node, _whole(call, "max", 1))
+        if call.text("lease_ms") is not None:
+            wish.lease_ms = _whole(call, "lease_ms", 0)
+        claim = queues.read_claim(wish)
+        topic, queue, _ = queues.find(call.name)
+        if self._pressure.floor is not None and self._pressure.sheds(call, self._engine.effective_priority(topic)):
+            raise self._pressure.refusal()
+        stream = self._streams.open(call, HEARTBEAT_MS_DEFAULT)
+        stream.beat()
+        cohort = self._cohorts.of(topic, queue)
+        work = WorkStream(self, cohort, stream, claim, own_lease=wish.lease_ms is not UNSET)
+        self._open[work] = None
+        if stream.closed:
+            work.end()
+            return
+        cohort.add(work)
+        cohort.moved()
+        self._cohorts.wake()
+
+    def wake(self) -> None:
+        self._cohorts.wake()
+
+    def ended(self, work: WorkStream) -> None:
+        self._open.pop(work, None)
+        self._cohorts.wake()
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def drain(self) -> None:
+        """The server is going down: whoever is connected gives back what it holds and comes again."""
+        for work in list(self._open):
+            work.fail(503, "the server is shutting down")
+
+
+class WorkStream:
+    """One connection, a claimer that stays."""
+
+    __slots__ = ("_claim", "_cohort", "_ended", "_number", "_own_lease", "_stream", "_topic_field", "_work")
+
+    def __init__(self, work: Work, cohort: Cohort, stream: EventStream, claim: Claim, *, own_lease: bool) -> None:
+        self._work = work
+        self._cohort = cohort
+        self._stream = stream
+        self._own_lease = own_lease
+        self._number = work.engine.queues.open_stream(cohort.queue)
+        self._claim = claim._replace(stream=self._number)
+        self._topic_field = b'{"topic":"%b",' % cohort.topic.name.encode()
+        self._ended = False
+        stream.on_close = self.end
+        stream.on_room = self._has_room
+
+    # --- as a claimer ---
+
+    def claim(self) -> Claim | None:
+        if not self._stream.has_room or self._stream.closed:
+            return None
+        free = self._claim.wanted - len(self._cohort.queue.streams[self._number])
+        if free <= 0:
+            return None
+        lease_ms = self._claim.lease_ms if self._own_lease else self._cohort.topic.config.lease_ms
+        return self._claim._replace(wanted=min(free, PUSHED_PER_PASS_MAX), lease_ms=lease_ms)
+
+    def granted(self, grant: Grant) -> bool:
+        if grant.staged is None:
+            self._push(grant)
+        else:
+            grant.staged.then(lambda done: self._push(grant) if done.error is None else None)
+        return True
+
+    def _push(self, grant: Grant) -> None:
+        if not grant.seqs or self._stream.closed:
+            return
+        frames = [
+            b"id: %d\nevent: job\ndata: %b%b\n\n" % (seq, self._topic_field, _one_line(job[1:]))
+            for seq, job in zip(grant.seqs, grant.jobs, strict=True)
+        ]
+        self._stream.write(b"".join(frames))
+        if len(grant.seqs) == PUSHED_PER_PASS_MAX:
+            self._work.engine.waiters.moved(self._cohort.topic)
+
+    def failed(self, error: TopicsError) -> bool:
+        if isinstance(error, Throttled):
+            # Advisory: the stream stays, the next pass tries again.
+            retry_ms = error.detail.get("retry_after_ms", 1_000)
+            self._stream.write(error_frame(429, error.message, retry_after_ms=retry_ms))
+            return True
+        if error.code == "topic_not_found":
+            self.fail(409, f'"{self._cohort.topic.name}" is no longer the queue that it was')
+        else:
+            self.fail(status_of(error.code), error.message)
+        return False
+
+    # --- the connection ---
+
+    def _has_room(self, paused_s: float) -> None:
+        del paused_s
+        self._cohort.moved()
+        self._work.wake()
+
+    def fail(self, code: int, message: str) -> None:
+        self._stream.fail(code, message)
+        self.end()
+
+    def end(self) -> None:
+        """However the connection ended: what it still holds is claimable at once."""
+        if self._ended:
+            return
+        self._ended = True
+        self._work.engine.queues.close_stream(self._cohort.topic, self._cohort.queue, self._number)
+        self._cohort.discard(self)
+        self._work.ended(self)
+
+
+def _whole(call: Call, name: str, default: int) -> int:
+    number = call.integer(name, default)
+    if number < 0:
+        raise InvalidRequest(f"{name} must not be negative", field=name)
+    return number
+
+
+def _one_line(job: bytes) -> bytes:
+    """A raw newline can stand between the tokens of a payload, but not in an event."""
+    if b"\n" in job or b"\r" in job:
+        return job.replace(b"\n", b" ").replace(b"\r", b" ")
+    return job

@@ -1,0 +1,65 @@
+"""Sharing: what a cohort of claimers gets, in one pass, round-robin one by one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.queues.queue_rig import QueueRig
+from topics.engine.claims import Claim, deal
+from topics.engine.queue import Taken
+
+
+def shares(rig: QueueRig, wanted: list[int]) -> list[list[int]]:
+    topic, queue = rig.parts()
+    claims = [Claim(f"w{number}", count, 30_000) for number, count in enumerate(wanted)]
+    return [grant.seqs for grant in rig.engine.queues.serve(topic, queue, claims)]
+
+
+def test_ten_claimers_of_ten_on_fifty_jobs_get_five_each(rig: QueueRig) -> None:
+    rig.queue()
+    rig.jobs(50)
+    assert [len(share) for share in shares(rig, [10] * 10)] == [5] * 10
+    assert rig.places() == (0, 50, 0)
+
+
+def test_whoever_has_enough_is_skipped_and_the_others_share_the_rest(rig: QueueRig) -> None:
+    rig.queue()
+    rig.jobs(10)
+    assert shares(rig, [1, 9, 3]) == [[1], [2, 4, 6, 8, 9, 10], [3, 5, 7]]
+
+
+def test_enough_jobs_satisfy_everyone_and_the_rest_stays(rig: QueueRig) -> None:
+    rig.queue()
+    rig.jobs(10)
+    assert [len(share) for share in shares(rig, [2, 3, 1])] == [2, 3, 1]
+    assert rig.places() == (4, 6, 0)
+
+
+def test_each_share_is_ascending_although_given_back_jobs_are_dealt_first(rig: QueueRig) -> None:
+    rig.queue()
+    rig.jobs(8)
+    rig.claim(max=6)
+    rig.nack("w", 5, 6)
+    for share in shares(rig, [2, 2]):
+        assert share == sorted(share)
+        assert len(share) == 2
+
+
+@given(wanted=st.lists(st.integers(1, 9), min_size=1, max_size=9), jobs=st.integers(0, 60))
+def test_no_two_shares_differ_by_more_than_one_unless_one_had_enough(wanted: list[int], jobs: int) -> None:
+    claims = [Claim("w", count, 1_000) for count in wanted]
+    dealt = deal([Taken(seq, None, b"", None) for seq in range(min(jobs, sum(wanted)))], claims)
+    sizes = [len(share) for share in dealt]
+    assert sum(sizes) == min(jobs, sum(wanted))
+    assert all(size <= count for size, count in zip(sizes, wanted, strict=True))
+    hungry = [size for size, count in zip(sizes, wanted, strict=True) if size < count]
+    assert not hungry or max(sizes) <= max(hungry) + 1 or min(hungry) >= max(sizes) - 1
+    assert sorted(taken.seq for share in dealt for taken in share) == list(range(sum(sizes)))
+
+
+def test_a_pass_over_jobs_that_are_all_taken_gives_nothing(rig: QueueRig) -> None:
+    rig.queue()
+    rig.jobs(2)
+    rig.claim(max=2)
+    assert shares(rig, [1, 1]) == [[], []]
