@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +96,24 @@ def idle(server: ServerProcess) -> None:
         connection.close()
 
 
+def redis(fsync: str, batches: int = 5_000) -> float:
+    """Records per second that Redis Streams take by pipelines of 100, from 16 connections."""
+    port = "6398"
+    with tempfile.TemporaryDirectory() as directory:
+        options = ["--port", port, "--dir", directory, "--appendonly", "yes", "--appendfsync", fsync, "--save", ""]
+        server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
+        try:
+            while subprocess.run(["redis-cli", "-p", port, "ping"], capture_output=True, check=False).returncode:
+                time.sleep(0.05)
+            load = ["redis-benchmark", "-p", port, "-c", "16", "-P", "100", "-n", str(100 * batches), "--csv"]
+            command = [*load, "XADD", "stream", "*", "data", json.dumps(PAYLOAD)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        finally:
+            server.terminate()
+            server.wait()
+    return float(done.stdout.splitlines()[-1].split('","')[1].strip('"'))
+
+
 def main() -> None:
     if shutil.which("wrk") is None:
         sys.exit("bench http needs wrk (Debian: apt install wrk)")
@@ -110,6 +129,9 @@ def main() -> None:
             wrk(server, row.path, row.body, row.connections, seconds=1)
             show(row.what, row.connections, row.records, wrk(server, row.path, row.body, row.connections))
         idle(server)
+    if shutil.which("redis-server"):
+        for fsync in ("everysec", "always"):
+            print(f"Redis `XADD` pipelined by 100, `appendfsync {fsync}`: {redis(fsync):,.0f} records/s", flush=True)
 
 
 if __name__ == "__main__":
