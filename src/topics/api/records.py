@@ -14,7 +14,7 @@ from topics.engine.diff import Diff
 from topics.engine.engine import Engine
 from topics.engine.staged import Busy, Staged
 from topics.model.batch import check_batch
-from topics.model.errors import InvalidRequest, Throttled
+from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
 from topics.model.wishes import AppendWish, DeleteWish, DiffWish
 
 WAIT_MS_MAX = 30_000
@@ -144,8 +144,11 @@ class Records:
             raise miss
 
     def _deleted(self, call: Call, staged: Staged) -> None:
+        # Not a look at the topic, which might have to wait for the disk: expiry was judged when the delete was decided.
+        state = self._engine.state.by_id.get(staged.topic_id)
+        if state is None:
+            raise TopicNotFound(call.name)
         deleted, _ = staged.result
-        state = self._engine.look(call.name, touch=False)
         reply = DeletedReply(
             topic=call.name,
             deleted=deleted,

@@ -97,6 +97,8 @@ def answering(call: Call, answer: Callable[[Call, Staged], None]) -> Callable[[S
                 call.fail(staged.error)
             else:
                 answer(call, staged)
+        except TopicsError as error:
+            call.fail(error)
         except Exception as bug:  # noqa: BLE001 - it must not reach the loop that publishes the others' changes
             call.fail_by_bug(bug)
 
