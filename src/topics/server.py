@@ -27,8 +27,10 @@ from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.probes import probe_routes
+from topics.api.pump import Pump
 from topics.api.queues import Queues
 from topics.api.records import Records
+from topics.api.routers import Routers
 from topics.api.routes import Route, RouteTable
 from topics.api.topics import Topics
 from topics.api.waiting import Deadlines, Turns
@@ -94,6 +96,7 @@ class Server:
         self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.again)
         self._usage = Usage()
         self._delivery: Delivery | None = None
+        self._pump: Pump | None = None
         table = RouteTable(self._routes_without_store())
         self._api = Api(door, self._lifecycle, self._turns, table, probe_auth=settings.probe_auth)
         self._listener = Listener(
@@ -155,6 +158,9 @@ class Server:
         self._api.table = RouteTable(self._routes(self._delivery))
         self._listener.on_tick_end(self._end_tick)
         self._listener.on_tick_end(self._delivery.run)
+        self._pump = Pump(self.store.forwarder, self._loop)
+        self._listener.on_tick_end(self._pump.poke)
+        self._pump.poke()
         self._lifecycle.opened()
         # What exists now lives as long as the process; collections need not look at it again.
         gc.collect()
@@ -179,6 +185,7 @@ class Server:
                 *Records(engine, self._pressure, self._turns, self._deadlines).routes(),
                 *Queues(engine, self._pressure, cohorts).routes(),
                 *self._work.routes(),
+                *Routers(self.store.routers).routes(),
                 *delivery.routes(),
                 *self._routes_without_store(),
             ]
@@ -207,6 +214,8 @@ class Server:
         self._notified = False
         if self.store.ready:
             self.store.settle()
+            if self._pump is not None:
+                self._pump.poke()
 
     def _wake(self) -> None:
         self._listener.wake()
@@ -271,6 +280,8 @@ class Server:
             self._work.drain()
             await self._delivery.drained()
         await drained
+        if self._pump is not None:
+            self._pump.stop()
         self.store.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ def open_rig(tmp_path: Path) -> Iterator[OpenRoutedRig]:
     """Opens a rig by settings; every one gets a directory of its own."""
     rigs: list[RoutedRig] = []
 
-    def open_one(**settings: object) -> RoutedRig:
+    def open_one(**settings: Any) -> RoutedRig:
         settings.setdefault("wal_file_bytes", 1 << 20)  # a crash copies the files
         rigs.append(RoutedRig(tmp_path / f"data{len(rigs)}", **settings))
         return rigs[-1]

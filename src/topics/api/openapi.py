@@ -27,6 +27,7 @@ TOPIC_NAME: Final[Mapping[str, Any]] = {
     "minLength": 1,
     "maxLength": 255,
 }
+ROUTER_NAME: Final[Mapping[str, Any]] = {**TOPIC_NAME, "pattern": "^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"}
 
 
 def openapi_routes(routes: Iterable[Route]) -> list[Route]:
@@ -84,7 +85,8 @@ def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     parameters = [_parameter(field, "query") for field in route.query]
     parameters += [_parameter(field, "header") for field in route.headers]
     if route.parameter:
-        parameters.insert(0, {"name": route.parameter, "in": "path", "required": True, "schema": TOPIC_NAME})
+        schema = ROUTER_NAME if route.parameter == "router" else TOPIC_NAME
+        parameters.insert(0, {"name": route.parameter, "in": "path", "required": True, "schema": schema})
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
