@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 
 from topics.model.errors import NotReady, ShuttingDown, TopicsError
 
-# Asked of the installed distribution: the root of the package also leads to the embedded engine.
-VERSION = version("topicsd")
+# Not by import: the root of the package also leads to the embedded engine, which this layer must not know.
+VERSION: str = sys.modules["topics"].__version__
 
 
 class Lifecycle:
