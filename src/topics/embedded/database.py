@@ -18,6 +18,7 @@ from topics.engine.listing import Page, TopicState
 from topics.engine.retention import Tombstone
 from topics.engine.staged import Busy, Staged
 from topics.engine.store import Store
+from topics.engine.topic import Topic
 from topics.model.clock import Clock
 from topics.model.config import ConfigWish, TopicConfig
 from topics.model.errors import InvalidRequest, ShuttingDown, StorageError
@@ -145,12 +146,18 @@ class Database:
 
         Ends when nothing came for `idle_s` seconds (None: never), or when the database is closed.
         """
-        cursor = self.state(topic, touch=False).head_seq if from_seq is None else from_seq
+        state = self.state(topic, touch=False)
+        cursor, epoch = state.head_seq if from_seq is None else _natural(from_seq, "from_seq"), state.epoch
         wish = DiffWish(from_seq=cursor, limit=self._store.settings.max_limit, node=node, include_tags=include_tags)
         while True:
-            diff = self._look_or_wait(topic, wish, idle_s)
+            diff = self._look_or_wait(topic, epoch, wish, idle_s)
             if diff is None:
                 return
+            if diff.epoch != epoch:
+                # Another topic of this name: nothing that the cursor says holds for it.
+                epoch, wish.from_seq = diff.epoch, 0
+                yield Tombstone(1, diff.head_seq, "recreated", diff.head_seq, diff.earliest_seq, diff.head_seq)
+                continue
             if diff.tombstone is not None:
                 yield diff.tombstone
             yield from diff.records
@@ -250,6 +257,7 @@ class Database:
                     finding = verb()
                 while True:
                     with self._lock:
+                        self._check_open()
                         miss = next(finding)
                     self._fetch(miss)
             except StopIteration as end:
@@ -284,29 +292,34 @@ class Database:
         with self._lock:
             cold.take(miss, found)
 
-    def _look_or_wait(self, topic: str, wish: DiffWish, idle_s: float | None) -> Diff | None:
+    def _look_or_wait(self, topic: str, epoch: int, wish: DiffWish, idle_s: float | None) -> Diff | None:
         """Something new, or None when there was nothing for so long or the database was closed."""
         while not self._closed:
             diff = self._look(lambda: self._engine.diff(topic, wish))
-            if diff.count or diff.tombstone is not None:
+            if diff.count or diff.tombstone is not None or diff.epoch != epoch:
                 return readable(diff)
             wish.from_seq = diff.next_from_seq
             if not diff.caught_up:
                 continue
             with self._lock:
                 found = self._store.state.by_name.get(topic)
-                if found is None or found.head_seq != wish.from_seq or self._closed:
+                if found is None or found.epoch != epoch or self._closed:
                     continue
-                waiter = self._engine.waiters.add(found, self._moved.notify_all)
-                moved = self._moved.wait_for(lambda: self._closed or self._news_for(topic, wish.from_seq), idle_s)
-                self._engine.waiters.remove(waiter)
-                if not moved:
+                if not self._wait_behind(found, wish.from_seq, idle_s):
                     return None
         return None
 
-    def _news_for(self, topic: str, from_seq: int) -> bool:
-        found = self._store.state.by_name.get(topic)
-        return found is None or found.head_seq != from_seq
+    def _wait_behind(self, topic: Topic, from_seq: int, idle_s: float | None) -> bool:
+        """Whether there was something to look at before the time was up."""
+        waiter = self._engine.waiters.add(topic, self._moved.notify_all)
+        try:
+            return self._moved.wait_for(lambda: self._closed or self._has_moved(topic, from_seq), idle_s)
+        finally:
+            self._engine.waiters.remove(waiter)
+
+    def _has_moved(self, topic: Topic, from_seq: int) -> bool:
+        """Something came in, or the topic does not exist any more."""
+        return topic.head_seq != from_seq or self._store.state.by_id.get(topic.id) is not topic
 
     def _check_open(self) -> None:
         if self._closed:

@@ -35,10 +35,11 @@ class Json:
     __slots__ = ("text",)
 
     def __init__(self, text: str | bytes) -> None:
-        self.text = text.encode() if isinstance(text, str) else text
         try:
+            self.text = text.encode() if isinstance(text, str) else text
+            str(self.text, "utf-8")
             msgspec.json.decode(self.text, type=Raw)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidRequest(f"not valid JSON: {error}", field="data") from None
 
 
@@ -126,5 +127,5 @@ def _raw(value: Any, field: str) -> Raw:
         return Raw(value.text)
     try:
         return Raw(_encode(value))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{field} cannot be written as JSON: {error}", field=field) from None

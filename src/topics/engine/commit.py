@@ -91,6 +91,8 @@ class Pipeline:
                 self._write_failed(error)
                 raise _refusal(error) from error
             except StorageError as error:
+                if not self._wal.broken:
+                    raise
                 raise self._turn_read_only(error) from error
         else:
             staged.position = self._wal.buffered_to

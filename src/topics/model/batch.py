@@ -101,9 +101,8 @@ def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
         )
     if wish.node is not None:
         _check_text(wish.node, "node", limits.max_node_bytes)
-    key = wish.idempotency_key
-    if key is not None and not 0 < len(key) <= KEY_CHARS_MAX:
-        raise InvalidRequest(f"idempotency_key must have 1 to {KEY_CHARS_MAX} characters", field="idempotency_key")
+    if wish.idempotency_key is not None:
+        _check_key(wish.idempotency_key, "idempotency_key")
     bare = True
     data_bytes_max = limits.max_record_bytes
     for index, record in enumerate(records):
@@ -132,10 +131,8 @@ def _check_columns(record: RecordWish, index: int, limits: BatchLimits) -> int:
         _check_text(record.tag, f"records[{index}].tag", limits.max_tag_bytes)
     if record.node is not None:
         _check_text(record.node, f"records[{index}].node", limits.max_node_bytes)
-    key = record.unique_key
-    if key is not None and not 0 < len(key) <= KEY_CHARS_MAX:
-        field = f"records[{index}].unique_key"
-        raise InvalidRequest(f"{field} must have 1 to {KEY_CHARS_MAX} characters", field=field)
+    if record.unique_key is not None:
+        _check_key(record.unique_key, f"records[{index}].unique_key")
     if record.meta is UNSET:
         return 0
     if bytes(record.meta) == b"null":
@@ -155,8 +152,21 @@ def _check_columns(record: RecordWish, index: int, limits: BatchLimits) -> int:
 
 
 def _check_text(text: str, field: str, bytes_max: int) -> None:
-    if len(text.encode()) > bytes_max:
+    if utf8_bytes(text, field) > bytes_max:
         raise InvalidRequest(f"{field} is longer than {bytes_max} bytes", field=field)
+
+
+def _check_key(key: str, field: str) -> None:
+    if not (utf8_bytes(key, field) and len(key) <= KEY_CHARS_MAX):
+        raise InvalidRequest(f"{field} must have 1 to {KEY_CHARS_MAX} characters", field=field)
+
+
+def utf8_bytes(text: str, field: str) -> int:
+    """How long the text is in UTF-8. A request cannot hold a lone surrogate, a Python string can."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{field} is not valid Unicode", field=field) from None
 
 
 def render(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:

@@ -237,9 +237,9 @@ class LogFiles:
         except OSError:
             if not (urgent and self._spares):
                 raise
-        spare = self._spares[-1]
-        self._disk.rename(spare, path)
-        self._spares.pop()
+        # From the front: the commit thread may be adding at the end.
+        self._disk.rename(self._spares[0], path)
+        del self._spares[0]
         return self._disk.open(path, os.O_RDWR)
 
     def _restock(self, wanted: int) -> None:
