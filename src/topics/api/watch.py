@@ -9,7 +9,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic, WatchReply
 from topics.api.sse import HEARTBEAT_MS_DEFAULT, EventStream, EventStreams, check_accepts_events, error_frame
-from topics.api.watch_cursor import CursorWriter, decode_cursor, single_id
+from topics.api.watch_cursor import RESTARTS, CursorWriter, decode_cursor, single_id
 from topics.api.watch_session import Position, Session, Sessions
 from topics.engine.diff import View
 from topics.engine.live import Frame, Lens, Live, Trail
@@ -129,6 +129,7 @@ class Watch:
         lenient = call.flag("lenient", False)
         wanted = wish.topics
         cursor = {} if wish.cursor is None else decode_cursor(wish.cursor, wanted or {})
+        cursor.pop(RESTARTS, None)
         if wanted is None:
             wanted = dict.fromkeys(cursor)
         self._subscriptions.check_count(len(wanted))
@@ -225,8 +226,8 @@ class WatchStream(Follower):
 
     def start(self, topics: dict[str, Topic]) -> None:
         positions = self.session.positions
-        if len(positions) > 1:
-            self._ids = CursorWriter({name: position.seq for name, position in positions.items()})
+        if len(positions) > 1 or self.session.restarts:
+            self._number_ids()
         for name, position in positions.items():
             topic = topics.get(name)
             if topic is None:
@@ -242,10 +243,20 @@ class WatchStream(Follower):
         earliest, head = topic.earliest_seq, topic.head_seq
         position.epoch = topic.epoch
         if position.seq:
-            position.restarted = True
             position.seq = earliest - 1
+            self._restart(position)
             tombstone = Tombstone(1, head, "recreated", head, earliest, head)
             self._write(topic.name, b"tombstone", position.seq, _gap(topic.name, tombstone, tombstone.reason))
+
+    def _restart(self, position: Position) -> None:
+        self.session.restart(position)
+        self._number_ids()
+
+    def _number_ids(self) -> None:
+        """From here on ids are this session's own, not those of everyone at the same position."""
+        seqs = {name: position.seq for name, position in self.session.positions.items()}
+        seqs |= {name: trail.seq for name, trail in self.trails.items()}
+        self._ids = CursorWriter(seqs, self.session.restarts)
 
     def end(self, code: int, message: str) -> None:
         """The server's own end of the stream."""
@@ -300,8 +311,9 @@ class WatchStream(Follower):
         return len(whole)
 
     def _write_tombstone(self, trail: Trail, tombstone: Tombstone, reason: str) -> None:
-        if reason == "recreated":
-            self.session.positions[trail.name].restarted = True
+        # A position beyond the head is found at the first look: a session of one topic has given out no id before.
+        if reason == "recreated" and self._ids is not None:
+            self._restart(self.session.positions[trail.name])
         self._write(trail.name, b"tombstone", trail.seq, _gap(trail.name, tombstone, reason))
 
     def _write_caught_up(self, trail: Trail, head_seq: int) -> None:

@@ -1,8 +1,11 @@
 """Composite cursors: the positions of all topics of a stream as one opaque word, in an id or handed back by a client.
 
 Up to 64 topics   base64url of a JSON map {"topic": seq, …}
-More              base64url of | 0x01 | xxh3 of the sorted names, u64 | seqs in that order, LEB128 |
+More              base64url of | 0x01 | xxh3 of the sorted names, u64 | restarts | seqs in that order |, LEB128
                   a checkpoint of the session: a few bytes a topic, and it needs nothing kept on the server
+
+`restarts` counts how often a topic of the session turned out to be another one of the same name, whose seqs start
+again; in a map it is the entry "~", which no topic can be called, and left out while it is 0.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from topics.model.errors import InvalidRequest
 MAP_TOPICS_MAX = 64
 CURSOR_CHARS_MAX = 64 * 1024
 _CHECKPOINT = b"\x01"
+RESTARTS = "~"
 _HEAD_BYTES = 9
 _map_decoder = msgspec.json.Decoder(dict[str, int])
 
@@ -30,16 +34,15 @@ class CursorWriter:
 
     __slots__ = ("_head", "_pieces", "_sparse")
 
-    def __init__(self, seqs: Mapping[str, int]) -> None:
+    def __init__(self, seqs: Mapping[str, int], restarts: int) -> None:
         names = sorted(seqs)
         self._sparse = len(names) > MAP_TOPICS_MAX
         self._head = _CHECKPOINT + names_digest(names) if self._sparse else b""
         self._pieces = {name: self._piece(name, seqs[name]) for name in names}
-
-    @property
-    def single(self) -> bool:
-        """Whether the id depends on one topic alone, so that others at the same position have the same."""
-        return len(self._pieces) == 1
+        if self._sparse:
+            self._head += _leb128(restarts)
+        elif restarts:
+            self._pieces[RESTARTS] = self._piece(RESTARTS, restarts)
 
     def id_at(self, name: str, seq: int) -> bytes:
         """The id that says `name` is at `seq`, and the others where they were last said to be."""
@@ -87,7 +90,7 @@ def _decode_checkpoint(raw: bytes, names: list[str]) -> dict[str, int]:
         if byte < 0x80:
             seqs.append(seq)
             seq = shift = 0
-    return dict(zip(names, seqs, strict=True))
+    return dict(zip((RESTARTS, *names), seqs, strict=True))
 
 
 def _leb128(number: int) -> bytes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from topics.api.auth import Key
 from topics.api.errors import NotFound, Unauthorized
 from topics.api.metrics import Usage
+from topics.api.watch_cursor import RESTARTS
 from topics.engine.live import Lens
 from topics.model.errors import Throttled
 
@@ -22,19 +23,19 @@ WID_BYTES = 16
 class Position:
     """How far the session got in one topic; `epoch` tells the topic from a later one of the same name."""
 
-    __slots__ = ("epoch", "head_seq", "restarted", "seq")
+    __slots__ = ("epoch", "head_seq", "restart", "seq")
 
     def __init__(self, seq: int, epoch: int) -> None:
         self.seq = seq
         self.epoch = epoch
         # What the head was when the topic was last seen.
         self.head_seq = seq
-        # The position was set back because the topic is another one now.
-        self.restarted = False
+        # Which restart of the session set the position back, because the topic is another one now.
+        self.restart = 0
 
 
 class Session:
-    __slots__ = ("heartbeat_ms", "key", "lens", "positions", "stream", "used_s", "wid")
+    __slots__ = ("heartbeat_ms", "key", "lens", "positions", "restarts", "stream", "used_s", "wid")
 
     def __init__(self, key: Key, lens: Lens, heartbeat_ms: int, positions: dict[str, Position]) -> None:
         self.wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
@@ -42,20 +43,27 @@ class Session:
         self.lens = lens
         self.heartbeat_ms = heartbeat_ms
         self.positions = positions
+        self.restarts = 0
         self.stream: WatchStream | None = None
         self.used_s = 0.0
 
+    def restart(self, position: Position) -> None:
+        """The topic is another one: seqs start again, and ids of before mean nothing for it."""
+        self.restarts += 1
+        position.restart = self.restarts
+
     def rewind(self, seqs: dict[str, int]) -> None:
         """Go back to what the client says it has; never forward, since only the server knows what it sent."""
+        known = seqs.get(RESTARTS, 0)
         for name, seq in seqs.items():
             position = self.positions.get(name)
             if position is None:
                 continue
-            if seq < position.seq:
-                position.seq = seq
-            elif seq > position.seq and position.restarted:
+            if position.restart > known:
                 # The client never heard of the new topic: it starts there once more.
                 position.epoch = 0
+            elif seq < position.seq:
+                position.seq = seq
 
 
 class Sessions:
