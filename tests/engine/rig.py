@@ -56,8 +56,9 @@ class Rig:
         """What a kill leaves: the files as they are at this moment, opened by a new process."""
         self.generation += 1
         left = self.path.with_name(f"{self.path.name.split('~')[0]}~{self.generation}")
-        shutil.copytree(self.path, left)
+        # The threads first: a file that they unlink while it is copied is no crash that could happen.
         self.abandon()
+        shutil.copytree(self.path, left)
         self.path = left
         self.open()
 

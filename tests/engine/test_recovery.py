@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,10 @@ class RecoveryMachine(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         self.rig.checkpoint()
 
-    @rule(way=st.sampled_from(["crash", "reopen"]))
-    def restart(self, way: str) -> None:
+    @rule(way=st.sampled_from(["crash", "reopen"]), events=st.sampled_from([1, 3, 1000]))
+    def restart(self, way: str, events: int) -> None:
         before = essentials(self.rig)
+        self.rig.settings = replace(self.rig.settings, segment_max_events=events, wal_file_bytes=4096 * events)
         getattr(self.rig, way)()
         assert essentials(self.rig) == before
 

@@ -1,0 +1,5 @@
+"""Hand-driven stores on disks that fail, each put away when its test is over."""
+
+from tests.engine.conftest import open_rig
+
+__all__ = ["open_rig"]
