@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.queues.queue_rig import QueueRig
+from tests.serving import Client, ServerProcess, serving
 
 OpenRig = Callable[..., QueueRig]
 
@@ -29,3 +31,28 @@ def open_rig(tmp_path: Path) -> Iterator[OpenRig]:
 @pytest.fixture
 def rig(open_rig: OpenRig) -> QueueRig:
     return open_rig()
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """No keys, on loopback, all defaults."""
+    with serving(tmp_path_factory.mktemp("data")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    client = server.client()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def queue(client: Client) -> str:
+    """A queue of its own for each test."""
+    name = f"q{next(_numbers)}"
+    assert client.put(f"/v0/topics/{name}", {"type": "queue"}).status == 201
+    return name

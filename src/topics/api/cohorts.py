@@ -58,6 +58,7 @@ class Cohort:
         self.members[claimer] = None
         if self.topic.config.claim_jitter_ms:
             self._open_window()
+        self._arm()
 
     def discard(self, claimer: Claimer) -> None:
         self.members.pop(claimer, None)
@@ -91,6 +92,7 @@ class Cohort:
             return
         if self._fetching:
             return
+        self.queue.advance(self._cohorts.engine.queues.now(self.topic))
         asking = [(member, claim) for member in self.members if (claim := member.claim()) is not None]
         if not asking:
             self._arm()

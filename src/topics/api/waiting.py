@@ -143,8 +143,9 @@ class Deadlines:
 
     def expire_all(self) -> None:
         """Time is up for everyone: the server is going down."""
-        while self._order:
-            self._expire(heapq.heappop(self._order))
+        order, self._order = sorted(self._order), []
+        for number in order:
+            self._expire(number)
 
     def _arm(self) -> None:
         if self._timer is not None:

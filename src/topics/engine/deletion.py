@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable
 
 from topics.engine.block import Block
@@ -57,11 +58,14 @@ def find_seqs(topic: Topic, seqs: list[int], load: Load) -> list[Run]:
         block = topic.blocks[topic.block_after(seqs[at] - 1)]
         load(block)
         assert block.body is not None
-        numbers: list[int] = []
-        while at < len(seqs) and seqs[at] <= block.last_seq:
-            numbers.append(block.number_after(seqs[at] - 1))
-            at += 1
-        runs += _runs(block, block.body, numbers)
+        stop = bisect_right(seqs, block.last_seq)
+        here = seqs[at:stop]
+        at = stop
+        if block.seqs is None and here[-1] - here[0] + 1 == len(here):
+            number = here[0] - block.first_seq
+            runs.append(Run(here[0], len(here), block.body.size(number, number + len(here))))
+        else:
+            runs += _runs(block, block.body, [block.number_after(seq - 1) for seq in here])
     return runs
 
 

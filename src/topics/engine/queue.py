@@ -179,10 +179,19 @@ class Queue:
     def lease(self, job: Job, node: str, lease: int, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> None:
         """Runs out when the clock is past the deadline, not at it."""
         self._leave(job)
-        job.node, job.lease, job.deadline, job.stream = node, lease, deadline, stream
-        job.group = group = self._leases.at(deadline + 1, rest_ms, pushed=stream != NO_STREAM)
+        job.node, job.lease, job.deadline = node, lease, deadline
+        self.let_out(job, self.leased_until(deadline, rest_ms, stream), stream)
+
+    def leased_until(self, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> Group:
+        """Where leases with this deadline stand."""
+        return self._leases.at(deadline + 1, rest_ms, pushed=stream != NO_STREAM)
+
+    def let_out(self, job: Job, group: Group, stream: int) -> None:
+        """A job that stands nowhere goes to its worker."""
+        job.group = group
         group.jobs[job.seq] = job
         self.in_flight += 1
+        job.stream = stream
         if stream:
             self.streams[stream][job.seq] = job
 
@@ -263,24 +272,28 @@ class Queue:
         while index < len(blocks) and scanned < SCAN_RECORDS_MAX:
             block = blocks[index]
             for first, stop in block.alive_runs(block.number_after(self.cursor), block.count):
+                load(block)
                 for number in range(first, stop):
                     seq = block.seq_at(number)
                     scanned += 1
+                    self.cursor = seq
                     if self.ahead and seq in self.jobs:
                         self.ahead -= 1
-                        self.cursor = seq
                         continue
-                    load(block)
-                    body = block.body
-                    assert body is not None
-                    record = bytes(body.record(number))
-                    taken.append(Taken(seq, None, record, body.tag_at(number)))
-                    self.cursor = seq
                     self.fresh -= 1
-                    size += len(record)
+                    size += self._add(block, number, seq, taken)
                     if len(taken) == wanted or size >= bytes_max:
                         return
             index += 1
+
+    @staticmethod
+    def _add(block: Block, number: int, seq: int, taken: list[Taken]) -> int:
+        body = block.body
+        assert body is not None
+        ends = body.ends
+        record = bytes(body.buf[ends[number - 1] if number else 0 : ends[number] - 1])
+        taken.append(Taken(seq, None, record, None if body.tags is None else body.tag_at(number)))
+        return len(record)
 
     # --- what the log says ---
 

@@ -127,26 +127,38 @@ class Queues:
         self, topic: Topic, queue: Queue, claim: Claim, share: list[Taken], grant: Grant, now: int
     ) -> Staged | None:
         share.sort()
-        deadline = now + claim.lease_ms
-        by_rest: dict[int, list[tuple[int, int, int]]] = {}
+        config, known = topic.config, queue.jobs
+        deadline, stream = now + claim.lease_ms, claim.stream
+        rests = config.retry_backoff is not UNSET
+        group = queue.leased_until(deadline, 0, stream)
         lease = queue.next_lease or random.getrandbits(40) + 1
         for seq, job, record, tag in share:
             if job is None:
-                job = queue.job_for(seq)
-            job.deliveries += 1
-            job.claimed_ms = now
-            rest_ms = rest_after(topic.config, job.deliveries, lease)
-            queue.lease(job, claim.node, lease, deadline, rest_ms, claim.stream)
+                job = known[seq] = Job(seq)
+            deliveries = job.deliveries = job.deliveries + 1
+            job.claimed_ms, job.node, job.lease, job.deadline = now, claim.node, lease, deadline
+            if rests:
+                group = queue.leased_until(deadline, rest_after(config, deliveries, lease), stream)
+            queue.let_out(job, group, stream)
             grant.seqs.append(seq)
-            grant.jobs.append(render_job(record, seq, lease, deadline, job.deliveries, tag))
-            by_rest.setdefault(rest_ms, []).append((seq, lease, job.deliveries))
+            grant.jobs.append(render_job(record, seq, lease, deadline, deliveries, tag))
             lease += 1
         queue.next_lease = lease
-        if not topic.config.leases_durable:
-            return None
+        return (
+            self._journal_claim(topic, claim.node, [known[seq] for seq in grant.seqs])
+            if config.leases_durable
+            else None
+        )
+
+    def _journal_claim(self, topic: Topic, node: str, jobs: list[Job]) -> Staged | None:
+        """An op for each rest that would follow; all but those with a backoff have the same one."""
+        by_rest: dict[int, list[tuple[int, int, int]]] = {}
+        for job in jobs:
+            assert job.group is not None
+            by_rest.setdefault(job.group.rest_ms, []).append((job.seq, job.lease, job.deliveries))
         staged: Staged | None = None
-        for rest_ms, jobs in by_rest.items():
-            staged = self._journal_leases(Leased(topic.id, deadline, rest_ms, claim.node, jobs, ahead=True), topic)
+        for rest_ms, leases in by_rest.items():
+            staged = self._journal_leases(Leased(topic.id, jobs[0].deadline, rest_ms, node, leases, ahead=True), topic)
         return staged
 
     def _journal_leases(self, op: Leased, topic: Topic) -> Staged:
@@ -193,12 +205,12 @@ class Queues:
         staged = self._pipeline.stage_delete(Deleted(topic.id, now, runs), topic.config.durability)
         for job in jobs:
             queue.take_out(job)
-        staged.then(lambda done: self._acked(topic, jobs, done))
-        staged.then(lambda done: setattr(done, "result", Held(seqs, skipped)))
+        staged.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped), done))
         self._waiters.moved(topic)
         return staged
 
-    def _acked(self, topic: Topic, jobs: list[Job], done: Staged) -> None:
+    def _acked(self, topic: Topic, jobs: list[Job], held: Held, done: Staged) -> None:
+        done.result = held
         if done.error is not None:
             self.give_back(topic, jobs)
 
@@ -290,14 +302,11 @@ class Queues:
         """The jobs that this worker holds, by its tokens if it shows them, and the seqs it does not hold."""
         found: dict[int, Job] = {}
         skipped: list[int] = []
+        node, tokens, held = wish.node, wish.lease_ids, queue.held
         for number, seq in enumerate(wish.seqs):
-            job = queue.held(seq, now)
-            if (
-                job is None
-                or job.node != wish.node
-                or seq in found
-                or (wish.lease_ids is not None and wish.lease_ids[number] != f"lease_{job.lease:x}")
-            ):
+            job = held(seq, now)
+            mine = job is not None and job.node == node and seq not in found
+            if job is None or not mine or (tokens is not None and tokens[number] != f"lease_{job.lease:x}"):
                 skipped.append(seq)
             else:
                 found[seq] = job

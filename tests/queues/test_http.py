@@ -1,0 +1,316 @@
+"""The queue endpoints over HTTP: bodies, answers, errors, scopes, claims that wait and cohorts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving import Client, Reply, ServerProcess, serving
+
+
+def post(client: Client, queue: str, verb: str, **body: Any) -> Reply:
+    return client.post(f"/v0/topics/{queue}/{verb}", body)
+
+
+def claim(client: Client, queue: str, **body: Any) -> Any:
+    reply = post(client, queue, "claim", **{"node": "w", **body})
+    assert reply.status == 200, reply
+    return reply.json
+
+
+class Later:
+    """A claim on a connection of its own, answered some time."""
+
+    def __init__(self, server: ServerProcess, queue: str, **body: Any) -> None:
+        self.reply: Any = None
+        self._client = server.client()
+        self.took_s = 0.0
+        self._thread = threading.Thread(target=self._run, args=(queue, body))
+        self._thread.start()
+
+    def _run(self, queue: str, body: dict[str, Any]) -> None:
+        started_s = time.monotonic()
+        self.reply = claim(self._client, queue, **body)
+        self.took_s = time.monotonic() - started_s
+
+    def join(self) -> Any:
+        self._thread.join(20)
+        assert self.reply is not None
+        return self.reply
+
+
+# --- answers ---
+
+
+def test_a_job_goes_from_append_to_ack(client: Client, queue: str) -> None:
+    client.post(f"/v0/topics/{queue}", {"records": [{"data": {"n": 1}, "tag": "t", "meta": {"a": 1}}, {"data": 2}]})
+    answer = claim(client, queue, max=1, lease_ms=5_000)
+    (job,) = answer["claimed"]
+    assert (answer["topic"], answer["count"], answer["ready"]) == (queue, 1, 1)
+    assert list(job) == ["$seq", "lease_id", "deadline", "$ts", "$tag", "deliveries", "data", "meta"]
+    assert job["deadline"] - job["$ts"] >= 5_000
+    assert set(answer["performance"]) >= {"server_total_ms", "throttle_wait_ms"}
+    acked = post(client, queue, "ack", node="w", seqs=[1, 7], lease_ids=[job["lease_id"], "lease_0"]).json
+    assert (acked["topic"], acked["acked"], acked["skipped"]) == (queue, 1, [7])
+    assert (acked["ready"], acked["in_flight"], acked["performance"]["fsync_ms"]) == (1, 0, 0.0)
+
+
+def test_an_ack_on_a_durable_queue_waits_for_the_sync(client: Client, queue: str) -> None:
+    client.put(f"/v0/topics/{queue}", {"durable": True, "leases_durable": True})
+    client.append(queue, 1)
+    claim(client, queue)
+    acked = post(client, queue, "ack", node="w", seqs=[1]).json
+    assert acked["acked"] == 1
+    assert acked["performance"]["fsync_ms"] > 0
+
+
+def test_nack_and_extend_tell_what_they_did(client: Client, queue: str) -> None:
+    client.append(queue, 1, 2)
+    claim(client, queue, max=2)
+    nacked = post(client, queue, "nack", node="w", seqs=[1, 9]).json
+    assert (nacked["nacked"], nacked["skipped"], nacked["ready"], nacked["in_flight"]) == (1, [9], 1, 1)
+    extended = post(client, queue, "extend", node="w", seqs=[2, 1], lease_ms=1_000).json
+    assert (extended["extended"], extended["skipped"], list(extended["deadlines"])) == (1, [1], ["2"])
+    delayed = post(client, queue, "nack", node="w", seqs=[2], delay_ms=60_000).json
+    assert (delayed["ready"], delayed["in_flight"]) == (1, 0)
+
+
+def test_the_state_of_a_queue_counts_its_jobs(client: Client, queue: str) -> None:
+    client.append(queue, 1, 2, 3)
+    claim(client, queue)
+    state = client.state(queue)
+    assert state["type"] == "queue"
+    assert state["queue"] == {"ready": 2, "in_flight": 1, "dead_lettered": 0, "delayed": 0, "paused": False}
+    client.append("plain", 1)
+    assert "queue" not in client.state("plain")
+
+
+def test_metrics_count_jobs(client: Client, queue: str) -> None:
+    client.append(queue, 1, 2, 3)
+    claim(client, queue, max=2)
+    metrics = client.get("/v0/metrics", headers={"Accept": "application/json"}).json
+    assert metrics["topics_topic_queue_ready"][queue] == 1
+    assert metrics["topics_topic_queue_in_flight"][queue] == 2
+    assert metrics["topics_queue_leases_in_flight"] >= 2
+    assert metrics["topics_queue_topics"] >= 1
+
+
+def test_unique_keys_are_answered_with_the_seq_that_is_there(client: Client, queue: str) -> None:
+    body = {"records": [{"data": 1, "unique_key": "k"}]}
+    first, again = (client.post(f"/v0/topics/{queue}", body).json for _ in range(2))
+    assert (first["deduped"], again["deduped"], again["seqs"], again["last_seq"]) == (False, True, [1], 1)
+    mixed = client.post(f"/v0/topics/{queue}", {"records": [*body["records"], {"data": 2}]}).json
+    assert (mixed["deduped"], mixed["seqs"], mixed["count"]) == (False, [1, 2], 1)
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("claim", {"node": "w"}),
+        ("ack", {"node": "w", "seqs": [1]}),
+        ("nack", {"node": "w", "seqs": [1]}),
+        ("extend", {"node": "w", "seqs": [1], "lease_ms": 1000}),
+        ("pause", {}),
+        ("resume", {}),
+    ],
+)
+def test_every_verb_needs_a_queue(client: Client, verb: str, body: dict[str, Any]) -> None:
+    client.append("a-log", 1)
+    refused = post(client, "a-log", verb, **body)
+    assert (refused.status, refused.code) == (409, "not_a_queue")
+    absent = post(client, "nowhere", verb, **body)
+    assert (absent.status, absent.code) == (404, "topic_not_found")
+    assert client.get("/v0/topics/nowhere").status == 404
+
+
+@pytest.mark.parametrize("path", ["leases", "work?node=w"])
+def test_reading_leases_and_work_needs_a_queue(client: Client, path: str) -> None:
+    client.append("a-log", 1)
+    assert client.get(f"/v0/topics/a-log/{path}").code == "not_a_queue"
+    assert client.get(f"/v0/topics/nowhere/{path}").code == "topic_not_found"
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "field"),
+    [
+        ("claim", {}, "node"),
+        ("claim", {"node": 1}, "node"),
+        ("claim", {"node": "w", "max": "1"}, "max"),
+        ("claim", {"node": "w", "max": -1}, "max"),
+        ("claim", {"node": "w", "lease_ms": None}, "lease_ms"),
+        ("ack", {"node": "w"}, "seqs"),
+        ("ack", {"seqs": [1]}, "node"),
+        ("ack", {"node": "w", "seqs": ["1"]}, "seqs[0]"),
+        ("ack", {"node": "w", "seqs": []}, "seqs"),
+        ("ack", {"node": "w", "seqs": [1], "lease_ids": []}, "lease_ids"),
+        ("nack", {"node": "w", "seqs": [1], "delay_ms": -1}, "delay_ms"),
+        ("extend", {"node": "w", "seqs": [1]}, "lease_ms"),
+    ],
+)
+def test_a_bad_body_is_refused_with_its_field(
+    client: Client, queue: str, verb: str, body: dict[str, Any], field: str
+) -> None:
+    refused = post(client, queue, verb, **body)
+    assert (refused.status, refused.code, refused.detail["field"]) == (400, "invalid_request", field)
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "extend"])
+def test_too_many_seqs_are_a_batch_too_large(client: Client, queue: str, verb: str) -> None:
+    more = {"lease_ms": 1000} if verb == "extend" else {}
+    refused = post(client, queue, verb, node="w", seqs=list(range(1001)), **more)
+    assert (refused.status, refused.code, refused.detail["max"]) == (400, "batch_too_large", 1000)
+
+
+def test_scopes_and_prefixes_hold_for_queues(tmp_path: Path) -> None:
+    keys = "root,reader:read,writer:write,both:rw,mine:rw+admin:mine."
+    with serving(tmp_path, api_keys=keys) as server:
+        root = server.client("root")
+        root.put("/v0/topics/q", {"type": "queue"})
+        root.append("q", 1, 2)
+        body = {"node": "w"}
+        for name, status in (("reader", 403), ("writer", 403), ("both", 200)):
+            assert server.client(name).post("/v0/topics/q/claim", body).status == status
+            assert (server.client(name).get("/v0/topics/q/work").status == 403) == (status == 403)
+        assert server.client("writer").post("/v0/topics/q/ack", {**body, "seqs": [1]}).status == 200
+        assert server.client("reader").post("/v0/topics/q/ack", {**body, "seqs": [1]}).status == 403
+        mine = server.client("mine")
+        assert mine.post("/v0/topics/q/claim", body).code == "forbidden"
+        wish = {"type": "queue", "dead_letter": "others"}
+        refused = mine.put("/v0/topics/mine.q", wish)
+        assert (refused.code, refused.detail["field"]) == ("forbidden", "dead_letter")
+        refused = mine.post("/v0/topics/mine.q", {"records": [{"data": 1}], "config": wish})
+        assert (refused.code, refused.detail["field"]) == ("forbidden", "dead_letter")
+
+
+# --- waiting ---
+
+
+def test_a_claim_may_wait_for_a_job(server: ServerProcess, client: Client, queue: str) -> None:
+    waiting = Later(server, queue, wait_ms=10_000)
+    time.sleep(0.1)
+    client.append(queue, "work")
+    answer = waiting.join()
+    assert [job["data"] for job in answer["claimed"]] == ["work"]
+    assert waiting.took_s < 5
+
+
+def test_a_claim_that_waited_in_vain_gets_nothing(client: Client, queue: str) -> None:
+    started_s = time.monotonic()
+    assert claim(client, queue, wait_ms=200)["count"] == 0
+    assert 0.15 < time.monotonic() - started_s < 5
+
+
+def test_a_waiting_claim_wakes_when_a_job_is_given_back_runs_out_or_falls_due(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.append(queue, 1)
+    claim(client, queue, lease_ms=60_000)
+    waiting = Later(server, queue, node="v", wait_ms=10_000, lease_ms=200)
+    time.sleep(0.1)
+    post(client, queue, "nack", node="w", seqs=[1])
+    assert waiting.join()["count"] == 1
+    assert claim(client, queue, node="u", wait_ms=10_000)["claimed"][0]["deliveries"] == 3
+    client.post(f"/v0/topics/{queue}", {"records": [{"data": 2, "delay_ms": 200}]})
+    assert claim(client, queue, wait_ms=10_000)["claimed"][0]["data"] == 2
+
+
+def test_waiting_claims_share_what_comes(server: ServerProcess, client: Client, queue: str) -> None:
+    waiting = [Later(server, queue, node=f"w{n}", max=10, wait_ms=10_000) for n in range(5)]
+    time.sleep(0.3)
+    client.append(queue, *range(10))
+    assert [one.join()["count"] for one in waiting] == [2] * 5
+
+
+def test_a_claim_waiting_at_a_topic_that_is_dropped_is_told(server: ServerProcess, client: Client, queue: str) -> None:
+    answers: list[Reply] = []
+    other = server.client()
+    thread = threading.Thread(
+        target=lambda: answers.append(other.post(f"/v0/topics/{queue}/claim", {"node": "w", "wait_ms": 10_000}))
+    )
+    thread.start()
+    time.sleep(0.1)
+    client.delete(f"/v0/topics/{queue}")
+    thread.join(10)
+    assert answers[0].code == "topic_not_found"
+
+
+def test_a_client_that_goes_while_it_waits_takes_no_job(server: ServerProcess, client: Client, queue: str) -> None:
+    import socket
+
+    body = b'{"node":"gone","wait_ms":20000}'
+    gone = socket.create_connection(("127.0.0.1", server.port))
+    gone.sendall(
+        b"POST /v0/topics/%b/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (queue.encode(), len(body), body)
+    )
+    time.sleep(0.1)
+    gone.close()
+    time.sleep(0.1)
+    client.append(queue, 1)
+    assert client.state(queue)["queue"]["ready"] == 1
+
+
+def test_a_cohort_of_ten_shares_fifty_jobs_evenly(server: ServerProcess, client: Client, queue: str) -> None:
+    client.put(f"/v0/topics/{queue}", {"claim_jitter_ms": 500})
+    client.append(queue, *range(50))
+    claimers = [Later(server, queue, node=f"w{n}", max=10) for n in range(10)]
+    assert [one.join()["count"] for one in claimers] == [5] * 10
+    assert all(0.1 < one.took_s < 5 for one in claimers)
+    assert client.state(queue)["queue"]["in_flight"] == 50
+
+
+def test_a_claim_that_comes_alone_waits_no_longer_than_the_window(client: Client, queue: str) -> None:
+    client.put(f"/v0/topics/{queue}", {"claim_jitter_ms": 200})
+    client.append(queue, 1)
+    started_s = time.monotonic()
+    assert claim(client, queue)["count"] == 1
+    assert claim(client, queue)["count"] == 0, "nothing is not an error, nor a reason to wait on"
+    assert 0.3 < time.monotonic() - started_s < 5
+
+
+# --- the rest ---
+
+
+def test_leases_are_listed_page_by_page_soonest_to_run_out_first(client: Client, queue: str) -> None:
+    client.append(queue, *range(5))
+    for lease_ms in (50_000, 10_000, 90_000):
+        claim(client, queue, node=f"w{lease_ms}", lease_ms=lease_ms)
+    first = client.get(f"/v0/topics/{queue}/leases?page_size=2").json
+    assert [(lease["$seq"], lease["node"]) for lease in first["leases"]] == [(2, "w10000"), (1, "w50000")]
+    assert first["in_flight"] == 3
+    rest = client.get(f"/v0/topics/{queue}/leases?page_size=2&cursor={first['next_cursor']}").json
+    assert [lease["$seq"] for lease in rest["leases"]] == [3]
+    assert "next_cursor" not in rest
+    lease = rest["leases"][0]
+    assert (lease["deliveries"], lease["pushed"], lease["deadline"] - lease["claimed_ts"]) == (1, False, 90_000)
+    assert client.get(f"/v0/topics/{queue}/leases?cursor=nonsense").code == "invalid_request"
+
+
+def test_pause_and_resume(server: ServerProcess, client: Client, queue: str) -> None:
+    client.append(queue, 1)
+    assert post(client, queue, "pause").json["paused"] is True
+    assert claim(client, queue)["count"] == 0
+    waiting = Later(server, queue, wait_ms=10_000)
+    time.sleep(0.1)
+    assert post(client, queue, "resume").json["paused"] is False
+    assert waiting.join()["count"] == 1
+
+
+def test_dead_letters_are_sent_home_over_http(client: Client, queue: str) -> None:
+    client.put(f"/v0/topics/{queue}", {"max_deliveries": 1, "dead_letter": f"{queue}.dead"})
+    client.append(queue, 1, 2)
+    claim(client, queue, max=2)
+    post(client, queue, "nack", node="w", seqs=[1], dead_letter=True, error="broken")
+    dry = post(client, f"{queue}.dead", "redrive", dry_run=True).json
+    assert (dry["moved"], dry["to"], dry["dry_run"]) == (1, {queue: 1}, True)
+    driven = post(client, f"{queue}.dead", "redrive").json
+    assert (driven["moved"], driven["skipped"], driven["more"]) == (1, 0, False)
+    assert claim(client, queue)["claimed"][0]["data"] == 1
+    assert post(client, "nowhere", "redrive").code == "topic_not_found"
