@@ -23,7 +23,9 @@ from topics.api.auth import Door, Keyring, is_loopback, open_door
 from topics.api.cohorts import Cohorts
 from topics.api.delivery import Delivery
 from topics.api.errors import render_error
+from topics.api.groups import Groups
 from topics.api.lifecycle import VERSION, Lifecycle
+from topics.api.login import Login
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.probes import probe_routes
@@ -32,10 +34,13 @@ from topics.api.queues import Queues
 from topics.api.records import Records
 from topics.api.routers import Routers
 from topics.api.routes import Route, RouteTable
+from topics.api.tokens import Tokens
 from topics.api.topics import Topics
 from topics.api.waiting import Deadlines, Turns
 from topics.api.work import Work
 from topics.engine.cold import ColdMiss
+from topics.engine.consuming import Consuming
+from topics.engine.engine import Engine
 from topics.engine.store import Store
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
@@ -58,15 +63,16 @@ def run(settings: Settings, *, log_format: str) -> int:
     """Serve until told to stop; the exit code. What the settings cannot mean is raised before anything is opened."""
     start_logging(log_format, settings.log_level)
     door = open_door(settings)
+    tokens = Tokens(settings)
     settings.forget_secrets()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, door))
+        runner.run(serve(settings, door, tokens))
     return 0
 
 
-async def serve(settings: Settings, door: Door) -> None:
+async def serve(settings: Settings, door: Door, tokens: Tokens) -> None:
     loop = asyncio.get_running_loop()
-    server = Server(settings, door, loop, Disk())
+    server = Server(settings, door, loop, Disk(), tokens)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     await server.listen()
@@ -82,9 +88,17 @@ async def serve(settings: Settings, door: Door) -> None:
 class Server:
     """Holds the parts together; every one of them is driven from the one loop."""
 
-    def __init__(self, settings: Settings, door: Door, loop: asyncio.AbstractEventLoop, disk: Disk) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        door: Door,
+        loop: asyncio.AbstractEventLoop,
+        disk: Disk,
+        tokens: Tokens | None = None,
+    ) -> None:
         self._settings = settings
         self._door = door
+        self._tokens = tokens or Tokens(settings)
         self._loop = loop
         self._stop = asyncio.Event()
         self.store = Store(settings.data_dir, settings, disk=disk, notify=self._notify)
@@ -124,6 +138,11 @@ class Server:
         else:
             whom = "everyone on this machine" if is_loopback(settings.host) else "EVERYONE WHO REACHES THIS ADDRESS"
             log.warning("NO API KEYS: authentication is off, %s may do everything", whom)
+        if not self._tokens.usable:
+            log.info(
+                "consumer groups are off, /v1/api answers 401: set TOPICS_JWT_SECRET (or KALAMDB_JWT_SECRET) to 32 or "
+                "more characters, and TOPICS_USERS for those who log in with a password"
+            )
         await self._listener.start(settings.host, settings.port)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         log.info("listening on http://%s:%d", host, self.port)
@@ -187,9 +206,15 @@ class Server:
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
                 *delivery.routes(),
+                *self._group_routes(engine),
                 *self._routes_without_store(),
             ]
         )
+
+    def _group_routes(self, engine: Engine) -> list[Route]:
+        consuming = Consuming(engine, SystemClock(), 1000 * self._settings.visibility_timeout_secs)
+        groups = Groups(consuming, engine.waiters, self._turns, self._deadlines, self._tokens)
+        return [*groups.routes(), *Login(self._tokens, self._turns, self._loop).routes()]
 
     # --- running ---
 

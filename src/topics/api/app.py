@@ -49,7 +49,7 @@ class Api:
                     "the key has too many requests in flight", limit="max_inflight_per_key", max=key.inflight_max
                 )
         except TopicsError as error:
-            answer(request, error)
+            self._refuse(request, error)
             return
         call.take_slot()
         self._turns.run(call)
@@ -59,14 +59,22 @@ class Api:
         try:
             self._judge(request, first_values(request))
         except TopicsError as error:
-            answer(request, error)
+            self._refuse(request, error)
+
+    def _refuse(self, request: Request, error: TopicsError) -> None:
+        """In the form that the contract of this path gives to errors."""
+        found = self.table.find(request.path_segments)
+        bound = found[0].get(request.method) if found is not None else None
+        (answer if bound is None else bound.answer)(request, error)
 
     def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Key, str]:
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
         if not self._lifecycle.serving and (bound is None or not bound.always):
             raise self._lifecycle.refusal()
-        if bound is not None and bound.public and self._stranger is not None:
+        if bound is not None and bound.entrance is not None:
+            key = bound.entrance.authenticate(headers)
+        elif bound is not None and bound.public and self._stranger is not None:
             key = self._stranger
         else:
             if bound is not None and b"authorization" not in headers:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from topics.api.errors import answer, envelope
 from topics.http.message import JSON, Bytes, Request
 from topics.http.service import log_bug
 from topics.model.errors import InvalidRequest, TopicsError
@@ -90,13 +89,11 @@ class Call:
     def fail(self, error: TopicsError) -> None:
         if not self.request.answered:
             self.end()
-            answer(self.request, error)
+            self.bound.answer(self.request, error)
 
     def fail_by_bug(self, bug: Exception) -> None:
         trace_id = log_bug(self.request, bug)
-        if not self.request.answered:
-            body = envelope("internal", "a bug in the server, see its log", {"trace_id": trace_id}, self.elapsed_ms)
-            self.reply(500, body)
+        self.fail(TopicsError("a bug in the server, see its log", trace_id=trace_id))
 
     # --- the query ---
 

@@ -55,6 +55,7 @@ def describe(routes: list[Route]) -> dict[str, Any]:
     types: list[Any] = [ErrorReply]
     types += [route.body for route in routes if route.body is not None]
     types += [reply for route in routes for reply in route.replies.values()]
+    types += [_error_type(route, status) for route in routes for status in _errors_by_status(route)]
     shown, components = msgspec.json.schema_components(types, ref_template=REF)
     schema_of = dict(zip(map(repr, types), shown, strict=True))
     paths: dict[str, Any] = {}
@@ -70,7 +71,10 @@ def describe(routes: list[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            },
         },
     }
 
@@ -93,7 +97,9 @@ def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
         required = any(field.required for field in msgspec.structs.fields(route.body))
         content = {"application/json": {"schema": schema_of[repr(route.body)]}}
         operation["requestBody"] = {"required": required, "content": content}
-    if not route.public:
+    if route.entrance is not None:
+        operation["security"] = [{route.entrance.scheme: []}] if route.entrance.scheme else []
+    elif not route.public:
         operation["security"] = [{"key": [scope.name.lower() for scope in route.scopes if scope.name]}]
     return operation
 
@@ -111,13 +117,17 @@ def _responses(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     for status, codes in _errors_by_status(route).items():
         response: dict[str, Any] = {
             "description": " or ".join(codes),
-            "content": {"application/json": {"schema": schema_of[repr(ErrorReply)]}},
+            "content": {"application/json": {"schema": schema_of[repr(_error_type(route, status))]}},
         }
         if any(code in RETRY_AFTER_S for code in codes):
             schema = {"type": "integer", "minimum": 1}
             response["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": schema}}
         responses[str(status)] = response
     return responses
+
+
+def _error_type(route: Route, status: int) -> Any:
+    return ErrorReply if route.entrance is None else route.entrance.error_type(status)
 
 
 def _errors_by_status(route: Route) -> dict[int, list[str]]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from topics.api.auth import Scope
+from topics.api.entrance import Entrance
+from topics.api.errors import answer
 
 if TYPE_CHECKING:
     from topics.api.call import Call
@@ -54,6 +56,8 @@ class Route:
     # takes the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
     key_in_subprotocol: bool = False
     media_type: str = "application/json"
+    # whom to ask instead of the keys, and how errors look then
+    entrance: Entrance | None = None
 
     @property
     def parameter(self) -> str:
@@ -77,7 +81,9 @@ class Bound:
 
     __slots__ = (
         "always",
+        "answer",
         "decoder",
+        "entrance",
         "handler",
         "key_in_query",
         "key_in_subprotocol",
@@ -90,6 +96,8 @@ class Bound:
     def __init__(self, route: Route) -> None:
         self.route = route
         self.handler = route.handler
+        self.entrance = route.entrance
+        self.answer = answer if route.entrance is None else route.entrance.answer
         self.always = route.always
         self.public = route.public
         self.key_in_query = route.key_in_query

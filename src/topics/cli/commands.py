@@ -66,7 +66,8 @@ def serve(loaded: Loaded) -> None:
     run: Callable[..., int] = import_module("topics.server").run
     for row in TABLE:
         if row.secret:
-            os.environ.pop(row.variable, None)  # child processes need not know
+            for variable in (row.variable, *row.also):
+                os.environ.pop(variable, None)  # child processes need not know
     try:
         code = run(loaded.settings, log_format=loaded.settings.log_format)
     except OSError as error:
@@ -88,6 +89,18 @@ def repair(data_dir: DataDir) -> None:
     from topics.cli.upkeep import repair_directory
 
     raise typer.Exit(repair_directory(data_dir))
+
+
+@app.command("hash")
+def hash_a_password() -> None:
+    """Ask for a password, or read it from standard input, and print the hash that the setting `users` takes."""
+    import getpass
+    import sys
+
+    from topics.api.users import hash_password
+
+    password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    print(hash_password(password))
 
 
 @config.command("show")

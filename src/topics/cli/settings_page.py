@@ -34,7 +34,7 @@ def toml_lines(settings: Settings, origins: Mapping[str, str] | None) -> list[st
     for row in TABLE:
         value: Value = getattr(settings, row.name)
         if row.secret:
-            line = f"# {row.name}: {len(value) if isinstance(value, tuple) else 1} set, not shown"
+            line = f"# {row.name}: {len(value) if isinstance(value, tuple) else int(value is not None)} set, not shown"
         elif value is None:
             line = f"# {row.name} is not set"
         else:
@@ -56,7 +56,10 @@ def markdown() -> str:
 
 
 def _what(row: Setting) -> str:
-    return f"{row.help} A secret." if row.secret else row.help
+    told = f"{row.help} A secret." if row.secret else row.help
+    if row.also:
+        told += " Also read from " + " and ".join(f"`{name}`" for name in row.also) + "."
+    return f"{told} May stand in the file's table `[{row.section}]`." if row.section else told
 
 
 def _default(row: Setting) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from topics.engine import group
 from topics.engine.block import Block
 from topics.engine.copying import Origin
 from topics.engine.idempotency import KeyTable, Written
@@ -57,6 +58,8 @@ class TopicImage(msgspec.Struct, array_like=True):
     router: RouterImage | None = None
     evidence: list[EvidenceImage] = []
     attic: bytes = b""
+    # Consumer groups.
+    groups: list[group.GroupImage] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -88,6 +91,7 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         resident=topic.count if ephemeral else 0,
         blocks=b"" if ephemeral else b"".join([_block_image(block, extents) for block in topic.blocks]),
         keys=b"".join([_KEY.pack(key, *written) for key, written in keys]),
+        groups=group.picture(topic.groups) if topic.groups else [],
         queue=picture(topic, topic.queue) if topic.queue is not None else None,
         router=None if topic.inbound is None else topic.inbound.image(),
         evidence=[EvidenceImage(origin, found.encode()) for origin, found in (topic.evidence or {}).items()],
@@ -160,6 +164,8 @@ def decode_topic(chunk: bytes) -> tuple[Topic, RouterImage | None]:
     topic.evidence = {Origin(*origin): Evidence.decode(spans) for origin, spans in map(_fields, image.evidence)} or None
     if image.attic:
         topic.attic = list(_decode_blocks(image.attic))
+    if image.groups:
+        topic.groups = group.restore(image.groups)
     return topic, image.router
 
 

@@ -10,12 +10,14 @@ from topics.engine import leaselog
 from topics.engine.block import BLOCK_BYTES, Block
 from topics.engine.body import Body
 from topics.engine.cold import Cold
+from topics.engine.group import fold
 from topics.engine.idempotency import KeyTable, Written
 from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.routes import Routes
 from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
 from topics.model.forwarded import Forwarded
+from topics.model.grouping import GroupAcked, GroupClaimed, GroupOp, GroupReset
 from topics.model.ops import (
     Appended,
     Configured,
@@ -76,6 +78,9 @@ class State:
             Dropped: self._dropped,
             Reserved: self._reserved,
             Skipped: self._skipped,
+            GroupClaimed: self._grouped,
+            GroupAcked: self._grouped,
+            GroupReset: self._grouped,
             Leased: self._leased,
             Released: self._leased,
             Extended: self._leased,
@@ -260,6 +265,14 @@ class State:
             self.touch(destination)
             self._appended(op.appended)
         return found
+
+    # --- groups ---
+
+    def _grouped(self, op: GroupOp) -> None:
+        topic = self.by_id[op.topic_id]
+        if topic.groups is None:
+            topic.groups = {}
+        fold(topic.groups, op)
 
     # --- retention: between ops, by the owner; the next op of the topic carries the floor into the log ---
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from topics.engine.block import Block
+from topics.engine.group import Group
 from topics.engine.idempotency import KeyTable
 from topics.engine.queue import Queue
 from topics.engine.retention import Hole, Loss
@@ -40,6 +41,7 @@ class Topic:
         "epoch",
         "evict_floor",
         "evidence",
+        "groups",
         "head_seq",
         "holes",
         "hops",
@@ -81,6 +83,8 @@ class Topic:
         # What was lost from the middle: what is older can still be read.
         self.holes: list[Hole] = []
         self.keys: KeyTable | None = None
+        # consumer groups by name
+        self.groups: dict[str, Group] | None = None
         # jobs, if this is a queue
         self.queue: Queue | None = Queue() if config.type == "queue" else None
         # the segment that new records fall into

@@ -37,6 +37,7 @@ import msgspec
 
 from topics.model.batch import Batch, JobColumns
 from topics.model.config import TopicConfig, decode_config, encode_config
+from topics.model.grouping import GROUP_CODES, GroupOp, decode_group_op
 from topics.model.routing import RouterConfig, decode_router_config, encode_router_config
 
 APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
@@ -286,7 +287,20 @@ class RouterDropped(NamedTuple):
 KEPT = 2**64 - 1
 LeaseOp = Leased | Released | Extended
 RouterOp = RouterPut | RouterDropped
-Op = Appended | Deleted | Created | Configured | Dropped | Reserved | Skipped | LeaseOp | Paused | Moved | RouterOp
+Op = (
+    GroupOp
+    | Appended
+    | Deleted
+    | Created
+    | Configured
+    | Dropped
+    | Reserved
+    | Skipped
+    | LeaseOp
+    | Paused
+    | Moved
+    | RouterOp
+)
 
 
 def decode(body: bytes) -> Op:
@@ -294,6 +308,8 @@ def decode(body: bytes) -> Op:
     code = body[0]
     if code == APPENDED:
         return _decode_appended(body)
+    if code in GROUP_CODES:
+        return decode_group_op(body)
     match code:
         case _ if code == DELETED:
             _, topic_id, ts, count, packed = _DELETED.unpack_from(body)

@@ -12,7 +12,7 @@ from topics.model.errors import TopicsError
 ENVIRONMENT_PREFIX = "TOPICS_"
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
-Kind = Literal["count", "bytes", "ms", "switch", "address", "path", "list", "choice"]
+Kind = Literal["count", "bytes", "ms", "switch", "address", "path", "text", "list", "choice"]
 Value = int | bool | str | tuple[str, ...] | None
 T = TypeVar("T")
 
@@ -47,6 +47,9 @@ class Setting(NamedTuple):
     zero_means: str
     choices: tuple[str, ...]
     secret: bool
+    # variables of other names that are read, too, and the table of a file that the key may stand in
+    also: tuple[str, ...]
+    section: str
 
     @property
     def variable(self) -> str:
@@ -76,6 +79,8 @@ class Setting(NamedTuple):
                 return "a host or host:port"
             case "path":
                 return "a path"
+            case "text":
+                return "a printable text"
 
     def parse(self, given: object, origin: str) -> Value:
         """Turn what a flag, a variable or a file holds into a value of this kind, or say clearly why not."""
@@ -95,7 +100,7 @@ class Setting(NamedTuple):
                 return value in self.choices
             case "list":
                 return isinstance(value, tuple) and all(map(_is_text, cast("tuple[object, ...]", value)))
-            case "address" | "path":
+            case "address" | "path" | "text":
                 return _is_text(value) or (value is None and self.default is None)
 
     def wrong(self, given: object, origin: str) -> WrongSetting:
@@ -115,7 +120,7 @@ class Setting(NamedTuple):
                 return _read_list(given)
             case "choice":
                 return given.strip().lower() if isinstance(given, str) else None
-            case "address" | "path":
+            case "address" | "path" | "text":
                 return given.strip() if isinstance(given, str) else None
 
 
@@ -129,10 +134,12 @@ def setting(
     zero_means: str = "",
     choices: tuple[str, ...] = (),
     secret: bool = False,
+    also: tuple[str, ...] = (),
+    section: str = "",
 ) -> T:
     """Declare one field of a dataclass of settings; typed as its default, as `dataclasses.field` is."""
     row = {"help": help, "kind": kind, "at_least": at_least, "at_most": at_most, "zero_means": zero_means}
-    metadata = {**row, "choices": choices, "secret": secret}
+    metadata = {**row, "choices": choices, "secret": secret, "also": also, "section": section}
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 

@@ -15,7 +15,7 @@ import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from topics.model.setting import GIB, KIB, MIB, TIB, Setting, WrongSetting, setting, table_of
 
@@ -96,6 +96,31 @@ class Settings:
     )
     checkpoint_ms: int = setting(60_000, "Time after which a checkpoint starts.", at_least=1, at_most=DAY_MS)
 
+    visibility_timeout_secs: int = setting(
+        60,
+        "Seconds that a consumer of a group has to ack what it was handed.",
+        at_least=1,
+        at_most=86_400,
+        also=("KALAMDB_TOPIC_VISIBILITY_TIMEOUT_SECS", "KALAMDB_VISIBILITY_TIMEOUT_SECS"),
+        section="topics",
+    )
+    jwt_secret: str | None = setting(
+        None,
+        "What tokens are signed with, at least 32 characters; unset: consumer groups cannot be used.",
+        kind="text",
+        secret=True,
+        also=("KALAMDB_JWT_SECRET",),
+    )
+    jwt_trusted_issuers: tuple[str, ...] = setting(
+        (), "Issuers whose tokens count besides our own, `kalamdb`.", also=("KALAMDB_JWT_TRUSTED_ISSUERS",)
+    )
+    jwt_expiry_hours: int = setting(
+        24, "Hours that an access token lasts.", at_least=1, at_most=8_760, also=("KALAMDB_JWT_EXPIRY_HOURS",)
+    )
+    users: tuple[str, ...] = setting(
+        (), "Who may log in, as `name:role:hash` or `name:role:hash:prefixes`; `topics hash` makes a hash.", secret=True
+    )
+
     log_format: str = setting("text", "How the log is written.", kind="choice", choices=("text", "json"))
     log_level: str = setting(
         "info", "The least severe lines logged.", kind="choice", choices=("debug", "info", "warning", "error")
@@ -122,6 +147,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "session_ttl_ms": "Live delivery",
     "segment_max_events": "Segments",
     "wal_file_bytes": "Log and checkpoints",
+    "visibility_timeout_secs": "Consumer groups",
     "log_format": "Logging",
 }
 TABLE: Final = table_of(Settings, GROUPS)
@@ -139,8 +165,8 @@ def load_settings(
     for row in TABLE:
         if flags.get(row.name) is not None:
             given[row.name] = f"{FLAGS} {row.flag}", flags[row.name]
-        elif environ.get(row.variable):
-            given[row.name] = f"{ENVIRONMENT} {row.variable}", environ[row.variable]
+        elif variable := next((name for name in (row.variable, *row.also) if environ.get(name)), None):
+            given[row.name] = f"{ENVIRONMENT} {variable}", environ[variable]
         elif row.name in by_file:
             given[row.name] = f"{FILE} {toml_path}", by_file[row.name]
     _split_host(given)
@@ -167,6 +193,7 @@ def _read_file(toml_path: str) -> dict[str, object]:
         raise WrongSetting(f"cannot read the settings file {toml_path}: {error.strerror}", file=toml_path) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WrongSetting(f"the settings file {toml_path} is not TOML: {error}", file=toml_path) from error
+    _lift_sections(content, toml_path)
     names = [row.name for row in TABLE]
     for key in content:
         if key not in names:
@@ -174,6 +201,22 @@ def _read_file(toml_path: str) -> dict[str, object]:
             hint = f", did you mean {near[0]}?" if near else ""
             raise WrongSetting(f"the settings file {toml_path} has an unknown key {key!r}{hint}", file=toml_path)
     return content
+
+
+def _lift_sections(content: dict[str, object], toml_path: str) -> None:
+    """Take the keys that may stand in a table of their own out of it; the file of a settled server is used as it is."""
+    for row in TABLE:
+        table = content.get(row.section) if row.section else None
+        if isinstance(table, dict) and row.name in table:
+            content.setdefault(row.name, cast("dict[str, object]", table).pop(row.name))
+    for section in {row.section for row in TABLE if row.section}:
+        table = cast("object", content.get(section))
+        if isinstance(table, dict):
+            for key in cast("dict[str, object]", table):
+                raise WrongSetting(
+                    f"the settings file {toml_path} has an unknown key {key!r} in [{section}]", file=toml_path
+                )
+            del content[section]
 
 
 def _split_host(given: dict[str, tuple[str, object]]) -> None:

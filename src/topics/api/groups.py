@@ -1,0 +1,320 @@
+"""Consumer groups over HTTP: consume, ack, where a partition ends, how far groups are, and putting one elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.group_reading import Reading
+from topics.api.messages import render
+from topics.api.replies import encode
+from topics.api.routes import QueryField, Route
+from topics.api.tokens import Tokens
+from topics.api.waiting import Deadlines, Turns, answering
+from topics.engine.consuming import Acked, Consuming, Portion, Standing
+from topics.engine.staged import Staged
+from topics.engine.topic import Topic
+from topics.engine.waiters import Waiters
+from topics.model.consuming import (
+    ConsumeWish,
+    GroupAckWish,
+    LatestOffsetsWish,
+    ResetWish,
+    check_group,
+    check_id,
+    parse_start,
+    partition_name,
+    split_partition,
+    wants_all,
+)
+from topics.model.errors import InvalidRequest
+
+PARTITIONS_ASKED_MAX = 1_000
+STANDINGS_MAX = 10_000
+
+
+class MessageReply(msgspec.Struct):
+    topic_id: str
+    partition_id: int
+    offset: int
+    payload: str
+    key: str | None
+    timestamp_ms: int
+    user: str
+    op: str
+
+
+class PartitionOffset(msgspec.Struct):
+    partition_id: int
+    next_offset: int
+
+
+class ConsumeReply(msgspec.Struct):
+    """With every partition asked for, `partitions` tells where each goes on, and `next_offset` is the first one's."""
+
+    messages: list[MessageReply]
+    next_offset: int
+    has_more: bool
+    partitions: list[PartitionOffset] | UnsetType = UNSET
+
+
+class OffsetRange(msgspec.Struct):
+    from_offset: int
+    to_offset: int
+
+
+class AckReply(msgspec.Struct):
+    """If open claims below hold the group back, `committed_offset` says where and `held_back` by what."""
+
+    success: bool
+    acknowledged_offset: int
+    committed_offset: int | UnsetType | None = UNSET
+    held_back: list[OffsetRange] | UnsetType = UNSET
+
+
+class LatestOffset(msgspec.Struct):
+    topic_id: str
+    partition_id: int
+    next_offset: int
+    last_offset: int | None
+
+
+class LatestOffsetsReply(msgspec.Struct):
+    offsets: list[LatestOffset]
+
+
+class GroupStanding(msgspec.Struct):
+    topic_id: str
+    partition_id: int
+    group_id: str
+    committed_offset: int | None
+    next_offset: int
+    last_offset: int | None
+    lag: int
+    open_claims: int
+    expired_claims: int
+    acked_ahead: int
+
+
+class GroupsReply(msgspec.Struct):
+    groups: list[GroupStanding]
+
+
+class ResetReply(msgspec.Struct):
+    success: bool
+    partitions: list[PartitionOffset]
+
+
+class Groups:
+    def __init__(
+        self, consuming: Consuming, waiters: Waiters, turns: Turns, deadlines: Deadlines, tokens: Tokens
+    ) -> None:
+        self._consuming = consuming
+        self._waiters = waiters
+        self._turns = turns
+        self._deadlines = deadlines
+        self._tokens = tokens
+        # Where the next reader of all partitions begins, so that none is always the first.
+        self._rotation = 0
+
+    def routes(self) -> list[Route]:
+        under = "/v1/api/topics"
+
+        def row(path: str, handler: Callable[[Call], None], summary: str, reply: Any, body: Any, scope: Scope) -> Route:
+            return Route(
+                method="POST" if body is not None else "GET",
+                path=under + path,
+                handler=handler,
+                summary=summary,
+                scopes=scope,
+                body=body,
+                query=() if body is not None else _LIST_QUERY,
+                replies={200: reply},
+                errors=("topic_not_found",),
+                entrance=self._tokens,
+            )
+
+        read, admin = Scope.READ, Scope.ADMIN
+        return [
+            row("/consume", self.consume, "Messages for a consumer.", ConsumeReply, ConsumeWish, read),
+            row("/ack", self.ack, "Commit a group's progress.", AckReply, GroupAckWish, read),
+            row("/latest-offsets", self.latest, "Where partitions end.", LatestOffsetsReply, LatestOffsetsWish, read),
+            row("/groups", self.list, "How far groups are.", GroupsReply, None, read),
+            row("/groups/reset", self.reset, "Put a group elsewhere, or forget it.", ResetReply, ResetWish, admin),
+        ]
+
+    # --- consume ---
+
+    def consume(self, call: Call) -> None:
+        reading: Reading | None = call.started
+        if reading is None:
+            reading = self._begin(call)
+        portions = reading.look(self._consuming)
+        if any(portion.count for portion in portions) or not reading.may_wait:
+            self._hand_out(call, reading, portions)
+            return
+        reading.wait(call, self._consuming, self._waiters, self._turns, self._deadlines)
+
+    def _begin(self, call: Call) -> Reading:
+        wish: ConsumeWish = call.wish
+        topic_id = check_id(wish.topic_id, "topic_id")
+        group_id = check_group(wish.group_id) if wish.group_id is not None and wish.group_id.strip() else None
+        every = wants_all(wish.partition_id, wish.all_partitions)
+        start = parse_start(wish.start)
+        reading = Reading(topic_id, group_id, every, wish.limit, wish.timeout_seconds)
+        partitions = self._partitions(call, topic_id, wish.partition_id, every)
+        if every:
+            self._rotation += 1
+            turn = self._rotation % len(partitions)
+            partitions = partitions[turn:] + partitions[:turn]
+        reading.partitions = [(number, topic, start.seq(topic.head_seq)) for number, topic in partitions]
+        call.started = reading
+        return reading
+
+    def _hand_out(self, call: Call, reading: Reading, portions: list[Portion]) -> None:
+        """Claim for a group, then answer when the claims are in the log."""
+        total = sum(portion.count for portion in portions)
+        rendered: list[bytes] = []
+        where: list[tuple[int, int]] = []
+        for (number, _, _), portion in zip(reading.partitions, portions, strict=True):
+            where.append((number, portion.next_seq - 1))
+            if portion.count:
+                rendered += render(reading.topic_id, number, portion.runs)
+        where.sort()
+        every = b""
+        if reading.every:
+            every = b',"partitions":' + encode([PartitionOffset(*pair) for pair in where])
+        body = b'{"messages":[%b],"next_offset":%d,"has_more":%b%b}' % (
+            b",".join(rendered),
+            where[0][1],
+            b"true" if total >= reading.limit or any(portion.cut for portion in portions) else b"false",
+            every,
+        )
+        claims: list[Staged | None] = []
+        if reading.group_id is not None:
+            claims = [self._consuming.claim(portion, reading.group_id) for portion in portions]
+        _when_all([staged for staged in claims if staged is not None], call, lambda: call.reply(200, body))
+
+    # --- ack ---
+
+    def ack(self, call: Call) -> None:
+        wish: GroupAckWish = call.wish
+        topic_id = check_id(wish.topic_id, "topic_id")
+        group_id = check_group(wish.group_id)
+        ((_, topic),) = self._partitions(call, topic_id, wish.partition_id, every=False)
+        self._consuming.ack(topic, group_id, wish.upto_offset + 1).then(answering(call, self._acked))
+
+    def _acked(self, call: Call, staged: Staged) -> None:
+        acked: Acked = staged.result
+        reply = AckReply(success=True, acknowledged_offset=acked.seq - 1)
+        if acked.spared:
+            reply.committed_offset = acked.committed - 1 if acked.committed > 0 else None
+            reply.held_back = [OffsetRange(claim.from_seq - 1, claim.to_seq - 1) for claim in acked.spared]
+        call.reply(200, encode(reply))
+
+    # --- the rest ---
+
+    def latest(self, call: Call) -> None:
+        wish: LatestOffsetsWish = call.wish
+        if len(wish.partitions) > PARTITIONS_ASKED_MAX:
+            raise InvalidRequest(f"partitions may name at most {PARTITIONS_ASKED_MAX}", field="partitions")
+        offsets: list[LatestOffset] = []
+        for asked in wish.partitions:
+            topic_id = check_id(asked.topic_id, "partitions.topic_id")
+            ((number, topic),) = self._partitions(call, topic_id, asked.partition_id, every=False)
+            offsets.append(LatestOffset(topic_id, number, topic.head_seq, _offset(topic.head_seq)))
+        call.reply(200, encode(LatestOffsetsReply(offsets)))
+
+    def list(self, call: Call) -> None:
+        topic_id, group_id = call.text("topic_id"), call.text("group_id")
+        prefixes = call.key.prefixes
+
+        def wanted(name: str, group: str) -> bool:
+            if not name.startswith(prefixes) or (group_id is not None and group != group_id):
+                return False
+            return topic_id is None or split_partition(name)[0] == topic_id
+
+        limit = max(1, min(STANDINGS_MAX, call.integer("limit", STANDINGS_MAX)))
+        found = self._consuming.standings(limit, wanted)
+        call.reply(200, encode(GroupsReply([_standing(standing) for standing in found])))
+
+    def reset(self, call: Call) -> None:
+        wish: ResetWish = call.wish
+        topic_id = check_id(wish.topic_id, "topic_id")
+        group_id = check_group(wish.group_id)
+        if wish.start is None and not wish.forget:
+            raise InvalidRequest('start says where the group goes on; or "forget": true', field="start")
+        start = parse_start(wish.start)
+        every = wants_all(wish.partition_id, wish.all_partitions)
+        partitions = self._partitions(call, topic_id, wish.partition_id, every)
+        for _, topic in partitions:
+            self._consuming.check_idle(topic, group_id)
+        steps: list[Staged] = []
+        where: list[PartitionOffset] = []
+        for number, topic in partitions:
+            if wish.forget:
+                steps.append(self._consuming.forget(topic, group_id))
+                where.append(PartitionOffset(number, 0))
+            else:
+                steps.append(self._consuming.reset(topic, group_id, start))
+                where.append(PartitionOffset(number, steps[-1].result - 1))
+        _when_all(steps, call, lambda: call.reply(200, encode(ResetReply(success=True, partitions=where))))
+
+    def _partitions(
+        self, call: Call, topic_id: str, partition: int | str | None, every: bool
+    ) -> list[tuple[int, Topic]]:
+        """The partitions asked for, if the bearer may touch their topics."""
+        if every:
+            call.key.check_name(topic_id, "topic_id")
+            return self._consuming.partitions(topic_id)
+        number = partition if isinstance(partition, int) else 0
+        call.key.check_name(partition_name(topic_id, number), "topic_id")
+        return [(number, self._consuming.partition(topic_id, number))]
+
+
+_LIST_QUERY = (
+    QueryField("topic_id", str, "Only this topic's groups."),
+    QueryField("group_id", str, "Only this group."),
+    QueryField("limit", int, "Entries in the answer, at most 10000."),
+)
+
+
+def _when_all(steps: list[Staged], call: Call, answer: Callable[[], None]) -> None:
+    """Answer when all of these are published, or with the first failure."""
+    left = len(steps)
+
+    def one_more(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            answer()
+
+    if not steps:
+        answer()
+    for staged in steps:
+        staged.then(answering(call, one_more))
+
+
+def _offset(seq: int) -> int | None:
+    return seq - 1 if seq > 0 else None
+
+
+def _standing(standing: Standing) -> GroupStanding:
+    topic_id, number = split_partition(standing.topic)
+    return GroupStanding(
+        topic_id=topic_id,
+        partition_id=number,
+        group_id=standing.group,
+        committed_offset=_offset(standing.committed),
+        next_offset=standing.position,
+        last_offset=_offset(standing.head_seq),
+        lag=standing.lag,
+        open_claims=standing.open_claims,
+        expired_claims=standing.expired_claims,
+        acked_ahead=standing.acked_ahead,
+    )

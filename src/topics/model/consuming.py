@@ -1,0 +1,149 @@
+"""What consumers of groups ask for: request bodies, where reading starts, and which topic is which partition.
+
+A partition is a topic: partition 0 has the topic's own name, partition k is called `<topic>:p<k>`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from topics.model.config import U64
+from topics.model.errors import InvalidRequest
+
+LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
+WAIT_MS_MAX = 30_000
+GROUP_BYTES_MAX = 256
+ALL: Final = "all"
+
+Number = int | float
+Partition = Annotated[int, Meta(ge=0)] | str | None
+_PARTITION_NAME = re.compile(r"(.+):p([1-9][0-9]{0,8})", re.ASCII)
+
+
+class ConsumeWish(msgspec.Struct):
+    topic_id: str
+    group_id: str | None = None
+    start: str | dict[str, int] | None = None
+    limit: Number | None = None
+    partition_id: Partition = None
+    all_partitions: bool | None = None
+    timeout_seconds: Number | None = None
+
+
+class GroupAckWish(msgspec.Struct):
+    topic_id: str
+    group_id: str
+    upto_offset: U64
+    partition_id: Annotated[int, Meta(ge=0)] | None = None
+
+
+class ResetWish(msgspec.Struct):
+    """Where the group goes on; `forget` removes it instead, as if it had never been."""
+
+    topic_id: str
+    group_id: str
+    start: str | dict[str, int] | None = None
+    partition_id: Partition = None
+    all_partitions: bool | None = None
+    forget: bool | None = None
+
+
+class PartitionWish(msgspec.Struct):
+    topic_id: str
+    partition_id: Annotated[int, Meta(ge=0)] | None = None
+
+
+class LatestOffsetsWish(msgspec.Struct):
+    partitions: list[PartitionWish]
+
+
+class Start(msgspec.Struct, frozen=True):
+    """`offset` of the first record wanted; negative: LATEST, only what comes from now on."""
+
+    offset: int
+
+    def seq(self, head_seq: int) -> int:
+        """The first seq wanted, in a topic with this head."""
+        return head_seq + 1 if self.offset < 0 else self.offset + 1
+
+
+LATEST = Start(-1)
+EARLIEST = Start(0)
+
+
+def parse_start(start: str | dict[str, int] | None) -> Start:
+    """`Latest` and `Earliest` in any case, or an object with the first offset wanted."""
+    match start:
+        case None:
+            return LATEST
+        case str() if start.lower() == "latest":
+            return LATEST
+        case str() if start.lower() == "earliest":
+            return EARLIEST
+        case {"Offset": offset} | {"offset": offset} if 0 <= offset < 2**63:
+            return Start(offset)
+        case _:
+            raise InvalidRequest('start must be "Latest", "Earliest" or {"Offset": n}', field="start")
+
+
+def clamp_limit(limit: Number | None) -> int:
+    if limit is None:
+        return LIMIT_DEFAULT
+    return int(max(1, min(LIMIT_MAX, _whole(limit, "limit"))))
+
+
+def wait_ms(timeout_seconds: Number | None) -> int:
+    return 0 if timeout_seconds is None else int(max(0, min(WAIT_MS_MAX, timeout_seconds * 1000)))
+
+
+def _whole(number: Number, field: str) -> Number:
+    if isinstance(number, float) and not number.is_integer():
+        raise InvalidRequest(f"{field} must be a whole number", field=field)
+    return number
+
+
+def wants_all(partition: Partition, all_partitions: bool | None) -> bool:
+    """Every partition: asked for by name, or by a switch of its own if no partition is named."""
+    if isinstance(partition, str):
+        if partition.lower() != ALL:
+            raise InvalidRequest('partition_id must be a whole number or "all"', field="partition_id")
+        return True
+    return partition is None and bool(all_partitions)
+
+
+def check_id(text: str, field: str) -> str:
+    """An id that names something."""
+    if not text.strip():
+        raise InvalidRequest(f"{field} must not be empty", field=field)
+    return text
+
+
+def check_group(text: str) -> str:
+    try:
+        size = len(check_id(text, "group_id").encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest("group_id is not valid Unicode", field="group_id") from None
+    if size > GROUP_BYTES_MAX:
+        raise InvalidRequest(f"group_id is longer than {GROUP_BYTES_MAX} bytes", field="group_id")
+    return text
+
+
+def partition_name(topic: str, partition: int) -> str:
+    """The topic that holds this partition."""
+    return f"{topic}:p{partition}" if partition else topic
+
+
+def split_partition(name: str) -> tuple[str, int]:
+    """The topic and the partition that a topic's name stands for."""
+    found = _PARTITION_NAME.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, 0)
+
+
+def partition_for(tag: str, partitions: int) -> int:
+    """Where a record with this tag belongs: the same for every writer, in every process and version."""
+    return int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=8).digest(), "big") % partitions

@@ -1,0 +1,92 @@
+"""Consumer groups in the log: what a group was handed, what it acked, and where it was put, each with its bytes.
+
+    GroupClaimed | 40 | topic u32 | from_seq u64 | to_seq u64 | deadline u64 | group_len u16 | group |
+    GroupAcked   | 41 | topic u32 | ranges u32 | group_len u16 | group | (from_seq u64, to_seq u64)×ranges |
+    GroupReset   | 42 | topic u32 | committed u64 (2⁶⁴−1: the group is forgotten) | group_len u16 | group |
+
+A partition is a topic of its own, so the topic of an op says which partition it is about.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import NamedTuple
+
+GROUP_CLAIMED, GROUP_ACKED, GROUP_RESET = 40, 41, 42
+GROUP_CODES = range(40, 43)
+# In place of a committed seq: the group is to be forgotten.
+FORGOTTEN = 2**64 - 1
+
+_CLAIMED = struct.Struct("<BIQQQH")
+_ACKED = struct.Struct("<BIIH")
+_RESET = struct.Struct("<BIQH")
+
+
+class SeqRange(NamedTuple):
+    """Seqs from … to, both included."""
+
+    from_seq: int
+    to_seq: int
+
+
+class GroupClaimed(NamedTuple):
+    """Records went to a consumer of the group, and are nobody else's before the deadline."""
+
+    topic_id: int
+    group: str
+    from_seq: int
+    to_seq: int
+    deadline: int
+
+    def encode(self) -> bytes:
+        group = self.group.encode()
+        return (
+            _CLAIMED.pack(GROUP_CLAIMED, self.topic_id, self.from_seq, self.to_seq, self.deadline, len(group)) + group
+        )
+
+
+class GroupAcked(NamedTuple):
+    """The group is done with these records."""
+
+    topic_id: int
+    group: str
+    ranges: list[SeqRange]
+
+    def encode(self) -> bytes:
+        group = self.group.encode()
+        flat = array("Q", [seq for seqs in self.ranges for seq in seqs]).tobytes()
+        return _ACKED.pack(GROUP_ACKED, self.topic_id, len(self.ranges), len(group)) + group + flat
+
+
+class GroupReset(NamedTuple):
+    """The group goes on behind `committed`; its claims are void."""
+
+    topic_id: int
+    group: str
+    committed: int
+
+    def encode(self) -> bytes:
+        group = self.group.encode()
+        return _RESET.pack(GROUP_RESET, self.topic_id, self.committed, len(group)) + group
+
+
+GroupOp = GroupClaimed | GroupAcked | GroupReset
+
+
+def decode_group_op(body: bytes) -> GroupOp:
+    code = body[0]
+    if code == GROUP_CLAIMED:
+        _, topic_id, from_seq, to_seq, deadline, size = _CLAIMED.unpack_from(body)
+        return GroupClaimed(topic_id, _text(body, _CLAIMED.size, size), from_seq, to_seq, deadline)
+    if code == GROUP_ACKED:
+        _, topic_id, count, size = _ACKED.unpack_from(body)
+        flat = array("Q", body[_ACKED.size + size : _ACKED.size + size + 16 * count])
+        ranges = [SeqRange(*pair) for pair in zip(flat[0::2], flat[1::2], strict=True)]
+        return GroupAcked(topic_id, _text(body, _ACKED.size, size), ranges)
+    _, topic_id, committed, size = _RESET.unpack_from(body)
+    return GroupReset(topic_id, _text(body, _RESET.size, size), committed)
+
+
+def _text(body: bytes, at: int, size: int) -> str:
+    return body[at : at + size].decode()

@@ -1,0 +1,114 @@
+"""A consumer of groups as a worker would be one, tokens made by hand, and a partition driven without a server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import jwt
+
+from tests.engine.rig import Rig
+from tests.serving import Client, Reply
+from topics.engine.consuming import Acked, Consuming
+from topics.engine.staged import Busy, Staged
+from topics.model.consuming import Start, parse_start
+
+SECRET = "a secret that is long enough for every test, whatever it is signed with"
+BATCH_BYTES_MAX = 1 << 20
+
+
+def token(role: str | None = "service", secret: str = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
+    """An access token; a claim given as None is left out."""
+    now = int(time.time())
+    usual = {"sub": "worker", "iss": "kalamdb", "iat": now, "exp": now + 600, "role": role, "token_type": "access"}
+    kept = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+    return jwt.encode(kept, secret, algorithm)
+
+
+class Consumer:
+    """One worker on a connection of its own."""
+
+    def __init__(self, client: Client, topic: str, group: str | None = "workers") -> None:
+        self.client = client
+        self.topic = topic
+        self.group = group
+
+    def ask(self, **wish: Any) -> Reply:
+        fields = {"topic_id": self.topic, "group_id": self.group, "start": "Earliest", **wish}
+        return self.client.post("/v1/api/topics/consume", fields)
+
+    def batch(self, **wish: Any) -> Any:
+        reply = self.ask(**wish)
+        assert reply.status == 200, reply
+        return reply.json
+
+    def offsets(self, **wish: Any) -> list[int]:
+        return [message["offset"] for message in self.batch(**wish)["messages"]]
+
+    def ack(self, offset: int, **wish: Any) -> Any:
+        fields = {"topic_id": self.topic, "group_id": self.group, "upto_offset": offset, **wish}
+        reply = self.client.post("/v1/api/topics/ack", fields)
+        assert reply.status == 200, reply
+        return reply.json
+
+    def standing(self) -> Any:
+        reply = self.client.get(f"/v1/api/topics/groups?topic_id={self.topic}&group_id={self.group}")
+        assert reply.status == 200, reply
+        (found,) = reply.json["groups"]
+        return found
+
+
+def payload_of(message: Any) -> Any:
+    return json.loads(base64.b64decode(message["payload"], validate=True))
+
+
+class Partition:
+    """One topic of a hand-driven store as its groups see it; offsets, as over HTTP."""
+
+    def __init__(self, rig: Rig, topic: str, visibility_ms: int = 60_000) -> None:
+        self.rig = rig
+        self.topic = topic
+        self._visibility_ms = visibility_ms
+        # Whether the last batch could have been longer: by its limit, or because the rest had to come from disk.
+        self.cut = False
+        self.opened()
+
+    def opened(self) -> None:
+        """Also after a restart: the verbs hold nothing that has to survive one."""
+        self.consuming = Consuming(self.rig.engine, self.rig.clock, self._visibility_ms)
+
+    def consume(self, group: str = "g", limit: int = 100, start: Any = "Earliest") -> list[int]:
+        parsed = parse_start(start)
+        while True:
+            topic = self.consuming.topic(self.topic)
+            try:
+                start_seq = parsed.seq(topic.head_seq)
+                portion = self.rig._run(
+                    lambda: self.consuming.look(topic, group, start_seq, limit, BATCH_BYTES_MAX)  # noqa: B023
+                )
+                claim = self.consuming.claim(portion, group)
+            except Busy as busy:
+                self.rig.finish(busy.staged)
+                continue
+            if claim is not None:
+                self.rig.finish(claim)
+            self.rig.store.pipeline.flush()
+            self.cut = portion.cut
+            return [run.block.seq_at(number) - 1 for run in portion.runs for number in range(run.first, run.stop)]
+
+    def ack(self, offset: int, group: str = "g") -> Acked:
+        return self._commit(lambda: self.consuming.ack(self.consuming.topic(self.topic), group, offset + 1)).result
+
+    def reset(self, start: Any, group: str = "g") -> int:
+        parsed: Start = parse_start(start)
+        return self._commit(lambda: self.consuming.reset(self.consuming.topic(self.topic), group, parsed)).result - 1
+
+    def committed(self, group: str = "g") -> int | None:
+        """The last offset that is committed."""
+        known = self.consuming.topic(self.topic).groups or {}
+        return known[group].committed - 1 if group in known and known[group].committed > 0 else None
+
+    def _commit(self, verb: Any) -> Staged:
+        return self.rig._commit(verb)

@@ -1,0 +1,238 @@
+"""Partitions are topics: one by one, all of them fairly, and waiting for any."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.groups.consumers import Consumer, token
+from tests.serving import Client, ServerProcess
+
+
+def fill(client: Client, topic: str, *counts: int) -> None:
+    for partition, count in enumerate(counts):
+        name = f"{topic}:p{partition}" if partition else topic
+        client.put(f"/v0/topics/{name}")
+        if count:
+            client.append(name, *({"p": partition, "n": number} for number in range(count)))
+
+
+def places(batch: Any) -> list[tuple[int, int]]:
+    return [(message["partition_id"], message["offset"]) for message in batch["messages"]]
+
+
+def test_partition_k_is_the_topic_with_that_suffix(client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 1, 2, 3)
+    assert places(consumer.batch()) == [(0, 0)]
+    assert places(consumer.batch(partition_id=1)) == [(1, 0), (1, 1)]
+    assert places(consumer.batch(partition_id=2)) == [(2, 0), (2, 1), (2, 2)]
+    assert {message["topic_id"] for message in consumer.batch(group_id=None, partition_id=2)["messages"]} == {topic}
+
+
+def test_acks_are_tracked_by_partition(client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 3, 3)
+    consumer.batch()
+    consumer.batch(partition_id=1)
+    consumer.ack(1, partition_id=1)
+    listed = consumer.client.get(f"/v1/api/topics/groups?topic_id={topic}").json["groups"]
+    assert [(group["partition_id"], group["committed_offset"], group["lag"]) for group in listed] == [
+        (0, None, 3),
+        (1, 1, 1),
+    ]
+
+
+@pytest.mark.parametrize("partition", [1, 99, 10**12])
+def test_a_partition_without_a_topic_is_not_found(
+    client: Client, consumer: Consumer, topic: str, partition: int
+) -> None:
+    fill(client, topic, 1)
+    ack = {"topic_id": topic, "group_id": "workers", "upto_offset": 0, "partition_id": partition}
+    for reply in (
+        consumer.ask(partition_id=partition),
+        consumer.client.post("/v1/api/topics/ack", ack),
+    ):
+        assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("wish", [{"partition_id": "all"}, {"partition_id": "ALL"}, {"all_partitions": True}])
+def test_all_partitions_are_read_in_one_request(
+    client: Client, consumer: Consumer, topic: str, wish: dict[str, Any]
+) -> None:
+    fill(client, topic, 2, 0, 3)
+    client.append(f"{topic}:prices", {"not": "ours"})
+    batch = consumer.batch(**wish)
+    assert sorted(places(batch)) == [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]
+    assert batch["partitions"] == [
+        {"partition_id": 0, "next_offset": 2},
+        {"partition_id": 1, "next_offset": 0},
+        {"partition_id": 2, "next_offset": 3},
+    ]
+    assert consumer.batch(**wish)["messages"] == []
+
+
+def test_a_partition_named_wins_over_the_switch_for_all(client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 1, 1)
+    assert places(consumer.batch(partition_id=1, all_partitions=True)) == [(1, 0)]
+
+
+def test_a_full_partition_does_not_starve_the_others(client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 100, 2, 100)
+    batch = consumer.batch(partition_id="all", limit=20)
+    counts = [sum(partition == number for partition, _ in places(batch)) for number in range(3)]
+    assert (counts, batch["has_more"]) == ([9, 2, 9], True)
+
+
+def test_with_a_small_limit_every_partition_has_its_turn(client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 50, 50, 50)
+    seen = [place for _ in range(9) for place in places(consumer.batch(partition_id="all", limit=1))]
+    assert {partition for partition, _ in seen} == {0, 1, 2}
+    assert len(seen) == len(set(seen)) == 9
+
+
+def test_claims_of_all_partitions_are_kept_apart(
+    client: Client, consumer: Consumer, another: Consumer, topic: str
+) -> None:
+    fill(client, topic, 4, 4)
+    first = places(consumer.batch(partition_id="all", limit=4))
+    second = places(another.batch(partition_id="all", limit=4))
+    assert sorted(first + second) == [(partition, offset) for partition in (0, 1) for offset in range(4)]
+
+
+def test_a_reset_of_all_partitions(server: ServerProcess, client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 2, 2)
+    consumer.batch(partition_id="all")
+    wish = {"topic_id": topic, "group_id": "workers", "start": {"Offset": 1}, "partition_id": "all"}
+    reply = server.client(token("system")).post("/v1/api/topics/groups/reset", wish)
+    assert reply.json["partitions"] == [{"partition_id": number, "next_offset": 1} for number in (0, 1)]
+    assert sorted(places(consumer.batch(partition_id="all"))) == [(0, 1), (1, 1)]
+
+
+# --- waiting ---
+
+
+class Waiting:
+    """A consume that waits, in a thread of its own."""
+
+    def __init__(self, consumer: Consumer, **wish: Any) -> None:
+        self.reply: Any = None
+        self.took_s = 0.0
+        self._thread = threading.Thread(target=self._run, args=(consumer, wish))
+        self._thread.start()
+
+    def _run(self, consumer: Consumer, wish: Any) -> None:
+        started = time.monotonic()
+        self.reply = consumer.ask(**wish)
+        self.took_s = time.monotonic() - started
+
+    def join(self) -> Any:
+        self._thread.join(timeout=20)
+        assert self.reply is not None
+        return self.reply
+
+    def started(self, server: ServerProcess) -> Waiting:
+        """Gives the request time to arrive; nothing depends on it but the case that is tested."""
+        time.sleep(0.15)
+        assert self.reply is None
+        return self
+
+
+def test_a_consumer_waits_for_the_next_append(
+    server: ServerProcess, client: Client, consumer: Consumer, topic: str
+) -> None:
+    fill(client, topic, 1)
+    waiting = Waiting(consumer, start="Latest", timeout_seconds=10).started(server)
+    client.append(topic, {"n": "new"})
+    assert places(waiting.join().json) == [(0, 1)]
+    assert waiting.took_s < 5
+
+
+def test_the_wait_ends_with_an_empty_answer(client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 1)
+    started = time.monotonic()
+    batch = consumer.batch(start="Latest", timeout_seconds=0.3)
+    assert 0.25 < time.monotonic() - started < 5
+    assert batch == {"messages": [], "next_offset": 1, "has_more": False}
+
+
+def test_what_is_there_is_answered_at_once(client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 1)
+    started = time.monotonic()
+    assert places(consumer.batch(timeout_seconds=30)) == [(0, 0)]
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("timeout", [0, -5, None])
+def test_no_timeout_means_no_wait(client: Client, consumer: Consumer, topic: str, timeout: Any) -> None:
+    fill(client, topic, 0)
+    assert consumer.batch(timeout_seconds=timeout)["messages"] == []
+
+
+def test_a_wait_without_a_group(server: ServerProcess, client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 1)
+    waiting = Waiting(consumer, group_id=None, start="Latest", timeout_seconds=10).started(server)
+    client.append(topic, {"n": "new"})
+    assert places(waiting.join().json) == [(0, 1)]
+
+
+def test_a_wait_for_any_partition(server: ServerProcess, client: Client, consumer: Consumer, topic: str) -> None:
+    fill(client, topic, 0, 0, 0)
+    waiting = Waiting(consumer, partition_id="all", timeout_seconds=10).started(server)
+    client.append(f"{topic}:p2", {"n": "new"})
+    assert places(waiting.join().json) == [(2, 0)]
+
+
+def test_of_many_waiting_consumers_one_gets_the_record(server: ServerProcess, client: Client, topic: str) -> None:
+    fill(client, topic, 0)
+    crowd = [Waiting(Consumer(server.client(token()), topic), timeout_seconds=2) for _ in range(4)]
+    crowd[-1].started(server)
+    client.append(topic, {"n": 0}, {"n": 1})
+    got = [place for waiting in crowd for place in places(waiting.join().json)]
+    assert got == [(0, 0), (0, 1)]
+
+
+def test_a_wait_ends_when_the_topic_is_deleted(
+    server: ServerProcess, client: Client, consumer: Consumer, topic: str
+) -> None:
+    fill(client, topic, 0)
+    waiting = Waiting(consumer, timeout_seconds=10).started(server)
+    client.delete(f"/v0/topics/{topic}")
+    reply = waiting.join()
+    assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
+
+
+def test_a_wait_ends_when_the_group_is_put_back(
+    server: ServerProcess, client: Client, consumer: Consumer, topic: str
+) -> None:
+    fill(client, topic, 2)
+    consumer.batch()
+    consumer.ack(1)
+    waiting = Waiting(consumer, timeout_seconds=10).started(server)
+    wish = {"topic_id": topic, "group_id": "workers", "start": "Earliest"}
+    assert server.client(token("dba")).post("/v1/api/topics/groups/reset", wish).status == 200
+    assert places(waiting.join().json) == [(0, 0), (0, 1)]
+
+
+def test_a_waiting_consumer_gets_what_another_did_not_ack_in_time(hasty_server: ServerProcess, topic: str) -> None:
+    client = hasty_server.stranger()
+    fill(client, topic, 2)
+    first, second = (Consumer(hasty_server.client(token()), topic) for _ in range(2))
+    assert first.offsets() == [0, 1]
+    started = time.monotonic()
+    assert places(second.batch(timeout_seconds=10)) == [(0, 0), (0, 1)]
+    assert 0.5 < time.monotonic() - started < 5
+
+
+def test_a_consumer_that_left_while_waiting_takes_nothing_with_it(
+    server: ServerProcess, client: Client, consumer: Consumer, topic: str
+) -> None:
+    fill(client, topic, 0)
+    leaver = Consumer(Client(server.port, token(), timeout_s=0.3), topic)
+    with pytest.raises(TimeoutError):
+        leaver.ask(timeout_seconds=10)
+    leaver.client.close()
+    time.sleep(0.1)
+    client.append(topic, {"n": 0})
+    assert consumer.offsets() == [0]

@@ -1,0 +1,174 @@
+"""Groups over restarts and crashes of the server and of its consumers, and the settings that they are used with."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.groups.consumers import SECRET, Consumer, token
+from tests.serving import ServerProcess, serving
+from topics.model.setting import WrongSetting
+from topics.model.settings import load_settings
+
+
+def consumer_of(server: ServerProcess, topic: str = "t") -> Consumer:
+    return Consumer(server.client(token()), topic)
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+def test_a_restart_in_the_middle_of_open_claims(tmp_path: Path, how: str) -> None:
+    with serving(tmp_path / "data", jwt_secret=SECRET, visibility_timeout_secs=3) as server:
+        server.stranger().append("t", *range(10))
+        first, second, third = (consumer_of(server) for _ in range(3))
+        assert first.offsets(limit=2) == [0, 1]
+        assert second.offsets(limit=3) == [2, 3, 4]
+        claimed_s = time.monotonic()
+        assert third.offsets(limit=2) == [5, 6]
+        third.ack(6)
+        first.ack(1)
+        getattr(server, how)()
+    with serving(tmp_path / "data", jwt_secret=SECRET, visibility_timeout_secs=3) as server:
+        consumer = consumer_of(server)
+        assert consumer.standing()["committed_offset"] == 1
+        assert consumer.offsets(limit=1) == [7], "neither acked nor claimed"
+        assert consumer.offsets(limit=10, timeout_seconds=0) == [8, 9]
+        waited = consumer.offsets(timeout_seconds=10)
+        assert waited == [2, 3, 4], "the claim that was open runs out at its own time"
+        assert time.monotonic() - claimed_s > 2.5
+        consumer.ack(4)
+        assert consumer.standing()["committed_offset"] == 6
+
+
+WORKER = """
+    import json, sys, time, urllib.request
+    port, token, topic, pause_s = sys.argv[1:4] + [float(sys.argv[4])]
+    def post(path, body):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/api/topics/{path}", json.dumps(body).encode(),
+            {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return json.load(reply)
+    while True:
+        wish = {"topic_id": topic, "group_id": "workers", "start": "Earliest", "limit": 7, "timeout_seconds": 1}
+        batch = post("consume", wish)
+        for message in batch["messages"]:
+            print("got", message["offset"], flush=True)
+        if batch["messages"]:
+            time.sleep(pause_s)
+            last = batch["messages"][-1]["offset"]
+            post("ack", {"topic_id": topic, "group_id": "workers", "upto_offset": last})
+            print("acked", last, flush=True)
+"""
+
+
+class Worker:
+    """A consumer in a process of its own; notes what it got and what it acked."""
+
+    def __init__(self, port: int, topic: str, pause_s: float) -> None:
+        arguments = [sys.executable, "-c", textwrap.dedent(WORKER), str(port), token(), topic, str(pause_s)]
+        self.got: list[int] = []
+        self.acked: list[int] = []
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            word, offset = line.split()
+            (self.got if word == "got" else self.acked).append(int(offset))
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("round_number", range(3))
+def test_of_two_consumers_one_dies_and_nothing_is_lost_or_acked_twice(tmp_path: Path, round_number: int) -> None:
+    total = 200
+    with serving(tmp_path / "data", jwt_secret=SECRET, visibility_timeout_secs=1) as server:
+        server.stranger().append("t", *range(total))
+        mortal, survivor = (Worker(server.port, "t", pause_s) for pause_s in (0.05 + 0.03 * round_number, 0.01))
+        try:
+            deadline_s = time.monotonic() + 20
+            while not mortal.acked:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            mortal.kill()
+            standing = consumer_of(server).standing()
+            while standing["lag"]:
+                assert time.monotonic() < deadline_s, standing
+                time.sleep(0.05)
+                standing = consumer_of(server).standing()
+        finally:
+            mortal.process.kill()
+            survivor.kill()
+        assert set(mortal.got) | set(survivor.got) == set(range(total))
+        # What the mortal one acked, the survivor was never handed; what it left, it was.
+        done = [offset for offset in mortal.got if offset <= max(mortal.acked)]
+        assert not set(done) & set(survivor.got)
+        left = set(mortal.got) - set(done)
+        assert left <= set(survivor.got)
+        assert len(survivor.got) == len(set(survivor.got))
+
+
+def test_a_claim_ends_by_the_setting_of_seconds(hasty_server: ServerProcess) -> None:
+    hasty_server.stranger().append("t", 0, 1)
+    first, second = consumer_of(hasty_server), consumer_of(hasty_server)
+    assert first.offsets() == [0, 1]
+    assert second.offsets() == []
+    assert second.offsets(timeout_seconds=5) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("environ", "seconds", "origin"),
+    [
+        ({"TOPICS_VISIBILITY_TIMEOUT_SECS": "5"}, 5, "TOPICS_VISIBILITY_TIMEOUT_SECS"),
+        ({"KALAMDB_TOPIC_VISIBILITY_TIMEOUT_SECS": "6"}, 6, "KALAMDB_TOPIC_VISIBILITY_TIMEOUT_SECS"),
+        ({"KALAMDB_VISIBILITY_TIMEOUT_SECS": "7"}, 7, "KALAMDB_VISIBILITY_TIMEOUT_SECS"),
+        (
+            {"KALAMDB_TOPIC_VISIBILITY_TIMEOUT_SECS": "6", "KALAMDB_VISIBILITY_TIMEOUT_SECS": "7"},
+            6,
+            "KALAMDB_TOPIC_VISIBILITY_TIMEOUT_SECS",
+        ),
+    ],
+)
+def test_the_visibility_timeout_is_read_from_its_variables(
+    tmp_path: Path, environ: dict[str, str], seconds: int, origin: str
+) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text("[topics]\nvisibility_timeout_secs = 90\n")
+    settings, origins = load_settings({}, environ, str(path))
+    assert (settings.visibility_timeout_secs, origins["visibility_timeout_secs"]) == (seconds, f"environment {origin}")
+
+
+def test_the_visibility_timeout_is_read_from_the_table_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text("max_limit = 7\n[topics]\nvisibility_timeout_secs = 90\n")
+    settings, _ = load_settings({}, {}, str(path))
+    assert (settings.visibility_timeout_secs, settings.max_limit) == (90, 7)
+    path.write_text("visibility_timeout_secs = 91\n")
+    assert load_settings({}, {}, str(path))[0].visibility_timeout_secs == 91
+    assert load_settings({}, {})[0].visibility_timeout_secs == 60
+
+
+@pytest.mark.parametrize(
+    "text", ["[topics]\nvisibility = 1\n", "topics = 3\n", "[topics]\nvisibility_timeout_secs=0\n"]
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(text)
+    with pytest.raises(WrongSetting):
+        load_settings({}, {}, str(path))
