@@ -39,6 +39,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/lint-imports
 
 test: check ## Everything: check, then the slow and the crash tests
+	@.ci/packages chromium nginx
 	$(PYTEST) -m "slow or crash"
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
