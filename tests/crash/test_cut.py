@@ -194,14 +194,48 @@ def test_a_damaged_newest_snapshot_falls_back_to_the_one_before_and_loses_nothin
         rig.checkpoint()
     rig.append("a", "end")
     before = everything(rig)
-    rig.abandon()
-    rig.store._directory.close()
-    newest = max(rig.path.glob("shard-00/snapshots/*"))
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
+    put_away(rig)
+    damage_newest_snapshot(rig)
     rig.open()
     assert everything(rig) == before
     rig.checkpoint()
     rig.reopen()
+    assert everything(rig) == before
+
+
+def damage_newest_snapshot(rig: Rig) -> None:
+    newest = max(rig.path.glob("shard-00/snapshots/*"))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+
+
+@pytest.mark.parametrize("record_bytes", [10, 1500])
+def test_the_snapshot_before_finds_its_log_and_its_packs(open_rig: OpenRig, record_bytes: int) -> None:
+    """A growing tail is packed anew each time, so that the newest snapshot needs none of the older packs."""
+    rig = open_rig(wal_file_bytes=4096, hot_retain_segments=0, hot_retain_bytes=0)
+    for _ in range(4):
+        for _ in range(12):
+            rig.append("a", "x" * record_bytes)
+        rig.checkpoint()
+    before = everything(rig)
+    put_away(rig)
+    damage_newest_snapshot(rig)
+    rig.open()
+    assert everything(rig) == before
+
+
+def test_the_snapshot_before_finds_what_was_copied_out_of_a_sparse_pack(open_rig: OpenRig) -> None:
+    rig = open_rig(segment_max_events=1, hot_retain_segments=0, hot_retain_bytes=0)
+    for number in range(10):
+        rig.append("a", {"data": "x" * 300, "tag": f"t{number}"})
+    rig.checkpoint()
+    for number in range(1, 10):
+        rig.delete("a", match=f"t{number}")
+    before = everything(rig)
+    for _ in range(2):
+        rig.checkpoint()
+    put_away(rig)
+    damage_newest_snapshot(rig)
+    rig.open()
     assert everything(rig) == before

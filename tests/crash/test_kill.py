@@ -135,7 +135,11 @@ def run_until_killed(path: Path, generation: int, known: dict[str, Known], rng: 
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        killer = threading.Timer(rng.uniform(0.02, 0.35), process.kill)
+        # Now and then while it starts, so while it recovers.
+        at_start = rng.random() < 0.2
+        killer = threading.Timer(rng.uniform(0.1, 0.5) if at_start else rng.uniform(0.02, 0.35), process.kill)
+        if at_start:
+            killer.start()
         try:
             for line in process.stdout:
                 if not line.endswith(b"\n"):
@@ -145,7 +149,8 @@ def run_until_killed(path: Path, generation: int, known: dict[str, Known], rng: 
                     for name, found in said["topics"].items():
                         known.setdefault(name, Known(name)).compare(found)
                     assert set(said["topics"]) == set(known)
-                    killer.start()
+                    if not at_start:
+                        killer.start()
                     continue
                 acknowledged += said["kind"] in ("appended", "deleted")
                 known[said["topic"]].hear(said)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.engine.conftest import COLD
 from tests.engine.rig import Rig
-from tests.engine.test_checkpoint import everything
-from tests.faults import FaultyDisk, Mode
+from tests.engine.test_checkpoint import MOMENTS, drive, everything
+from tests.faults import FaultyDisk, Kind, Mode
 
 MODES: list[Mode] = ["drop", "torn", "reorder", "keep"]
 
@@ -235,3 +235,37 @@ def test_a_configuration_that_was_answered_survives_a_power_failure(tmp_path: Pa
     assert [state.topic for state in lives.rig.engine.list().topics] == ["a"]
     assert lives.rig.look("a").config.ttl_ms == 7
     lives.rig.abandon()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
+def test_power_that_fails_in_the_middle_of_a_checkpoint_loses_nothing_more(
+    tmp_path: Path, mode: Mode, moment: tuple[Kind, str]
+) -> None:
+    for seed in range(2):
+        lives = configured(Lives(tmp_path / str(seed), mode, seed, **COLD))
+        lives.work(20)
+        lives.rig.checkpoint()
+        lives.work(20)
+        for topic in ("disk", "fsync"):
+            lives.delete(topic, max(1, lives.rig.look(topic).head_seq - 2))
+        gate = lives.disk.hold(moment[0], path=moment[1])
+        steps = lives.rig.store._checkpointer.steps()
+        ended = drive(lives.rig, steps, until=gate)
+        into = tmp_path / f"{seed}-after"
+        survivor = lives.disk.power_loss(lives.rig.path, into, mode, seed)
+        gate.open()
+        if ended is None:
+            drive(lives.rig, steps)
+        lives.rig.abandon()
+        assert isinstance(survivor, FaultyDisk)
+        lives.disk = lives.rig.disk = survivor
+        lives.rig.path = into
+        lives.number += 1
+        lives.rig.open()
+        lives.check()
+        lives.rig.checkpoint()
+        lives.rig.crash()
+        lives.check()
+        lives.rig.abandon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +316,17 @@ def test_decoded_data_is_what_json_means(db: topics.Database) -> None:
     db.append("a", value)
     assert db.diff("a").records[0].data == value
     assert msgspec.json.decode(db.diff("a").records[0].json) == value
+
+
+def test_load_makes_no_reference_cycles(db: topics.Database) -> None:
+    db.append("a", 0)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(300):
+            db.append("a", {"x": number}, tag="t", idempotency_key=str(number))
+            db.diff("a", limit=10)
+        db.delete("a", match="t", before_seq=100)
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
