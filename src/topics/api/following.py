@@ -50,7 +50,7 @@ class Fetching:
 class Follower:
     """The part that SSE and WebSocket share. A protocol says how to write, and whether there is room."""
 
-    __slots__ = ("_behind", "_fetching", "_live", "_waits_for_cold", "trails")
+    __slots__ = ("_behind", "_blocked", "_fetching", "_live", "_waits_for_cold", "trails")
 
     def __init__(self, live: Live, fetching: Fetching) -> None:
         self._live = live
@@ -58,14 +58,11 @@ class Follower:
         self.trails: dict[str, Trail] = {}
         # Trails with more than was sent.
         self._behind: dict[Trail, None] = {}
+        # The client does not keep up, as the protocol says.
+        self._blocked = False
         self._waits_for_cold = False
 
     # --- what a protocol gives ---
-
-    @property
-    def _blocked(self) -> bool:
-        """The client does not keep up."""
-        raise NotImplementedError
 
     @property
     def _has_room(self) -> bool:
@@ -116,9 +113,13 @@ class Follower:
         if self._behind and not self._blocked and not self._waits_for_cold:
             self._live.queue(self)
 
+    def stall(self) -> None:
+        self._blocked = True
+
     def resume(self, *, was_long: bool) -> None:
         """The client keeps up again. What its topics gained meanwhile is backlog; what they lost after a long time is
         the client's own loss."""
+        self._blocked = False
         for trail in self.trails.values():
             feed = trail.feed
             if feed.gone or trail.seq != feed.head_for(trail.lens):

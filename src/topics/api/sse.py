@@ -78,7 +78,7 @@ class EventStreams:
 class EventStream:
     """One open stream. Writes are whole frames; `on_room` and `on_close` tell its owner how the client does."""
 
-    __slots__ = ("_http", "_key", "_streams", "interval_s", "on_close", "on_room", "sent_s", "stalled_s")
+    __slots__ = ("_http", "_key", "_streams", "interval_s", "on_close", "on_room", "on_stall", "sent_s", "stalled_s")
 
     def __init__(self, streams: EventStreams, key: Key, http: Stream, heartbeat_ms: int) -> None:
         self._streams = streams
@@ -87,7 +87,8 @@ class EventStream:
         self.interval_s = heartbeat_ms / 1000
         self.sent_s = 0.0
         self.stalled_s = 0.0
-        # The client keeps up again; given: how long it did not, in seconds.
+        # The client does not keep up; it does again, given how long it did not, in seconds.
+        self.on_stall: Callable[[], None] | None = None
         self.on_room: Callable[[float], None] | None = None
         # Called once, however the stream ends, unless its owner closed it.
         self.on_close: Callable[[], None] | None = None
@@ -137,6 +138,8 @@ class EventStream:
 
     def _paused(self) -> None:
         self._streams.pulse.paused(self)
+        if self.on_stall is not None:
+            self.on_stall()
 
     def _resumed(self) -> None:
         paused_s = self._streams.pulse.resumed(self)
@@ -153,7 +156,7 @@ class EventStream:
         """Break every cycle and give the place back."""
         self._streams.pulse.discard(self)
         self._streams.gate.leave(self._key)
-        self.on_room = None
+        self.on_room = self.on_stall = None
         self._http.on_pause = self._http.on_resume = self._http.on_close = None
 
 

@@ -221,6 +221,7 @@ class WatchStream(Follower):
         self._ids: CursorWriter | None = None
         # Topics that the client was told are paced.
         self._paced: set[str] | None = None
+        events.on_stall = self.stall
         events.on_room = self._on_room
         events.on_close = self._on_close
 
@@ -272,10 +273,6 @@ class WatchStream(Follower):
         self._watch.closed(self)
 
     # --- the client ---
-
-    @property
-    def _blocked(self) -> bool:
-        return self._events.paused
 
     @property
     def _has_room(self) -> bool:

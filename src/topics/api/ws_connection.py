@@ -44,7 +44,6 @@ class WsConnection(Follower, asyncio.Protocol):
         "_read_paused",
         "_sockets",
         "_transport",
-        "_write_paused",
         "_ws",
         "interval_s",
         "key",
@@ -66,7 +65,6 @@ class WsConnection(Follower, asyncio.Protocol):
         self._read_paused = False
         self.unacked = 0
         # sending
-        self._write_paused = False
         self._paced: set[str] | None = None
         # life: a ping is out, the closing handshake has begun
         self.interval_s = PING_INTERVAL_S
@@ -99,12 +97,11 @@ class WsConnection(Follower, asyncio.Protocol):
         self._sockets.closed(self)
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self.stall()
         self._sockets.pulse.paused(self)
         self._update_reading()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
         paused_s = self._sockets.pulse.resumed(self)
         self.resume(was_long=paused_s > self._sockets.grace_s)
         self._work()
@@ -142,7 +139,7 @@ class WsConnection(Follower, asyncio.Protocol):
 
     def _work(self) -> None:
         """Run commands in order, as far as nothing holds them up."""
-        while self._inbox and not self._held and not self._closing and not self._write_paused:
+        while self._inbox and not self._held and not self._closing and not self._blocked:
             if self.unacked >= UNACKED_MAX:
                 break
             if self._sockets.run(self, self._inbox[0]):
@@ -168,7 +165,7 @@ class WsConnection(Follower, asyncio.Protocol):
             self._sockets.later(self._work)
 
     def _update_reading(self) -> None:
-        crowded = len(self._inbox) >= INBOX_MAX or self.unacked >= UNACKED_MAX or self._write_paused
+        crowded = len(self._inbox) >= INBOX_MAX or self.unacked >= UNACKED_MAX or self._blocked
         if crowded == self._read_paused or self._closing:
             return
         self._read_paused = crowded
@@ -198,12 +195,8 @@ class WsConnection(Follower, asyncio.Protocol):
             self._closing = True
 
     @property
-    def _blocked(self) -> bool:
-        return self._write_paused
-
-    @property
     def _has_room(self) -> bool:
-        return not self._write_paused and self._transport.get_write_buffer_size() <= BUFFERED_BYTES_MAX
+        return not self._blocked and self._transport.get_write_buffer_size() <= BUFFERED_BYTES_MAX
 
     def _write_records(self, trail: Trail, frame: Frame) -> int:
         if self._paced:

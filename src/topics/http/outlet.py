@@ -224,6 +224,16 @@ class Outlet:
             self._out.extend(parts)
             self._mark_dirty()
 
+    def deliver_piece(self, request: Request, piece: bytes) -> None:
+        """As above, for the usual case of one small piece."""
+        self.unsent_bytes += len(piece)
+        if request.unsent is not None:
+            request.unsent.append(piece)
+            return
+        self._out.append(piece)
+        if not self._dirty:
+            self._mark_dirty()
+
     def stream_ended(self, request: Request) -> None:
         """An open stream is complete; if it was the first in line, the next reply may go."""
         request.open_stream = None
@@ -304,7 +314,7 @@ class Http1Stream(Stream):
         if not self._chunked:
             self._outlet.deliver_stream(self._request, [data])
         elif len(data) <= JOIN_BYTES_MAX:
-            self._outlet.deliver_stream(self._request, [b"%x\r\n%b\r\n" % (len(data), data)])
+            self._outlet.deliver_piece(self._request, b"%x\r\n%b\r\n" % (len(data), data))
         else:
             self._outlet.deliver_stream(self._request, [b"%x\r\n" % len(data), data, b"\r\n"])
 
