@@ -1,0 +1,28 @@
+"""docs/GROUPS.md is true: its examples run, and a hash from the command line lets its user in."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from tests.groups.consumers import SECRET, token
+from tests.serving import TOPICS, serving
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "GROUPS.md").read_text()
+
+
+def test_every_example_gives_the_status_it_says(tmp_path: Path) -> None:
+    blocks = re.findall(r"```http\n(\S+) (\S+) → (\d+)\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == PAGE.count("```http") > 5
+    with serving(tmp_path, jwt_secret=SECRET) as server:
+        client = server.client(token("dba"))
+        for method, path, status, body in blocks:
+            headers = {"Content-Type": "application/json"} if body else {}
+            reply = client.request(method, path, body=body.encode() or None, headers=headers)
+            assert reply.status == int(status), (method, path, reply)
+
+
+def test_a_hash_from_the_command_line_lets_its_user_in(tmp_path: Path) -> None:
+    made = subprocess.run([TOPICS, "hash"], input="a pass word\n", capture_output=True, text=True, check=True)
+    with serving(tmp_path, jwt_secret=SECRET, users=f"ada:service:{made.stdout.strip()}") as server:
+        wish = {"user": "ada", "password": "a pass word"}
+        assert server.stranger().post("/v1/api/auth/login", wish).status == 200
