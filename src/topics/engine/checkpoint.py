@@ -136,9 +136,7 @@ class Checkpointer:
 
     def _seal(self, dirty: set[Topic]) -> Iterator[None]:
         for topic in dirty:
-            if topic.config.durability == "ephemeral":
-                continue
-            for block in list(topic.blocks):
+            for block in list(topic.lasting_blocks()):
                 if block.growing or block.gone:
                     continue
                 if block.body is not None and 4 * block.live < block.count and not _is_being_copied(topic):
@@ -207,15 +205,15 @@ class Checkpointer:
 
     def _capture(self, topic: Topic) -> None:
         topic.captured = self._state.checkpoint
-        places: dict[Block, Extent] = {}
-        if topic.config.durability != "ephemeral":
-            blocks = [*topic.blocks, *topic.attic] if topic.attic else topic.blocks
-            for block in blocks:
-                if block.packed != block.count:
-                    self._pack(topic, block)
-            places = {block: self._packed[block][1] for block in blocks if block in self._packed}
-            self._referred.update(extent.pack for extent in places.values())
-            self._referred.update(block.extent.pack for block in blocks if block.extent is not None)
+        blocks = topic.lasting_blocks()
+        if topic.attic and topic.config.durability != "ephemeral":
+            blocks = [*blocks, *topic.attic]
+        for block in blocks:
+            if block.packed != block.count:
+                self._pack(topic, block)
+        places = {block: self._packed[block][1] for block in blocks if block in self._packed}
+        self._referred.update(extent.pack for extent in places.values())
+        self._referred.update(block.extent.pack for block in blocks if block.extent is not None)
         self._chunks.append(encode_topic(topic, places))
         topic.attic = None
 

@@ -22,7 +22,7 @@ from topics.model.clock import Clock
 from topics.model.config import Durability
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
 from topics.model.forwarded import Forwarded
-from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Moved, Op, Reserved
+from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Floored, Moved, Op, Reserved
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
 
@@ -86,6 +86,8 @@ class Pipeline:
         staged.other_id = other_id
         if journaled:
             try:
+                if not isinstance(op, Appended):
+                    self._log_floor(op.topic_id)
                 staged.position = self._wal.append(body, urgent)
             except OSError as error:
                 self._write_failed(error)
@@ -107,15 +109,22 @@ class Pipeline:
         return staged
 
     def stage_delete(self, op: Deleted, durability: Durability) -> Staged:
-        journaled = durability != "ephemeral"
+        journaled = self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq)
         body = op.encode() if journaled else b""
         return self.stage(op, body, gated=durability == "fsync", urgent=True, journaled=journaled)
+
+    def _log_floor(self, topic_id: int) -> None:
+        """What retention dropped since the log last heard of it must not come back with the op that is written next."""
+        topic = self._state.by_id.get(topic_id)
+        if topic is not None and topic.evict_floor > topic.logged_floor:
+            self._wal.append(Floored(topic.id, topic.evict_floor).encode(), urgent=True)
+            topic.logged_floor = topic.evict_floor
 
     # --- the end of a tick ---
 
     def flush(self) -> None:
         """Write what was staged, publish what may be published, wake who waits."""
-        if self._unwritten:
+        if self._unwritten or self._wal.buffered_to > self._wal.written_to:
             self.depth_peak = max(self.depth_peak, self.depth)
             started_ms = self._clock.monotonic_ms()
             try:
@@ -209,6 +218,8 @@ class Pipeline:
         if topic is not None:
             if isinstance(op, Appended):
                 self._state.enforce_caps(topic, self._state.cold.load)
+                if topic.logged_floor <= topic.lasting_to:
+                    self._log_floor(topic.id)
                 size = len(op.batch.blob)
                 self.pending_bytes -= size
                 topic.pending_count = max(0, topic.pending_count - staged.count)
@@ -275,6 +286,7 @@ class Pipeline:
         for topic in topics:
             topic.assigned_seq = topic.head_seq
             topic.pending_count = topic.pending_bytes = 0
+            topic.logged_floor = 1
         touched = {topic.id for topic in topics}
         self.pending_bytes = 0
         for staged in (*self._unsynced, *self._unwritten):

@@ -21,7 +21,7 @@ from topics.engine.block import Block
 from topics.engine.copying import Origin
 from topics.engine.idempotency import KeyTable, Written
 from topics.engine.leaselog import QueueImage, picture, restore
-from topics.engine.retention import Hole, Loss, note_loss
+from topics.engine.retention import Hole, Loss, note_hole
 from topics.engine.router import Evidence, EvidenceImage, RouterImage
 from topics.engine.topic import Topic
 from topics.model.config import TopicConfig
@@ -60,6 +60,8 @@ class TopicImage(msgspec.Struct, array_like=True):
     attic: bytes = b""
     # Consumer groups.
     groups: list[group.GroupImage] = []
+    # Up to where the records of an ephemeral topic are not ephemeral.
+    lasting_to: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -67,10 +69,14 @@ _decoder = msgspec.msgpack.Decoder(TopicImage)
 
 
 def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
-    """`extents` tells where this checkpoint packs blocks. An ephemeral topic keeps its head, not its records."""
+    """`extents` tells where this checkpoint packs blocks.
+
+    An ephemeral topic keeps its head, not its records, except for those that were written before it was ephemeral.
+    """
     ephemeral = topic.config.durability == "ephemeral"
+    lasting = topic.lasting_blocks()
     window_ms = topic.config.idempotency_window_ms
-    keys = topic.keys.entries(topic.clock_ms - window_ms) if topic.keys is not None and not ephemeral else ()
+    keys = topic.keys.entries(topic.clock_ms - window_ms) if topic.keys is not None else ()
     image = TopicImage(
         id=topic.id,
         name=topic.name,
@@ -88,9 +94,10 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         segment_ts=topic.segment_ts,
         losses=list(topic.losses),
         holes=list(topic.holes),
-        resident=topic.count if ephemeral else 0,
-        blocks=b"" if ephemeral else b"".join([_block_image(block, extents) for block in topic.blocks]),
-        keys=b"".join([_KEY.pack(key, *written) for key, written in keys]),
+        resident=topic.count - sum(block.live for block in lasting) if ephemeral else 0,
+        lasting_to=topic.lasting_to,
+        blocks=b"".join([_block_image(block, extents) for block in lasting]),
+        keys=b"".join([_KEY.pack(key, *written) for key, written in keys if topic.lasts(written.first_seq)]),
         groups=group.picture(topic.groups) if topic.groups else [],
         queue=picture(topic, topic.queue) if topic.queue is not None else None,
         router=None if topic.inbound is None else topic.inbound.image(),
@@ -147,12 +154,13 @@ def decode_topic(chunk: bytes) -> tuple[Topic, RouterImage | None]:
     topic.segment_bytes, topic.segment_ts = image.segment_bytes, image.segment_ts
     topic.losses = [Loss(*loss) for loss in image.losses]
     topic.holes = [Hole(*hole) for hole in image.holes]
-    if image.resident:
-        note_loss(topic, topic.head_seq, image.resident, "lost")
+    topic.logged_floor, topic.lasting_to = image.evict_floor, image.lasting_to
     for block in _decode_blocks(image.blocks):
         topic.blocks.append(block)
         topic.count += block.live
         topic.bytes += block.live_bytes
+    if image.resident:
+        note_hole(topic, max(topic.lasting_to + 1, topic.evict_floor), topic.head_seq, image.resident)
     if image.keys:
         topic.keys = KeyTable()
         for key, ts, first_seq, count in _KEY.iter_unpack(image.keys):

@@ -87,9 +87,9 @@ def move(source: Topic, runs: list[Run], records: list[RecordWish], room: Room, 
     return Moved(source.id, dead, ts, runs, Appended(room.topic_id, room.floor, b"", batch))
 
 
-def encode_move(moved: Moved, source: TopicConfig, destination: TopicConfig) -> bytes:
+def encode_move(moved: Moved, source: Topic, destination: TopicConfig) -> bytes:
     """What the log must say: all of it, or only the half that outlives a restart. Empty: nothing of it does."""
-    match source.durability == "ephemeral", destination.durability == "ephemeral":
+    match not source.lasts(moved.runs[0].from_seq), destination.durability == "ephemeral":
         case True, True:
             return b""
         case True, False:

@@ -352,7 +352,7 @@ class Queues:
         """Have records change their topic in one step; the other topic is made if it is absent."""
         room = self._engine.room_for(name, len(records), sum(run.size for run in runs))
         op = moving.move(source, runs, records, room, now if room.topic is None else room.topic.now(now), dead=dead)
-        body = moving.encode_move(op, source.config, room.config)
+        body = moving.encode_move(op, source, room.config)
         classes = (source.config.durability, room.config.durability)
         staged = self._pipeline.stage(
             op, body, gated="fsync" in classes, urgent=True, journaled=bool(body), other_id=room.topic_id

@@ -25,6 +25,7 @@ from topics.model.ops import (
     Deleted,
     Dropped,
     Extended,
+    Floored,
     Leased,
     LeaseOp,
     Moved,
@@ -41,6 +42,8 @@ from topics.model.settings import Settings
 from topics.storage.pack import Packs
 
 NEVER = 2**64
+# Copies that come in batches of this size are not copied into a growing block: all destinations share their bytes.
+SHARED_BYTES = BLOCK_BYTES // 4
 
 
 class State:
@@ -78,6 +81,7 @@ class State:
             Dropped: self._dropped,
             Reserved: self._reserved,
             Skipped: self._skipped,
+            Floored: self._floored,
             GroupClaimed: self._grouped,
             GroupAcked: self._grouped,
             GroupReset: self._grouped,
@@ -115,16 +119,15 @@ class State:
 
     # --- records ---
 
-    def _appended(self, op: Appended) -> None:
+    def _appended(self, op: Appended, whole_bytes: int = BLOCK_BYTES) -> None:
         topic = self.by_id[op.topic_id]
         batch = op.batch
         if batch.first_seq != topic.head_seq + 1:
             assert batch.first_seq > topic.head_seq, "a seq is used once"
             self.lose_up_to(topic, batch.first_seq - 1)
-        if op.floor > topic.evict_floor:
-            self._raise_floor(topic, op.floor)
+        self._raise_floor(topic, op.floor)
         size = len(batch.blob)
-        block = self._block_for(topic, batch, size)
+        block = self._block_for(topic, batch, size, whole_bytes)
         if block is not None:
             block.extend(batch)
         topic.head_seq += batch.count
@@ -148,11 +151,11 @@ class State:
             self.routes.moved[topic] = None
 
     def take_in(self, op: Forwarded) -> None:
-        """Copies are records like others once their batch is there."""
-        self._appended(op)
+        """Copies are records like others once their batch is there; many destinations may hold the bytes of one."""
+        self._appended(op, SHARED_BYTES)
 
-    def _block_for(self, topic: Topic, batch: Batch, size: int) -> Block | None:
-        """The block that the batch goes into, or None if it became a block by itself."""
+    def _block_for(self, topic: Topic, batch: Batch, size: int, whole_bytes: int) -> Block | None:
+        """The block that the batch goes into, or None if it became a block by itself, having `whole_bytes` or more."""
         if topic.segment_events and self._segment_is_full(topic, batch, size):
             topic.close_tail()
             topic.segment += 1
@@ -163,10 +166,10 @@ class State:
         block = topic.tail
         if block is not None:
             assert block.body is not None
-            if len(block.body.buf) + size <= BLOCK_BYTES:
+            if len(block.body.buf) + size <= BLOCK_BYTES and size < whole_bytes:
                 return block
             topic.close_tail()
-        if size >= BLOCK_BYTES:
+        if size >= whole_bytes:
             topic.blocks.append(Block.whole(batch, topic.segment))
             return None
         block = Block(batch.first_seq, batch.ts, topic.segment)
@@ -218,6 +221,9 @@ class State:
 
     def _raise_floor(self, topic: Topic, floor: int) -> None:
         """What the log says was lost by then is lost now, too."""
+        topic.logged_floor = max(topic.logged_floor, floor)
+        if floor <= topic.evict_floor:
+            return
         reason = "ttl" if topic.config.ttl_ms else "cap"
         lost = 0
         while topic.blocks and topic.blocks[0].first_seq < floor:
@@ -334,10 +340,12 @@ class State:
         topic = self.by_id[op.topic_id]
         if op.head_seq > topic.head_seq:
             self.lose_up_to(topic, op.head_seq)
-        if op.floor > topic.evict_floor:
-            self._raise_floor(topic, op.floor)
+        self._raise_floor(topic, op.floor)
         if topic.config.durability == "ephemeral":
             topic.volatile_to = topic.head_seq
+        elif op.config.durability == "ephemeral":
+            topic.close_tail()
+            topic.lasting_to = topic.head_seq
         topic.config = op.config
         topic.ceiling = max(topic.ceiling, op.ceiling)
         self._note_ttl(topic)
@@ -360,6 +368,9 @@ class State:
         topic = self.by_id.get(op.topic_id)
         if topic is not None:
             topic.ceiling = max(topic.ceiling, op.ceiling)
+
+    def _floored(self, op: Floored) -> None:
+        self._raise_floor(self.by_id[op.topic_id], op.floor)
 
     def _skipped(self, op: Skipped) -> None:
         topic = self.by_id[op.topic_id]

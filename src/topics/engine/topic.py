@@ -50,6 +50,8 @@ class Topic:
         "keys",
         "last_read_ts",
         "last_write_ts",
+        "lasting_to",
+        "logged_floor",
         "losses",
         "name",
         "outbound",
@@ -79,6 +81,10 @@ class Topic:
         self.count = 0
         self.bytes = 0
         self.evict_floor = 1
+        # The floor as far as the log or a snapshot knows it.
+        self.logged_floor = 1
+        # While the topic is `ephemeral`: records up to here were written before that, and last.
+        self.lasting_to = 0
         self.losses: list[Loss] = []
         # What was lost from the middle: what is older can still be read.
         self.holes: list[Hole] = []
@@ -133,6 +139,15 @@ class Topic:
     def block_after(self, seq: int) -> int:
         """Index of the first block that may hold a seq greater than `seq`."""
         return bisect_left(self.blocks, seq + 1, key=_last_seq)
+
+    def lasts(self, seq: int) -> bool:
+        """Whether the record of this seq outlives the process."""
+        return self.config.durability != "ephemeral" or seq <= self.lasting_to
+
+    def lasting_blocks(self) -> list[Block]:
+        if self.config.durability != "ephemeral":
+            return self.blocks
+        return [block for block in self.blocks if block.first_seq <= self.lasting_to]
 
     def remove_block(self, index: int) -> Block:
         block = self.blocks.pop(index)

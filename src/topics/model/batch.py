@@ -25,6 +25,8 @@ from topics.model.wishes import AppendWish, RecordWish
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
+# One batch is one frame of the log; HTTP bodies are bounded well below.
+BATCH_BYTES_MAX = 512 * 1024 * 1024
 NO_KEY = bytes(16)
 
 _encode_string = msgspec.json.Encoder().encode
@@ -104,6 +106,7 @@ def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
     if wish.idempotency_key is not None:
         _check_key(wish.idempotency_key, "idempotency_key")
     bare = True
+    total = 0
     data_bytes_max = limits.max_record_bytes
     for index, record in enumerate(records):
         size = len(record.data)
@@ -122,6 +125,13 @@ def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
                 field=f"records[{index}]",
                 max=data_bytes_max,
             )
+        total += size
+    if total > BATCH_BYTES_MAX:
+        raise BatchTooLarge(
+            f"records hold {total} bytes; at most {BATCH_BYTES_MAX} fit one write, split the batch",
+            field="records",
+            max=BATCH_BYTES_MAX,
+        )
     return bare
 
 

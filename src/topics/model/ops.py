@@ -14,6 +14,7 @@ died), so that folding it needs neither a clock nor another topic.
     Dropped    | 5 | topic u32 |
     Reserved   | 6 | topic u32 | ceiling u64 |
     Skipped    | 7 | topic u32 | head_seq u64 | ceiling u64 |
+    Floored    | 13 | topic u32 | floor u64 |
     Leased     | 8 | topic u32 | deadline u64 | rest u32 | jobs u32 | node_len u16 | node |
                | (seq u64, lease u64, deliveries u64)×jobs |
     Released   | 9 | topic u32 | due u64 | jobs u32 | error_len u16 | error | seq u64×jobs |
@@ -41,7 +42,7 @@ from topics.model.grouping import GROUP_CODES, GroupOp, decode_group_op
 from topics.model.routing import RouterConfig, decode_router_config, encode_router_config
 
 APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
-LEASED, RELEASED, EXTENDED, PAUSED, MOVED = range(8, 13)
+LEASED, RELEASED, EXTENDED, PAUSED, MOVED, FLOORED = range(8, 14)
 FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
 
 _APPENDED = struct.Struct("<BBIIQQQI")
@@ -182,6 +183,16 @@ class Skipped(NamedTuple):
         return _SKIPPED.pack(SKIPPED, self.topic_id, self.head_seq, self.ceiling)
 
 
+class Floored(NamedTuple):
+    """Retention had dropped everything below `floor` when the next op was decided."""
+
+    topic_id: int
+    floor: int
+
+    def encode(self) -> bytes:
+        return _RESERVED.pack(FLOORED, self.topic_id, self.floor)
+
+
 class Leased(NamedTuple):
     """Jobs (seq, lease, deliveries) went to a worker. `rest_ms` is how long they rest if the lease runs out.
 
@@ -296,6 +307,7 @@ Op = (
     | Dropped
     | Reserved
     | Skipped
+    | Floored
     | LeaseOp
     | Paused
     | Moved
@@ -329,6 +341,8 @@ def decode(body: bytes) -> Op:
             return Dropped(_DROPPED.unpack_from(body)[1])
         case _ if code == RESERVED:
             return Reserved(*_RESERVED.unpack_from(body)[1:])
+        case _ if code == FLOORED:
+            return Floored(*_RESERVED.unpack_from(body)[1:])
         case _ if code == SKIPPED:
             return Skipped(*_SKIPPED.unpack_from(body)[1:])
         case _ if code >= LEASED and code <= MOVED:
