@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from tests.serving import Client, ServerProcess, serving
 
 SEQ = re.compile(rb'"\$seq":(\d+)')
 BATCH = 2_000
+WRITERS = 16
 
 
 class Watcher(asyncio.Protocol):
@@ -87,9 +89,15 @@ class Writer:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     async def append(self, topic: str) -> None:
+        self.send(topic)
+        await self.acknowledged()
+
+    def send(self, topic: str) -> None:
         body = b'{"records":[{"data":{"n":1,"text":"a line of an ordinary length"}}]}'
         head = f"POST /v0/topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self._writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    async def acknowledged(self) -> None:
         answer = await self._reader.readuntil(b"\r\n\r\n")
         length = int(re.search(rb"Content-Length: (\d+)", answer)[1])  # pyright: ignore[reportOptionalSubscript]
         await self._reader.readexactly(length)
@@ -130,19 +138,34 @@ async def latency(port: int, client: Client, count: int, writes: int) -> tuple[f
     return median(took_ms), quantiles(took_ms, n=100)[98], median(last_ms)
 
 
+def write_steadily(port: int, topic: str, writes: int, every_s: float) -> None:
+    """A write every so often, whether or not those before are acknowledged; a few connections take turns."""
+
+    async def write() -> None:
+        writers = [await Writer.connect(port) for _ in range(WRITERS)]
+        due_s = time.perf_counter()
+        for number in range(writes):
+            writers[number % WRITERS].send(topic)
+            due_s += every_s
+            await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+        for number in range(writes):
+            await writers[number % WRITERS].acknowledged()
+
+    uvloop.run(write())
+
+
 async def load(port: int, client: Client, count: int, writes: int, every_s: float) -> tuple[float, int]:
-    """Records delivered per second while a write comes every `every_s`, and how many never came."""
+    """Records delivered per second while another process writes every `every_s`, and how many never came."""
     arrivals = Arrivals()
     client.append("load", 0)
     watchers = await join(port, list(sessions(client, "load", count)), arrivals)
-    writer = await Writer.connect(port)
-    started_s = due_s = time.perf_counter()
-    for _ in range(writes):
-        await writer.append("load")
-        due_s += every_s
-        await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+    steps = f"from bench.live import write_steadily; write_steadily({port}, 'load', {writes}, {every_s})"
+    process = subprocess.Popen([sys.executable, "-c", steps])  # noqa: ASYNC220
+    await arrivals.reach(count + 1)
+    started_s = time.perf_counter()
     await arrivals.reach(count + count * writes)
-    took_s = arrivals.times_s[-1] - started_s
+    took_s = time.perf_counter() - started_s
+    process.wait()
     lost = count * writes - sum(watcher.records for watcher in watchers)
     close(watchers)
     return count * writes / took_s, lost
