@@ -127,7 +127,7 @@ def test_the_jobs_of_a_connection_that_ends_are_claimable_at_once(
 def test_streams_and_waiting_claims_share_evenly(client: Client, queue: str, work: Work) -> None:
     streams = [work(f"node=w{number}&max=10") for number in range(4)]
     for stream in streams:
-        stream.next(), stream.next()
+        assert [stream.next().event for _ in range(2)] == ["retry", ":"]
     client.append(queue, *range(8))
     found = [sorted(seqs(stream, 2)) for stream in streams]
     assert sorted(seq for share in found for seq in share) == list(range(1, 9))
@@ -137,7 +137,7 @@ def test_streams_and_waiting_claims_share_evenly(client: Client, queue: str, wor
 def test_a_window_gathers_streams_and_claims(server: ServerProcess, client: Client, queue: str, work: Work) -> None:
     client.put(f"/v0/topics/{queue}", {"claim_jitter_ms": 400})
     stream = work("node=s&max=10")
-    stream.next(), stream.next()
+    assert [stream.next().event for _ in range(2)] == ["retry", ":"]
     client.append(queue, *range(6))
     answer = server.client().post(f"/v0/topics/{queue}/claim", {"node": "c", "max": 10}).json
     assert answer["count"] == 3

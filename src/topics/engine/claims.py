@@ -66,13 +66,13 @@ def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:
 
 def render_job(record: bytes, seq: int, lease: int, deadline: int, deliveries: int, tag: bytes | None) -> bytes:
     """The record's own bytes with the lease put in. The first `,"data":` is its own, see `diff.render_view`."""
-    head = b'{"$seq":%d' % seq
-    data_at = record.index(b',"data":')
-    return b'%b,"lease_id":"lease_%x","deadline":%d%b%b,"deliveries":%d%b' % (
-        head,
+    ts_at = record.index(b",")
+    data_at = record.index(b',"data":', ts_at)
+    return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d%b%b,"deliveries":%d%b' % (
+        seq,
         lease,
         deadline,
-        record[len(head) : data_at],
+        record[ts_at:data_at],
         b"" if tag is None else b',"$tag":' + _encode_string(tag.decode()),
         deliveries,
         record[data_at:],

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from topics.engine.cold import ColdMiss
 from topics.engine.due import NO_STREAM, DueTimes, Group, Job, Place
@@ -34,13 +34,9 @@ TAKE_BYTES_MAX = 8 * 1024 * 1024
 Load = Callable[["Block"], None]
 
 
-class Taken(NamedTuple):
-    """A job chosen for delivery: nobody's until it is leased, in the same breath."""
-
-    seq: int
-    job: Job | None
-    record: bytes
-    tag: bytes | None
+# A job chosen for delivery (seq, its Job if it has one, its record, its tag): nobody's until it is leased, in the same
+# breath. A plain tuple, because a claim makes one for each job.
+Taken = tuple[int, Job | None, bytes, bytes | None]
 
 
 class Queue:
@@ -133,19 +129,19 @@ class Queue:
             return
         del group.jobs[job.seq]
         job.group = None
-        match group.place:
-            case Place.READY:
-                self.released -= 1
-            case Place.LEASED:
-                self.in_flight -= 1
-                if job.stream:
-                    self._off_stream(job)
-                if not group.jobs:
-                    self._leases.discard(group)
-            case Place.RESTING:
-                self.delayed -= 1
-                if not group.jobs:
-                    self._rests.discard(group)
+        place = group.place
+        if place is Place.LEASED:
+            self.in_flight -= 1
+            if job.stream:
+                self._off_stream(job)
+            if not group.jobs:
+                self._leases.discard(group)
+        elif place is Place.READY:
+            self.released -= 1
+        else:
+            self.delayed -= 1
+            if not group.jobs:
+                self._rests.discard(group)
 
     def _off_stream(self, job: Job) -> None:
         pushed = self.streams.get(job.stream)
@@ -248,7 +244,7 @@ class Queue:
             else:
                 number = block.number_after(job.seq - 1)
                 record = bytes(body.record(number))
-                taken.append(Taken(job.seq, job, record, body.tag_at(number)))
+                taken.append((job.seq, job, record, body.tag_at(number)))
                 size += len(record)
             self._leave(job)
         return size
@@ -273,27 +269,39 @@ class Queue:
             block = blocks[index]
             for first, stop in block.alive_runs(block.number_after(self.cursor), block.count):
                 load(block)
-                for number in range(first, stop):
-                    seq = block.seq_at(number)
-                    scanned += 1
-                    self.cursor = seq
-                    if self.ahead and seq in self.jobs:
-                        self.ahead -= 1
-                        continue
-                    self.fresh -= 1
-                    size += self._add(block, number, seq, taken)
-                    if len(taken) == wanted or size >= bytes_max:
-                        return
+                if not self.ahead:
+                    stop = min(stop, first + wanted - len(taken))
+                count, more = self._take_run(block, first, stop, wanted, bytes_max - size, taken)
+                scanned += count
+                size += more
+                if len(taken) == wanted or size >= bytes_max:
+                    return
             index += 1
 
-    @staticmethod
-    def _add(block: Block, number: int, seq: int, taken: list[Taken]) -> int:
+    def _take_run(
+        self, block: Block, first: int, stop: int, wanted: int, bytes_max: int, taken: list[Taken]
+    ) -> tuple[int, int]:
+        """Take live records first … stop − 1 until there are enough; how many were looked at, and their bytes."""
         body = block.body
         assert body is not None
-        ends = body.ends
-        record = bytes(body.buf[ends[number - 1] if number else 0 : ends[number] - 1])
-        taken.append(Taken(seq, None, record, None if body.tags is None else body.tag_at(number)))
-        return len(record)
+        buf, ends, seqs, tagged = body.buf, body.ends, block.seqs, body.tags is not None
+        jobs = self.jobs if self.ahead else None
+        begin = ends[first - 1] if first else 0
+        number = first
+        size = 0
+        while number < stop and len(taken) < wanted and size < bytes_max:
+            end = ends[number]
+            seq = block.first_seq + number if seqs is None else seqs[number]
+            if jobs is not None and seq in jobs:
+                self.ahead -= 1
+            else:
+                taken.append((seq, None, bytes(buf[begin : end - 1]), body.tag_at(number) if tagged else None))
+                size += end - begin
+                self.fresh -= 1
+            begin = end
+            self.cursor = seq
+            number += 1
+        return number - first, size
 
     # --- what the log says ---
 

@@ -1,0 +1,60 @@
+"""Many jobs: what a claim and a deadline may cost must not grow with their number."""
+
+from __future__ import annotations
+
+from tests.queues.conftest import OpenRig
+from tests.queues.queue_rig import QueueRig, wish_of
+from topics.engine.due import DueTimes
+from topics.model.wishes import ClaimWish
+
+
+def test_ready_jobs_are_no_objects(rig: QueueRig) -> None:
+    rig.queue()
+    for _ in range(10):
+        rig.append("q", *range(2_000))
+    _, queue = rig.parts()
+    assert (queue.ready, len(queue.jobs)) == (20_000, 0)
+    assert rig.claimed(max=8) == list(range(1, 9))
+    assert len(queue.jobs) == 8
+    rig.ack("w", *range(1, 9))
+    assert not queue.jobs
+
+
+def test_leases_that_run_out_together_are_one_step(open_rig: OpenRig) -> None:
+    rig = open_rig(wal_file_bytes=1 << 20)
+    rig.queue(lease_ms=1_000)
+    for _ in range(10):
+        rig.append("q", *range(1_000))
+    for _ in range(10):
+        rig.claim(max=1_000)
+    _, queue = rig.parts()
+    leases: DueTimes = queue._leases
+    assert sum(len(group.jobs) for group in leases.groups_from(0)) == 10_000
+    assert len(leases.groups_from(0)) == 1
+    rig.clock.advance(1_001)
+    assert rig.places() == (10_000, 0, 0)
+    left = 10_000
+    while left:
+        left -= len(rig.claim(max=999))
+        assert rig.places() == (left, 10_000 - left, 0), "exact after every step"
+
+
+def test_many_delayed_jobs_do_not_stand_in_the_way(rig: QueueRig) -> None:
+    rig.queue()
+    for _ in range(5):
+        rig.append("q", *[{"data": 1, "delay_ms": 60_000}] * 1_000)
+    rig.jobs(1)
+    _, queue = rig.parts()
+    assert queue.cursor == 5_000, "nothing fresh lies before them"
+    assert rig.claimed() == [5_001]
+    assert rig.places() == (0, 1, 5_000)
+
+
+def test_an_answer_has_a_bounded_size(rig: QueueRig) -> None:
+    rig.queue()
+    for _ in range(12):
+        rig.append("q", "x" * 1_000_000)
+    topic, queue = rig.parts()
+    grant = rig.engine.queues.claim("q", wish_of(ClaimWish, node="w", max=100)).result
+    assert 8_000_000 < sum(map(len, grant.jobs)) < 10_000_000
+    assert (queue.ready, topic.count) == (12 - len(grant.seqs), 12)
