@@ -16,12 +16,14 @@ from topics.engine.cold import ColdMiss
 from topics.engine.engine import PAGE_SIZE_MAX
 from topics.engine.listing import Page, TopicState
 from topics.engine.retention import Tombstone
+from topics.engine.routers import RouterState
 from topics.engine.staged import Busy, Staged
 from topics.engine.store import Store
 from topics.engine.topic import Topic
 from topics.model.clock import Clock
 from topics.model.config import ConfigWish, TopicConfig
 from topics.model.errors import InvalidRequest, ShuttingDown, StorageError
+from topics.model.routing import RouterConfig, RouterWish
 from topics.model.settings import Settings
 from topics.model.wishes import AppendWish, DeleteWish, DiffWish
 
@@ -199,6 +201,23 @@ class Database:
     def _page(self, prefix: str, cursor: str | None) -> Page:
         return self._look(lambda: self._engine.list(prefix, cursor, PAGE_SIZE_MAX))
 
+    # --- routers ---
+
+    def route(self, router: str, source: str, dest: str, **fields: Any) -> RouterConfig:
+        """Have every record of `source` copied to `dest` from now on; fields as in `PUT /v0/routers/:router`."""
+        try:
+            wish = msgspec.convert({"source": source, "dest": dest, **fields}, RouterWish)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"router: {error}", field="router") from None
+        return self._commit(lambda: self._store.routers.put(router, wish)).result
+
+    def unroute(self, router: str) -> bool:
+        """Stop forwarding; what was copied stays. Whether there was such a router."""
+        return bool(self._commit(lambda: self._store.routers.drop(router)).result)
+
+    def router(self, router: str) -> RouterState:
+        return self._look(lambda: self._store.routers.look(router))
+
     # --- the database ---
 
     def checkpoint(self) -> bool:
@@ -270,6 +289,8 @@ class Database:
 
     def _flushed(self, staged: Staged) -> Staged:
         self._store.pipeline.flush()
+        if self._store.forwarder.pending:
+            self._news.set()
         return staged
 
     def _finished(self, staged: Staged) -> Staged:
@@ -328,14 +349,14 @@ class Database:
             raise StorageError(f"the database failed and must be opened again: {self._failure}")
 
     def _keep_house(self) -> None:
-        """Publishes what became durable, and runs checkpoints a slice at a time so that nobody waits for one."""
+        """Publishes what became durable, forwards, runs checkpoints: a slice at a time, so that nobody waits for it."""
         while not self._closed:
             self._news.wait(HOUSEKEEPING_S)
             self._news.clear()
             with self._lock:
                 try:
                     self._store.settle()
-                    if self._store.step():
+                    if self._store.step() | self._store.forwarder.step():
                         self._news.set()
                 except Exception as error:
                     log.exception("housekeeping failed; the database takes no more calls")
