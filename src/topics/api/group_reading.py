@@ -75,6 +75,8 @@ class Reading:
             for deadline in (self._deadline, self._expiry):
                 if deadline is not None:
                     deadlines.remove(deadline)
+            # They lead back here, and a collector seldom runs.
+            self._waiters, self._deadline, self._expiry = [], None, None
 
         if self._deadline is None:
             self._deadline = deadlines.add(self.wait_ms, give_up)
