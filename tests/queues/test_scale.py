@@ -58,3 +58,16 @@ def test_an_answer_has_a_bounded_size(rig: QueueRig) -> None:
     grant = rig.engine.queues.claim("q", wish_of(ClaimWish, node="w", max=100)).result
     assert 8_000_000 < sum(map(len, grant.jobs)) < 10_000_000
     assert (queue.ready, topic.count) == (12 - len(grant.seqs), 12)
+
+
+def test_deadlines_far_away_leave_nothing_behind_once_their_jobs_are_acked(rig: QueueRig) -> None:
+    rig.queue(lease_ms=86_400_000)
+    _, queue = rig.parts()
+    leases: DueTimes = queue._leases
+    for _ in range(1_500):
+        seqs = rig.jobs(1)
+        rig.claim()
+        rig.ack("w", *seqs)
+        rig.clock.advance(100)
+    assert leases.groups_from(0) == []
+    assert len(leases._order) <= 1_100

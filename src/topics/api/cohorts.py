@@ -143,6 +143,9 @@ class Cohort:
         if self.members and self.queue.next_ms < NEVER_MS:
             self._set_alarm(self.queue.next_ms)
 
+    def look_again_in(self, wait_ms: int) -> None:
+        self._set_alarm(self._cohorts.engine.queues.now(self.topic) + wait_ms)
+
     def _set_alarm(self, due_ms: int) -> None:
         if self._alarm is not None:
             if self._alarm_ms <= due_ms:

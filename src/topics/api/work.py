@@ -11,6 +11,7 @@ from topics.api.routes import QueryField, Route
 from topics.api.sse import HEARTBEAT_MS_DEFAULT, EventStream, EventStreams, check_accepts_events, error_frame
 from topics.engine.claims import Claim, Grant
 from topics.engine.engine import Engine
+from topics.engine.topic import Topic
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
 from topics.model.wishes import UNSET, ClaimWish
 
@@ -75,6 +76,13 @@ class Work:
         cohort.moved()
         self._cohorts.wake()
 
+    def paced_ms(self, topic: Topic) -> int:
+        """For how long this topic's streams get nothing; 0 if nothing is shed."""
+        floor = self._pressure.floor
+        if floor is None or self._engine.effective_priority(topic) >= floor:
+            return 0
+        return self._pressure.retry_ms
+
     def wake(self) -> None:
         self._cohorts.wake()
 
@@ -95,7 +103,7 @@ class Work:
 class WorkStream:
     """One connection, a claimer that stays."""
 
-    __slots__ = ("_claim", "_cohort", "_ended", "_number", "_own_lease", "_stream", "_topic_field", "_work")
+    __slots__ = ("_claim", "_cohort", "_ended", "_number", "_own_lease", "_paced", "_stream", "_topic_field", "_work")
 
     def __init__(self, work: Work, cohort: Cohort, stream: EventStream, claim: Claim, *, own_lease: bool) -> None:
         self._work = work
@@ -106,19 +114,32 @@ class WorkStream:
         self._claim = claim._replace(stream=self._number)
         self._topic_field = b'{"topic":"%b",' % cohort.topic.name.encode()
         self._ended = False
+        self._paced = False
         stream.on_close = self.end
         stream.on_room = self._has_room
 
     # --- as a claimer ---
 
     def claim(self) -> Claim | None:
-        if not self._stream.has_room or self._stream.closed:
+        if not self._stream.has_room or self._stream.closed or self._is_paced():
             return None
         free = self._claim.wanted - len(self._cohort.queue.streams[self._number])
         if free <= 0:
             return None
         lease_ms = self._claim.lease_ms if self._own_lease else self._cohort.topic.config.lease_ms
         return self._claim._replace(wanted=min(free, PUSHED_PER_PASS_MAX), lease_ms=lease_ms)
+
+    def _is_paced(self) -> bool:
+        """Under pressure a stream is told once, gets nothing for a while, and is looked at again."""
+        retry_ms = self._work.paced_ms(self._cohort.topic)
+        if not retry_ms:
+            self._paced = False
+            return False
+        if not self._paced:
+            self._paced = True
+            self._stream.write(error_frame(429, "work is throttled under pressure", retry_after_ms=retry_ms))
+        self._cohort.look_again_in(retry_ms)
+        return True
 
     def granted(self, grant: Grant) -> bool:
         if grant.staged is None:

@@ -10,6 +10,7 @@ import heapq
 from enum import IntEnum
 
 BUCKET_MS = 100
+STALE_BUCKETS_MAX = 1_000
 NEVER_MS = 2**64
 NO_STREAM = 0
 
@@ -103,24 +104,31 @@ class DueTimes:
 
     def discard(self, group: Group) -> None:
         """Forget a group that has become empty."""
-        bucket = self._buckets.get(group.due_ms // BUCKET_MS)
-        if bucket is not None:
-            bucket.pop((group.due_ms, group.key), None)
+        number = group.due_ms // BUCKET_MS
+        bucket = self._buckets.get(number)
+        if bucket is None or bucket.pop((group.due_ms, group.key), None) is None or bucket:
+            return
+        del self._buckets[number]
+        if len(self._order) > 2 * len(self._buckets) + STALE_BUCKETS_MAX:
+            # Leases are mostly acked long before their deadline: what is left of them must not pile up until then.
+            self._order = list(self._buckets)
+            heapq.heapify(self._order)
 
     def fallen_due(self, now_ms: int) -> list[Group]:
         """The groups whose time has come, earliest first; they belong to the caller from here on."""
         found: list[Group] = []
         order, buckets = self._order, self._buckets
         last = now_ms // BUCKET_MS
-        while order and order[0] <= last:
-            bucket = buckets[order[0]]
-            due = sorted(key for key in bucket if key[0] <= now_ms)
-            found += [bucket.pop(key) for key in due]
-            if bucket:
-                break
-            del buckets[heapq.heappop(order)]
-        while order and not buckets[order[0]]:
-            del buckets[heapq.heappop(order)]
+        while order:
+            bucket = buckets.get(order[0])
+            if bucket is not None:
+                if order[0] > last:
+                    break
+                found += [bucket.pop(key) for key in sorted(key for key in bucket if key[0] <= now_ms)]
+                if bucket:
+                    break
+                del buckets[order[0]]
+            heapq.heappop(order)
         self.next_ms = min(due_ms for due_ms, _ in buckets[order[0]]) if order else NEVER_MS
         return found
 
