@@ -214,3 +214,17 @@ def test_the_time_of_a_sync_is_the_time_the_answer_was_held(open_rig: OpenRig) -
     rig.clock.advance(40)
     gate.open()
     assert rig.finish(staged).fsync_ms == 40
+
+
+@pytest.mark.parametrize("way", ["reopen", "crash", "checkpoint and crash"])
+def test_what_was_written_before_a_topic_became_ephemeral_stays(rig: Rig, way: str) -> None:
+    rig.append("a", 1, 2, config={"durability": "fsync"})
+    rig.configure("a", durability="ephemeral")
+    rig.append("a", 3)
+    if way.startswith("checkpoint"):
+        rig.checkpoint()
+    getattr(rig, way.rsplit(maxsplit=1)[-1])()
+    assert rig.seqs("a") == [1, 2]
+    tombstone = rig.diff("a", 2).tombstone
+    assert tombstone is not None
+    assert (tombstone.gap_from, tombstone.reason) == (3, "lost")

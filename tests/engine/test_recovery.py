@@ -100,4 +100,4 @@ def essentials(rig: Rig) -> dict[str, Any]:
 
 
 TestRecovery = RecoveryMachine.TestCase
-TestRecovery.settings = settings(settings.default, max_examples=30, stateful_step_count=40, deadline=None)
+TestRecovery.settings = settings(settings.default, max_examples=20, stateful_step_count=40, deadline=None)

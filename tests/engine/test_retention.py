@@ -278,3 +278,34 @@ def test_a_delete_over_old_and_new_blocks_gives_back_the_same_bytes_after_a_cras
     before = rig.seqs("a"), rig.look("a").count, rig.look("a").bytes
     rig.crash()
     assert (rig.seqs("a"), rig.look("a").count, rig.look("a").bytes) == before
+
+
+@pytest.mark.parametrize("way", ["cap set later", "cap from the start", "bytes", "ttl"])
+@pytest.mark.parametrize("delete", [{"before_seq": 99}, {"match": "t"}])
+def test_what_was_evicted_stays_gone_when_the_rest_is_deleted_and_the_process_dies(
+    rig: Rig, way: str, delete: dict[str, object]
+) -> None:
+    record = {"data": 1, "tag": "t"}
+    match way:
+        case "cap set later":
+            rig.append("a", *[record] * 4)
+            rig.configure("a", cap_records=3)
+        case "cap from the start":
+            rig.configure("a", cap_records=3)
+            rig.append("a", *[record] * 4)
+        case "bytes":
+            rig.configure("a", cap_bytes=130)
+            rig.append("a", *[record] * 4)
+        case _:
+            rig.configure("a", ttl_ms=10)
+            rig.append("a", record)
+            rig.clock.advance(11)
+            rig.append("a", *[record] * 3)
+    assert rig.seqs("a") == [2, 3, 4]
+    rig.delete("a", **delete)
+    before = rig.diff("a", 0).tombstone
+    rig.clock.advance(-11)
+    rig.crash()
+    assert rig.seqs("a") == []
+    assert rig.look("a").earliest_seq == 5
+    assert rig.diff("a", 0).tombstone == before
