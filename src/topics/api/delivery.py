@@ -51,7 +51,7 @@ class Delivery:
         self._watch = Watch(live, fetching, self.streams, sessions, subscriptions, settings)
         self._sockets = Sockets(live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings)
         live.is_shed = self._sockets.is_shed
-        pulse.on_turn.append(live.release)
+        pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
 
     def routes(self) -> list[Route]:
         return [*self._watch.routes(), *self._sockets.routes()]

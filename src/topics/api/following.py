@@ -105,6 +105,7 @@ class Follower:
     def unfollow_all(self) -> None:
         for trail in self.trails.values():
             self._live.leave(trail)
+        self.trails.clear()
         self._behind.clear()
         self._live.unqueue(self)
 

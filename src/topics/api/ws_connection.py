@@ -95,6 +95,8 @@ class WsConnection(Follower, asyncio.Protocol):
         self._inbox.clear()
         self.unfollow_all()
         self._sockets.closed(self)
+        # The library's parser holds its protocol, which holds the parser.
+        self._ws.parser.close()
 
     def pause_writing(self) -> None:
         self.stall()

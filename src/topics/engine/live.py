@@ -189,7 +189,7 @@ class Live:
         # work for the next slices
         self._rounds: deque[tuple[Feed, Iterator[Trail]]] = deque()
         self._behind: dict[Reader, None] = {}
-        # Asked before a topic is shown while the server is under pressure; paced feeds wait for `release`.
+        # Which topics have to wait while the server is under pressure; paced feeds wait for the next `weigh`.
         self.is_shed: Callable[[Topic], bool] = _nobody
         self._paced: dict[Feed, None] = {}
 
@@ -215,6 +215,8 @@ class Live:
         if feed is None:
             feed = self._feeds[topic] = Feed(self, topic)
             feed.waiter = self.engine.waiters.add(topic, lambda: self._touch(feed))
+        if self.is_shed(topic):
+            self._pace(feed)
         trail = Trail(topic.name, seq, lens, reader, feed)
         feed.trails[trail] = None
         if lens.strong:
@@ -244,8 +246,7 @@ class Live:
             # A topic of the same name may come; it is another feed.
             self._feeds.pop(feed.topic, None)
         elif self.is_shed(feed.topic):
-            feed.paced = True
-            self._paced[feed] = None
+            self._pace(feed)
         if feed.strong_trails:
             self._note_head(feed)
         self._start_round(feed)
@@ -266,8 +267,16 @@ class Live:
         else:
             feed.durable_seq = head_seq
 
-    def release(self) -> None:
-        """Pressure may have gone: show what was held back."""
+    def _pace(self, feed: Feed) -> None:
+        feed.paced = True
+        self._paced[feed] = None
+
+    def weigh(self, *, pressed: bool) -> None:
+        """Now and then: hold back what has to wait, show what no longer has to."""
+        if pressed:
+            for feed in self._feeds.values():
+                if not feed.paced and self.is_shed(feed.topic):
+                    self._pace(feed)
         for feed in list(self._paced):
             if not self.is_shed(feed.topic):
                 del self._paced[feed]
