@@ -126,7 +126,8 @@ class Routes:
             op.batch = self._derive(dest, op)
         first_seq = op.batch.first_seq
         if op.lost:
-            self._state.lose_up_to(dest, first_seq - op.lost - 1)
+            if first_seq - op.lost > dest.head_seq + 1:
+                self._state.lose_up_to(dest, first_seq - op.lost - 1)
             dest.close_tail()
             note_hole(dest, first_seq - op.lost, first_seq - 1, op.lost, "source_trim")
             dest.head_seq = first_seq - 1
