@@ -281,7 +281,12 @@ def test_a_group_may_not_hold_claims_without_end(rig: Rig, monkeypatch: pytest.M
         partition.consume(limit=1)
     with pytest.raises(Throttled):
         partition.consume(limit=1)
+    rig.clock.advance(VISIBLE_MS)
+    assert partition.consume(limit=1) == [0], "what ran out is handed out again all the same"
     partition.ack(2)
+    assert partition.consume(limit=1) == [1], "the ack spared what others had"
+    for offset in (0, 1):
+        partition.ack(offset)
     assert partition.consume(limit=1) == [3]
 
 

@@ -183,7 +183,14 @@ class Consuming:
         group = self._group(topic, group_id)
         self._pipeline.check_writable()
         if portion.count:
-            self._refuse_beyond(topic, group_id, group)
+            self._refuse_another_group(topic, group_id)
+            # What is handed out again takes the place of the claim that ran out.
+            if len(group.claims) >= CLAIMS_PER_GROUP_MAX and not group.claims_within(
+                portion.from_seq, portion.from_seq
+            ):
+                raise Throttled(
+                    f"{CLAIMS_PER_GROUP_MAX} claims of this group are open; ack some", max=CLAIMS_PER_GROUP_MAX
+                )
         if portion.gone:
             self._stage(topic, GroupAcked(topic.id, group_id, portion.gone), gated=False)
         if not portion.count:
@@ -202,7 +209,7 @@ class Consuming:
             staged.finish()
             return staged
         self._pipeline.check_writable()
-        self._refuse_beyond(topic, group_id, None)
+        self._refuse_another_group(topic, group_id)
         ranges, spared = group.acking(seq)
         op = GroupAcked(topic.id, group_id, ranges)
         staged = self._stage(topic, op, gated=topic.config.durability == "fsync")
@@ -213,7 +220,7 @@ class Consuming:
         """Put the group somewhere else; its claims are void. `result` is the seq at which it goes on."""
         self._group(topic, group_id)
         self._pipeline.check_writable()
-        self._refuse_beyond(topic, group_id, None)
+        self._refuse_another_group(topic, group_id)
         committed = min(start.seq(topic.head_seq) - 1, topic.head_seq)
         staged = self._stage(topic, GroupReset(topic.id, group_id, committed), gated=True)
         staged.result = committed + 1
@@ -270,14 +277,10 @@ class Consuming:
         staged.then(lambda done: self._running.pop(key) if self._running.get(key) is done else None)
         return staged
 
-    def _refuse_beyond(self, topic: Topic, group_id: str, claiming: Group | None) -> None:
-        if claiming is not None and len(claiming.claims) >= CLAIMS_PER_GROUP_MAX:
-            limit, what = CLAIMS_PER_GROUP_MAX, "claims of this group are open; ack some"
-        elif group_id not in (topic.groups or {}) and len(topic.groups or ()) >= GROUPS_PER_TOPIC_MAX:
-            limit, what = GROUPS_PER_TOPIC_MAX, "groups read this partition; forget some"
-        else:
-            return
-        raise Throttled(f"{limit} {what}", max=limit)
+    def _refuse_another_group(self, topic: Topic, group_id: str) -> None:
+        groups = topic.groups or {}
+        if group_id not in groups and len(groups) >= GROUPS_PER_TOPIC_MAX:
+            raise Throttled(f"{GROUPS_PER_TOPIC_MAX} groups read this partition; forget some", max=GROUPS_PER_TOPIC_MAX)
 
     def _committed(self, topic: Topic, group_id: str) -> int:
         return (topic.groups or {}).get(group_id, _UNTOUCHED).committed
