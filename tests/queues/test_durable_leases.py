@@ -7,6 +7,7 @@ import pytest
 from tests.faults import FaultyDisk
 from tests.queues.conftest import OpenRig
 from tests.queues.queue_rig import QueueRig
+from topics.engine.repair import drop_damaged
 from topics.model.errors import TopicsError
 
 HOWS = ["crash", "reopen", "checkpoint_and_crash"]
@@ -159,3 +160,26 @@ def test_an_ephemeral_queue_works_and_forgets(rig: QueueRig) -> None:
     assert rig.places() == (0, 0, 0)
     rig.jobs(1)
     assert len(rig.claim(max=9)) == 1
+
+
+def test_jobs_lost_to_a_damaged_pack_are_gone_from_the_counters(open_rig: OpenRig) -> None:
+    rig = open_rig(segment_max_events=2, hot_retain_segments=0, hot_retain_bytes=0)
+    rig.queue(leases_durable=True)
+    for _ in range(3):
+        rig.jobs(2)
+    rig.claim(max=3)
+    rig.checkpoint()
+    rig.close()
+    for pack in (rig.path / "shard-00" / "packs").iterdir():
+        data = bytearray(pack.read_bytes())
+        data[200] ^= 1
+        pack.write_bytes(data)
+    rig.open()
+    assert sum(rig.places()) == 6
+    lost = drop_damaged(rig.store.state, rig.store.packs)
+    assert lost
+    assert 0 < rig.look("q").count < 6
+    assert sum(rig.places()) == rig.look("q").count
+    held = rig.seqs("q")
+    rig.clock.advance(60_000)
+    assert rig.claimed(max=9) == held

@@ -189,6 +189,20 @@ def test_scopes_and_prefixes_hold_for_queues(tmp_path: Path) -> None:
         assert (refused.code, refused.detail["field"]) == ("forbidden", "dead_letter")
 
 
+def test_a_redrive_needs_its_scopes_and_skips_homes_that_the_key_may_not_touch(tmp_path: Path) -> None:
+    with serving(tmp_path, api_keys="root,mover:write+delete:mine.,writer:rw:mine.") as server:
+        root = server.client("root")
+        for name in ("mine.q", "other"):
+            root.put(f"/v0/topics/{name}", {"type": "queue"})
+        homes = [{"data": name, "meta": {"$dead_letter_from": name}} for name in ("mine.q", "other")]
+        root.post("/v0/topics/mine.dead", {"records": homes})
+        assert server.client("writer").post("/v0/topics/mine.dead/redrive", {}).code == "forbidden"
+        driven = server.client("mover").post("/v0/topics/mine.dead/redrive", {}).json
+        assert (driven["to"], driven["skipped"]) == ({"mine.q": 1}, 1)
+        assert root.payloads("mine.dead") == ["other"]
+        assert root.post("/v0/topics/mine.dead/redrive", {}).json["to"] == {"other": 1}
+
+
 # --- waiting ---
 
 

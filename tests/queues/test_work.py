@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.test_throttle import lagging
 from tests.live.rig import EventSource
 from tests.serving import Client, ServerProcess, serving
 
@@ -207,3 +208,26 @@ def test_a_server_that_goes_down_gives_the_jobs_back(tmp_path: Path) -> None:
         assert server.exit_code() == 0
     with serving(tmp_path) as server:
         assert counters(server.client(), "q") == (1, 0)
+
+
+@pytest.mark.slow
+def test_under_pressure_claims_are_refused_and_streams_are_paced(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        client = server.client()
+        client.put("/v0/topics/low", {"type": "queue", "priority": -1000})
+        client.append("low", 1)
+        client.post("/v0/topics/low/claim", {"node": "holder"})
+        stream = EventSource(server.port, "/v0/topics/low/work?node=w")
+        with lagging(server):
+            give_up_s = time.monotonic() + 30
+            while (refused := client.post("/v0/topics/low/claim", {"node": "w"})).status == 200:
+                assert time.monotonic() < give_up_s, "nothing was shed"
+            assert (refused.status, refused.code) == (429, "throttled")
+            client.post("/v0/topics/low/nack", {"node": "holder", "seqs": [1]})
+            advice = stream.event()
+            assert (advice.event, advice.data["code"]) == ("error", 429)
+            assert advice.data["retry_after_ms"] > 0
+        while (found := stream.event()).event == "error":
+            assert found.data["code"] == 429
+        assert (found.event, found.data["$seq"]) == ("job", 1), "the stream stayed open and got its job in the end"
+        stream.close()
