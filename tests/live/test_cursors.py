@@ -1,7 +1,15 @@
 """Where a stream goes on: the session's own positions, an id that takes them back, and checkpoints of many topics."""
 
-from tests.live.rig import Watcher, encode_id
-from tests.serving import Client
+import socket
+from pathlib import Path
+from typing import Any
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, ResponseReceived
+
+from tests.live.rig import Watcher, encode_id, watching
+from tests.serving import Client, ServerProcess, serving
 
 
 def test_a_reconnect_without_an_id_goes_on_where_the_session_is(watcher: Watcher, client: Client, topic: str) -> None:
@@ -70,3 +78,39 @@ def test_many_topics_get_a_short_checkpoint_instead_of_a_map(watcher: Watcher, c
     fresh = watcher.session(wanted, cursor=half_way)["topics"]
     assert {name for name in names if fresh[name]["from_seq"] == 2} == delivered
     assert client.post("/v0/watch", {"topics": {names[0]: {}}, "cursor": half_way}).status == 400
+
+
+def test_a_client_goes_on_after_a_crash_of_the_server_with_the_id_it_has(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, watching(server) as watcher:
+        watcher.client.append("t", 1, 2, 3)
+        session = watcher.session({"t": {}}, limit=2)
+        stream = watcher.open(session["stream_url"])
+        assert stream.event().seqs == [1, 2]
+    with serving(tmp_path) as server, watching(server) as watcher:
+        assert watcher.client.get(session["stream_url"]).status == 404
+        watcher.client.append("t", 4)
+        again = watcher.open(watcher.session({"t": {}}, cursor=stream.last_id)["stream_url"])
+        assert again.event().seqs == [3, 4]
+
+
+def test_a_stream_over_http_2_is_like_any_other(server: ServerProcess, watcher: Watcher, topic: str) -> None:
+    watcher.client.append(topic, 1)
+    url = watcher.session({topic: {}})["stream_url"]
+    connection = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+    connection.initiate_connection()
+    fields = [(":method", "GET"), (":scheme", "http"), (":authority", "localhost"), (":path", url)]
+    connection.send_headers(1, fields, end_stream=True)
+    seen = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        raw.sendall(connection.data_to_send())
+        while seen.count(b"event: record") < 2:
+            for event in connection.receive_data(raw.recv(65536)):
+                if isinstance(event, ResponseReceived):
+                    headers: dict[Any, Any] = dict(event.headers)
+                    assert headers["content-type"] == "text/event-stream; charset=utf-8"
+                    assert "connection" not in headers
+                elif isinstance(event, DataReceived):
+                    seen += event.data
+                    if event.data.endswith(b"\n\n") and b"caught-up" in event.data:
+                        watcher.client.append(topic, 2)
+    assert seen.startswith(b"retry: 2000\n\n")

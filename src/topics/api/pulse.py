@@ -7,9 +7,12 @@ pause ─▶ stalled ─▶ turn: paused for longer than allowed? give_up
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
+
+log = logging.getLogger("topics.api")
 
 TURN_S = 0.25
 
@@ -96,15 +99,22 @@ class Pulse:
         for connection in list(self._stalled):
             if self.now_s - connection.stalled_s > self._slow_consumer_s:
                 del self._stalled[connection]
-                connection.give_up()
+                self._guarded(connection.give_up)
 
     def _ask(self, connection: Beating) -> None:
         due_s = connection.sent_s + connection.interval_s
-        if due_s - TURN_S < self.now_s:
+        if due_s <= self.now_s:
             # What a client has not read yet will tell it that the server lives.
             if not connection.stalled_s:
-                connection.beat()
+                self._guarded(connection.beat)
             connection.sent_s = self.now_s
             due_s = self.now_s + connection.interval_s
         if connection in self._members:
             self._enter(connection, due_s)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """One connection's bug must not silence the others."""
+        try:
+            step()
+        except Exception:
+            log.exception("a heartbeat failed")
