@@ -318,6 +318,8 @@ def http_limits(settings: Settings) -> HttpLimits:
         body_bytes_max=body_bytes_max,
         large_body_bytes=min(usual.large_body_bytes, body_bytes_max),
         large_bodies_bytes_max=max(usual.large_bodies_bytes_max, body_bytes_max),
+        # A request on a connection sees what the one before it did.
+        pipelined_max=1,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from topics.api.admission import Pressure
 from topics.api.auth import Scope
 from topics.api.call import Call
@@ -13,9 +15,10 @@ from topics.api.waiting import Deadlines, Turns, answering
 from topics.engine.diff import Diff
 from topics.engine.engine import Engine
 from topics.engine.staged import Busy, Staged
+from topics.engine.topic import Topic
 from topics.model.batch import check_batch
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
-from topics.model.wishes import AppendWish, DeleteWish, DiffWish
+from topics.model.wishes import AppendWish, DeleteWish, DiffWish, check_u64
 
 WAIT_MS_MAX = 30_000
 
@@ -83,9 +86,10 @@ class Records:
         if wish.config is not None:
             self._check_config(call, wish)
         try:
+            admit = None
             if self._pressure.floor is not None:
-                self._check_pressure(call)
-            staged = self._engine.append(call.name, wish)
+                admit = partial(self._check_pressure, call)
+            staged = self._engine.append(call.name, wish, admit)
         except Throttled as error:
             # A cap stands until somebody makes room; pressure passes, so a writer may choose to wait for that.
             if not wish.disable_backpressure or "retry_after_ms" not in error.detail:
@@ -106,8 +110,7 @@ class Records:
         if wish.create is not False and call.name not in self._engine.state.by_name:
             call.key.check_scopes(Scope.ADMIN)
 
-    def _check_pressure(self, call: Call) -> None:
-        topic = self._engine.state.by_name.get(call.name)
+    def _check_pressure(self, call: Call, topic: Topic | None) -> None:
         priority = self._engine.effective_priority(topic) if topic is not None else 0
         if self._pressure.sheds(call, priority):
             raise self._pressure.refusal()
@@ -117,8 +120,10 @@ class Records:
     def diff(self, call: Call) -> None:
         wish: DiffWish = call.wish
         poll: LongPoll | None = call.started
-        if poll is None and self._pressure.floor is not None and call.name in self._engine.state.by_name:
-            self._check_pressure(call)
+        topic = self._engine.state.by_name.get(call.name)
+        if poll is None and self._pressure.floor is not None and topic is not None:
+            check_u64(wish.from_seq, "from_seq")
+            self._check_pressure(call, topic)
         diff = self._engine.diff(call.name, wish)
         if diff.count or diff.tombstone is not None or not wish.wait_ms or (poll is not None and poll.expired):
             call.reply(200, difference(call, diff, diff.scanned + (poll.scanned if poll is not None else 0)))

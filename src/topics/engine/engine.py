@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from topics.engine import deletion, retention
 from topics.engine.cold import ColdMiss
@@ -26,7 +26,6 @@ from topics.model.errors import (
     InvalidRequest,
     Throttled,
     TopicExistsIncompatible,
-    TopicFull,
     TopicNotEmpty,
     TopicNotFound,
 )
@@ -83,7 +82,7 @@ class Engine:
                 field="type",
             )
         if config == topic.config:
-            return _nothing_to_do(topic.id, config)
+            return Staged.settled(topic.id, config)
         self.pipeline.check_writable()
         self._expire(topic)
         op = Configured(topic.id, topic.assigned_seq, topic.assigned_seq + topic.chunk, topic.evict_floor, config)
@@ -118,7 +117,7 @@ class Engine:
         """Remove the topic and everything in it. `result` tells whether there was one."""
         topic = self._find(name)
         if topic is None:
-            return _nothing_to_do(0, False)
+            return Staged.settled(0, False)
         if if_empty:
             self._expire(topic)
             if topic.count or topic.pending_count:
@@ -177,14 +176,17 @@ class Engine:
 
     # --- records ---
 
-    def append(self, name: str, wish: AppendWish) -> Staged:
-        """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records."""
+    def append(self, name: str, wish: AppendWish, admit: Callable[[Topic | None], None] | None = None) -> Staged:
+        """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records.
+
+        `admit` may refuse, when it is clear that this is a write and that it makes sense.
+        """
         bare = check_batch(wish, self.settings)
         topic = self.state.by_name.get(name)
         if topic is None or topic.control is not None or self._creating:
             topic = self._find(name)
         if topic is None:
-            return self._append_new(name, wish, bare=bare)
+            return self._append_new(name, wish, admit, bare=bare)
         key = b""
         config = topic.config
         if wish.idempotency_key is not None and config.idempotency_window_ms:
@@ -192,6 +194,8 @@ class Engine:
             earlier = self._earlier(topic, key)
             if earlier is not None:
                 return earlier
+        if admit is not None:
+            admit(topic)
         self.pipeline.check_writable()
         admitted = None if bare else self._admit(topic, wish)
         if admitted is not None:
@@ -230,11 +234,15 @@ class Engine:
             self._expire(topic)
         return self._uniqueness.admit(topic, wish, to_queue=topic.queue is not None)
 
-    def _append_new(self, name: str, wish: AppendWish, *, bare: bool) -> Staged:
+    def _append_new(
+        self, name: str, wish: AppendWish, admit: Callable[[Topic | None], None] | None, *, bare: bool
+    ) -> Staged:
         """The first batch of a topic makes the topic."""
         if wish.create is False:
             raise TopicNotFound(name)
         config = resolve(wish.config or ConfigWish(), name)
+        if admit is not None:
+            admit(None)
         admitted = None if bare else self._uniqueness.admit(None, wish, to_queue=config.type == "queue")
         if admitted is not None:
             wish = admitted.wish
@@ -245,7 +253,7 @@ class Engine:
         if self.settings.max_total_bytes:
             self._refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)
         if config.discard == "reject":
-            _refuse_above(config, batch.count, size, name)
+            retention.refuse_above(config, batch.count, size, name)
         created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
         self._announce(name, created)
         windowed = wish.idempotency_key is not None and config.idempotency_window_ms
@@ -281,7 +289,7 @@ class Engine:
         running = self._keys.get((topic.id, key))
         if running is not None:
             echo = Staged(None, topic.id, gated=False)
-            running.then(lambda done: _echo(done, echo))
+            running.then(lambda done: done.repeat(echo))
             return echo
         if topic.keys is None:
             return None
@@ -312,7 +320,7 @@ class Engine:
     def _refuse_if_full(self, topic: Topic, count: int, size: int) -> None:
         self._expire(topic)
         config = topic.config
-        _refuse_above(
+        retention.refuse_above(
             config,
             topic.count + topic.pending_count + count,
             topic.bytes + topic.pending_bytes + size,
@@ -387,7 +395,7 @@ class Engine:
         if topic.control is not None:
             raise Busy(topic.control)
         if not runs:
-            return _nothing_to_do(topic.id, (0, 0))
+            return Staged.settled(topic.id, (0, 0))
         op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
         return self.pipeline.stage_delete(op, topic.config.durability)
 
@@ -420,31 +428,3 @@ class Engine:
         if topic.config.ttl_ms:
             load = self.state.cold.load if exact else None
             self.state.expire(topic, topic.now(self._clock.now_ms()), load)
-
-
-def _refuse_above(config: TopicConfig, count: int, size: int, name: str) -> None:
-    """A `reject` topic takes a batch only if it fits."""
-    for cap, wanted, unit in ((config.cap_records, count, "records"), (config.cap_bytes, size, "bytes")):
-        if cap and wanted > cap:
-            raise TopicFull(
-                f'topic "{name}" may hold {cap} {unit} and would hold {wanted}; delete some or raise cap_{unit}',
-                topic=name,
-                limit=f"cap_{unit}",
-                max=cap,
-            )
-
-
-def _nothing_to_do(topic_id: int, result: object) -> Staged:
-    """All is as it should be already."""
-    staged = Staged(None, topic_id, gated=False)
-    staged.result = result
-    staged.finish()
-    return staged
-
-
-def _echo(done: Staged, echo: Staged) -> None:
-    """A retry gets the outcome of the write it repeats."""
-    echo.first_seq, echo.count, echo.head_seq = done.first_seq, done.count, done.head_seq
-    echo.fsync_ms = done.fsync_ms
-    echo.deduped = True
-    echo.finish(done.error)

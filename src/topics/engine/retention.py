@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topics.engine.block import Block
 from topics.engine.cold import ColdMiss
-from topics.model.errors import DamagedData
+from topics.model.config import TopicConfig
+from topics.model.errors import DamagedData, TopicFull
 
 if TYPE_CHECKING:
     from topics.engine.topic import Topic
@@ -95,6 +96,18 @@ def expire(topic: Topic, now_ms: int, release: Release, load: Load | None) -> tu
             if keep > block.start:
                 _evict(topic, keep, "ttl", release)
     return before[0] - topic.count, before[1] - topic.bytes
+
+
+def refuse_above(config: TopicConfig, count: int, size: int, name: str) -> None:
+    """A `reject` topic takes a batch only if it fits."""
+    for cap, wanted, unit in ((config.cap_records, count, "records"), (config.cap_bytes, size, "bytes")):
+        if cap and wanted > cap:
+            raise TopicFull(
+                f'topic "{name}" may hold {cap} {unit} and would hold {wanted}; delete some or raise cap_{unit}',
+                topic=name,
+                limit=f"cap_{unit}",
+                max=cap,
+            )
 
 
 def freed_by_caps(topic: Topic, count: int, size: int) -> int:

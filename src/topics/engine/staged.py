@@ -63,6 +63,21 @@ class Staged:
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
 
+    @classmethod
+    def settled(cls, topic_id: int, result: object) -> Staged:
+        """All is as it should be already."""
+        staged = cls(None, topic_id, gated=False)
+        staged.result = result
+        staged.finish()
+        return staged
+
+    def repeat(self, echo: Staged) -> None:
+        """A retry gets the outcome of the write it repeats."""
+        echo.first_seq, echo.count, echo.head_seq = self.first_seq, self.count, self.head_seq
+        echo.fsync_ms = self.fsync_ms
+        echo.deduped = True
+        echo.finish(self.error)
+
     def then(self, callback: Callable[[Staged], object]) -> None:
         if self.done:
             callback(self)

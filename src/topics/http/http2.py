@@ -21,6 +21,7 @@ from topics.http.http2_gauge import FrameGauge
 from topics.http.http2_lane import Lane
 from topics.http.http2_outlet import Http2Outlet
 from topics.http.http2_request import read_request
+from topics.http.intake import read_content_encoding
 from topics.http.message import Request
 from topics.http.preparation import prepare
 from topics.http.refusal import BodyTooLarge, Refusal, RequestTimeout
@@ -147,6 +148,11 @@ class Http2Connection(asyncio.Protocol):
         try:
             request.has_body = event.stream_ended is None
             read_request(request, event.headers, self._service.limits)
+            # Unpacking costs more than sending: the server has a say before it.
+            if request.header(b"content-encoding") is not None:
+                if not self._judge(lane):
+                    return
+                read_content_encoding(request)
             announced_bytes = int(request.header(b"content-length") or 0)
             if announced_bytes > self._service.limits.large_body_bytes:
                 self._admit_large(lane, announced_bytes)

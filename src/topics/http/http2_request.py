@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from topics.http.intake import read_content_encoding
 from topics.http.limits import HttpLimits
 from topics.http.message import Header, Request
 from topics.http.refusal import BadRequest, HeadersTooLarge, UriTooLong
@@ -41,4 +40,3 @@ def read_request(request: Request, fields: Iterable[tuple[bytes, bytes]], limits
         raise BadRequest("this is not a proxy")
     check_visible(target)
     request.raw_path, request.path_segments, request.query = split_target(target, request.method)
-    read_content_encoding(request)

@@ -289,6 +289,9 @@ class Intake:
             request.has_body = True
             self._body_bytes = 0
             self._body_bytes_stop = self._limits.large_body_bytes
+        if request.header(b"content-encoding") is not None:
+            # Unpacking costs more than sending: the server has a say before it.
+            self._ask(request)
         read_content_encoding(request)
 
     def _heed_expectation(self, request: Request) -> None:
@@ -296,18 +299,20 @@ class Intake:
         if expectation is None or expectation.lower() != b"100-continue":
             return
         if request.http_version == "1.1" and request.has_body:
-            if not self._judged and not self._inlet.judge(request):
-                raise BodyUnread
-            self._judged = True
+            self._ask(request)
             self._inlet.want_continue(request)
+
+    def _ask(self, request: Request) -> None:
+        """The server judges a head once; if it answers, the body stays unread."""
+        if not self._judged and not self._inlet.judge(request):
+            raise BodyUnread
+        self._judged = True
 
     # body
 
     def _admit_large(self, request: Request, body_bytes: int) -> None:
         """The server has a say before memory is set aside or the body is refused."""
-        if not self._judged and not self._inlet.judge(request):
-            raise BodyUnread
-        self._judged = True
+        self._ask(request)
         body_bytes_max = self._limits.body_bytes_max
         if body_bytes > body_bytes_max:
             raise BodyTooLarge(body_bytes_max)
