@@ -11,6 +11,7 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.faults import FaultyDisk
 from topics.engine.staged import Busy, Staged
+from topics.model import batch as batch_module
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicFull, TopicNotFound
 from topics.model.wishes import AppendWish, append_decoder, decode_body
 
@@ -185,6 +186,13 @@ def test_the_number_of_records_is_limited_by_its_setting(open_rig: OpenRig) -> N
     with pytest.raises(BatchTooLarge):
         rig.append("a", 1, 2, 3, 4)
     assert rig.look("a").head_seq == 3
+
+
+def test_a_batch_that_no_frame_could_hold_is_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_module, "BATCH_BYTES_MAX", 1000)
+    rig.append("a", *["x" * 98] * 10)
+    with pytest.raises(BatchTooLarge):
+        rig.append("a", *["x" * 98] * 10, 1)
 
 
 def test_data_and_meta_together_are_limited_by_their_setting(open_rig: OpenRig) -> None:
