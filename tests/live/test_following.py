@@ -98,6 +98,26 @@ def test_other_views_get_frames_of_their_own(stage: Stage) -> None:
     assert small.seen == [("record", "t", 0, 1), ("record", "t", 1, 2), ("caught-up", "t", 2)]
 
 
+def test_readers_with_a_node_each_share_what_is_not_their_own(stage: Stage) -> None:
+    stage.rig.append("t", 0)
+
+    def of(node: str) -> Recorder:
+        return stage.reader("t", lens=stage.live.lens(View(frozenset((node,))), 100, 1 << 20, strong=False))
+
+    readers = [of(f"n{number}") for number in range(20)]
+    ours = of('"nö"')
+    stage.tick()
+    stage.rig.append("t", 1, node='"nö"')
+    stage.tick()
+    assert len({id(reader.frames[1]) for reader in readers}) == 1
+    assert ours.seen[-1] == ("caught-up", "t", 1)
+    assert next(iter(ours.trails.values())).seq == 2
+    stage.rig.append("t", 2, node="n3")
+    stage.tick()
+    assert ours.seen[-1] == ("record", "t", 2, 3)
+    assert readers[3].seen[-1] == ("record", "t", 1, 2)
+
+
 def test_a_stalled_reader_gets_one_larger_frame_when_it_goes_on(stage: Stage) -> None:
     stage.rig.append("t", 0)
     reader = stage.reader("t")

@@ -150,28 +150,32 @@ class Follower:
                 return not self._blocked
             trail = next(iter(behind))
             del behind[trail]
-            self._step(trail)
+            if self._step(trail):
+                return True
         return False
 
-    def _step(self, trail: Trail) -> None:
-        """At most one frame of records; the trail is behind again if there is more."""
+    def _step(self, trail: Trail) -> bool:
+        """At most one frame of records; the trail is behind again if there is more.
+
+        Whether a long stretch of the log held nothing for this reader: looking at it was work enough for a turn.
+        """
         feed = trail.feed
         if feed.gone:
             self._end(trail)
-            return
+            return False
         if feed.paced:
             self._write_paced(trail)
-            return
+            return False
         try:
             frame = feed.frame_after(trail.seq, trail.lens)
         except ColdMiss as miss:
             self._behind[trail] = None
             self._waits_for_cold = True
             self._fetching.fetch(miss, lambda error: self._cold_arrived(trail, error))
-            return
+            return False
         except TopicsError as error:
             self._give_up(trail, error)
-            return
+            return False
         size = 0
         if frame.tombstone is not None:
             trail.seq = frame.from_seq
@@ -191,6 +195,7 @@ class Follower:
         if size > LARGE_FRAME_BYTES and not self._has_room:
             # The next frame, of whatever topic, waits for its turn.
             self._behind[trail] = None
+        return not frame.count and not frame.reaches_head
 
     def _end(self, trail: Trail) -> None:
         """The topic is deleted: the last thing that is heard of it."""

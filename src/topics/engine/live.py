@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from topics.engine.diff import Diff, View, read
 from topics.engine.engine import Engine
 from topics.engine.retention import Tombstone
@@ -25,18 +27,22 @@ from topics.model.clock import Clock
 SLICE_MS = 1.5
 LOOKS_PER_CLOCK = 32
 SHARED_BYTES_MAX = 4 * 1024 * 1024
+_encode_string = msgspec.json.Encoder().encode
 
 
 class Lens:
     """How a reader wants its frames; equal wishes get the same object, so frames are found by identity."""
 
-    __slots__ = ("__weakref__", "bytes_max", "limit", "strong", "view")
+    __slots__ = ("__weakref__", "bytes_max", "limit", "marks", "strong", "unfiltered", "view")
 
-    def __init__(self, view: View, limit: int, bytes_max: int, *, strong: bool) -> None:
+    def __init__(self, view: View, limit: int, bytes_max: int, *, strong: bool, unfiltered: Lens | None) -> None:
         self.view = view
         self.limit = limit
         self.bytes_max = bytes_max
         self.strong = strong
+        # The same without a node filter, and what a record looks like that the filter may be about.
+        self.unfiltered = unfiltered
+        self.marks = [b'"$node":' + _encode_string(node) for node in view.nodes]
 
 
 class Frame:
@@ -159,11 +165,19 @@ class Feed:
             self._shared_bytes = 0
         frame = self._shared.get((seq, lens))
         if frame is None:
-            frame = self._render(seq, lens)
+            frame = self._unfiltered(seq, lens) if lens.marks else None
+            frame = frame or self._render(seq, lens)
             if len(self.trails) > 1:
                 self._shared[seq, lens] = frame
                 self._shared_bytes += len(frame.records)
         return frame
+
+    def _unfiltered(self, seq: int, lens: Lens) -> Frame | None:
+        """The frame of readers without a filter, if it holds nothing to leave out: usually readers have a node each,
+        and a record is of one of them."""
+        assert lens.unfiltered is not None
+        frame = self.frame_after(seq, lens.unfiltered)
+        return None if any(mark in frame.records for mark in lens.marks) else frame
 
     def _render(self, seq: int, lens: Lens) -> Frame:
         topic = self.topic
@@ -204,7 +218,10 @@ class Live:
         key = (view, limit, bytes_max, strong)
         lens = self._lenses.get(key)
         if lens is None:
-            lens = self._lenses[key] = Lens(view, limit, bytes_max, strong=strong)
+            unfiltered = None
+            if view.nodes:
+                unfiltered = self.lens(view._replace(nodes=frozenset[str]()), limit, bytes_max, strong=strong)
+            lens = self._lenses[key] = Lens(view, limit, bytes_max, strong=strong, unfiltered=unfiltered)
         return lens
 
     # --- coming and going ---
