@@ -43,6 +43,17 @@ def test_return_seqs_false_leaves_the_list_out(client: Client, topic: str) -> No
     assert client.post(f"/v0/topics/{topic}?return_seqs=maybe", {"records": [{"data": 1}]}).status == 400
 
 
+def test_return_seqs_false_holds_when_a_unique_key_was_pending(client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {"type": "queue"})
+    job = {"data": 1, "unique_key": "u"}
+    client.post(f"/v0/topics/{topic}", {"records": [job]})
+    for records, last_seq in (([job, {"data": 2}], 2), ([job], 1)):
+        reply = client.post(f"/v0/topics/{topic}?return_seqs=false", {"records": records}).json
+        assert "seqs" not in reply
+        assert reply["last_seq"] == last_seq
+    assert client.post(f"/v0/topics/{topic}", {"records": [job]}).json["seqs"] == [1]
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -140,6 +151,18 @@ def test_a_record_over_a_limit_is_400(client: Client, topic: str, record: Any, c
     reply = client.post(f"/v0/topics/{topic}", {"records": [record]})
     assert (reply.status, reply.code, reply.detail["field"]) == (400, code, field)
     assert client.get(f"/v0/topics/{topic}").status == 404
+
+
+@pytest.mark.parametrize(("keys", "status"), [(64, 201), (65, 400)])
+@pytest.mark.parametrize("value", ["1", '{"a": "b:c", "d": [1]}'])
+def test_a_key_of_meta_counts_each_time_it_stands_there(
+    client: Client, topic: str, keys: int, status: int, value: str
+) -> None:
+    pairs = ",".join([f'"k": {value}'] * keys).encode()
+    body = b'{"records":[{"data":1,"meta":{%b}}]}' % pairs
+    reply = client.post(f"/v0/topics/{topic}", body=body, headers={"Content-Type": "application/json"})
+    assert reply.status == status, reply
+    assert status == 201 or reply.detail["field"] == "records[0].meta"
 
 
 def test_what_just_fits_is_taken(client: Client, topic: str) -> None:

@@ -234,13 +234,16 @@ def test_a_page_that_ends_exactly_with_the_list_is_the_last(client: Client, topi
     assert "next_cursor" not in client.get(f"/v0/topics?prefix={topic}.&page_size=4").json
 
 
-@pytest.mark.parametrize(("page_size", "shown"), [("0", 1), ("-3", 1), ("1000000", 3)])
+@pytest.mark.parametrize(
+    ("page_size", "shown"),
+    [("0", 1), ("-3", 1), ("1000000", 3), ("9" * 30, 3), ("-" + "9" * 5000, 1), ("0" * 30 + "2", 2)],
+)
 def test_the_page_size_is_clamped(client: Client, topic: str, page_size: str, shown: int) -> None:
     make_many(client, topic, 3)
     assert len(client.get(f"/v0/topics?prefix={topic}.&page_size={page_size}").json["topics"]) == shown
 
 
-@pytest.mark.parametrize("page_size", ["x", "", "1.5", "9" * 30])
+@pytest.mark.parametrize("page_size", ["x", "", "1.5", "-", "--1", "9" * 30 + "x"])
 def test_a_page_size_that_is_no_number_is_400(client: Client, page_size: str) -> None:
     assert client.get(f"/v0/topics?page_size={page_size}").detail["field"] == "page_size"
 

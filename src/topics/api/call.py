@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from topics.api.auth import Headers, Key
     from topics.api.routes import Bound
 
-_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
+INTEGER_DIGITS_MAX = 19
 
 
 class Call:
@@ -108,12 +109,15 @@ class Call:
         raise InvalidRequest(f"{name} must be true or false", field=name)
 
     def integer(self, name: str, default: int) -> int:
+        """A whole number; handlers clamp it, so one beyond all bounds need not be told exactly."""
         text = self.request.query_value(name)
         if text is None:
             return default
         if _INTEGER.fullmatch(text) is None:
             raise InvalidRequest(f"{name} must be a whole number", field=name)
-        return int(text)
+        digits = text.lstrip("-0") or "0"
+        size = int(digits) if len(digits) <= INTEGER_DIGITS_MAX else 10**INTEGER_DIGITS_MAX
+        return -size if text.startswith("-") else size
 
     def text(self, name: str) -> str | None:
         return self.request.query_value(name)

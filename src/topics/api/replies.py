@@ -42,9 +42,10 @@ def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
     if staged.result is not None:
         # Unique keys that were pending: each record's seq, wherever it is.
         last_seq = max(staged.result) if staged.deduped else last_seq
-        seqs = b'"seqs":%b,' % encode(staged.result)
-    elif not return_seqs:
+    if not return_seqs:
         seqs = b""
+    elif staged.result is not None:
+        seqs = b'"seqs":%b,' % encode(staged.result)
     elif count == 1:
         seqs = b'"seqs":[%d],' % first_seq
     else:
@@ -64,7 +65,7 @@ def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
         (perf_counter() - call.request.received_s) * 1000,
         staged.wal_append_ms,
         b"%.3f" % staged.fsync_ms if staged.fsync_ms else b"0.0",
-        b',"throttle_wait_ms":%.3f' % (call.throttled_s * 1000) if call.throttled_s else b"",
+        throttle_wait(call),
     )
 
 
