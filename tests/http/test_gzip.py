@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.http.wire import Server, chunked, echo, get, park, post, serving
+from tests.http.wire2 import Client2
 from topics.http.coding import MEMBERS_MAX
 from topics.http.limits import HttpLimits
 from topics.http.message import Request
@@ -136,6 +137,21 @@ def test_a_small_reply_is_not_packed() -> None:
     with serving(lambda request: request.reply(200, b"x" * 1023)) as server, server.connect() as client:
         reply = client.request(get(b"/x", ACCEPT))
     assert ("content-encoding" in reply.headers, len(reply.body)) == (False, 1023)
+    assert "vary" not in reply.headers
+
+
+def test_a_reply_that_could_have_been_packed_says_that_it_varies() -> None:
+    with serving(lambda request: request.reply(200, b"x" * 1024)) as server, server.connect() as client:
+        reply = client.request(get())
+        assert ("content-encoding" in reply.headers, len(reply.body)) == (False, 1024)
+        assert reply.headers["vary"] == "Accept-Encoding"
+        client.send(b"HEAD /x HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert client.read_reply(head_only=True).headers["vary"] == "Accept-Encoding"
+        with Client2(server.connect()) as other:
+            assert other.request("GET").headers["vary"] == "Accept-Encoding"
+            fields = (("accept-encoding", "gzip"),)
+            packed = other.request("GET", fields=fields).headers
+            assert (packed["content-encoding"], packed["vary"]) == ("gzip", "Accept-Encoding")
 
 
 def test_a_reply_in_parts_is_packed_as_one() -> None:

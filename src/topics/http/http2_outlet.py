@@ -79,13 +79,11 @@ class Http2Outlet:
         check_headers(headers)
         self._service.give_back(request)
 
-        def send(parts: Sequence[Bytes], coding_lines: bytes) -> None:
+        def send(parts: Sequence[Bytes], coding: tuple[Header, ...]) -> None:
             lane = self._lane_of(request)
             if lane is None:
                 return
-            fields = self._fields(status, headers, content_type)
-            if coding_lines:
-                fields += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
+            fields = self._fields(status, (*headers, *coding), content_type)
             if status not in BODILESS:
                 fields.append((b"content-length", b"%d" % body_length(parts)))
             self._h2.send_headers(lane.number, fields)

@@ -187,9 +187,10 @@ class Outlet:
     ) -> None:
         self._service.give_back(request)
 
-        def send(parts: Sequence[Bytes], coding_lines: bytes) -> None:
+        def send(parts: Sequence[Bytes], coding: Sequence[Header]) -> None:
             if not self.closed:
-                self._deliver(request, self._render(request, status, parts, lines + coding_lines, content_type))
+                rendered = self._render(request, status, parts, lines + header_lines(coding), content_type)
+                self._deliver(request, rendered)
 
         pack_reply(self._service, request, parts, send)
 

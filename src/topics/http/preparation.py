@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from topics.http.coding import Inflation, deflate
-from topics.http.message import Bytes, Request
+from topics.http.message import Bytes, Header, Request
 from topics.http.refusal import Refusal
 from topics.http.reply import accepts_gzip, body_length
 from topics.http.service import Service
+
+GZIPPED: Header = (b"Content-Encoding", b"gzip")
+VARY: Header = (b"Vary", b"Accept-Encoding")
 
 
 def prepare(service: Service, request: Request, ready: Callable[[], None]) -> None:
@@ -33,18 +36,25 @@ def prepare(service: Service, request: Request, ready: Callable[[], None]) -> No
 
 
 def pack_reply(
-    service: Service, request: Request, parts: Sequence[Bytes], send: Callable[[Sequence[Bytes], bytes], None]
+    service: Service,
+    request: Request,
+    parts: Sequence[Bytes],
+    send: Callable[[Sequence[Bytes], tuple[Header, ...]], None],
 ) -> None:
-    """Call `send` with the body to send and the header lines its coding needs; above 64 KiB in a later tick."""
+    """Call `send` with the body to send and the headers its coding needs; above 64 KiB in a later tick."""
     limits = service.limits
     body_bytes = body_length(parts)
-    if body_bytes < limits.gzip_reply_bytes_min or not accepts_gzip(request.header(b"accept-encoding")):
-        send(parts, b"")
+    if body_bytes < limits.gzip_reply_bytes_min:
+        send(parts, ())
+        return
+    if not accepts_gzip(request.header(b"accept-encoding")):
+        # A cache must not hand this one to clients that would have got the other.
+        send(parts, (VARY,))
         return
 
     def packed(result: bytes | Refusal) -> None:
         assert not isinstance(result, Refusal), "packing cannot be refused"
-        send((result,), b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n")
+        send((result,), (GZIPPED, VARY))
 
     if body_bytes <= limits.gzip_inline_bytes_max:
         packed(deflate(parts))
