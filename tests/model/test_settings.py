@@ -128,6 +128,7 @@ def test_a_host_with_a_broken_port_is_refused(given: str) -> None:
         ("probe_auth", "False", False),
         ("log_format", "JSON", "json"),
         ("allowed_hosts", "a.example, b.example,", ("a.example", "b.example")),
+        ("api_keys", "s3cret:rw,0ther", ("s3cret:rw", "0ther")),
         ("cold_dir", "/mnt/cold", "/mnt/cold"),
     ],
 )
@@ -158,6 +159,16 @@ def test_a_wrong_value_is_one_line_with_variable_value_and_bounds(variable: str,
     assert message.startswith(f"{variable} is {text!r}, ")
     assert bounds in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("text", ["s3cret,,0ther", ",s3cret", "s3cret, ,0ther", "s3cret,,", ",", " "])
+def test_a_list_with_an_empty_entry_is_refused_without_showing_secrets(text: str) -> None:
+    with pytest.raises(WrongSetting) as caught:
+        load_settings({}, {"TOPICS_API_KEYS": text})
+    message = caught.value.message
+    assert message.startswith("TOPICS_API_KEYS is ")
+    assert "non-empty texts, separated by commas" in message
+    assert "s3cret" not in message
 
 
 def test_a_wrong_flag_is_named_as_the_flag(tmp_path: Path) -> None:

@@ -197,5 +197,6 @@ def is_loopback(host: str) -> bool:
 def _host_of(authority: str) -> str:
     """`example.org:4000` and `[::1]:4000` without their ports."""
     if authority.startswith("["):
-        return authority[1:].partition("]")[0]
+        address, closed, port = authority[1:].partition("]")
+        return address if closed and port[:1] in ("", ":") else authority
     return authority.partition(":")[0]

@@ -190,7 +190,8 @@ def _read_number(kind: Kind, given: object) -> int | None:
 
 def _read_list(given: object) -> tuple[str, ...] | None:
     if isinstance(given, str):
-        return tuple(part.strip() for part in given.split(",") if part.strip()) or None
+        # One comma may end the list. Any other entry without a text is a slip, and refused with the value.
+        return tuple(part.strip() for part in given.strip().removesuffix(",").split(","))
     if isinstance(given, list | tuple):
         parts = cast("list[object] | tuple[object, ...]", given)
         return tuple(part for part in parts if isinstance(part, str)) if all(map(_is_text, parts)) else None
