@@ -219,6 +219,7 @@ def test_metrics_show_only_what_the_key_may_touch(server: ServerProcess) -> None
     as_json = server.client("tenant").get("/v0/metrics", headers={"Accept": "application/json"}).json
     assert set(as_json["topics_topic_head_seq"]) == names
     assert as_json["topics_topics"] == len(names)
+    assert list(as_json["topics_topic_head_seq"]) == sorted(names)
 
 
 @pytest.mark.parametrize("dead_letter", ["plain", "tenant43:dead"])

@@ -110,6 +110,15 @@ def test_metrics_as_json_hold_the_same(client: Client, topic: str) -> None:
     assert body["topics_topic_metrics_truncated"] == 0
 
 
+def test_topics_are_listed_by_name_whenever_they_were_made(client: Client, topic: str) -> None:
+    for name in ("z", "a", "m"):
+        client.append(f"{topic}.{name}", 1)
+    body = client.get("/v0/metrics", headers={"Accept": "application/json"}).json
+    listed = list(body["topics_topic_head_seq"])
+    assert {f"{topic}.a", f"{topic}.m", f"{topic}.z"} <= set(listed)
+    assert listed == sorted(listed)
+
+
 def test_topics_beyond_a_thousand_are_not_listed_and_metrics_say_so(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         client = server.client()
@@ -141,6 +150,7 @@ def test_while_the_log_is_replayed_all_but_probes_and_metrics_are_503(tmp_path: 
             assert client.get("/v0/health").status == 200
             metrics = client.get("/v0/metrics")
             assert metrics.status == 200
+            assert b"topics_wal_frames_total " in metrics.body
             ready = client.get("/v0/ready")
             if ready.status == 503:
                 assert ready.code == "not_ready"

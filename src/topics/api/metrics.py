@@ -23,7 +23,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.engine.store import Store
 from topics.engine.topic import Topic
-from topics.storage.stats import LatencyHistogram
+from topics.storage.stats import LatencyHistogram, WalStats
 
 PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX = 1_000
@@ -98,8 +98,7 @@ class Families(Collector):
         visible = list(_visible(open_store, self._key)) if open_store is not None else []
         yield from self._totals(visible)
         yield from _per_topic(visible)
-        if open_store is not None:
-            yield from _log(open_store)
+        yield from _log(open_store)
 
     def _process(self) -> Iterator[Metric]:
         lifecycle, usage = self._lifecycle, self._usage
@@ -149,18 +148,13 @@ class Families(Collector):
 
 def _visible(store: Store, key: Key) -> Iterator[Topic]:
     """The topics whose names the key may see, by name."""
-    state = store.state
-    if key.sees_all_names:
-        yield from state.by_name.values()
-        return
-    names = state.names
-    seen: set[str] = set()
-    for prefix in key.prefixes:
-        index = bisect_left(names, prefix)
+    names, by_name = store.state.names, store.state.by_name
+    index = 0
+    # In order, prefixes either follow one another or lie within an earlier one, which then was past them already.
+    for prefix in sorted(key.prefixes):
+        index = max(index, bisect_left(names, prefix))
         while index < len(names) and names[index].startswith(prefix):
-            if names[index] not in seen:
-                seen.add(names[index])
-                yield state.by_name[names[index]]
+            yield by_name[names[index]]
             index += 1
 
 
@@ -180,17 +174,22 @@ def _per_topic(visible: list[Topic]) -> Iterator[Metric]:
     yield gauge("topics_topic_metrics_truncated", "1 if there are more topics than are listed.", truncated)
 
 
-def _log(store: Store) -> Iterator[Metric]:
-    stats, pipeline = store.wal.stats, store.pipeline
+def _log(store: Store | None) -> Iterator[Metric]:
+    """All 0 while there is no log to write to: a family that comes and goes looks like a fault to an alarm."""
+    stats, depth, depth_peak, refused, read_only = WalStats(), 0, 0, 0, False
+    if store is not None:
+        stats, pipeline = store.wal.stats, store.pipeline
+        depth, depth_peak, refused = pipeline.depth, pipeline.depth_peak, pipeline.refused_total
+        read_only = pipeline.read_only is not None
     yield counter("topics_wal_frames", "Frames written to the log.", stats.frames_total)
     yield counter("topics_wal_batches", "Writes to the log, each of many frames.", stats.batches_total)
     yield counter("topics_wal_fsyncs", "Syncs of the log.", stats.fsyncs_total)
     yield counter("topics_wal_bytes_written", "Bytes written to the log.", stats.bytes_written_total)
     yield counter("topics_wal_rotations", "Log files begun.", stats.rotations_total)
-    yield gauge("topics_wal_queue_depth", "Changes staged and not yet published.", pipeline.depth)
-    yield gauge("topics_wal_queue_depth_peak", "The most changes that ever waited.", pipeline.depth_peak)
-    yield counter("topics_wal_submit_full", "Writes refused because the disk was behind.", pipeline.refused_total)
-    yield gauge("topics_wal_read_only", "1 after a failed sync.", int(pipeline.read_only is not None))
+    yield gauge("topics_wal_queue_depth", "Changes staged and not yet published.", depth)
+    yield gauge("topics_wal_queue_depth_peak", "The most changes that ever waited.", depth_peak)
+    yield counter("topics_wal_submit_full", "Writes refused because the disk was behind.", refused)
+    yield gauge("topics_wal_read_only", "1 after a failed sync.", int(read_only))
     yield _latency("topics_wal_fsync_latency_us", "Duration of a sync in µs.", stats.fsync_us, 1)
     yield _latency("topics_wal_fsync_latency_seconds", "Duration of a sync in s.", stats.fsync_us, 1_000_000)
 
