@@ -158,7 +158,8 @@ class Replay:
         try:
             window_bytes = WINDOW_BYTES
             while offset < limit:
-                data = self._disk.pread(fd, min(window_bytes, limit - offset), offset)
+                wanted_bytes = min(window_bytes, limit - offset)
+                data = self._disk.pread(fd, wanted_bytes, offset)
                 frames, reached = read_window(data, file.position_of(offset), file.header.salt)
                 if reached:
                     self.frames += len(frames)
@@ -170,6 +171,8 @@ class Replay:
                 frame_bytes = whole_frame_bytes(data, file.position_of(offset), file.header.salt)
                 if frame_bytes is None or frame_bytes <= len(data) or offset + frame_bytes > limit:
                     break
+                if len(data) < wanted_bytes:
+                    break  # the file ends before the next one begins
                 window_bytes = frame_bytes
         finally:
             self._disk.close(fd)
