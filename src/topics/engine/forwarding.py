@@ -37,21 +37,33 @@ log = logging.getLogger("topics.engine")
 SLICE_MS = 1.0
 PIECE_RECORDS_MAX = 1_000
 PIECES_KEPT_MAX = 8
+SAME_TIME_MS = 10
 RETRY_MS_MIN, RETRY_MS_MAX = 10.0, 500.0
+
+
+# Stands for the block of a piece that has none.
+NOTHING = Block(1, 0, 0)
 
 
 class Taken:
     """A piece with its place in the source, and what has been made of it so far."""
 
-    __slots__ = ("block", "live", "piece", "to_seq", "variants")
+    __slots__ = ("_block", "_dead", "piece", "to_seq", "ts", "variants")
 
-    def __init__(self, block: Block | None, to_seq: int, piece: Piece | None) -> None:
-        self.block = block
-        self.live = block.live if block is not None else 0
+    def __init__(self, block: Block, to_seq: int, piece: Piece | None, ts: int) -> None:
+        self._block = block
+        self._dead = block.count - block.live
         self.to_seq = to_seq
+        # The time of the copies: the same for destinations that follow each other, so that they can share a batch.
+        self.ts = ts
         # None: there is nothing to copy up to here.
         self.piece = piece
         self.variants: dict[tuple[object, bool, bool], Piece] = {}
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is still as it was cut: nothing died in its block; what was added behind it does not matter."""
+        return self._block.count - self._block.live == self._dead
 
     def variant(self, router: Router) -> Piece | None:
         """The piece as this router wants it: filtered, without what it leaves behind."""
@@ -82,7 +94,7 @@ class Forwarder:
         self._ready: dict[Router, None] = {}
         # Routers that try again later, by the time of that.
         self._resting: dict[Router, float] = {}
-        self._pieces: dict[tuple[int, int, int], Taken] = {}
+        self._pieces: dict[tuple[int, int], Taken] = {}
         self._reading: set[Block] = set()
 
     @property
@@ -195,7 +207,7 @@ class Forwarder:
             piece = _unless_there(router, piece)
         count = 0 if piece is None else len(piece.tails)
         self._engine.keep_seqs(dest, count + lost)
-        first_seq, ts = dest.assigned_seq + 1 + lost, dest.now(self._clock.now_ms())
+        first_seq, ts = dest.assigned_seq + 1 + lost, dest.now(taken.ts)
         if piece is None or not count:
             batch, runs = Piece((), []).batch(first_seq, ts), list[tuple[int, int]]()
         else:
@@ -218,22 +230,25 @@ class Forwarder:
         self._stage(router, op, hops)
 
     def _take(self, source: Topic, cursor: int, to_seq: int) -> Taken:
-        """What lies behind the cursor, in one block; shared by all routers that are there."""
-        key = source.id, cursor, to_seq
-        taken = self._pieces.get(key)
-        if taken is not None and (taken.block is None or taken.block.live == taken.live):
+        """What lies behind the cursor, in one block. All routers that come by take the same, so they stay together."""
+        key, now_ms = (source.id, cursor), self._clock.now_ms()
+        taken = self._pieces.pop(key, None)
+        if taken is not None and taken.holds and taken.to_seq <= to_seq:
+            if not 0 <= now_ms - taken.ts < SAME_TIME_MS:
+                taken.ts = now_ms
+            self._pieces[key] = taken
             return taken
         end_seq = min([to_seq, *(hole.from_seq - 1 for hole in source.holes if hole.from_seq > cursor + 1)])
         index = source.block_after(cursor)
         if index == len(source.blocks) or source.blocks[index].first_seq > end_seq:
-            return Taken(None, end_seq, None)
+            return Taken(NOTHING, end_seq, None, now_ms)
         block = source.blocks[index]
         self._state.cold.load(block)
         start = block.number_after(cursor)
         stop = min(block.number_after(end_seq), start + PIECE_RECORDS_MAX)
         reached = block.seq_at(stop - 1) if stop < block.count else min(block.last_seq, end_seq)
         stretches = [(block, first, end) for first, end in block.alive_runs(start, stop)]
-        taken = Taken(block, reached, cut(stretches) if stretches else None)
+        taken = Taken(block, reached, cut(stretches) if stretches else None, now_ms)
         while len(self._pieces) >= PIECES_KEPT_MAX:
             del self._pieces[next(iter(self._pieces))]
         self._pieces[key] = taken
