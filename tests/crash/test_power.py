@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.engine.rig import Rig
 from tests.engine.test_checkpoint import MOMENTS, drive, everything
 from tests.faults import FaultyDisk, Kind, Mode
 
+ROUNDS = max(6, int(os.environ.get("TOPICS_TORTURE", "0")) // 10)
 MODES: list[Mode] = ["drop", "torn", "reorder", "keep"]
 
 
@@ -124,7 +126,7 @@ def test_what_fsync_acknowledged_survives_and_what_disk_lost_is_told(tmp_path: P
 
 @pytest.mark.crash
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(100, 125))
+@pytest.mark.parametrize("seed", range(100, 100 + ROUNDS))
 def test_many_power_failures_in_a_row(tmp_path: Path, mode: Mode, seed: int) -> None:
     settings = [COLD, {}, {"segment_max_events": 7, "hot_retain_segments": 1}][seed % 3]
     lives = configured(Lives(tmp_path, mode, seed, **settings))
