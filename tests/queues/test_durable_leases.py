@@ -111,6 +111,19 @@ def test_a_record_that_expired_without_a_word_in_the_log_needs_no_lease(rig: Que
     assert rig.claimed(max=9) == [5]
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_a_lease_of_a_job_that_waited_does_not_make_fresh_jobs_look_handed_out(rig: QueueRig, how: str) -> None:
+    rig.queue(leases_durable=True)
+    rig.jobs(3)
+    rig.append("q", *[{"data": n, "delay_ms": 300} for n in range(3)])
+    rig.clock.advance(300)
+    assert rig.claimed(max=1) == [4]
+    restart(rig, how)
+    assert rig.places() == (5, 1, 0)
+    assert rig.parts()[1].cursor == 0
+    assert rig.claimed(max=3) == [1, 5, 6], "those that waited first, then fresh ones"
+
+
 def test_a_lease_that_the_log_refuses_is_nobodys(open_rig: OpenRig) -> None:
     disk = FaultyDisk()
     rig = open_rig(disk=disk)

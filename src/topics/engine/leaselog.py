@@ -23,9 +23,9 @@ def fold(topic: Topic, queue: Queue, op: LeaseOp) -> None:
     """What the log says about live records; a record that has died since needs no lease."""
     match op:
         case Leased():
+            queue.pass_over(topic, op.cursor)
             for seq, lease, deliveries in op.jobs:
                 if is_live(topic, seq):
-                    queue.pass_over(topic, seq)
                     job = queue.job_for(seq)
                     job.deliveries = deliveries
                     queue.lease(job, op.node, lease, op.deadline, op.rest_ms)

@@ -145,12 +145,12 @@ class Queues:
             lease += 1
         queue.next_lease = lease
         return (
-            self._journal_claim(topic, claim.node, [known[seq] for seq in grant.seqs])
+            self._journal_claim(topic, queue.cursor, claim.node, [known[seq] for seq in grant.seqs])
             if config.leases_durable
             else None
         )
 
-    def _journal_claim(self, topic: Topic, node: str, jobs: list[Job]) -> Staged | None:
+    def _journal_claim(self, topic: Topic, cursor: int, node: str, jobs: list[Job]) -> Staged | None:
         """An op for each rest that would follow; all but those with a backoff have the same one."""
         by_rest: dict[int, list[tuple[int, int, int]]] = {}
         for job in jobs:
@@ -158,7 +158,8 @@ class Queues:
             by_rest.setdefault(job.group.rest_ms, []).append((job.seq, job.lease, job.deliveries))
         staged: Staged | None = None
         for rest_ms, leases in by_rest.items():
-            staged = self._journal_leases(Leased(topic.id, jobs[0].deadline, rest_ms, node, leases, ahead=True), topic)
+            op = Leased(topic.id, cursor, jobs[0].deadline, rest_ms, node, leases, ahead=True)
+            staged = self._journal_leases(op, topic)
         return staged
 
     def _journal_leases(self, op: Leased, topic: Topic) -> Staged:

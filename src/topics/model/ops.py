@@ -15,7 +15,7 @@ died), so that folding it needs neither a clock nor another topic.
     Reserved   | 6 | topic u32 | ceiling u64 |
     Skipped    | 7 | topic u32 | head_seq u64 | ceiling u64 |
     Floored    | 13 | topic u32 | floor u64 |
-    Leased     | 8 | topic u32 | deadline u64 | rest u32 | jobs u32 | node_len u16 | node |
+    Leased     | 8 | topic u32 | cursor u64 | deadline u64 | rest u32 | jobs u32 | node_len u16 | node |
                | (seq u64, lease u64, deliveries u64)×jobs |
     Released   | 9 | topic u32 | due u64 | jobs u32 | error_len u16 | error | seq u64×jobs |
     Extended   | 10 | topic u32 | deadline u64 | rest u32 | jobs u32 | seq u64×jobs |
@@ -52,7 +52,7 @@ _CONFIGURED = struct.Struct("<BIQQQ")
 _DROPPED = struct.Struct("<BI")
 _RESERVED = struct.Struct("<BIQ")
 _SKIPPED = struct.Struct("<BIQQ")
-_LEASED = struct.Struct("<BIQIIH")
+_LEASED = struct.Struct("<BIQQIIH")
 _RELEASED = struct.Struct("<BIQIH")
 _EXTENDED = struct.Struct("<BIQII")
 _PAUSED = struct.Struct("<BI?")
@@ -196,11 +196,14 @@ class Floored(NamedTuple):
 class Leased(NamedTuple):
     """Jobs (seq, lease, deliveries) went to a worker. `rest_ms` is how long they rest if the lease runs out.
 
+    `cursor` is how far fresh jobs have been handed out; a job that waited for its time may lie behind it.
+
     An op of the leases log that is `ahead` was folded in when it was decided: nobody else may get the same job in the
     meantime. Read back from the log it is not.
     """
 
     topic_id: int
+    cursor: int
     deadline: int
     rest_ms: int
     node: str
@@ -209,7 +212,8 @@ class Leased(NamedTuple):
 
     def encode(self) -> bytes:
         node = self.node.encode()
-        head = _LEASED.pack(LEASED, self.topic_id, self.deadline, self.rest_ms, len(self.jobs), len(node))
+        times = self.cursor, self.deadline, self.rest_ms
+        head = _LEASED.pack(LEASED, self.topic_id, *times, len(self.jobs), len(node))
         return head + node + array("Q", [number for job in self.jobs for number in job]).tobytes()
 
 
@@ -361,11 +365,11 @@ def decode(body: bytes) -> Op:
 def _decode_queue_op(code: int, body: bytes) -> Op:
     match code:
         case _ if code == LEASED:
-            _, topic_id, deadline, rest_ms, _, node_len = _LEASED.unpack_from(body)
+            _, topic_id, cursor, deadline, rest_ms, _, node_len = _LEASED.unpack_from(body)
             jobs_at = _LEASED.size + node_len
             numbers = array("Q", body[jobs_at:])
             jobs = list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
-            return Leased(topic_id, deadline, rest_ms, body[_LEASED.size : jobs_at].decode(), jobs)
+            return Leased(topic_id, cursor, deadline, rest_ms, body[_LEASED.size : jobs_at].decode(), jobs)
         case _ if code == RELEASED:
             _, topic_id, due, _, error_len = _RELEASED.unpack_from(body)
             seqs_at = _RELEASED.size + error_len
