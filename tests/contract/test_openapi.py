@@ -16,6 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.serving import Client, ServerProcess
+from topics.engine.engine import DIFF_BYTES_DEFAULT
 
 EXAMPLES = 20
 SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
@@ -90,6 +91,84 @@ def test_scopes_are_told(document: Any) -> None:
     assert described["put", "/v0/topics/{topic}"] == [{"key": ["admin"]}]
     assert described["post", "/v0/topics/{topic}/diff"] == [{"key": ["read"]}]
     assert described["get", "/v0/health"] is None
+
+
+def test_metrics_are_shown_in_both_forms(document: Any) -> None:
+    content = operations(document)["get", "/v0/metrics"]["responses"]["200"]["content"]
+    assert content["text/plain"]["schema"] == {"type": "string"}
+    assert content["application/json"]["schema"]["type"] == "object"
+
+
+def test_every_path_tells_that_other_methods_are_405(document: Any, client: Client, topic: str) -> None:
+    for (_, path), operation in operations(document).items():
+        told = operation["responses"]["405"]
+        assert told["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ErrorReply"}
+        assert "Allow" in told["headers"]
+        reply = client.request("PATCH", re.sub(r"{\w+}", topic, path))
+        assert (reply.status, reply.code) == (405, "method_not_allowed")
+
+
+def test_probes_tell_that_a_key_may_be_asked_for_and_a_host_refused(document: Any, client: Client) -> None:
+    for path in ("/v0/health", "/healthz", "/v0/ready", "/readyz"):
+        assert {"401", "403"} <= set(operations(document)["get", path]["responses"])
+        assert client.get(path, headers={"Host": "evil.example"}).status == 403
+
+
+def test_only_what_writes_may_find_the_disk_full(document: Any) -> None:
+    told = {key for key, operation in operations(document).items() if "507" in operation["responses"]}
+    assert {("post", "/v0/topics/{topic}"), ("post", "/v0/topics/{topic}/claim"), ("put", "/v0/topics/{topic}")} <= told
+    assert {("post", "/v1/api/topics/consume"), ("post", "/v1/api/topics/ack")} <= told
+    assert not {("post", "/v0/topics/{topic}/diff"), ("post", "/v0/watch"), ("post", "/v1/api/auth/login")} & told
+
+
+def test_defaults_are_what_the_server_takes_in_the_place_of_an_absent_field(
+    document: Any, client: Client, topic: str
+) -> None:
+    def defaults(name: str) -> dict[str, Any]:
+        properties = document["components"]["schemas"][name]["properties"]
+        return {field: schema["default"] for field, schema in properties.items() if "default" in schema}
+
+    assert defaults("DiffWish") == {
+        "from_seq": 0,
+        "limit": 256,
+        "include_tags": False,
+        "include_meta": True,
+        "wait_ms": 0,
+        "max_batch_bytes": DIFF_BYTES_DEFAULT,
+    }
+    assert defaults("AppendWish") == {"create": True, "disable_backpressure": False}
+    config = client.put(f"/v0/topics/{topic}", {}).json["config"]
+    told = defaults("ConfigWish")
+    assert told == {name: config[name] for name in told}
+    assert set(config) - set(told) == {"type", "durability", "priority", "dead_letter"}
+
+
+def test_null_stands_for_the_default(client: Client, topic: str) -> None:
+    flags = ("discard", "durable", "durability", "auto_priority", "auto_create", "dedupe_node", "leases_durable")
+    plain = client.put(f"/v0/topics/{topic}", {}).json["config"]
+    assert client.put(f"/v0/topics/{topic}", dict.fromkeys(flags)).json["config"] == plain
+    body = {"records": [{"data": 1, "meta": {"a": 1}, "tag": "t"}], "create": None, "disable_backpressure": None}
+    assert client.post(f"/v0/topics/{topic}.new", body).status == 201
+    (record,) = client.diff(f"{topic}.new", include_meta=None, include_tags=None, limit=0, max_batch_bytes=0)["records"]
+    assert record["meta"] == {"a": 1}
+    assert "$tag" not in record
+
+
+def test_bounds_that_answer_400_are_told(document: Any, client: Client, topic: str) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["AppendWish"]["properties"]["records"]["minItems"] == 1
+    assert client.post(f"/v0/topics/{topic}", {"records": []}).status == 400
+    for struct, field, path in (
+        ("DiffWish", "from_seq", f"/v0/topics/{topic}/diff"),
+        ("DeleteWish", "before_seq", f"/v0/topics/{topic}/delete"),
+    ):
+        shown = schemas[struct]["properties"][field]
+        assert (shown["minimum"], shown["maximum"]) == (0, 2**64 - 1)
+        client.append(topic, 1)
+        assert client.post(path, {field: 2**64 - 1}).status == 200
+        assert client.post(path, {field: 2**64}).status == 400
+    assert schemas["ConfigWish"]["properties"]["ttl_ms"]["maximum"] == 2**64 - 1
+    assert client.put(f"/v0/topics/{topic}", {"ttl_ms": 2**64}).status == 400
 
 
 def is_endless(operation: Any) -> bool:

@@ -63,6 +63,7 @@ class Metrics:
                 scopes=Scope.READ,
                 replies={200: str},
                 media_type="text/plain",
+                other_forms={"application/json": dict[str, Any]},
                 always=True,
             )
         ]

@@ -18,7 +18,15 @@ from topics.api.routes import QueryField, Route
 from topics.api.schema import ErrorReply
 
 REF = "#/components/schemas/{name}"
-COMMON_ERRORS = ("not_found", "uri_too_long", "headers_too_large", "request_timeout", "throttled", "internal")
+COMMON_ERRORS = (
+    "not_found",
+    "method_not_allowed",
+    "uri_too_long",
+    "headers_too_large",
+    "request_timeout",
+    "throttled",
+    "internal",
+)
 LIFECYCLE_ERRORS = ("not_ready", "shutting_down")
 BODY_ERRORS = ("payload_too_large", "unsupported_media_type")
 TOPIC_NAME: Final[Mapping[str, Any]] = {
@@ -54,9 +62,10 @@ def openapi_routes(routes: Iterable[Route]) -> list[Route]:
 def describe(routes: list[Route]) -> dict[str, Any]:
     types: list[Any] = [ErrorReply]
     types += [route.body for route in routes if route.body is not None]
-    types += [reply for route in routes for reply in route.replies.values()]
+    types += [reply for route in routes for reply in (*route.replies.values(), *route.other_forms.values())]
     types += [_error_type(route, status) for route in routes for status in _errors_by_status(route)]
     shown, components = msgspec.json.schema_components(types, ref_template=REF)
+    _forget_null_defaults(components)
     schema_of = dict(zip(map(repr, types), shown, strict=True))
     paths: dict[str, Any] = {}
     for route in routes:
@@ -106,13 +115,16 @@ def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameter(field: QueryField, place: str) -> dict[str, Any]:
     schema = msgspec.json.schema(field.type)
+    if field.default is not None:
+        schema["default"] = field.default
     return {"name": field.name, "in": place, "required": False, "description": field.summary, "schema": schema}
 
 
 def _responses(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, reply in route.replies.items():
-        content: dict[str, Any] = {route.media_type: {"schema": schema_of[repr(reply)]}}
+        forms = {route.media_type: reply, **route.other_forms}
+        content = {media_type: {"schema": schema_of[repr(form)]} for media_type, form in forms.items()}
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
     for status, codes in _errors_by_status(route).items():
         response: dict[str, Any] = {
@@ -122,27 +134,47 @@ def _responses(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
         if any(code in RETRY_AFTER_S for code in codes):
             schema = {"type": "integer", "minimum": 1}
             response["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": schema}}
+        if "method_not_allowed" in codes:
+            schema = {"type": "string"}
+            response["headers"] = {"Allow": {"description": "The methods that the path answers to.", "schema": schema}}
         responses[str(status)] = response
     return responses
 
 
+def _forget_null_defaults(components: Mapping[str, Any]) -> None:
+    """A field that may be absent without anything in its place has no default to tell."""
+    for component in components.values():
+        for schema in component.get("properties", {}).values():
+            if "default" in schema and schema["default"] is None:
+                del schema["default"]
+
+
 def _error_type(route: Route, status: int) -> Any:
-    return ErrorReply if route.entrance is None else route.entrance.error_type(status)
+    # Without a route for the method there is no entrance either.
+    if route.entrance is None or status == status_of("method_not_allowed"):
+        return ErrorReply
+    return route.entrance.error_type(status)
 
 
 def _errors_by_status(route: Route) -> dict[int, list[str]]:
     codes = [*route.errors, *COMMON_ERRORS, "invalid_request"]
     if not route.always:
         codes += LIFECYCLE_ERRORS
-    if not route.public:
-        codes.append("unauthorized")
-    if route.scopes != Scope.NONE or not route.public:
-        codes.append("forbidden")
+    # Probes, too: they may be set to ask for a key, and a server without keys looks at the Host.
+    codes += ("unauthorized", "forbidden")
     if route.body is not None:
         codes += BODY_ERRORS
-    if route.method in ("PUT", "POST", "DELETE"):
+    if _writes(route):
         codes += ("read_only", "storage_full")
     by_status: dict[int, list[str]] = {}
     for code in sorted(set(codes)):
         by_status.setdefault(status_of(code), []).append(code)
     return dict(sorted(by_status.items()))
+
+
+def _writes(route: Route) -> bool:
+    """A POST that needs no more than to read is a question with a body; consumers of groups leave traces by reading."""
+    if route.method not in ("PUT", "POST", "DELETE"):
+        return False
+    reads_at_most = Scope.READ if route.entrance is None else Scope.NONE
+    return bool(route.scopes & ~reads_at_most)

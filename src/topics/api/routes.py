@@ -31,6 +31,8 @@ class QueryField:
     name: str
     type: Any
     summary: str
+    # what counts if the field is absent; None: nothing in particular
+    default: bool | int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class Route:
     # takes the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
     key_in_subprotocol: bool = False
     media_type: str = "application/json"
+    # what a client may ask for instead by `Accept`, by media type
+    other_forms: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # whom to ask instead of the keys, and how errors look then
     entrance: Entrance | None = None
 

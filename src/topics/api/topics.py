@@ -21,7 +21,7 @@ class Topics:
 
     def routes(self) -> list[Route]:
         one = "/v0/topics/{topic}"
-        touch = QueryField("touch", bool, "Whether this counts as a read for auto_priority.")
+        touched = "Whether this counts as a read for auto_priority."
         return [
             Route(
                 method="PUT",
@@ -39,7 +39,7 @@ class Topics:
                 handler=self.look,
                 summary="The state of a topic.",
                 scopes=Scope.READ,
-                query=(touch,),
+                query=(QueryField("touch", bool, touched, default=True),),
                 replies={200: StateReply},
                 errors=("topic_not_found",),
             ),
@@ -51,9 +51,9 @@ class Topics:
                 scopes=Scope.READ,
                 query=(
                     QueryField("prefix", str, "Only names that start with this."),
-                    QueryField("page_size", int, "Topics in one answer, 1 to 1000."),
+                    QueryField("page_size", int, "Topics in one answer, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
                     QueryField("cursor", str, "The next_cursor of the page before."),
-                    touch,
+                    QueryField("touch", bool, touched, default=False),
                 ),
                 replies={200: TopicList},
             ),
@@ -63,7 +63,7 @@ class Topics:
                 handler=self.drop,
                 summary="Remove a topic and everything in it.",
                 scopes=Scope.DELETE,
-                query=(QueryField("if_empty", bool, "Refuse if the topic holds records."),),
+                query=(QueryField("if_empty", bool, "Refuse if the topic holds records.", default=False),),
                 replies={200: DroppedReply},
                 errors=("topic_not_empty",),
             ),

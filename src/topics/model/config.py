@@ -18,7 +18,8 @@ CLAIM_JITTER_MS_MAX = 5_000
 DELAY_MS_MAX = 86_400_000
 BACKOFF_FACTOR_MAX = 100.0
 
-U64 = Annotated[int, Meta(ge=0)]
+# Decoded without an upper bound, so that what merely clamps can clamp; the rest is checked where it is used.
+U64 = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
@@ -45,23 +46,23 @@ class RetryBackoff(msgspec.Struct, frozen=True):
 class ConfigWish(msgspec.Struct, frozen=True):
     """The configuration as a request states it: every field optional, `null` means absent except for numbers."""
 
-    type: TopicType | None = None
+    type: Annotated[TopicType | None, Meta(description="Absent: as it is, and log for a new topic.")] = None
     ttl_ms: U64 = 0
     cap_records: U64 = 0
     cap_bytes: U64 = 0
-    discard: Discard | None = None
-    durable: bool | None = None
-    durability: Durability | None = None
+    discard: Discard | None = "old"
+    durable: bool | None = False
+    durability: Annotated[Durability | None, Meta(description="Absent: fsync if durable, disk if not.")] = None
     priority: int | None = None
-    auto_priority: bool | None = None
-    auto_create: bool | None = None
+    auto_priority: bool | None = True
+    auto_create: bool | None = True
     idempotency_window_ms: U64 = 120_000
-    dedupe_node: bool | None = None
+    dedupe_node: bool | None = True
     lease_ms: U64 = 30_000
     claim_jitter_ms: U64 = 0
     max_deliveries: U64 = 0
     dead_letter: str | None = None
-    leases_durable: bool | None = None
+    leases_durable: bool | None = False
     retry_backoff: RetryBackoff | None = None
 
 

@@ -14,6 +14,7 @@ from topics.model.errors import InvalidRequest
 W = TypeVar("W", bound=msgspec.Struct)
 
 DIFF_LIMIT_DEFAULT = 256
+DIFF_BYTES_DEFAULT = 1024 * 1024
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
 
@@ -34,22 +35,24 @@ class RecordWish(msgspec.Struct, gc=False):
 
 
 class AppendWish(msgspec.Struct):
-    records: list[RecordWish]
+    records: Annotated[list[RecordWish], Meta(extra_json_schema={"minItems": 1})]
     node: str | None = None
     idempotency_key: str | None = None
-    create: bool | None = None
+    create: bool | None = True
     config: ConfigWish | None = None
-    disable_backpressure: bool | None = None
+    disable_backpressure: bool | None = False
 
 
 class DiffWish(msgspec.Struct):
+    """A `limit` or `max_batch_bytes` of 0 stands for the default."""
+
     from_seq: U64 = 0
-    limit: U64 = 0
+    limit: U64 = DIFF_LIMIT_DEFAULT
     node: str | list[str] | None = None
-    include_tags: bool | None = None
-    include_meta: bool | None = None
+    include_tags: bool | None = False
+    include_meta: bool | None = True
     wait_ms: U64 = 0
-    max_batch_bytes: U64 = 0
+    max_batch_bytes: U64 = DIFF_BYTES_DEFAULT
     from_ts: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
 
     def nodes(self) -> frozenset[str]:
