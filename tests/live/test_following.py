@@ -90,6 +90,16 @@ def test_a_frame_is_rendered_once_for_all_who_stand_at_its_position(stage: Stage
     assert all(reader.seen[-1] == ("record", "t", 1, 2) for reader in readers)
 
 
+def test_frames_that_all_have_seen_are_let_go(stage: Stage) -> None:
+    stage.rig.append("t", 1)
+    readers = [stage.reader("t") for _ in range(2)]
+    stage.tick()
+    assert len(stage.live.sharing) == 1
+    stage.live.weigh(pressed=False)
+    assert not stage.live.sharing
+    assert all(reader.seen[-1] == ("caught-up", "t", 1) for reader in readers)
+
+
 def test_other_views_get_frames_of_their_own(stage: Stage) -> None:
     stage.rig.append("t", 1, 2)
     plain, small = stage.reader("t"), stage.reader("t", lens=stage.lens_of(1))

@@ -161,8 +161,7 @@ class Feed:
         stamp = topic.head_seq, topic.count, topic.evict_floor, self.durable_seq
         if stamp != self._stamp or self._shared_bytes > SHARED_BYTES_MAX:
             self._stamp = stamp
-            self._shared.clear()
-            self._shared_bytes = 0
+            self.forget_frames()
         frame = self._shared.get((seq, lens))
         if frame is None:
             frame = self._unfiltered(seq, lens) if lens.marks else None
@@ -170,7 +169,12 @@ class Feed:
             if len(self.trails) > 1:
                 self._shared[seq, lens] = frame
                 self._shared_bytes += len(frame.records)
+                self._live.sharing.add(self)
         return frame
+
+    def forget_frames(self) -> None:
+        self._shared.clear()
+        self._shared_bytes = 0
 
     def _unfiltered(self, seq: int, lens: Lens) -> Frame | None:
         """The frame of readers without a filter, if it holds nothing to leave out: usually readers have a node each,
@@ -200,6 +204,8 @@ class Live:
         self._clock = clock
         self._feeds: dict[Topic, Feed] = {}
         self._lenses: WeakValueDictionary[tuple[View, int, int, bool], Lens] = WeakValueDictionary()
+        # Feeds that keep frames for the next reader at the same position.
+        self.sharing: set[Feed] = set()
         # work for the next slices
         self._rounds: deque[tuple[Feed, Iterator[Trail]]] = deque()
         self._behind: dict[Reader, None] = {}
@@ -289,7 +295,10 @@ class Live:
         self._paced[feed] = None
 
     def weigh(self, *, pressed: bool) -> None:
-        """Now and then: hold back what has to wait, show what no longer has to."""
+        """Now and then: let go of frames that all have seen, hold back what has to wait, show what no longer has to."""
+        for feed in self.sharing:
+            feed.forget_frames()
+        self.sharing.clear()
         if pressed:
             for feed in self._feeds.values():
                 if not feed.paced and self.is_shed(feed.topic):
