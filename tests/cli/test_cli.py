@@ -101,6 +101,17 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(command: list[str]) -> None
     ]
 
 
+def test_a_variable_that_sets_nothing_is_warned_of_without_its_value(tmp_path: Path) -> None:
+    (tmp_path / "topics.toml").touch()
+    environ = {"TOPICS_CONFIG": str(tmp_path / "topics.toml"), "TOPICS_PORT": "5", "TOPICS_API_KEY": "s3cret"}
+    done = run_topics("config", "show", **environ, TOPICS_QQQ="1")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "topics: TOPICS_API_KEY sets nothing, did you mean TOPICS_API_KEYS?",
+        "topics: TOPICS_QQQ sets nothing",
+    ]
+
+
 def test_an_unknown_flag_is_exit_code_2() -> None:
     done = run_topics("serve", "--max-bodi-bytes", "5")
     assert done.returncode == 2

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import typer
 
 from topics.model.setting import Setting
-from topics.model.settings import TABLE, Settings, load_settings
+from topics.model.settings import TABLE, Settings, load_settings, unknown_variables
 
 CONFIG_VARIABLE = "TOPICS_CONFIG"
 
@@ -31,7 +32,10 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         arguments = {parameter.name: given.pop(parameter.name) for parameter in own}
         toml_path = cast("str | None", given.pop("config"))
-        command(Loaded(*load_settings(given, os.environ, toml_path)), **arguments)
+        loaded = Loaded(*load_settings(given, os.environ, toml_path))
+        for warning in unknown_variables(os.environ, besides=CONFIG_VARIABLE):
+            print(f"topics: {warning}", file=sys.stderr)
+        command(loaded, **arguments)
 
     parameters = [*own, _config_flag(), *(_flag(row) for row in TABLE if row.flag)]
     # What typer reads to make a command's options.

@@ -14,10 +14,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from topics.model.setting import GIB, KIB, MIB, TIB, Setting, WrongSetting, setting, table_of
+from topics.model.setting import ENVIRONMENT_PREFIX, GIB, KIB, MIB, TIB, Setting, WrongSetting, setting, table_of
 
 DAY_MS = 86_400_000
 COUNT_MAX = 1_000_000_000
@@ -180,6 +180,19 @@ def load_settings(
     return Settings(**values), origins
 
 
+def unknown_variables(environ: Iterable[str], besides: str) -> list[str]:
+    """Names that look like ours and set nothing, each as a line of warning; whoever runs the process may own them."""
+    known = [besides, *(row.variable for row in TABLE)]
+    strangers = [name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
+    return [f"{name} sets nothing{_hint(name, known, ENVIRONMENT_PREFIX)}" for name in sorted(strangers)]
+
+
+def _hint(name: str, names: Sequence[str], prefix: str = "") -> str:
+    """What may have been meant; a prefix that all share says nothing about that."""
+    near = difflib.get_close_matches(name.removeprefix(prefix), [known.removeprefix(prefix) for known in names], n=1)
+    return f", did you mean {prefix}{near[0]}?" if near else ""
+
+
 def find(name: str) -> Setting:
     """The row of the table with this name."""
     return next(row for row in TABLE if row.name == name)
@@ -197,9 +210,8 @@ def _read_file(toml_path: str) -> dict[str, object]:
     names = [row.name for row in TABLE]
     for key in content:
         if key not in names:
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = f", did you mean {near[0]}?" if near else ""
-            raise WrongSetting(f"the settings file {toml_path} has an unknown key {key!r}{hint}", file=toml_path)
+            message = f"the settings file {toml_path} has an unknown key {key!r}{_hint(key, names)}"
+            raise WrongSetting(message, file=toml_path)
     return content
 
 
