@@ -127,13 +127,14 @@ def test_a_source_that_loses_records_during_a_checkpoint_still_feeds_the_replay(
 
 
 def fixed_position(rig: RoutedRig) -> Iterator[bool]:
-    """A checkpoint that has its position and has captured nothing yet."""
+    """A checkpoint that has its position and has captured nothing yet; nothing, if nothing has changed."""
     state = rig.store.state
     steps = rig.store._checkpointer.steps()
     number = state.checkpoint
-    while state.checkpoint == number:
-        next(steps)
+    for _ in steps:
         rig.store.settle()
+        if state.checkpoint != number:
+            break
     return steps
 
 

@@ -160,7 +160,8 @@ class Forwarder:
 
     def _rest(self, router: Router, error: TopicsError) -> None:
         """The cursor stays, and the records with it; try again, less and less often."""
-        router.last_error = error
+        # Without its frames, which would keep a whole batch.
+        router.last_error = error.with_traceback(None)
         router.backoff_ms = min(RETRY_MS_MAX, max(RETRY_MS_MIN, 2 * router.backoff_ms))
         self._resting[router] = self._clock.monotonic_ms() + router.backoff_ms
 
