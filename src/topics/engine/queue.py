@@ -168,9 +168,21 @@ class Queue:
         group.jobs[job.seq] = job
         self.released += 1
 
-    def take_out(self, job: Job) -> None:
-        """It is on its way out of the queue; if that fails, it is given back."""
-        self._leave(job)
+    def take_out(self, jobs: Iterable[Job]) -> None:
+        """They are on their way out of the queue; if that fails, they are given back."""
+        leased = 0
+        for job in jobs:
+            group = job.group
+            if group is None or group.place is not Place.LEASED or job.stream:
+                self._leave(job)
+                continue
+            # What an ack does, written out because there are so many of them.
+            leased += 1
+            job.group = None
+            del group.jobs[job.seq]
+            if not group.jobs:
+                self._leases.discard(group)
+        self.in_flight -= leased
 
     def lease(self, job: Job, node: str, lease: int, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> None:
         """Runs out when the clock is past the deadline, not at it."""
@@ -182,7 +194,7 @@ class Queue:
         """Where leases with this deadline stand."""
         return self._leases.at(deadline + 1, rest_ms, pushed=stream != NO_STREAM)
 
-    def let_out(self, job: Job, group: Group, stream: int) -> None:
+    def let_out(self, job: Job, group: Group, stream: int = NO_STREAM) -> None:
         """A job that stands nowhere goes to its worker."""
         job.group = group
         group.jobs[job.seq] = job
@@ -354,7 +366,8 @@ class Queue:
             behind = max(0, end - max(first, cursor_number))
             for seq in self._among_jobs(block, first, end):
                 job = self.jobs.pop(seq)
-                self._leave(job)
+                if job.group is not None:
+                    self._leave(job)
                 if seq > self.cursor:
                     self.ahead -= 1
                     behind -= 1
@@ -366,9 +379,9 @@ class Queue:
         jobs = self.jobs
         if not jobs:
             return []
-        if end - first <= len(jobs):
-            return [seq for seq in map(block.seq_at, range(first, end)) if seq in jobs]
         from_seq, to_seq = block.seq_at(first), block.seq_at(end - 1)
+        if to_seq - from_seq < len(jobs):
+            return [seq for seq in range(from_seq, to_seq + 1) if seq in jobs]
         return [seq for seq in jobs if from_seq <= seq <= to_seq]
 
     def _forget_keys(self, block: Block, first: int, end: int) -> None:

@@ -98,7 +98,7 @@ class Queues:
 
     @staticmethod
     def for_topic(claim: Claim, config: TopicConfig) -> Claim:
-        return claim if claim.lease_ms else claim._replace(lease_ms=config.lease_ms)
+        return claim if claim.lease_ms else Claim(claim.node, claim.wanted, config.lease_ms, claim.stream)
 
     def serve(self, topic: Topic, queue: Queue, claims: list[Claim]) -> list[Grant]:
         """One pass: the jobs there are, dealt out one by one over the claimers until all have what they want.
@@ -128,7 +128,8 @@ class Queues:
     ) -> Staged | None:
         share.sort()
         config, known = topic.config, queue.jobs
-        deadline, stream = now + claim.lease_ms, claim.stream
+        node, deadline, stream = claim.node, now + claim.lease_ms, claim.stream
+        seqs, jobs = grant.seqs, grant.jobs
         rests = config.retry_backoff is not UNSET
         group = queue.leased_until(deadline, 0, stream)
         lease = queue.next_lease or random.getrandbits(40) + 1
@@ -136,16 +137,16 @@ class Queues:
             if job is None:
                 job = known[seq] = Job(seq)
             deliveries = job.deliveries = job.deliveries + 1
-            job.claimed_ms, job.node, job.lease, job.deadline = now, claim.node, lease, deadline
+            job.claimed_ms, job.node, job.lease, job.deadline = now, node, lease, deadline
             if rests:
                 group = queue.leased_until(deadline, rest_after(config, deliveries, lease), stream)
             queue.let_out(job, group, stream)
-            grant.seqs.append(seq)
-            grant.jobs.append(render_job(record, seq, lease, deadline, deliveries, tag))
+            seqs.append(seq)
+            jobs.append(render_job(record, seq, lease, deadline, deliveries, tag))
             lease += 1
         queue.next_lease = lease
         return (
-            self._journal_claim(topic, queue.cursor, claim.node, [known[seq] for seq in grant.seqs])
+            self._journal_claim(topic, queue.cursor, node, [known[seq] for seq in seqs])
             if config.leases_durable
             else None
         )
@@ -204,8 +205,7 @@ class Queues:
             return settled(topic.id, Held(seqs, skipped))
         runs = find_seqs(topic, sorted(seqs), self._state.cold.load)
         staged = self._pipeline.stage_delete(Deleted(topic.id, now, runs), topic.config.durability)
-        for job in jobs:
-            queue.take_out(job)
+        queue.take_out(jobs)
         staged.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped), done))
         self._waiters.moved(topic)
         return staged
@@ -242,8 +242,7 @@ class Queues:
         if wish.dead_letter:
             self._pipeline.check_writable()
             find_seqs(topic, sorted(result.jobs), self._state.cold.load)
-            for job in jobs:
-                queue.take_out(job)
+            queue.take_out(jobs)
             staged = self._bury(topic, jobs, now)
         else:
             staged = self._release(topic, queue, jobs, now, wish, error)

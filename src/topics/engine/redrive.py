@@ -140,8 +140,7 @@ class Redriver:
         staged = self._queues.move(topic, runs, [letter.record for letter in letters], home, now, dead=False)
         if topic.queue is not None:
             jobs = [topic.queue.job_for(seq) for seq in seqs]
-            for job in jobs:
-                topic.queue.take_out(job)
+            topic.queue.take_out(jobs)
             staged.then(lambda done: self._queues.give_back(topic, jobs) if done.error is not None else None)
         return staged
 
