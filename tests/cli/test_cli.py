@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -45,16 +44,6 @@ def test_the_settings_page_is_current() -> None:
 
 def test_version_is_that_of_the_package() -> None:
     assert run_topics("--version").stdout == f"topics {topics.__version__}\n"
-
-
-@pytest.mark.slow
-def test_help_takes_less_than_a_blink() -> None:
-    def seconds() -> float:
-        started = time.perf_counter()
-        assert run_topics("--help").returncode == 0
-        return time.perf_counter() - started
-
-    assert min(seconds() for _ in range(10)) < 0.2
 
 
 def test_help_loads_neither_server_nor_engine() -> None:

@@ -126,20 +126,11 @@ class Pipeline:
         """Write what was staged, publish what may be published, wake who waits."""
         if self._unwritten or self._wal.buffered_to > self._wal.written_to:
             self.depth_peak = max(self.depth_peak, self.depth)
-            started_ms = self._clock.monotonic_ms()
-            try:
-                written_to = self._wal.flush()
-            except OSError as error:
-                self._write_failed(error)
-            except StorageError as error:
-                self._turn_read_only(error)
-            else:
-                self._committer.nudge()
-                self._written(written_to, self._clock.monotonic_ms() - started_ms)
+            self._write()
         self._waiters.wake()
 
-    def settle(self) -> None:
-        """Called when the commit thread has news: synced ops are published."""
+    def _write(self) -> None:
+        started_ms = self._clock.monotonic_ms()
         try:
             written_to = self._wal.flush()
         except OSError as error:
@@ -147,7 +138,12 @@ class Pipeline:
         except StorageError as error:
             self._turn_read_only(error)
         else:
-            self._written(written_to, 0.0)
+            self._committer.nudge()
+            self._written(written_to, self._clock.monotonic_ms() - started_ms)
+
+    def settle(self) -> None:
+        """Called when the commit thread has news: synced ops are published."""
+        self._write()
         try:
             progress = self._committer.poll()
         except StorageError as error:

@@ -33,6 +33,7 @@ from topics.model.names import check_topic_name
 from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Reserved
 from topics.model.settings import Settings
 from topics.model.wishes import (
+    DIFF_BYTES_DEFAULT,
     DIFF_LIMIT_DEFAULT,
     UNSET,
     AppendWish,
@@ -42,7 +43,6 @@ from topics.model.wishes import (
     parse_match,
 )
 
-DIFF_BYTES_DEFAULT = 1024 * 1024
 DIFF_BYTES_MAX = 8 * 1024 * 1024
 PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
 SEQ_CHUNK_MAX = 1 << 24
