@@ -213,15 +213,20 @@ class Pipeline:
         topic = self._state.by_id.get(staged.topic_id)
         if topic is not None:
             if isinstance(op, Appended):
-                self._state.enforce_caps(topic, self._state.cold.load)
+                config = topic.config
+                if config.cap_records or config.cap_bytes:
+                    self._state.enforce_caps(topic, self._state.cold.load)
                 if topic.logged_floor <= topic.lasting_to:
                     self._log_floor(topic.id)
                 size = len(op.batch.blob)
                 self.pending_bytes -= size
-                topic.pending_count = max(0, topic.pending_count - staged.count)
-                topic.pending_bytes = max(0, topic.pending_bytes - size)
-                topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
-                staged.head_seq = topic.head_seq
+                # The first batch of a topic was decided before there was a topic to count it for.
+                if topic.pending_count:
+                    topic.pending_count -= staged.count
+                    topic.pending_bytes -= size
+                head_seq = staged.head_seq = topic.head_seq
+                if topic.assigned_seq < head_seq:
+                    topic.assigned_seq = head_seq
                 if topic.waiters:
                     self._waiters.moved(topic)
             elif isinstance(op, Deleted):

@@ -125,7 +125,8 @@ class State:
         if batch.first_seq != topic.head_seq + 1:
             assert batch.first_seq > topic.head_seq, "a seq is used once"
             self.lose_up_to(topic, batch.first_seq - 1)
-        self._raise_floor(topic, op.floor)
+        if op.floor > topic.logged_floor:
+            self._raise_floor(topic, op.floor)
         size = len(batch.blob)
         block = self._block_for(topic, batch, size, whole_bytes)
         if block is not None:
