@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.queues.queue_rig import QueueRig
-from topics.engine.claims import Claim, deal
+from topics.api.cohorts import Cohorts
+from topics.api.waiting import Deadline
+from topics.engine.claims import Claim, Grant, deal
 
 
 def shares(rig: QueueRig, wanted: list[int]) -> list[list[int]]:
@@ -62,3 +69,50 @@ def test_a_pass_over_jobs_that_are_all_taken_gives_nothing(rig: QueueRig) -> Non
     rig.jobs(2)
     rig.claim(max=2)
     assert shares(rig, [1, 1]) == [[], []]
+
+
+class Timers:
+    """Deadlines that never come."""
+
+    def add(self, wait_ms: int, expired: Callable[[], None]) -> Deadline:
+        return Deadline(wait_ms, expired)
+
+    def remove(self, deadline: Deadline) -> None:
+        pass
+
+
+class Asking:
+    """A claimer that takes one job and goes."""
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+
+    def claim(self) -> Claim:
+        return Claim("w", 1, 1_000)
+
+    def granted(self, grant: Grant) -> bool:
+        self.got += grant.seqs
+        return not grant.seqs
+
+    def failed(self, error: Any) -> bool:
+        raise error
+
+
+def test_a_cohort_that_nobody_waits_in_is_freed_without_a_collection(rig: QueueRig) -> None:
+    rig.queue(claim_jitter_ms=100, lease_ms=1_000)
+    rig.jobs(2)
+    rig.claim()
+    topic, queue = rig.parts()
+    cohorts = Cohorts(rig.engine, Timers(), None, lambda: None)  # pyright: ignore[reportArgumentType]
+    gc.collect()
+    gc.disable()
+    try:
+        cohort, asking = cohorts.of(topic, queue), Asking()
+        freed = weakref.ref(cohort)
+        cohort.add(asking)
+        cohort.serve()
+        del cohort
+        assert asking.got == [2]
+        assert (len(cohorts), topic.waiters, freed()) == (0, None, None)
+    finally:
+        gc.enable()

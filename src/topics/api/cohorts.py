@@ -161,11 +161,17 @@ class Cohort:
         self._cohorts.wake()
 
     def leave(self) -> None:
-        """Nobody waits here any more."""
+        """Nobody waits here any more. Every cycle is broken: collections are rare."""
         self._cohorts.engine.waiters.remove(self._waiter)
+        self._waiter.wake = _nothing
         for deadline in (self._window, self._alarm):
             if deadline is not None:
                 self._cohorts.deadlines.remove(deadline)
+        self._window = self._alarm = None
+
+
+def _nothing() -> None:
+    """What a waiter that was removed does."""
 
 
 class Cohorts:
