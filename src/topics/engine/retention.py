@@ -165,8 +165,18 @@ def note_hole(topic: Topic, from_seq: int, to_seq: int, lost: int, reason: str =
     """Seqs that nobody chose to lose: part of the floor if nothing older is left, a hole of their own otherwise."""
     if not topic.blocks or topic.blocks[0].first_seq > to_seq:
         note_loss(topic, to_seq, lost, reason)
-    else:
-        topic.holes = sorted([*topic.holes, Hole(from_seq, to_seq, reason)])
+        return
+    # What is a hole already stays one; two that overlap would hide each other's ends.
+    holes = list(topic.holes)
+    for hole in topic.holes:
+        if hole.from_seq > from_seq:
+            holes.append(Hole(from_seq, min(to_seq, hole.from_seq - 1), reason))
+        from_seq = max(from_seq, hole.to_seq + 1)
+        if from_seq > to_seq:
+            break
+    if from_seq <= to_seq:
+        holes.append(Hole(from_seq, to_seq, reason))
+    topic.holes = sorted(holes)
 
 
 def tombstone(topic: Topic, from_seq: int) -> Tombstone | None:
