@@ -87,14 +87,15 @@ class Block:
         self._count_in(batch)
 
     def _count_in(self, batch: Batch) -> None:
+        count = batch.count
         self.image = None
-        self.count += batch.count
-        self.live += batch.count
+        self.count += count
+        self.live += count
         self.live_bytes += len(batch.blob)
-        self.last_seq += batch.count
+        self.last_seq += count
         self.last_ts = batch.ts
         if self.dead is not None:
-            self.dead += bytes(batch.count)
+            self.dead += bytes(count)
 
     @property
     def growing(self) -> bool:

@@ -100,7 +100,9 @@ class State:
         self._position = position
         topic = self.by_id.get(op.topic_id)
         if topic is not None:
-            self.touch(topic)
+            if position > self.capture_from:
+                self.touch(topic)
+            self.dirty.add(topic)
         found = self._folds[type(op)](op)
         if topic is None and position > self.capture_from and op.topic_id in self.by_id:
             # Made after the checkpoint's position: none of its business.
@@ -157,10 +159,15 @@ class State:
 
     def _block_for(self, topic: Topic, batch: Batch, size: int, whole_bytes: int) -> Block | None:
         """The block that the batch goes into, or None if it became a block by itself, having `whole_bytes` or more."""
-        if topic.segment_events and self._segment_is_full(topic, batch, size):
+        settings = self._settings
+        if topic.segment_events and (
+            topic.segment_events + batch.count > settings.segment_max_events
+            or topic.segment_bytes + size > settings.segment_max_bytes
+            or batch.ts - topic.segment_ts >= settings.segment_max_age_ms
+        ):
             topic.close_tail()
             topic.segment += 1
-            self.cooling += topic.segment > self._settings.hot_retain_segments
+            self.cooling += topic.segment > settings.hot_retain_segments
             topic.segment_events = topic.segment_bytes = 0
         if not topic.segment_events:
             topic.segment_ts = batch.ts
@@ -178,14 +185,6 @@ class State:
         topic.blocks.append(block)
         topic.tail = block
         return block
-
-    def _segment_is_full(self, topic: Topic, batch: Batch, size: int) -> bool:
-        settings = self._settings
-        return (
-            topic.segment_events + batch.count > settings.segment_max_events
-            or topic.segment_bytes + size > settings.segment_max_bytes
-            or batch.ts - topic.segment_ts >= settings.segment_max_age_ms
-        )
 
     def _deleted(self, op: Deleted) -> tuple[int, int]:
         topic = self.by_id[op.topic_id]
