@@ -98,11 +98,6 @@ class Batch:
         self.metas: array[int] | None = None
         self.jobs: JobColumns | None = None
 
-    @property
-    def bare(self) -> bool:
-        """Whether there are no columns."""
-        return self.nodes is None and self.tags is None and self.metas is None and self.jobs is None
-
 
 def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
     """Refuse what breaks a limit; answer whether every record is bare (nothing but data and the batch's node)."""

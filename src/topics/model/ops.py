@@ -79,9 +79,6 @@ class Appended:
 
     def encode(self) -> bytes:
         batch = self.batch
-        if batch.count == 1 and not self.key and batch.bare:
-            head = (APPENDED, 0, 1, self.topic_id, batch.first_seq, batch.ts, self.floor, len(batch.blob))
-            return _APPENDED.pack(*head) + batch.blob
         flags = 0
         parts: list[bytes] = [b""]
         if self.key:
