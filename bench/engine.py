@@ -101,7 +101,7 @@ def diff_rate(*, cold: bool) -> float:
                 try:
                     diff = store.engine.diff("t", wish)
                 except ColdMiss as miss:
-                    store.state.cold.attach(miss.block, miss.extent, store.packs.read(miss.extent))
+                    store.state.cold.take(miss, store.state.cold.read(miss))
                     continue
                 assert len(b"[%b]" % diff.records()) > diff.count
                 count += diff.count

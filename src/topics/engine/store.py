@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from topics.engine.block import Block
 from topics.engine.checkpoint import Checkpointer, Steps
 from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
@@ -174,14 +173,9 @@ class Store:
         self.state.routes.replayed()
         for topic in self.state.by_id.values():
             topic.assigned_seq = topic.head_seq
-            self.state.enforce_caps(topic, self._load)
+            self.state.enforce_caps(topic, self.state.cold.load_now)
         self.committer.start()
         self.worker.start()
-
-    def _load(self, block: Block) -> None:
-        """Read a body back and wait for it: nobody else is there yet."""
-        if block.body is None and block.extent is not None:
-            self.state.cold.attach(block, block.extent, self.packs.read(block.extent))
 
     def _skip_what_may_have_been_seen(self, whole: frozenset[Durability]) -> None:
         """Number on above every seq that a reader may have seen and the log no longer has.
