@@ -44,7 +44,8 @@ from topics.engine.engine import Engine
 from topics.engine.store import Store
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
-from topics.model.clock import SystemClock
+from topics.http.message import Request
+from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DamagedData, TopicsError
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
@@ -95,13 +96,15 @@ class Server:
         loop: asyncio.AbstractEventLoop,
         disk: Disk,
         tokens: Tokens | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._settings = settings
         self._door = door
         self._tokens = tokens or Tokens(settings)
         self._loop = loop
+        self._clock = clock or SystemClock()
         self._stop = asyncio.Event()
-        self.store = Store(settings.data_dir, settings, disk=disk, notify=self._notify)
+        self.store = Store(settings.data_dir, settings, clock=self._clock, disk=disk, notify=self._notify)
         self._notified = False
         # the API
         self._lifecycle = Lifecycle(lambda: self.store.progress)
@@ -162,17 +165,29 @@ class Server:
         return True
 
     def start(self) -> None:
-        """Take requests: from here on a tick ends with one write of everything staged in it."""
+        """Take requests, and look after the process."""
+        self.take_requests()
+        # What exists now lives as long as the process; collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
+        self._loop.call_later(SAMPLE_MS / 1000, self._sample)
+        self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
+
+    def take_requests(self) -> None:
+        """From here on a tick ends with one write of everything staged in it."""
         self._delivery = Delivery(
             self.store.engine,
             self._settings,
-            SystemClock(),
+            self._clock,
             self._loop,
             pressure=self._pressure,
             usage=self._usage,
             deadlines=self._deadlines,
             fetch=self.fetch,
             wake=self._wake,
+            in_thread=self._listener.in_thread,
         )
         self._api.table = RouteTable(self._routes(self._delivery))
         self._listener.on_tick_end(self._end_tick)
@@ -181,13 +196,6 @@ class Server:
         self._listener.on_tick_end(self._pump.poke)
         self._pump.poke()
         self._lifecycle.opened()
-        # What exists now lives as long as the process; collections need not look at it again.
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
-        self._loop.call_later(SAMPLE_MS / 1000, self._sample)
-        self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
 
     def _routes_without_store(self) -> list[Route]:
         metrics = Metrics(self.store, self._lifecycle, self._usage)
@@ -212,11 +220,15 @@ class Server:
         )
 
     def _group_routes(self, engine: Engine) -> list[Route]:
-        consuming = Consuming(engine, SystemClock(), 1000 * self._settings.visibility_timeout_secs)
+        consuming = Consuming(engine, self._clock, 1000 * self._settings.visibility_timeout_secs)
         groups = Groups(consuming, engine.waiters, self._turns, self._deadlines, self._tokens)
         return [*groups.routes(), *Login(self._tokens, self._turns, self._loop).routes()]
 
     # --- running ---
+
+    def accept(self, request: Request) -> None:
+        """Answer a request that came by no socket."""
+        self._listener.accept(request)
 
     def _end_tick(self) -> None:
         """Write what was staged, then run what that made ready; what those stage leaves in the same tick."""
@@ -305,6 +317,10 @@ class Server:
             self._work.drain()
             await self._delivery.drained()
         await drained
+        self.put_away()
+
+    def put_away(self) -> None:
+        """Write the last checkpoint; what is not forwarded yet goes on at the next start."""
         if self._pump is not None:
             self._pump.stop()
         self.store.close()

@@ -10,6 +10,8 @@ from typing import Protocol, cast
 
 from topics.http.connection import Connection
 from topics.http.limits import HttpLimits
+from topics.http.message import Request
+from topics.http.refusal import Refusal
 from topics.http.refusal import render_error as plain_error
 from topics.http.service import Handle, OnBug, RenderError, Service, log_bug
 
@@ -68,6 +70,11 @@ class Listener:
         )
         service.wheel.start()
 
+    def accept(self, request: Request) -> None:
+        """Answer a request that came by no socket."""
+        self._service.tick.arm()
+        self._service.run_handler(request)
+
     def on_tick_end(self, callback: Callable[[], None]) -> None:
         """Call back once at the end of each loop iteration with requests or replies in it, before replies are sent."""
         self._service.tick.on_end(callback)
@@ -75,6 +82,10 @@ class Listener:
     def wake(self) -> None:
         """Have a tick end although no request came."""
         self._service.tick.arm()
+
+    def in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
+        """Run gzip work off the loop and come back on it."""
+        self._service.in_thread(work, done)
 
     def check_timeouts(self) -> None:
         """Ask every connection for its deadlines now, not at its turn of the wheel."""
