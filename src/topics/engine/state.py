@@ -42,6 +42,7 @@ from topics.model.settings import Settings
 from topics.storage.pack import Packs
 
 NEVER = 2**64
+HIDDEN = "!"
 # Copies that come in batches of this size are not copied into a growing block: all destinations share their bytes.
 SHARED_BYTES = BLOCK_BYTES // 4
 
@@ -57,6 +58,8 @@ class State:
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self.names: list[str] = []
+        # Topics of the server's own, by name: nobody can ask for a name that starts with HIDDEN.
+        self.hidden: dict[str, Topic] = {}
         self.next_id = 1
         # totals over all topics
         self.count = 0
@@ -328,9 +331,12 @@ class State:
         self.dirty.add(topic)
 
     def add(self, topic: Topic) -> None:
-        self.by_name[topic.name] = topic
         self.by_id[topic.id] = topic
-        insort(self.names, topic.name)
+        if topic.name.startswith(HIDDEN):
+            self.hidden[topic.name] = topic
+        else:
+            self.by_name[topic.name] = topic
+            insort(self.names, topic.name)
         self.next_id = max(self.next_id, topic.id + 1)
         self.count += topic.count
         self.bytes += topic.bytes
@@ -354,8 +360,11 @@ class State:
         """The names of the routers that went with the topic."""
         routers = self.routes.cascade(self.by_id[op.topic_id])
         topic = self.by_id.pop(op.topic_id)
-        del self.by_name[topic.name]
-        del self.names[bisect_left(self.names, topic.name)]
+        if topic.name.startswith(HIDDEN):
+            del self.hidden[topic.name]
+        else:
+            del self.by_name[topic.name]
+            del self.names[bisect_left(self.names, topic.name)]
         self.dirty.discard(topic)
         self.expiring.discard(topic)
         self.count -= topic.count
