@@ -1,4 +1,4 @@
-"""Live delivery as one part of the server: everything that watch, WebSocket and work streams share, put together."""
+"""Live delivery as one part of the server: what watch, WebSocket, work streams and bulk reads share, put together."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from topics.api.admission import Pressure
+from topics.api.export import STALL_S_MAX, Exports
 from topics.api.following import Fetch, Fetching
 from topics.api.metrics import Usage
 from topics.api.pulse import Pulse
@@ -18,6 +19,7 @@ from topics.api.watch_session import Sessions
 from topics.api.ws import Sockets
 from topics.engine.engine import Engine
 from topics.engine.live import Live
+from topics.http.packing import InThread
 from topics.model.clock import Clock
 from topics.model.settings import Settings
 
@@ -39,6 +41,7 @@ class Delivery:
         deadlines: Deadlines,
         fetch: Fetch,
         wake: Callable[[], None],
+        in_thread: InThread,
     ) -> None:
         live = Live(engine, clock, wake)
         fetching = Fetching(fetch)
@@ -50,11 +53,12 @@ class Delivery:
         sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, monotonic)
         self._watch = Watch(live, fetching, self.streams, sessions, subscriptions, settings)
         self._sockets = Sockets(live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings)
+        self._exports = Exports(live, fetching, gate, pressure, Pulse(loop, STALL_S_MAX), in_thread)
         live.is_shed = self._sockets.is_shed
         pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
 
     def routes(self) -> list[Route]:
-        return [*self._watch.routes(), *self._sockets.routes()]
+        return [*self._watch.routes(), *self._sockets.routes(), *self._exports.routes()]
 
     def drain(self) -> None:
         """The server is going down: everyone is told."""

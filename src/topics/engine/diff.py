@@ -27,10 +27,12 @@ class View(NamedTuple):
     tags: bool = False
     meta: bool = True
     data: bool = True
+    # Every record is a line, ended by a line feed, instead of an element of an array.
+    lines: bool = False
 
 
 class Diff:
-    """The answer to one read. `parts` joined by commas are the inside of the records array."""
+    """The answer to one read. `parts` joined by commas are the inside of the records array; lines need no commas."""
 
     __slots__ = (
         "cold_segments",
@@ -136,10 +138,12 @@ def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max:
         if fitting < stop:
             stop = max(fitting, first + 1) if not diff.count else fitting
         if stop > first:
-            if plain:
-                diff.parts.append(body.slice(first, stop))
-            else:
+            if not plain:
                 diff.parts += [render_view(body, number, view) for number in range(first, stop)]
+            elif view.lines:
+                diff.parts.append(body.lines(first, stop))
+            else:
+                diff.parts.append(body.slice(first, stop))
             diff.count += stop - first
             room -= stop - first
             size += body.size(first, stop)
@@ -179,12 +183,14 @@ def render_view(body: Body, number: int, view: View) -> bytes:
     data_at = record.index(b',"data":')
     data_end = len(record) - 1 - (meta_bytes + 8 if meta_bytes else 0)
     tag = body.tag_at(number) if view.tags else None
+    if view.lines:
+        record = record.replace(b"\n", b" ").replace(b"\r", b" ")
     return b"".join(
         (
             record[:data_at],
             b"" if tag is None else b',"$tag":' + _encode_string(tag.decode()),
             record[data_at:data_end] if view.data else b"",
             record[data_end:-1] if view.meta else b"",
-            b"}",
+            b"}\n" if view.lines else b"}",
         )
     )
