@@ -12,6 +12,7 @@ from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
 from topics.engine.forwarding import Forwarder
 from topics.engine.image import decode_topic
+from topics.engine.pipelines import Pipelines
 from topics.engine.repair import drop_damaged
 from topics.engine.router import RouterImage
 from topics.engine.routers import Routers
@@ -25,6 +26,7 @@ from topics.model.errors import DamagedData, StorageError
 from topics.model.forwarded import Forwarded
 from topics.model.forwarded import decode as decode_op
 from topics.model.settings import Settings
+from topics.storage.backup import Backup
 from topics.storage.committer import Committer
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
@@ -40,6 +42,9 @@ FRAMES_PER_STEP = 500
 TOPICS_PER_STEP = 200
 # Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
 SNAPSHOT_SHARE = 0.1
+# More records a second than one topic can be given, and how far the clocks of two machines may be apart.
+SEQS_PER_S_MAX = 1 << 21
+CLOCKS_APART_S_MAX = 60
 
 
 class Store:
@@ -133,11 +138,13 @@ class Store:
             self.given_up += [f"{gap.file} at offset {gap.offset}: {gap.reason}" for gap in replay.repaired]
             self.given_up += drop_damaged(self.state, self.packs)
         self._start(replay)
-        if replay.repaired:
-            self._skip_what_may_have_been_seen(frozenset())
+        if replay.repaired or previous.copied_ms:
+            self._skip_what_may_have_been_seen(frozenset(), self._seqs_since(previous.copied_ms))
         elif not previous.clean_stop:
             whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
             self._skip_what_may_have_been_seen(whole_log if directory.same_boot else frozenset(("fsync",)))
+        # Only now: whoever comes after a crash before this line must skip again.
+        directory.mark_open()
 
     def _apply_what_fits(self, op: ops.Op, position: int) -> None:
         """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
@@ -151,13 +158,13 @@ class Store:
 
     def _start(self, replay: Replay) -> None:
         self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
-        self._directory.mark_open()
         self.committer = Committer(self.wal, self._notify)
         self.worker = Worker(self._notify)
         self.waiters = Waiters()
         self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock)
         self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
         self.routers = Routers(self.engine)
+        self.pipelines = Pipelines(self.engine, self._clock)
         self.forwarder = Forwarder(self.engine, self.worker, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
@@ -177,16 +184,24 @@ class Store:
         self.committer.start()
         self.worker.start()
 
-    def _skip_what_may_have_been_seen(self, whole: frozenset[Durability]) -> None:
+    def _seqs_since(self, copied_ms: int) -> int:
+        """More seqs than any topic of the original can have handed out since this copy of it was made."""
+        if not copied_ms:
+            return 0
+        passed_ms = max(0, self._clock.now_ms() - copied_ms) + 1000 * CLOCKS_APART_S_MAX
+        return passed_ms * SEQS_PER_S_MAX // 1000
+
+    def _skip_what_may_have_been_seen(self, whole: frozenset[Durability], seqs_min: int = 0) -> None:
         """Number on above every seq that a reader may have seen and the log no longer has.
 
         `whole` are the classes that the log has everything of: all that reach it after a mere kill of the process, only
-        `fsync` after a power failure, none after a repair of the log.
+        `fsync` after a power failure, none after a repair of the log or in a copy, whose original went on.
         """
         for topic in list(self.state.by_id.values()):
             if topic.config.durability not in whole:
                 # An `fsync` topic reserves nothing: here it is as far ahead as any other would be.
-                seen = max(topic.ceiling, topic.head_seq + SEQ_CHUNK if topic.config.durable else 0)
+                ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
+                seen = max(topic.ceiling, topic.head_seq + ahead)
                 op = ops.Skipped(topic.id, seen, seen + topic.chunk)
                 self.pipeline.stage(op, op.encode(), gated=False)
         self.pipeline.flush()
@@ -238,6 +253,23 @@ class Store:
             self._checkpoint = None
             return bool(end.value)
         return None
+
+    def begin_backup(self, made_by: str) -> Backup:
+        """A copy of everything that is acknowledged now; it can be planned and read once its position is synced."""
+        self.pipeline.flush()
+        if self.pipeline.read_only is not None:
+            raise self.pipeline.read_only
+        backup = Backup(
+            self._disk,
+            self._directory,
+            self.snapshots,
+            self.packs,
+            self.wal,
+            made_by=made_by,
+            now_ms=self._clock.now_ms(),
+        )
+        self.committer.want_sync(backup.position)
+        return backup
 
     def close(self) -> None:
         """Finish what is under way, write a last checkpoint, and leave the directory clean."""

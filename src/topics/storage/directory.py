@@ -30,6 +30,8 @@ class Meta(NamedTuple):
     boot_id: str
     clean_stop: bool
     log_end: int
+    # When this directory was copied from one in use (ms since 1970), 0 if it is the original.
+    copied_ms: int = 0
 
 
 class DataDirectory:
@@ -94,10 +96,15 @@ class DataDirectory:
                 raise DataDirIncompatible(
                     f"{self.path} has format {fields['format']}, this program reads {FORMAT}", directory=self.path
                 )
-            return Meta(str(fields["boot_id"]), bool(fields["clean_stop"]), int(fields["log_end"]))
+            copied_ms = int(fields.get("copied_ms", 0))
+            return Meta(str(fields["boot_id"]), bool(fields["clean_stop"]), int(fields["log_end"]), copied_ms)
         except (ValueError, KeyError, TypeError) as error:
             raise DataDirIncompatible(f"{self._meta_path} cannot be read: {error}", directory=self.path) from error
 
     def _write_meta(self, meta: Meta) -> None:
-        content = json.dumps({"format": FORMAT, **meta._asdict()}, indent=1) + "\n"
-        replace_file(self._disk, self._meta_path, content.encode())
+        replace_file(self._disk, self._meta_path, encode_meta(meta))
+
+
+def encode_meta(meta: Meta) -> bytes:
+    """The content of meta.json."""
+    return (json.dumps({"format": FORMAT, **meta._asdict()}, indent=1) + "\n").encode()

@@ -332,7 +332,23 @@ class Packs:
         return self._packs[number].live_bytes
 
     def size_of(self, number: int) -> int:
-        return self._packs[number].size_bytes
+        pack = self._packs.get(number)
+        if pack is None:
+            path = self.hot_path(number)
+            raise DamagedData(f"{path} is missing", file=path, offset=0)
+        return pack.size_bytes
+
+    def open(self, number: int) -> int:
+        """A descriptor of a whole pack, for the caller to close; it reads on while the pack moves. Blocks."""
+        try:
+            return self._disk.open(self._path_of(number), os.O_RDONLY)
+        except FileNotFoundError:
+            # It may have moved to the cold directory between the two looks.
+            return self._disk.open(self._path_of(number), os.O_RDONLY)
+
+    def hot_path(self, number: int) -> str:
+        """Where a pack lies unless it is cold."""
+        return self._pack_path(number, is_cold=False)
 
     def close(self) -> None:
         self._open.close()

@@ -55,6 +55,17 @@ class _Kept(NamedTuple):
     chunk_count: int
 
 
+class Pin(NamedTuple):
+    """The newest snapshot of a moment, kept from going until it is unpinned; without a path if there is none yet."""
+
+    token: int
+    number: int
+    position: int
+    packs: frozenset[int]
+    path: str | None
+    size_bytes: int
+
+
 class Snapshot:
     """A verified snapshot; its chunks are read as they are asked for."""
 
@@ -161,7 +172,10 @@ class Snapshots:
         self._disk = disk
         self._path = snapshots_path
         self._shard = shard
-        self._kept: tuple[_Kept, ...] = ()  # oldest first; replaced, never changed, so any thread may read it
+        # Both are replaced, never changed, so any thread may read them. The kept ones are in order, oldest first.
+        self._kept: tuple[_Kept, ...] = ()
+        self._pins: tuple[Pin, ...] = ()
+        self._pins_made = 0
         self._found: list[int] = []
         highest = 0
         for name in disk.listdir(snapshots_path):
@@ -209,17 +223,36 @@ class Snapshots:
     @property
     def trim_position(self) -> int:
         """The log below this is not needed, not even if the newest snapshot turns out damaged."""
-        return self._kept[0].position if len(self._kept) >= KEPT else 0
+        kept = self._kept[0].position if len(self._kept) >= KEPT else 0
+        return min([kept, *(pin.position for pin in self._pins)])
 
     @property
     def kept_packs(self) -> frozenset[int]:
-        """The packs that a kept snapshot refers to."""
-        return frozenset[int]().union(*(entry.packs for entry in self._kept))
+        """The packs that a kept or pinned snapshot refers to."""
+        return frozenset[int]().union(*(entry.packs for entry in (*self._kept, *self._pins)))
+
+    def pin(self) -> Pin:
+        """Keep the newest snapshot, its packs and the log behind it from going. For the owner thread, as `unpin`.
+
+        A snapshot that is being finished at this moment drops the oldest, never the newest of before: that one is safe.
+        """
+        self._pins_made += 1
+        pin = Pin(self._pins_made, 0, 0, frozenset(), None, 0)
+        if self._kept:
+            newest = self._kept[-1]
+            size_bytes = newest.trailer_offset + 8 * len(newest.packs) + FOOTER_BYTES
+            pin = Pin(self._pins_made, newest.number, newest.position, newest.packs, newest.path, size_bytes)
+        self._pins = (*self._pins, pin)
+        return pin
+
+    def unpin(self, pin: Pin) -> None:
+        """What nobody else keeps goes after the next checkpoint."""
+        self._pins = tuple(other for other in self._pins if other is not pin)
 
     def finished(self, entry: _Kept) -> None:
         """A writer has made a snapshot durable: it is the newest, and the oldest may go."""
         self._kept = (*self._kept, entry)[-KEPT:]
-        keep = {kept.number for kept in self._kept}
+        keep = {kept.number for kept in (*self._kept, *self._pins)}
         for name in self._disk.listdir(self._path):
             stem = name.removesuffix(SNAPSHOT_SUFFIX)
             if stem != name and stem.isdecimal() and int(stem) not in keep:

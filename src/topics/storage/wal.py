@@ -299,6 +299,20 @@ class Wal:
     def log_bytes(self) -> int:
         return self.written_to - self.oldest_position
 
+    def files_between(self, start: int, end: int) -> list[tuple[str, int]]:
+        """The files with frames between two positions, oldest first, and how many bytes of each end at `end` or before.
+
+        `end` is the end of a frame and synced, so these bytes do not change any more.
+        """
+        assert end <= self.synced_to
+        files = [*self._files.sealed, *([self._file] if self._file is not None else [])]
+        found: list[tuple[str, int]] = []
+        for file in files:
+            file_end = end if file.end_position is None else min(file.end_position, end)
+            if file.base_position < end and file_end > start:
+                found.append((file.path, file.offset_of(file_end)))
+        return found
+
     def file_starts(self) -> list[int]:
         """Where the files of the log start, oldest first."""
         starts = [file.base_position for file in self._files.sealed]
