@@ -1,0 +1,145 @@
+"""The Python client: every verb of the server, synchronous (`Client`) and asynchronous (`AsyncClient`)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.client.errors import (
+    BadAnswer,
+    BatchTooLarge,
+    Closed,
+    ConnectionFailed,
+    Fenced,
+    Forbidden,
+    HeadersTooLarge,
+    Internal,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotAcceptable,
+    NotAQueue,
+    NotFound,
+    NotReady,
+    PayloadTooLarge,
+    ReadOnly,
+    RecordTooLarge,
+    RequestTimeout,
+    RouterCycle,
+    RouterNotFound,
+    ShuttingDown,
+    StageNotFound,
+    StorageFull,
+    Throttled,
+    Timeout,
+    TopicExistsIncompatible,
+    TopicFull,
+    TopicNotEmpty,
+    TopicNotFound,
+    TopicsError,
+    Unauthorized,
+    UnsupportedMediaType,
+    UriTooLong,
+)
+
+if TYPE_CHECKING:
+    from topics.client.aio.client import AsyncClient
+    from topics.client.aio.export import AsyncExport
+    from topics.client.aio.producer import AsyncProducer, AsyncTicket
+    from topics.client.aio.work import AsyncWork
+    from topics.client.jobs import Job, Lease
+    from topics.client.sync.client import Client
+    from topics.client.sync.export import Export
+    from topics.client.sync.producer import Producer, Ticket
+    from topics.client.sync.work import Work
+    from topics.client.values import (
+        Appended,
+        Diff,
+        Json,
+        Outgoing,
+        Record,
+        Router,
+        Tombstone,
+        TopicItem,
+        TopicState,
+    )
+    from topics.model.config import TopicConfig
+
+__all__ = [
+    "Appended",
+    "AsyncClient",
+    "AsyncExport",
+    "AsyncProducer",
+    "AsyncTicket",
+    "AsyncWork",
+    "BadAnswer",
+    "BatchTooLarge",
+    "Client",
+    "Closed",
+    "ConnectionFailed",
+    "Diff",
+    "Export",
+    "Fenced",
+    "Forbidden",
+    "HeadersTooLarge",
+    "Internal",
+    "InvalidRequest",
+    "Job",
+    "Json",
+    "Lease",
+    "MethodNotAllowed",
+    "NotAQueue",
+    "NotAcceptable",
+    "NotFound",
+    "NotReady",
+    "Outgoing",
+    "PayloadTooLarge",
+    "Producer",
+    "ReadOnly",
+    "Record",
+    "RecordTooLarge",
+    "RequestTimeout",
+    "Router",
+    "RouterCycle",
+    "RouterNotFound",
+    "ShuttingDown",
+    "StageNotFound",
+    "StorageFull",
+    "Throttled",
+    "Ticket",
+    "Timeout",
+    "Tombstone",
+    "TopicConfig",
+    "TopicExistsIncompatible",
+    "TopicFull",
+    "TopicItem",
+    "TopicNotEmpty",
+    "TopicNotFound",
+    "TopicState",
+    "TopicsError",
+    "Unauthorized",
+    "UnsupportedMediaType",
+    "UriTooLong",
+    "Work",
+]
+
+# Imported when first asked for: whoever uses one half need not wait for the other.
+_HOMES: Final = {
+    "AsyncClient": "aio.client",
+    "AsyncExport": "aio.export",
+    "AsyncProducer": "aio.producer",
+    "AsyncTicket": "aio.producer",
+    "AsyncWork": "aio.work",
+    "Client": "sync.client",
+    "Export": "sync.export",
+    "Producer": "sync.producer",
+    "Ticket": "sync.producer",
+    "Work": "sync.work",
+    "Job": "jobs",
+    "Lease": "jobs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'topics.client' has no attribute {name!r}")
+    return getattr(import_module(f"topics.client.{_HOMES.get(name, 'values')}"), name)

@@ -1,0 +1,56 @@
+"""The client as a whole: every area of the API under one roof."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from topics.client.aio.queues import AsyncQueues
+from topics.client.aio.records import AsyncRecords
+from topics.client.aio.topics import AsyncTopics
+from topics.client.aio.transport import AsyncTransport
+from topics.client.request import TIMEOUT_S_DEFAULT, Options
+from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
+from topics.client.tokens import Tokens
+
+
+class AsyncClient(AsyncTopics, AsyncRecords, AsyncQueues):
+    """A server, spoken to over HTTP.
+
+    `url` and `key` come from TOPICS_URL and TOPICS_API_KEY if they are not given. `node` says who writes and claims
+    unless a call says otherwise. `user` and `password`, or a `token`, are for the consumer groups. A request is given
+    up after `timeout_s` without an answer, and is tried again where that is safe: at most `retries_max` times, and not
+    after `retry_s_max` in total. Keep that below the idempotency window of the topics (120 s unless configured).
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        node: str | None = None,
+        timeout_s: float = TIMEOUT_S_DEFAULT,
+        retries_max: int = RETRIES_MAX,
+        retry_s_max: float = RETRY_S_MAX,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        options = Options.resolve(
+            url, key, node=node, timeout_s=timeout_s, retries_max=retries_max, retry_s_max=retry_s_max
+        )
+        self._transport = AsyncTransport(options, Tokens(token, user, password))
+
+    @property
+    def url(self) -> str:
+        return self._transport.options.url
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,91 @@
+"""A topic as bytes: large chunks of JSON lines, as fast as the connection gives them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+
+from topics.client.aio.transport import AsyncStream, AsyncTransport
+from topics.client.errors import ConnectionFailed, TopicsError
+from topics.client.exporting import Cutter, ExportEnd, last_seq
+from topics.client.request import topic_path, with_query
+
+
+class AsyncExport:
+    """Iterate to get chunks of whole lines, each line one record as `diff` shows it, `{"$seq":…` first.
+
+    A gap is a line `{"tombstone":…}` in its place. A connection that breaks is opened again where the last chunk ended.
+    Afterwards `end` tells where the next export goes on.
+    """
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        name: str,
+        from_seq: int,
+        to_seq: int | None,
+        query: Mapping[str, str | int | None],
+        chunk_bytes: int,
+    ) -> None:
+        self._transport = transport
+        self._path = topic_path(name, "/export")
+        self._to_seq = to_seq
+        self._query = query
+        self._chunk_bytes = chunk_bytes
+        self._stream: AsyncStream | None = None
+        self._chunks = self._read()
+        # how far it has come, and, when it is through, what the server said last
+        self.from_seq = from_seq
+        self.end: ExportEnd | None = None
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks
+
+    async def _read(self) -> AsyncIterator[bytes]:
+        retrying = self._transport.retrying(safe=True)
+        while True:
+            try:
+                async for chunk in self._attempt():
+                    yield chunk
+                    retrying = self._transport.retrying(safe=True)
+                return
+            except TopicsError as error:
+                await self._transport.pause(retrying, error)
+
+    async def _attempt(self) -> AsyncIterator[bytes]:
+        query = {"from_seq": self.from_seq, "to_seq": self._to_seq, **self._query}
+        stream = self._stream = await self._transport.open(
+            with_query(self._path, query), accept="application/x-ndjson, application/json"
+        )
+        cutter = Cutter(self._chunk_bytes)
+        # One chunk stays behind: only what follows tells whether it holds the last line.
+        held: bytes | None = None
+        try:
+            async for piece in stream.pieces():
+                chunk = cutter.feed(piece)
+                if chunk is not None:
+                    if held is not None:
+                        self.from_seq = last_seq(held)
+                        yield held
+                    held = chunk
+        finally:
+            await stream.close()
+        rest = cutter.finish(held)
+        if cutter.end is None:
+            raise ConnectionFailed(f"the export of {self._path} was cut: its last line is missing")
+        self.end = cutter.end
+        self.from_seq = cutter.end.next_from_seq
+        if rest:
+            yield rest
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            await self._stream.close()
+
+    async def __aenter__(self) -> AsyncExport:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

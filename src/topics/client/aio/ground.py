@@ -1,0 +1,57 @@
+"""What the asynchronous half stands on: sleeping, waiting, and running beside. `sync/ground.py` is its twin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from topics.client.errors import Timeout
+
+if TYPE_CHECKING:
+    import httpx2
+
+Condition = asyncio.Condition
+Event = asyncio.Event
+Lock = asyncio.Lock
+
+
+async def sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+def open_http(base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits) -> httpx2.AsyncClient:
+    import httpx2
+
+    headers = {"Accept-Encoding": "identity"}
+    return httpx2.AsyncClient(
+        base_url=base_url, timeout=timeout, limits=limits, headers=headers, trust_env=False, follow_redirects=False
+    )
+
+
+async def wait(condition: Condition, seconds: float | None) -> None:
+    """Until the condition is notified or the time is over; the caller holds it."""
+    try:
+        async with asyncio.timeout(seconds):
+            await condition.wait()
+    except TimeoutError:
+        pass
+
+
+async def wait_event(event: Event, seconds: float | None) -> None:
+    """Until it is set; raises Timeout if that takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        raise Timeout(f"not done within {seconds:g} s") from None
+
+
+class Runner:
+    """Something that runs beside the caller until it ends by itself."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._task = asyncio.ensure_future(work())
+
+    async def join(self) -> None:
+        await asyncio.wait([self._task])

@@ -1,0 +1,147 @@
+"""Queues: claim jobs, finish them or give them back, and look after what failed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.work import AsyncWork
+from topics.client.jobs import (
+    Acked,
+    Claimed,
+    Extended,
+    Job,
+    Jobs,
+    Lease,
+    LeasePage,
+    Nacked,
+    Paused,
+    Redriven,
+    held,
+)
+from topics.client.request import Request, body_of, topic_path, with_query
+
+PAGE_SIZE: Final = 1_000
+_claimed = msgspec.json.Decoder(Claimed)
+_acked = msgspec.json.Decoder(Acked)
+_nacked = msgspec.json.Decoder(Nacked)
+_extended = msgspec.json.Decoder(Extended, strict=False)
+_redriven = msgspec.json.Decoder(Redriven)
+_paused = msgspec.json.Decoder(Paused)
+_leases = msgspec.json.Decoder(LeasePage)
+
+
+class AsyncQueues:
+    _transport: AsyncTransport
+
+    def _worker(self, node: str | None) -> str:
+        """Who claims: as given, as the client was told, or this process on this machine."""
+        return node or self._transport.options.node or f"{socket.gethostname()}-{os.getpid()}"
+
+    async def claim(
+        self, name: str, node: str | None = None, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0
+    ) -> list[Job]:
+        """Lease up to `max` jobs; with `wait_ms` (at most 30000) the answer waits for one."""
+        body = body_of(node=self._worker(node), max=max, lease_ms=lease_ms, wait_ms=wait_ms)
+        # Not asked again when the answer is lost: the jobs in it are leased, and come back when that runs out.
+        request = Request(method="POST", path=topic_path(name, "/claim"), decoder=_claimed, body=body, wait_ms=wait_ms)
+        return (await self._transport.call(request)).claimed
+
+    async def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
+        """Jobs are done, and deleted. What is not held any more is in `skipped`."""
+        seqs, lease_ids = held(jobs)
+        body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
+        request = Request(method="POST", path=topic_path(name, "/ack"), decoder=_acked, body=body, safe=True)
+        return await self._transport.call(request)
+
+    async def nack(
+        self,
+        name: str,
+        jobs: Jobs,
+        node: str | None = None,
+        *,
+        delay_ms: int | None = None,
+        dead_letter: bool = False,
+        error: str | None = None,
+    ) -> Nacked:
+        """Give jobs back: claimable at once, after `delay_ms`, or moved to the dead letters."""
+        seqs, lease_ids = held(jobs)
+        body = body_of(
+            node=self._worker(node),
+            seqs=seqs,
+            lease_ids=lease_ids,
+            delay_ms=delay_ms,
+            dead_letter=dead_letter or None,
+            error=error,
+        )
+        # Without leases a second nack could hit what this node has claimed again in between.
+        request = Request(
+            method="POST",
+            path=topic_path(name, "/nack"),
+            decoder=_nacked,
+            body=body,
+            safe=lease_ids is not None,
+        )
+        return await self._transport.call(request)
+
+    async def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
+        """Keep jobs for `lease_ms` from now."""
+        seqs, lease_ids = held(jobs)
+        body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
+        request = Request(method="POST", path=topic_path(name, "/extend"), decoder=_extended, body=body, safe=True)
+        return await self._transport.call(request)
+
+    async def redrive(
+        self,
+        name: str,
+        *,
+        match: str | tuple[str, str, str] | None = None,
+        limit: int | None = None,
+        rate_per_s: int | None = None,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Send dead letters of this topic back to the queues they came from."""
+        body = body_of(match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run or None)
+        request = Request(method="POST", path=topic_path(name, "/redrive"), decoder=_redriven, body=body, safe=dry_run)
+        return await self._transport.call(request)
+
+    async def pause(self, name: str) -> Paused:
+        """Hand out no more jobs until `resume`."""
+        return await self._control(name, "/pause")
+
+    async def resume(self, name: str) -> Paused:
+        return await self._control(name, "/resume")
+
+    async def _control(self, name: str, verb: str) -> Paused:
+        request = Request(method="POST", path=topic_path(name, verb), decoder=_paused, body=b"{}", safe=True)
+        return await self._transport.call(request)
+
+    async def leases(self, name: str, *, page_size: int = PAGE_SIZE) -> AsyncIterator[Lease]:
+        """Who holds what, soonest to run out first; pages are fetched as they are needed."""
+        cursor: str | None = None
+        while True:
+            path = with_query(topic_path(name, "/leases"), {"page_size": page_size, "cursor": cursor})
+            page = await self._transport.call(Request(method="GET", path=path, decoder=_leases, safe=True))
+            for lease in page.leases:
+                yield lease
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def work(
+        self,
+        name: str,
+        node: str | None = None,
+        max: int = 1,
+        lease_ms: int | None = None,
+        *,
+        reconnect_s_max: float = 600.0,
+    ) -> AsyncWork:
+        """Jobs pushed as they come, up to `max` at a time not yet acked; see AsyncWork."""
+        query = {"node": self._worker(node), "max": max, "lease_ms": lease_ms}
+        return AsyncWork(self._transport, with_query(topic_path(name, "/work"), query), reconnect_s_max)

@@ -1,0 +1,187 @@
+"""Records: append them so that a retry never doubles, read them page by page, or all at once as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from topics.client.aio.export import AsyncExport
+from topics.client.aio.producer import AsyncProducer
+from topics.client.aio.transport import AsyncTransport
+from topics.client.request import Request, body_of, topic_path, with_query
+from topics.client.values import Appended, Diff, Outgoing, Outgoings, Record, Tombstone, records_json
+
+FOLLOW_WAIT_MS: Final = 20_000
+PAGE_RECORDS: Final = 1_000
+_appended = msgspec.json.Decoder(Appended)
+_diff = msgspec.json.Decoder(Diff)
+
+Node = str | Sequence[str] | None
+
+
+class AsyncRecords:
+    _transport: AsyncTransport
+
+    # --- writing ---
+
+    async def append(
+        self,
+        name: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int = 0,
+        unique_key: str | None = None,
+        idempotency_key: str | None = None,
+        create: bool = True,
+        config: Mapping[str, Any] | None = None,
+    ) -> Appended:
+        """Append one record. `data` is anything JSON can say; `Json(text)` is sent as it is."""
+        record = Outgoing(data, tag, None, meta, delay_ms, unique_key)
+        return await self.append_many(
+            name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
+        )
+
+    async def append_many(
+        self,
+        name: str,
+        records: Outgoings,
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        create: bool = True,
+        config: Mapping[str, Any] | None = None,
+        return_seqs: bool = True,
+        disable_backpressure: bool = False,
+    ) -> Appended:
+        """Append all of them, with contiguous seqs, or none. `records` may be a JSON array as ready-made bytes.
+
+        Without an `idempotency_key` one is made, so that a retry within the topic's window never appends twice.
+        """
+        fields = body_of(
+            node=node or self._transport.options.node,
+            idempotency_key=idempotency_key or uuid4().hex,
+            create=None if create else False,
+            config=config,
+            disable_backpressure=disable_backpressure or None,
+        )
+        body = b'{"records":%b,%b' % (records_json(records), fields[1:])
+        path = with_query(topic_path(name), {"return_seqs": None if return_seqs else False})
+        return await self._transport.call(Request(method="POST", path=path, decoder=_appended, body=body, safe=True))
+
+    def producer(
+        self,
+        name: str,
+        *,
+        linger_ms: float = 5,
+        batch_records_max: int = 1_000,
+        batch_bytes_max: int = 1024 * 1024,
+        buffer_records_max: int = 100_000,
+        buffer_bytes_max: int = 64 * 1024 * 1024,
+        partitions: int = 1,
+        node: str | None = None,
+        create: bool = True,
+    ) -> AsyncProducer:
+        """Appends that are gathered into batches beside the caller; see AsyncProducer."""
+        return AsyncProducer(
+            self,
+            name,
+            linger_s=linger_ms / 1000,
+            batch_records_max=batch_records_max,
+            batch_bytes_max=batch_bytes_max,
+            buffer_records_max=buffer_records_max,
+            buffer_bytes_max=buffer_bytes_max,
+            partitions=partitions,
+            node=node,
+            create=create,
+        )
+
+    # --- reading ---
+
+    async def diff(
+        self,
+        name: str,
+        from_seq: int = 0,
+        *,
+        limit: int | None = None,
+        from_ts: int | None = None,
+        node: Node = None,
+        include_tags: bool = True,
+        include_meta: bool = True,
+        wait_ms: int = 0,
+        max_batch_bytes: int | None = None,
+    ) -> Diff:
+        """Records above `from_seq`, one page; with `wait_ms` (at most 30000) it waits for the first one."""
+        body = body_of(
+            from_seq=from_seq,
+            limit=limit,
+            from_ts=from_ts,
+            node=node,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            wait_ms=wait_ms,
+            max_batch_bytes=max_batch_bytes,
+        )
+        path = topic_path(name, "/diff")
+        return await self._transport.call(
+            Request(method="POST", path=path, decoder=_diff, body=body, safe=True, wait_ms=wait_ms)
+        )
+
+    async def read(
+        self,
+        name: str,
+        from_seq: int = 0,
+        *,
+        to_seq: int | None = None,
+        follow: bool = False,
+        from_ts: int | None = None,
+        node: Node = None,
+        include_tags: bool = True,
+        include_meta: bool = True,
+        page_records: int = PAGE_RECORDS,
+    ) -> AsyncIterator[Record | Tombstone]:
+        """Every record above `from_seq`, up to the end there is at the moment, or for ever with `follow`.
+
+        What was lost in between comes as a Tombstone in its place. `to_seq` ends the reading there.
+        """
+        while True:
+            page = await self.diff(
+                name,
+                from_seq,
+                limit=page_records,
+                from_ts=from_ts,
+                node=node,
+                include_tags=include_tags,
+                include_meta=include_meta,
+                wait_ms=FOLLOW_WAIT_MS if follow else 0,
+            )
+            from_ts = None
+            if page.tombstone is not None:
+                yield page.tombstone
+            for record in page.records:
+                if to_seq is not None and record.seq > to_seq:
+                    return
+                yield record
+            from_seq = page.next_from_seq
+            if (page.caught_up and not follow) or (to_seq is not None and from_seq >= to_seq):
+                return
+
+    def export(
+        self,
+        name: str,
+        from_seq: int = 0,
+        to_seq: int | None = None,
+        *,
+        node: str | None = None,
+        include_tags: bool = True,
+        include_meta: bool = True,
+        chunk_bytes: int = 512 * 1024,
+    ) -> AsyncExport:
+        """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see AsyncExport."""
+        query = {"node": node, "include_tags": int(include_tags), "include_meta": int(include_meta)}
+        return AsyncExport(self._transport, name, from_seq, to_seq, query, chunk_bytes)

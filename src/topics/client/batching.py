@@ -1,0 +1,103 @@
+"""Gathering records into batches: what is full or has waited long enough is handed out, oldest first.
+
+add ─▶ open batch of its topic ─▶ full, or hurried ─▶ sealed ─┐
+                └────────────── has lingered ─────────────────┴─▶ take ─▶ sent ─▶ settle
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from uuid import uuid4
+
+from topics.client.errors import TopicsError
+from topics.client.values import Appended
+
+
+class Batch:
+    """Records of one topic that are appended together, under a key that makes repeating harmless."""
+
+    __slots__ = ("appended", "done", "error", "key", "opened_s", "records", "size", "topic", "uneven")
+
+    def __init__(self, topic: str, now_s: float) -> None:
+        self.topic = topic
+        self.opened_s = now_s
+        self.key = uuid4().hex
+        self.records: list[bytes] = []
+        self.size = 0
+        # seqs must be listed: a job with a unique key may have been there already
+        self.uneven = False
+        # how it ended
+        self.done = False
+        self.appended: Appended | None = None
+        self.error: TopicsError | None = None
+
+    def json(self) -> bytes:
+        return b"[%b]" % b",".join(self.records)
+
+
+class Gathering:
+    def __init__(self, *, linger_s: float, batch_records_max: int, batch_bytes_max: int) -> None:
+        self._linger_s = linger_s
+        self._batch_records_max = batch_records_max
+        self._batch_bytes_max = batch_bytes_max
+        # by topic, oldest first; then full ones, oldest first; then the one that is on its way
+        self._open: dict[str, Batch] = {}
+        self._sealed: deque[Batch] = deque()
+        self._sent: list[Batch] = []
+        # all of these together
+        self.records = 0
+        self.size = 0
+
+    def add(self, topic: str, record: bytes, now_s: float) -> tuple[Batch, int, bool]:
+        """The batch it is in, its number there, and whether the one who sends has to look again."""
+        news = False
+        batch = self._open.get(topic)
+        if batch is not None and batch.size + len(record) > self._batch_bytes_max:
+            self._seal(batch)
+            batch, news = None, True
+        if batch is None:
+            batch = self._open[topic] = Batch(topic, now_s)
+            news = news or len(self._open) == 1
+        batch.records.append(record)
+        batch.size += len(record) + 1
+        self.records += 1
+        self.size += len(record) + 1
+        if len(batch.records) >= self._batch_records_max:
+            self._seal(batch)
+            news = True
+        return batch, len(batch.records) - 1, news
+
+    def _seal(self, batch: Batch) -> None:
+        del self._open[batch.topic]
+        self._sealed.append(batch)
+
+    def hurry(self) -> list[Batch]:
+        """Nothing lingers any longer. All batches that are not done, oldest first."""
+        self._sealed.extend(self._open.values())
+        self._open.clear()
+        return [*self._sent, *self._sealed]
+
+    def take(self, now_s: float) -> Batch | None:
+        """The next batch to send, if one is due."""
+        if self._sealed:
+            batch = self._sealed.popleft()
+        elif self._open and (batch := next(iter(self._open.values()))).opened_s + self._linger_s <= now_s:
+            del self._open[batch.topic]
+        else:
+            return None
+        self._sent.append(batch)
+        return batch
+
+    def due_s(self, now_s: float) -> float | None:
+        """How long until a batch has lingered enough; None: there is none."""
+        if not self._open:
+            return None
+        return max(0.0, next(iter(self._open.values())).opened_s + self._linger_s - now_s)
+
+    def settle(self, batch: Batch) -> None:
+        """It was answered, one way or the other."""
+        self._sent.remove(batch)
+        self.records -= len(batch.records)
+        self.size -= batch.size
+        batch.done = True
+        batch.records = []

@@ -1,0 +1,76 @@
+"""What is sent: a request as a value, before any connection knows of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
+
+T = TypeVar("T")
+
+URL_DEFAULT: Final = "http://127.0.0.1:4000"
+TIMEOUT_S_DEFAULT: Final = 30.0
+CONNECTIONS_MAX: Final = 100
+JSON: Final = {"Content-Type": "application/json"}
+
+encode = msgspec.json.Encoder().encode
+Query = Mapping[str, str | int | bool | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Generic[T]):
+    """`decoder` knows the answer. `safe`: doing it twice is like doing it once, so a lost answer may be asked again."""
+
+    method: str
+    path: str
+    decoder: msgspec.json.Decoder[T]
+    body: bytes | None = None
+    safe: bool = False
+    # how long the server may take on purpose, on top of the usual timeout
+    wait_ms: int = 0
+    # carries a token of the consumer groups instead of the key
+    by_token: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a client behaves; what was not given comes from the environment."""
+
+    url: str
+    key: str | None
+    node: str | None
+    timeout_s: float
+    retries_max: int = RETRIES_MAX
+    retry_s_max: float = RETRY_S_MAX
+    connections_max: int = CONNECTIONS_MAX
+
+    @classmethod
+    def resolve(cls, url: str | None, key: str | None, **rest: Any) -> Options:
+        url = (url or os.environ.get("TOPICS_URL") or URL_DEFAULT).rstrip("/")
+        if "://" not in url:
+            url = f"http://{url}"
+        return cls(url=url, key=key if key is not None else os.environ.get("TOPICS_API_KEY") or None, **rest)
+
+
+def topic_path(name: str, verb: str = "") -> str:
+    return f"/v0/topics/{quote(name, safe=':')}{verb}"
+
+
+def with_query(path: str, query: Query) -> str:
+    given = {name: _text(value) for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _text(value: str | int | bool | None) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def body_of(**fields: Any) -> bytes:
+    """A JSON object of the fields that are not None."""
+    return encode({name: value for name, value in fields.items() if value is not None})

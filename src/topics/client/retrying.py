@@ -1,0 +1,65 @@
+"""When a failed request is sent again, and after what pause: a decision without clock or sleep of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from topics.client.errors import BadAnswer, ConnectionFailed, NotReady, ShuttingDown, Throttled, Timeout, TopicsError
+
+RETRIES_MAX = 8
+RETRY_S_MAX = 60.0
+PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 5.0
+# What proxies say when the server behind them is gone or slow: the request may have got through.
+GATEWAY_STATUSES = (502, 503, 504)
+
+
+class Retrying:
+    """The attempts at one request. `unsent` failures changed nothing; others may be repeated only if that is `safe`.
+
+    A pause that would end after the deadline is not begun: the error is raised at once instead.
+    """
+
+    __slots__ = ("_deadline_s", "_left", "_pause_s", "_spread", "safe")
+
+    def __init__(
+        self,
+        *,
+        safe: bool,
+        now_s: float,
+        retries_max: int = RETRIES_MAX,
+        retry_s_max: float = RETRY_S_MAX,
+        spread: Callable[[], float] = random.random,
+    ) -> None:
+        self.safe = safe
+        self._left = retries_max
+        self._deadline_s = now_s + retry_s_max
+        self._pause_s = PAUSE_S_MIN
+        self._spread = spread
+
+    def pause_s(self, error: TopicsError, now_s: float, *, unsent: bool = False) -> float | None:
+        """How long to wait before the next attempt; None: give up."""
+        if self._left <= 0 or not self._may_repeat(error, unsent):
+            return None
+        self._left -= 1
+        backoff_s = self._pause_s * (0.5 + self._spread() / 2)
+        self._pause_s = min(PAUSE_S_MAX, self._pause_s * 2)
+        pause_s = backoff_s
+        if error.retry_after_s is not None:
+            # Later than asked, never earlier, and not everybody at the same moment.
+            pause_s = error.retry_after_s + backoff_s
+        return pause_s if now_s + pause_s <= self._deadline_s else None
+
+    def _may_repeat(self, error: TopicsError, unsent: bool) -> bool:
+        match error:
+            case Throttled() | NotReady() | ShuttingDown():
+                return True
+            case ConnectionFailed():
+                return unsent or self.safe
+            case Timeout():
+                return self.safe
+            case BadAnswer(status=status):
+                return self.safe and status in GATEWAY_STATUSES
+            case _:
+                # A server that is read-only stays so until somebody restarts it.
+                return error.status == 503 and error.retry_after_s is not None

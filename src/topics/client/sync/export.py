@@ -1,0 +1,92 @@
+"""A topic as bytes: large chunks of JSON lines, as fast as the connection gives them."""
+
+# Made by tools/sync_half.py from aio/export.py: change that one.
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+
+from topics.client.errors import ConnectionFailed, TopicsError
+from topics.client.exporting import Cutter, ExportEnd, last_seq
+from topics.client.request import topic_path, with_query
+from topics.client.sync.transport import Stream, Transport
+
+
+class Export:
+    """Iterate to get chunks of whole lines, each line one record as `diff` shows it, `{"$seq":…` first.
+
+    A gap is a line `{"tombstone":…}` in its place. A connection that breaks is opened again where the last chunk ended.
+    Afterwards `end` tells where the next export goes on.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        name: str,
+        from_seq: int,
+        to_seq: int | None,
+        query: Mapping[str, str | int | None],
+        chunk_bytes: int,
+    ) -> None:
+        self._transport = transport
+        self._path = topic_path(name, "/export")
+        self._to_seq = to_seq
+        self._query = query
+        self._chunk_bytes = chunk_bytes
+        self._stream: Stream | None = None
+        self._chunks = self._read()
+        # how far it has come, and, when it is through, what the server said last
+        self.from_seq = from_seq
+        self.end: ExportEnd | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._chunks
+
+    def _read(self) -> Iterator[bytes]:
+        retrying = self._transport.retrying(safe=True)
+        while True:
+            try:
+                for chunk in self._attempt():
+                    yield chunk
+                    retrying = self._transport.retrying(safe=True)
+                return
+            except TopicsError as error:
+                self._transport.pause(retrying, error)
+
+    def _attempt(self) -> Iterator[bytes]:
+        query = {"from_seq": self.from_seq, "to_seq": self._to_seq, **self._query}
+        stream = self._stream = self._transport.open(
+            with_query(self._path, query), accept="application/x-ndjson, application/json"
+        )
+        cutter = Cutter(self._chunk_bytes)
+        # One chunk stays behind: only what follows tells whether it holds the last line.
+        held: bytes | None = None
+        try:
+            for piece in stream.pieces():
+                chunk = cutter.feed(piece)
+                if chunk is not None:
+                    if held is not None:
+                        self.from_seq = last_seq(held)
+                        yield held
+                    held = chunk
+        finally:
+            stream.close()
+        rest = cutter.finish(held)
+        if cutter.end is None:
+            raise ConnectionFailed(f"the export of {self._path} was cut: its last line is missing")
+        self.end = cutter.end
+        self.from_seq = cutter.end.next_from_seq
+        if rest:
+            yield rest
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def __enter__(self) -> Export:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

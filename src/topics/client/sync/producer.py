@@ -1,0 +1,207 @@
+"""Appends that are gathered: many small ones become few large requests, sent beside the caller, in order."""
+
+# Made by tools/sync_half.py from aio/producer.py: change that one.
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from topics.client.batching import Batch, Gathering
+from topics.client.errors import Closed, InvalidRequest, TopicsError
+from topics.client.request import encode
+from topics.client.sync import ground
+from topics.client.values import Appended, Outgoing, Outgoings
+from topics.model.consuming import partition_for, partition_name
+
+PARTITIONS_MAX = 10_000
+
+
+class Appends(Protocol):
+    """Whoever can append a batch."""
+
+    def append_many(
+        self,
+        name: str,
+        records: Outgoings,
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        create: bool = True,
+        return_seqs: bool = True,
+    ) -> Appended: ...
+
+
+class Ticket:
+    """A record on its way."""
+
+    __slots__ = ("_batch", "_number", "_settled", "partition")
+
+    def __init__(self, batch: Batch, number: int, settled: ground.Event, partition: int) -> None:
+        self._batch = batch
+        self._number = number
+        self._settled = settled
+        self.partition = partition
+
+    def done(self) -> bool:
+        return self._batch.done
+
+    def result(self, timeout_s: float | None = None) -> int:
+        """The record's seq, when the server has it; or the error that kept it from getting there."""
+        ground.wait_event(self._settled, timeout_s)
+        if self._batch.error is not None:
+            raise self._batch.error
+        assert self._batch.appended is not None
+        return self._batch.appended.seqs[self._number]
+
+
+class Producer:
+    """Gathers records for `linger_ms`, or until a batch is full, and appends them in the order they were given.
+
+    Every batch has an idempotency key, so a retry never doubles. With `partitions`, a record goes to the partition of
+    its tag (without a tag: one after the other); a tag's records stay in order. When the buffer is full `append` waits.
+    A batch that failed for good is told by its tickets, and by the next `flush` or `close`.
+    """
+
+    def __init__(
+        self,
+        appends: Appends,
+        name: str,
+        *,
+        linger_s: float,
+        batch_records_max: int,
+        batch_bytes_max: int,
+        buffer_records_max: int,
+        buffer_bytes_max: int,
+        partitions: int,
+        node: str | None,
+        create: bool,
+    ) -> None:
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidRequest(f"partitions must be 1 to {PARTITIONS_MAX}", detail={"field": "partitions"})
+        self._appends = appends
+        self._names = [partition_name(name, number) for number in range(partitions)]
+        self._node = node
+        self._create = create
+        self._buffer_records_max = buffer_records_max
+        self._buffer_bytes_max = buffer_bytes_max
+        self._gathering = Gathering(
+            linger_s=linger_s, batch_records_max=batch_records_max, batch_bytes_max=batch_bytes_max
+        )
+        self._news = ground.Condition()
+        # of each batch that is not done
+        self._settled: dict[Batch, ground.Event] = {}
+        self._failed: TopicsError | None = None
+        self._turn = 0
+        self._closing = False
+        self._runner: ground.Runner | None = None
+
+    def append(
+        self,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int = 0,
+        unique_key: str | None = None,
+    ) -> Ticket:
+        """Take a record; the ticket tells later where it went. Waits only while the buffer is full."""
+        record = encode(Outgoing(data, tag, node, meta, delay_ms, unique_key))
+        with self._news:
+            while not self._closing and not self._has_room(len(record)):
+                ground.wait(self._news, None)
+            if self._closing:
+                raise Closed("this producer was closed")
+            partition = self._partition(tag)
+            batch, number, news = self._gathering.add(self._names[partition], record, time.monotonic())
+            batch.uneven = batch.uneven or unique_key is not None
+            settled = self._settled.get(batch)
+            if settled is None:
+                settled = self._settled[batch] = ground.Event()
+            if self._runner is None:
+                self._runner = ground.Runner(self._run)
+            if news:
+                self._news.notify_all()
+            return Ticket(batch, number, settled, partition)
+
+    def _has_room(self, size: int) -> bool:
+        gathering = self._gathering
+        if not gathering.records:
+            return True
+        return gathering.records < self._buffer_records_max and gathering.size + size <= self._buffer_bytes_max
+
+    def _partition(self, tag: str | None) -> int:
+        if len(self._names) == 1:
+            return 0
+        if tag is not None:
+            return partition_for(tag, len(self._names))
+        self._turn = (self._turn + 1) % len(self._names)
+        return self._turn
+
+    # --- the one who sends ---
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                batch = self._gathering.take(time.monotonic())
+                while batch is None:
+                    if self._closing:
+                        return
+                    ground.wait(self._news, self._gathering.due_s(time.monotonic()))
+                    batch = self._gathering.take(time.monotonic())
+            self._send(batch)
+
+    def _send(self, batch: Batch) -> None:
+        try:
+            batch.appended = self._appends.append_many(
+                batch.topic,
+                batch.json(),
+                node=self._node,
+                idempotency_key=batch.key,
+                create=self._create,
+                return_seqs=batch.uneven,
+            )
+        except TopicsError as error:
+            batch.error = error
+        finally:
+            if batch.appended is None and batch.error is None:
+                batch.error = Closed("the producer was stopped before this batch was answered")
+            self._failed = self._failed or batch.error
+            self._gathering.settle(batch)
+            self._settled.pop(batch).set()
+        with self._news:
+            self._news.notify_all()
+
+    # --- the end ---
+
+    def flush(self) -> None:
+        """Send everything that was given so far and wait for it; raises if a batch has failed since the last time."""
+        with self._news:
+            waiting = [self._settled[batch] for batch in self._gathering.hurry()]
+            self._news.notify_all()
+        for settled in waiting:
+            ground.wait_event(settled, None)
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def close(self) -> None:
+        """Flush, then take no more."""
+        try:
+            self.flush()
+        finally:
+            with self._news:
+                self._closing = True
+                self._news.notify_all()
+            if self._runner is not None:
+                self._runner.join()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,192 @@
+"""One server, over kept-alive connections: requests with retries, and answers that are read as they come."""
+
+# Made by tools/sync_half.py from aio/transport.py: change that one.
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from topics.client.answers import failure_of, value_of
+from topics.client.errors import Closed, ConnectionFailed, Timeout, TopicsError, Unauthorized
+from topics.client.request import JSON, Options, Request
+from topics.client.retrying import Retrying
+from topics.client.sync import ground
+from topics.client.tokens import Tokens
+
+if TYPE_CHECKING:
+    import httpx2
+
+T = TypeVar("T")
+CONNECT_S_MAX = 10.0
+
+
+class Transport:
+    def __init__(self, options: Options, tokens: Tokens) -> None:
+        import httpx2
+
+        self.options = options
+        self.tokens = tokens
+        self.closed = False
+        limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
+        self._http = ground.open_http(options.url, self._timeout(0), limits)
+        # Few know before they send which of these are certain to have changed nothing.
+        self._unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+        self._timeouts = httpx2.TimeoutException
+        self._failures = (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL)
+
+    def close(self) -> None:
+        self.closed = True
+        self._http.close()
+
+    # --- requests ---
+
+    def call(self, request: Request[T]) -> T:
+        """Send, and send again where that is safe, until there is an answer or the limits are reached."""
+        retrying = self.retrying(safe=request.safe)
+        renewed = False
+        while True:
+            try:
+                return self._attempt(request)
+            except Unauthorized as error:
+                if renewed or not request.by_token or not self.tokens.renewable:
+                    raise
+                renewed = True
+                self.renew(error)
+            except TopicsError as error:
+                self.pause(retrying, error)
+
+    def retrying(self, *, safe: bool) -> Retrying:
+        options = self.options
+        return Retrying(
+            safe=safe, now_s=time.monotonic(), retries_max=options.retries_max, retry_s_max=options.retry_s_max
+        )
+
+    def pause(self, retrying: Retrying, error: TopicsError) -> None:
+        """Wait for the next attempt, or raise the error if there is none."""
+        pause_s = retrying.pause_s(error, time.monotonic(), unsent=bool(error.detail.get("unsent")))
+        if pause_s is None or self.closed:
+            raise error
+        ground.sleep(pause_s)
+
+    def _attempt(self, request: Request[T]) -> T:
+        if request.by_token and self.tokens.access is None and self.tokens.renewable:
+            self.renew(None)
+        where = f"{request.method} {self.options.url}{request.path}"
+        response = self._send(self._built(request), where)
+        try:
+            body = response.read()
+        except self._failures as error:
+            raise self._lost(error, where) from error
+        if response.status_code >= 300:
+            raise failure_of(response.status_code, response.headers, body, where)
+        return value_of(request.decoder, response.status_code, response.headers.get("content-type", ""), body, where)
+
+    def _built(self, request: Request[T]) -> httpx2.Request:
+        headers = dict(JSON) if request.body is not None else {}
+        bearer = self.tokens.access if request.by_token else self.options.key
+        if bearer is not None:
+            headers["Authorization"] = f"Bearer {bearer}"
+        timeout = self._timeout(request.wait_ms / 1000)
+        return self._http.build_request(
+            request.method, request.path, content=request.body, headers=headers, timeout=timeout
+        )
+
+    def _timeout(self, longer_s: float) -> httpx2.Timeout:
+        import httpx2
+
+        seconds = self.options.timeout_s
+        return httpx2.Timeout(seconds, connect=min(seconds, CONNECT_S_MAX), read=seconds + longer_s)
+
+    def _send(self, built: httpx2.Request, where: str) -> httpx2.Response:
+        if self.closed:
+            raise Closed("this client was closed")
+        try:
+            return self._http.send(built, stream=True)
+        except self._failures as error:
+            raise self._lost(error, where) from error
+
+    def _lost(self, error: Exception, where: str) -> TopicsError:
+        """What a failed connection means for the caller."""
+        unsent = isinstance(error, self._unsent)
+        reason = str(error) or type(error).__name__
+        detail = {"reason": reason, "unsent": unsent}
+        if isinstance(error, self._timeouts) and not unsent:
+            return Timeout(f"{where}: no answer within {self.options.timeout_s:g} s", detail=detail)
+        if unsent:
+            return ConnectionFailed(f"cannot reach {self.options.url}: {reason}", detail=detail)
+        return ConnectionFailed(f"{where}: the connection broke: {reason}", detail=detail)
+
+    # --- tokens of the consumer groups ---
+
+    def renew(self, refused: Unauthorized | None) -> None:
+        """New tokens: by the refresh token if there is one, otherwise by name and password."""
+        for request in self.tokens.renewals(after_refusal=refused is not None):
+            try:
+                self.tokens.take(self.call(request))
+                return
+            except Unauthorized as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    # --- streams ---
+
+    def open(
+        self,
+        path: str,
+        *,
+        accept: str,
+        read_s: float | None = None,
+        headers: dict[str, str] | None = None,
+        by_token: bool = False,
+    ) -> Stream:
+        """An answer that is read piece by piece; silence for `read_s` breaks it."""
+        where = f"GET {self.options.url}{path}"
+        sent = {"Accept": accept, **(headers or {})}
+        bearer = self.tokens.access if by_token else self.options.key
+        if bearer is not None:
+            sent["Authorization"] = f"Bearer {bearer}"
+        timeout = self._timeout(max(0.0, (read_s or 0.0) - self.options.timeout_s))
+        response = self._send(self._http.build_request("GET", path, headers=sent, timeout=timeout), where)
+        stream = Stream(response, self, where)
+        if response.status_code >= 300:
+            raise stream.failure()
+        return stream
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        return self._failures
+
+    def lost(self, error: Exception, where: str) -> TopicsError:
+        return self._lost(error, where)
+
+
+class Stream:
+    """The pieces of one answer, in order; whatever ends it early is an exception."""
+
+    def __init__(self, response: httpx2.Response, transport: Transport, where: str) -> None:
+        self._response = response
+        self._transport = transport
+        self._where = where
+        self.closed = False
+        self.headers = response.headers
+
+    def failure(self) -> TopicsError:
+        """The answer was an error: the exception that it stands for."""
+        try:
+            body = self._response.read()
+        except self._transport.failures as error:
+            return self._transport.lost(error, self._where)
+        return failure_of(self._response.status_code, self._response.headers, body, self._where)
+
+    def pieces(self) -> Iterator[bytes]:
+        try:
+            yield from self._response.iter_raw()
+        except self._transport.failures as error:
+            raise self._transport.lost(error, self._where) from error
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._response.close()

@@ -1,0 +1,108 @@
+"""Jobs pushed by the server over a stream that opens itself again when it breaks."""
+
+# Made by tools/sync_half.py from aio/work.py: change that one.
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+
+import msgspec
+
+from topics.client.errors import BadAnswer, ConnectionFailed, ShuttingDown, TopicsError, error_of
+from topics.client.jobs import Job
+from topics.client.live import StreamFault
+from topics.client.retrying import Retrying
+from topics.client.sse import Event, EventParser
+from topics.client.sync.transport import Stream, Transport
+
+SILENCE_S_MAX = 35.0
+_job = msgspec.json.Decoder(Job)
+_fault = msgspec.json.Decoder(StreamFault)
+
+
+class Work:
+    """Iterate to get jobs, up to `max` at a time that are not acked or given back; ack them with `ack` as usual.
+
+    When the stream ends, for whatever reason, the jobs it brought go back to the queue at once, and reconnecting is
+    tried for `reconnect_s_max` seconds.
+    """
+
+    def __init__(self, transport: Transport, path: str, reconnect_s_max: float) -> None:
+        self._transport = transport
+        self._path = path
+        self._reconnect_s_max = reconnect_s_max
+        self._stream: Stream | None = None
+        self._pieces: Iterator[bytes] | None = None
+        self._parser = EventParser()
+        self._jobs: deque[Job] = deque()
+        self._retrying: Retrying | None = None
+        self._closed = False
+        # how often a stream was opened
+        self.connections = 0
+
+    def __iter__(self) -> Work:
+        return self
+
+    def __next__(self) -> Job:
+        while not self._closed:
+            if self._jobs:
+                return self._jobs.popleft()
+            try:
+                self._receive()
+            except TopicsError as error:
+                self._lose()
+                if self._closed:
+                    break
+                self._retrying = self._retrying or Retrying(
+                    safe=True, now_s=time.monotonic(), retries_max=1_000_000, retry_s_max=self._reconnect_s_max
+                )
+                self._transport.pause(self._retrying, error)
+        raise StopIteration
+
+    def _receive(self) -> None:
+        if self._pieces is None:
+            stream = self._stream = self._transport.open(self._path, accept="text/event-stream", read_s=SILENCE_S_MAX)
+            self._parser = EventParser()
+            self._pieces = stream.pieces()
+            self.connections += 1
+        for piece in self._pieces:
+            self._retrying = None
+            for event in self._parser.feed(piece):
+                self._take(event)
+            return
+        raise ConnectionFailed("the server ended the work stream")
+
+    def _take(self, event: Event) -> None:
+        try:
+            if event.name == "job":
+                self._jobs.append(_job.decode(event.data))
+            elif event.name == "error":
+                fault = _fault.decode(event.data)
+                if fault.code == 503:
+                    raise ShuttingDown(fault.error, status=503)
+                if fault.code in (404, 409):
+                    raise error_of("topic_not_found" if fault.code == 404 else "not_a_queue", fault.error, fault.code)
+        except msgspec.DecodeError as error:
+            raise BadAnswer(f"an event of the work stream cannot be read: {error}") from None
+
+    def _lose(self) -> None:
+        """Jobs that were not handed out yet belong to the queue again."""
+        self._jobs.clear()
+        self._pieces = None
+        if self._stream is not None:
+            self._stream.close()
+
+    def close(self) -> None:
+        """End the stream: its jobs that are not acked go back to the queue. May be called beside the iteration."""
+        self._closed = True
+        self._lose()
+
+    def __enter__(self) -> Work:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,212 @@
+"""What goes to topics and comes back from them, as plain typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from topics.client.request import encode
+from topics.model.config import TopicConfig
+
+_decode = msgspec.json.Decoder().decode
+_NOTHING = Raw(b"null")
+
+# JSON text that is sent as it is, instead of a Python object to be encoded.
+Json = Raw
+
+
+class Record(msgspec.Struct, dict=True):
+    """A record that was read. `raw` is the payload byte for byte as it was sent, `data` the same decoded."""
+
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    payload: Raw = msgspec.field(name="data", default=_NOTHING)
+    node: str | None = msgspec.field(name="$node", default=None)
+    tag: str | None = msgspec.field(name="$tag", default=None)
+    meta: dict[str, Any] | None = None
+
+    @property
+    def raw(self) -> bytes:
+        return bytes(self.payload)
+
+    @cached_property
+    def data(self) -> Any:
+        return _decode(self.payload)
+
+    def __repr__(self) -> str:
+        return f"Record(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, raw={self.raw!r})"
+
+
+class Tombstone(msgspec.Struct, kw_only=True):
+    """Outgoings between `gap_from` and `gap_to` cannot be had any more, and why. `topic` is set in live events."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int = 0
+    earliest_seq: int = 0
+    head_seq: int = 0
+    topic: str = ""
+
+
+class Diff(msgspec.Struct, kw_only=True):
+    """One step of reading: hand `next_from_seq` to the next one."""
+
+    topic: str
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    lag: int = 0
+    epoch: int = 0
+    tombstone: Tombstone | None = None
+
+
+class Outgoing(msgspec.Struct, omit_defaults=True):
+    """A record to append, when it has more than data. `delay_ms` and `unique_key` are for queues."""
+
+    data: Any
+    tag: str | None = None
+    node: str | None = None
+    meta: Mapping[str, Any] | None = None
+    delay_ms: int = 0
+    unique_key: str | None = None
+
+
+# Outgoings to be sent: each an Outgoing or plain data; or a JSON array of records, ready-made.
+Outgoings = Iterable[Any] | bytes
+
+
+def records_json(records: Outgoings) -> bytes:
+    """The `records` of a body; ready-made bytes are taken as they are."""
+    if isinstance(records, bytes):
+        return records
+    return encode([record if isinstance(record, Outgoing) else Outgoing(record) for record in records])
+
+
+class Appended(msgspec.Struct, kw_only=True):
+    """Where records went. `deduped`: they had been appended before, and these are the seqs of then."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    given_seqs: list[int] | None = msgspec.field(name="seqs", default=None)
+
+    @property
+    def seqs(self) -> list[int]:
+        """The seq of each record, in the order they were given."""
+        return list(range(self.first_seq, self.last_seq + 1)) if self.given_seqs is None else self.given_seqs
+
+
+class QueueCounters(msgspec.Struct, kw_only=True):
+    ready: int
+    in_flight: int
+    dead_lettered: int
+    delayed: int = 0
+    paused: bool = False
+
+
+class TopicState(msgspec.Struct, kw_only=True):
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    type: str = "log"
+    epoch: int = 0
+    last_write_ts: int | None = None
+    last_read_ts: int | None = None
+    # only of queues
+    queue: QueueCounters | None = None
+
+
+class TopicItem(msgspec.Struct, kw_only=True):
+    """What a list tells of a topic."""
+
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durable: bool
+    effective_priority: int
+
+
+class Configured(msgspec.Struct, kw_only=True):
+    """`created`: this call brought the topic into existence."""
+
+    topic: str
+    created: bool
+    config: TopicConfig
+
+
+class Dropped(msgspec.Struct, kw_only=True):
+    topic: str
+    deleted: bool
+    routers_removed: list[str]
+
+
+class Deleted(msgspec.Struct, kw_only=True):
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+
+
+class Router(msgspec.Struct, kw_only=True):
+    """`lag`: seqs of the source not dealt with yet; `last_error`: what stops the router, if something does."""
+
+    router: str
+    source: str
+    dest: str
+    guarantee: str = "at_least_once"
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    filter: str | list[str] | None = None
+    allow_cycle: bool = False
+    # only in answers to `router` and, the total, to `routers`
+    forwarded_total: int = 0
+    lag: int = 0
+    last_error: str | None = None
+    # only in answers to `route`
+    created: bool = False
+
+
+class Health(msgspec.Struct, kw_only=True):
+    status: str
+    version: str
+    uptime_ms: int
+
+
+class Readiness(msgspec.Struct, kw_only=True):
+    status: str
+    wal_replay_complete: bool
+    topics: int
+
+
+class TopicPage(msgspec.Struct):
+    topics: list[TopicItem]
+    next_cursor: str | None = None
+
+
+class RouterPage(msgspec.Struct):
+    routers: list[Router]
+    next_cursor: str | None = None
+
+
+class Removed(msgspec.Struct):
+    deleted: bool
