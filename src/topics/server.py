@@ -20,6 +20,7 @@ import uvloop
 from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
 from topics.api.auth import Door, Keyring, is_loopback, open_door
+from topics.api.backup import Backups
 from topics.api.cohorts import Cohorts
 from topics.api.delivery import Delivery
 from topics.api.errors import render_error
@@ -28,6 +29,7 @@ from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.login import Login
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
+from topics.api.pipelines import Pipelines
 from topics.api.probes import probe_routes
 from topics.api.pump import Pump
 from topics.api.queues import Queues
@@ -213,8 +215,10 @@ class Server:
                 *Queues(engine, self._pressure, cohorts).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
+                *Pipelines(self.store.pipelines).routes(),
                 *delivery.routes(),
                 *self._group_routes(engine),
+                *Backups(self.store, self._deadlines, self._settings.slow_consumer_timeout_ms).routes(),
                 *self._routes_without_store(),
             ]
         )

@@ -49,6 +49,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "not_found": 404,
     "topic_not_found": 404,
     "router_not_found": 404,
+    "pipeline_not_found": 404,
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "request_timeout": 408,

@@ -99,6 +99,8 @@ class Families(Collector):
         visible = list(_visible(open_store, self._key)) if open_store is not None else []
         yield from self._totals(visible)
         yield from _per_topic(visible)
+        if open_store is not None:
+            yield from _pipelines(open_store, self._key)
         yield from _log(open_store)
 
     def _process(self) -> Iterator[Metric]:
@@ -173,6 +175,23 @@ def _per_topic(visible: list[Topic]) -> Iterator[Metric]:
     yield from families.values()
     truncated = int(len(visible) > TOPICS_SHOWN_MAX)
     yield gauge("topics_topic_metrics_truncated", "1 if there are more topics than are listed.", truncated)
+
+
+def _pipelines(store: Store, key: Key) -> Iterator[Metric]:
+    """As their runners said last."""
+    up = GaugeMetricFamily("topics_pipeline_up", "1 if a runner says that it runs.", labels=["pipeline"])
+    lag = GaugeMetricFamily("topics_pipeline_lag", "Records not dealt with yet per pipeline.", labels=["pipeline"])
+    rate = GaugeMetricFamily("topics_pipeline_rows_per_second", "Rows a second per pipeline.", labels=["pipeline"])
+    shown = store.pipelines.list(
+        page_size=TOPICS_SHOWN_MAX, wanted=lambda state: state.name.startswith(key.prefixes)
+    ).pipelines
+    for state in shown:
+        status = state.status
+        if status is not None:
+            up.add_metric([state.name], int(status.state in ("running", "idle")))
+            lag.add_metric([state.name], status.lag)
+            rate.add_metric([state.name], status.rows_per_second)
+    yield from (up, lag, rate)
 
 
 def _log(store: Store | None) -> Iterator[Metric]:

@@ -102,6 +102,11 @@ class Engine:
         staged.result = config
         return staged
 
+    def create_hidden(self, name: str, config: TopicConfig) -> Staged:
+        """A topic of the server's own. Whoever wants it before it is there gets the same Staged."""
+        running = self._creating.get(name)
+        return running or self._announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
+
     def _announce(self, name: str, staged: Staged) -> Staged:
         """Until this is done, whoever asks for the topic has to wait."""
         self._creating[name] = staged

@@ -13,6 +13,7 @@ from topics.engine.engine import Engine
 from topics.engine.forwarding import Forwarder
 from topics.engine.image import decode_topic
 from topics.engine.pipelines import Pipelines
+from topics.engine.pipelines import Pipelines
 from topics.engine.repair import drop_damaged
 from topics.engine.router import RouterImage
 from topics.engine.routers import Routers
@@ -164,6 +165,7 @@ class Store:
         self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock)
         self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
         self.routers = Routers(self.engine)
+        self.pipelines = Pipelines(self.engine, self._clock)
         self.pipelines = Pipelines(self.engine, self._clock)
         self.forwarder = Forwarder(self.engine, self.worker, self._clock)
         self._checkpointer = Checkpointer(

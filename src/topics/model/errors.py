@@ -64,6 +64,13 @@ class RouterNotFound(TopicsError):
         super().__init__(f'router "{router}" does not exist', router=router)
 
 
+class PipelineNotFound(TopicsError):
+    code = "pipeline_not_found"
+
+    def __init__(self, pipeline: str) -> None:
+        super().__init__(f'pipeline "{pipeline}" does not exist', pipeline=pipeline)
+
+
 class RouterCycle(TopicsError):
     """`cycle` in the detail is the way round."""
 
