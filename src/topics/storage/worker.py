@@ -59,6 +59,8 @@ class Worker:
         self._jobs_max = jobs_max
         self._waiting: deque[Job[Any]] = deque()
         self._finished: deque[Job[Any]] = deque()
+        # given and not yet delivered
+        self.pending = 0
         self._changed = Condition()
         self._stopping = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -80,6 +82,7 @@ class Worker:
         if len(self._waiting) >= self._jobs_max:
             raise Throttled("too many background jobs are waiting", limit="jobs", max=self._jobs_max)
         job = Job(fn, then)
+        self.pending += 1
         with self._changed:
             self._waiting.append(job)
             self._changed.notify()
@@ -89,6 +92,7 @@ class Worker:
         """Deliver the jobs that finished since the last call; returns how many."""
         delivered = 0
         while self._finished:
+            self.pending -= 1
             self._finished.popleft().deliver()
             delivered += 1
         return delivered
