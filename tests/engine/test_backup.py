@@ -23,7 +23,8 @@ def begin(rig: Rig) -> Backup:
     backup = rig.store.begin_backup("topics test")
     while not backup.is_synced:
         rig.store.settle()
-    backup.plan()
+    for _ in backup.plan():
+        pass
     return backup
 
 

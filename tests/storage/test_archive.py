@@ -84,18 +84,19 @@ def test_any_tar_program_can_unpack_it() -> None:
 def test_a_flipped_bit_anywhere_is_refused() -> None:
     whole = archive()
     for place in range(len(whole)):
-        for bit in (1, 128):
-            changed = bytearray(whole)
-            changed[place] ^= bit
-            with pytest.raises(DamagedBackup):
-                check(bytes(changed))
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        with pytest.raises(DamagedBackup):
+            check(bytes(changed))
 
 
 def test_a_cut_anywhere_is_refused() -> None:
-    whole = archive()
-    for length in range(len(whole)):
-        with pytest.raises(DamagedBackup):
-            check(whole[:length])
+    reader = ArchiveReader()
+    for byte in archive():
+        with pytest.raises(DamagedBackup, match="cut"):
+            reader.finish()
+        reader.feed(bytes([byte]))
+    reader.finish()
 
 
 def wrong_archives() -> Iterator[tuple[str, bytes]]:

@@ -138,6 +138,7 @@ class ArchiveReader:
         self._manifest_data = bytearray()
         # all entries so far
         self._files: list[FileEntry] = []
+        self._names: set[str] = set()
         self._times: set[int] = set()
         self._zeros_left = 0
         self.bytes_read = 0
@@ -189,8 +190,9 @@ class ArchiveReader:
             raise self._changed(f"no backup has a file named {entry.name!r}")
         if entry.length < 0 or header(*entry) != block:
             raise self._changed("a header does not verify")
-        if any(entry.name == known.name for known in self._files):
+        if entry.name in self._names:
             raise self._changed(f"{entry.name} is in it twice")
+        self._names.add(entry.name)
         return entry
 
     def _read_content(self, view: memoryview) -> int:

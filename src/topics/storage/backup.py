@@ -1,7 +1,7 @@
 """A consistent copy of a store in use: a snapshot, the packs it refers to, and the log behind it up to one position.
 
-    owner thread: Backup(…) ──▶ is_synced? ──▶ plan ─────────────────────────▶ release
-    any one thread at a time:                        read, read, … until b""
+    owner thread: Backup(…) ──▶ is_synced? ──▶ plan, a few files at a time ──────────────────────────▶ release
+    any one thread at a time:                                                read, read, … until b"" ─┘
 
 From the beginning to `release` the snapshot is pinned: neither it, nor its packs, nor the log behind it goes away. What
 is copied never changes any more: packs and snapshots by nature, the log because it is durable up to `position`.
@@ -10,7 +10,7 @@ is copied never changes any more: packs and snapshots by nature, the log because
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from xxhash import xxh3_64
@@ -35,15 +35,20 @@ from topics.storage.snapshot import Snapshots
 from topics.storage.wal import Wal
 
 PIECE_BYTES = 256 << 10
+FILES_PER_STEP = 200
 _UNKNOWN = "0" * 16
 
 
 class _Part(NamedTuple):
-    """A file to copy: what it is called in the archive, how much of it counts, and how it is opened."""
+    """A file to copy: what it is called in the archive, how much of it counts, and where it is.
+
+    A pack has a number instead of a path, because it may move meanwhile.
+    """
 
     name: str
     length: int
-    open: Callable[[], int]
+    path: str
+    pack: int = 0
 
 
 class Backup:
@@ -80,25 +85,27 @@ class Backup:
     def is_synced(self) -> bool:
         return self._wal.synced_to >= self.position
 
-    def plan(self) -> None:
-        """Decide which files are copied. The log must be synced."""
+    def plan(self) -> Iterator[None]:
+        """Decide which files are copied; a large store has very many, so in short steps. The log must be synced."""
         assert self.is_synced
-        pin, root = self._pin, self._directory.path
-        start = 0
+        pin, name_of = self._pin, self._directory.name_of
+        self._entries.append(FileEntry(META, len(self._meta()), _UNKNOWN))
         if pin.path is not None:
-            start = pin.position
-            self._parts.append(self._part(os.path.relpath(pin.path, root), pin.size_bytes, pin.path))
-        for number in sorted(pin.packs):
-            name = os.path.relpath(self._packs.hot_path(number), root)
-            self._parts.append(_Part(name, self._packs.size_of(number), lambda number=number: self._packs.open(number)))
-        for path, length in self._wal.files_between(start, self.position):
-            self._parts.append(self._part(os.path.relpath(path, root), length, path))
-        self._entries = [FileEntry(META, len(self._meta()), _UNKNOWN)]
-        self._entries += [FileEntry(part.name, part.length, _UNKNOWN) for part in self._parts]
+            self._add(_Part(name_of(pin.path), pin.size_bytes, pin.path))
+        # The log first: from here on it grows.
+        for path, length in self._wal.files_between(pin.position, self.position):
+            self._add(_Part(name_of(path), length, path))
+        for count, number in enumerate(sorted(pin.packs)):
+            if count % FILES_PER_STEP == 0:
+                yield
+            path = self._packs.hot_path(number)
+            self._add(_Part(name_of(path), self._packs.size_of(number), path, number))
+        yield
         self.archive_bytes = archive_bytes(self._manifest())
 
-    def _part(self, name: str, length: int, path: str) -> _Part:
-        return _Part(name, length, lambda: self._disk.open(path, os.O_RDONLY))
+    def _add(self, part: _Part) -> None:
+        self._parts.append(part)
+        self._entries.append(FileEntry(part.name, part.length, _UNKNOWN))
 
     def read(self) -> bytes:
         """The next piece of the archive, b"" when it is complete. Blocks."""
@@ -130,7 +137,7 @@ class Backup:
         yield self._whole(MANIFEST, encode_manifest(self._manifest())) + bytes(END_BYTES)
 
     def _content(self, part: _Part) -> Iterator[bytes]:
-        fd = part.open()
+        fd = self._packs.open(part.pack) if part.pack else self._disk.open(part.path, os.O_RDONLY)
         try:
             offset = 0
             while offset < part.length:

@@ -54,6 +54,10 @@ class DataDirectory:
         """Whether the machine has run through since the last open, so that no written byte can be lost."""
         return self.previous.boot_id != "" and self.previous.boot_id == self._disk.boot_id()
 
+    def name_of(self, path: str) -> str:
+        """What a file of this directory is called from within."""
+        return path.removeprefix(self.path + os.sep)
+
     def open(self) -> None:
         """Make the directory if need be, take its lock, and read how the last run ended."""
         self._disk.makedirs(self.path)
