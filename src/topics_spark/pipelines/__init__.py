@@ -1,0 +1,1 @@
+"""Pipelines as data: definitions kept by the server, run by Spark."""
