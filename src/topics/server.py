@@ -21,7 +21,6 @@ from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
 from topics.api.auth import Door, Keyring, is_loopback, open_door
 from topics.api.backup import Backups
-from topics.api.backup import Backups
 from topics.api.cohorts import Cohorts
 from topics.api.delivery import Delivery
 from topics.api.errors import render_error
@@ -219,7 +218,6 @@ class Server:
                 *Pipelines(self.store.pipelines).routes(),
                 *delivery.routes(),
                 *self._group_routes(engine),
-                *Backups(self.store, self._deadlines, self._settings.slow_consumer_timeout_ms).routes(),
                 *Backups(self.store, self._deadlines, self._settings.slow_consumer_timeout_ms).routes(),
                 *self._routes_without_store(),
             ]
