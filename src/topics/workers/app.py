@@ -1,0 +1,147 @@
+"""The application: which functions handle which queues, and their life from the first claim to the last ack."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+from topics.client import AsyncClient
+from topics.workers.worker import CONCURRENCY_MAX, Duty, Handler, Worker
+
+log = logging.getLogger("topics.workers")
+
+LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
+WAIT_MS_MAX = 30_000
+NODE_CHARS_MAX = 100
+
+H = TypeVar("H", bound=Handler)
+
+
+class App:
+    """Queues and their handlers. `url` and `key` come from TOPICS_URL and TOPICS_API_KEY if they are not given.
+
+    `node` is this process's name among the workers; it must be its own, and one is made if none is given. `grace_s` is
+    how long handlers may go on after a signal to stop.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        node: str | None = None,
+        grace_s: float = 25.0,
+        timeout_s: float = 10.0,
+    ) -> None:
+        self._url = url
+        self._key = key
+        self._timeout_s = timeout_s
+        self._grace_s = grace_s
+        self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"[-NODE_CHARS_MAX:]
+        self.duties: list[Duty] = []
+        # while serving
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._signals = 0
+
+    def worker(
+        self, topic: str, *, concurrency: int = 1, lease_ms: int = 30_000, wait_ms: int = 20_000
+    ) -> Callable[[H], H]:
+        """Have the decorated function or coroutine handle the jobs of a queue, `concurrency` of them at a time.
+
+        A job belongs to this process for `lease_ms`, which is renewed while its handler runs: so long does it take
+        until another worker gets the jobs of one that died.
+        """
+        _check("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        _check("lease_ms", lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
+        _check("wait_ms", wait_ms, 0, WAIT_MS_MAX)
+        if any(duty.topic == topic for duty in self.duties):
+            raise ValueError(f'queue "{topic}" has a handler already')
+
+        def register(handler: H) -> H:
+            self.duties.append(Duty(topic, handler, concurrency, lease_ms, wait_ms))
+            return handler
+
+        return register
+
+    # --- running ---
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT, then finish what runs; a second signal ends the process at once."""
+        with asyncio.Runner() as runner:
+            runner.run(self._serve_with_signals())
+        if self._signals > 1:
+            raise SystemExit(1)
+
+    async def _serve_with_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        serving = asyncio.ensure_future(self.serve())
+        for number in numbers:
+            loop.add_signal_handler(number, self._signalled, serving)
+        try:
+            await asyncio.wait([serving])
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+        if not serving.cancelled():
+            serving.result()
+
+    def _signalled(self, serving: asyncio.Future[None]) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            log.info("stopping: no more jobs are claimed")
+            self.stop()
+        else:
+            serving.cancel()
+
+    async def serve(self) -> None:
+        """Work until `stop`, then finish what runs. For programs that have a loop; signals are theirs to handle."""
+        if not self.duties:
+            raise ValueError("this app has no workers: decorate a function with @app.worker(queue)")
+        if self._stopping is not None:
+            raise RuntimeError("this app is running already")
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        client = AsyncClient(self._url, self._key, node=self.node, timeout_s=self._timeout_s, retries_max=0)
+        workers = [Worker(duty, client, self.node) for duty in self.duties]
+        try:
+            await self._serve(workers, self._stopping)
+        finally:
+            self._loop = self._stopping = None
+            for worker in workers:
+                await worker.close()
+            await client.close()
+
+    async def _serve(self, workers: list[Worker], stopping: asyncio.Event) -> None:
+        for worker in workers:
+            worker.start()
+        log.info("working on %s as %s", ", ".join(duty.topic for duty in self.duties), self.node)
+        claiming = [asyncio.create_task(worker.claim_forever()) for worker in workers]
+        stopped = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait([stopped, *claiming], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (stopped, *claiming):
+                task.cancel()
+        ends = await asyncio.gather(*claiming, return_exceptions=True)
+        await asyncio.gather(*(worker.finish(self._grace_s) for worker in workers))
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    def stop(self) -> None:
+        """Claim no more, finish what runs, return from `run` or `serve`. May be called from any thread."""
+        loop, stopping = self._loop, self._stopping
+        if loop is not None and stopping is not None:
+            loop.call_soon_threadsafe(stopping.set)
+
+
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name} must be {least} to {most}, not {value}")

@@ -1,0 +1,110 @@
+"""A job as its handler sees it, and what a handler may raise about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from topics.client import Job as Leased
+
+DELAY_MS_MAX = 86_400_000
+REASON_CHARS_MAX = 1_024
+
+
+class Retry(Exception):
+    """Raise it to have the job delivered again, after `delay` seconds; without one the queue's own backoff decides."""
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        if delay is not None and not 0 <= delay * 1000 <= DELAY_MS_MAX:
+            raise ValueError(f"delay must be 0 to {DELAY_MS_MAX // 1000} seconds, not {delay}")
+        super().__init__(reason or "asked to be retried")
+        self.delay_ms = None if delay is None else round(delay * 1000)
+
+
+class Reject(Exception):
+    """Raise it for a job that can never succeed: it moves to the dead letters at once, with the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class Job:
+    """What to do. `lost` turns true when the lease is gone: somebody else may be doing the job by then."""
+
+    __slots__ = ("_leased", "lost", "topic")
+
+    def __init__(self, topic: str, leased: Leased) -> None:
+        self.topic = topic
+        self._leased = leased
+        self.lost = False
+
+    @property
+    def seq(self) -> int:
+        """Names the job within its queue, the same at every delivery."""
+        return self._leased.seq
+
+    @property
+    def data(self) -> Any:
+        return self._leased.data
+
+    @property
+    def raw(self) -> bytes:
+        """The payload byte for byte as it was sent."""
+        return self._leased.raw
+
+    @property
+    def tag(self) -> str | None:
+        return self._leased.tag
+
+    @property
+    def node(self) -> str | None:
+        """Who appended it, if they said so."""
+        return self._leased.node
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return self._leased.meta or {}
+
+    @property
+    def ts(self) -> int:
+        """When it was appended, in ms since the epoch."""
+        return self._leased.ts
+
+    @property
+    def deliveries(self) -> int:
+        """1 the first time; the server counts anew after a restart unless the queue's leases are durable."""
+        return self._leased.deliveries
+
+    @property
+    def lease_id(self) -> str:
+        return self._leased.lease_id
+
+    @property
+    def leased(self) -> Leased:
+        """The job as the client knows it."""
+        return self._leased
+
+    def __repr__(self) -> str:
+        return f"Job({self.topic}/{self.seq}, delivery {self.deliveries})"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is told to the server about a job; jobs with the same outcome are told together."""
+
+    acked: bool = False
+    delay_ms: int | None = None
+    dead_letter: bool = False
+    error: str | None = None
+
+
+ACK = Outcome(acked=True)
+RELEASE = Outcome(delay_ms=0, error="the worker was stopped")
+
+
+def failed(error: BaseException, *, delay_ms: int | None = None, dead_letter: bool = False) -> Outcome:
+    """The error in words, as the server keeps it."""
+    text = str(error)
+    if not isinstance(error, Retry | Reject):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Outcome(delay_ms=delay_ms, dead_letter=dead_letter, error=text[:REASON_CHARS_MAX])

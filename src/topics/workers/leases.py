@@ -1,0 +1,102 @@
+"""The jobs that a worker holds, and the one loop that keeps their leases alive.
+
+claimed ──────── a third of the lease ────────▶ extended in one call with all others that are due ──▶ …
+                                                └─ not held any more, or no answer before the deadline ─▶ lost
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from topics.client import AsyncClient, TopicsError
+from topics.workers.job import Job, Outcome
+
+log = logging.getLogger("topics.workers")
+
+BATCH_MAX = 1_000
+# As parts of a lease: how often the loop looks, how much may be gone before it renews, how long a call may take.
+LOOK, RENEW, CALL_MAX = 1 / 9, 1 / 3, 1 / 3
+
+
+class Held:
+    """A leased job while this process answers for it: its handler runs, or its outcome is not yet told."""
+
+    __slots__ = ("deadline_s", "job", "outcome", "task")
+
+    def __init__(self, job: Job, deadline_s: float) -> None:
+        self.job = job
+        self.deadline_s = deadline_s
+        # What to cancel when the lease is lost; a function in a thread cannot be, and keeps its slot until it ends.
+        self.task: asyncio.Task[None] | None = None
+        self.outcome: Outcome | None = None
+
+
+class Leases:
+    """By lease, not by seq: a job that was lost and claimed again is here twice while its first handler runs."""
+
+    def __init__(self, client: AsyncClient, node: str, topic: str, lease_ms: int) -> None:
+        self._client = client
+        self._node = node
+        self._topic = topic
+        self._lease_ms = lease_ms
+        self._lease_s = lease_ms / 1000
+        self._by_id: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, lease_id: str) -> bool:
+        return lease_id in self._by_id
+
+    def all(self) -> list[Held]:
+        return list(self._by_id.values())
+
+    def take(self, job: Job) -> Held:
+        """Just claimed. The server's deadline is by its own clock; here the time since the answer counts."""
+        held = self._by_id[job.lease_id] = Held(job, time.monotonic() + self._lease_s)
+        return held
+
+    def let_go(self, held: Held) -> None:
+        self._by_id.pop(held.job.lease_id, None)
+
+    def lose(self, held: Held) -> None:
+        """The lease is gone: the handler is told, and nothing more is told to the server."""
+        self.let_go(held)
+        held.job.lost = True
+        log.info("%s/%d: the lease is lost, the job will be delivered again", self._topic, held.job.seq)
+        if held.task is not None:
+            held.task.cancel()
+
+    async def renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s * LOOK)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Extend what is due, in as few calls as there can be."""
+        now_s = time.monotonic()
+        for held in self.all():
+            if held.deadline_s <= now_s:
+                self.lose(held)
+        due = [held for held in self.all() if held.deadline_s - now_s <= self._lease_s * (1 - RENEW)]
+        for start in range(0, len(due), BATCH_MAX):
+            await self._extend(due[start : start + BATCH_MAX])
+
+    async def _extend(self, due: list[Held]) -> None:
+        sent_s = time.monotonic()
+        try:
+            async with asyncio.timeout(self._lease_s * CALL_MAX):
+                jobs = [held.job.leased for held in due]
+                reply = await self._client.extend(self._topic, jobs, self._lease_ms, self._node)
+        except (TopicsError, TimeoutError) as error:
+            # The loop comes again well before the deadline.
+            log.info("%s: leases could not be extended yet: %s", self._topic, error or "no answer")
+            return
+        skipped = set(reply.skipped)
+        for held in due:
+            if held.job.seq not in skipped:
+                held.deadline_s = sent_s + self._lease_s
+            elif held.outcome is None and held.job.lease_id in self:
+                self.lose(held)

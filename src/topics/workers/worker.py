@@ -1,0 +1,205 @@
+"""One queue and its handler: claims no more than there are free slots for, runs handlers, and stops without losing any.
+
+claim (waits at the server) ─▶ slot ─▶ handler: task or thread ─▶ outcome ─▶ Outbox ─▶ ack, nack, dead letter
+                                         Leases renew all the while
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from topics.client import AsyncClient
+from topics.client import Job as Leased
+from topics.client.errors import Forbidden, NotAQueue, TopicNotFound, TopicsError, Unauthorized
+from topics.workers.job import ACK, RELEASE, Job, Outcome, Reject, Retry, failed
+from topics.workers.leases import Held, Leases
+from topics.workers.outbox import Outbox
+from topics.workers.pauses import Pauses
+from topics.workers.threads import Threads
+
+log = logging.getLogger("topics.workers")
+
+CONCURRENCY_MAX = 1_000
+# When stopping: how long the last outcomes may take, and how many leases are looked through for forgotten ones.
+FAREWELL_S_MAX = 5.0
+LEASES_SEEN_MAX = 10_000
+
+Handler = Callable[[Job], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What `App.worker` was told."""
+
+    topic: str
+    handler: Handler
+    concurrency: int
+    lease_ms: int
+    wait_ms: int
+
+    @property
+    def is_coroutine(self) -> bool:
+        return inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(
+            getattr(self.handler, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler, too
+        )
+
+
+class Worker:
+    def __init__(self, duty: Duty, client: AsyncClient, node: str) -> None:
+        self._duty = duty
+        self._client = client
+        self._node = node
+        self._leases = Leases(client, node, duty.topic, duty.lease_ms)
+        self._freed = asyncio.Event()
+        self._outbox = Outbox(client, node, duty.topic, self._leases, self._freed.set)
+        self._threads = None if duty.is_coroutine else Threads(f"topics-{duty.topic}", duty.concurrency)
+        self._running: set[asyncio.Task[None]] = set()
+        self._claim_cut = False
+        self._upkeep: list[asyncio.Task[None]] = []
+        self.handled = 0
+
+    # --- running ---
+
+    def start(self) -> None:
+        """Leases are renewed and outcomes told from here on."""
+        self._upkeep = [
+            asyncio.create_task(self._leases.renew_forever()),
+            asyncio.create_task(self._outbox.send_forever()),
+        ]
+
+    async def claim_forever(self) -> None:
+        """Until cancelled, or until the server says that this will never work."""
+        duty, pauses = self._duty, Pauses()
+        while True:
+            while not self._slots():
+                self._freed.clear()
+                await self._freed.wait()
+            try:
+                await self.claim(duty.wait_ms)
+                pauses.reset()
+            except (Unauthorized, Forbidden, NotAQueue):
+                raise
+            except TopicsError as error:
+                level = logging.WARNING if pauses.fresh else logging.DEBUG
+                pause_s = pauses.after(error)
+                if isinstance(error, TopicNotFound):
+                    log.log(level, "%s does not exist yet; trying again until it does", duty.topic)
+                else:
+                    log.log(level, "%s: no jobs for now, trying again: %s", duty.topic, error)
+                await asyncio.sleep(pause_s)
+
+    async def claim(self, wait_ms: int) -> int:
+        """Take as many jobs as there are free slots, if there are jobs; how many."""
+        duty = self._duty
+        try:
+            jobs = await self._client.claim(duty.topic, self._node, self._slots(), duty.lease_ms, wait_ms)
+        except asyncio.CancelledError:
+            self._claim_cut = True
+            raise
+        for leased in jobs:
+            self._start(leased)
+        return len(jobs)
+
+    def _slots(self) -> int:
+        """Free ones; none while outcomes pile up."""
+        if len(self._outbox) > 2 * self._duty.concurrency:
+            return 0
+        return self._duty.concurrency - len(self._running)
+
+    def _start(self, leased: Leased) -> None:
+        held = self._leases.take(Job(self._duty.topic, leased))
+        task = asyncio.create_task(self._handle(held))
+        if self._threads is None:
+            held.task = task
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._freed.set()
+
+    async def _handle(self, held: Held) -> None:
+        outcome = await self._outcome(held.job)
+        self.handled += 1
+        if not held.job.lost:
+            self._outbox.put(held, outcome)
+
+    async def _outcome(self, job: Job) -> Outcome:
+        try:
+            if self._threads is None:
+                await cast("Awaitable[object]", self._duty.handler(job))
+            else:
+                await asyncio.shield(self._threads.run(self._duty.handler, job))
+        except Retry as retry:
+            return failed(retry, delay_ms=retry.delay_ms)
+        except Reject as rejection:
+            return failed(rejection, dead_letter=True)
+        except asyncio.CancelledError:
+            return RELEASE
+        except Exception as error:
+            log.warning("%r failed", job, exc_info=True)
+            return failed(error)
+        return ACK
+
+    # --- stopping ---
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running)
+
+    async def idle(self) -> None:
+        """Until no handler runs and every outcome is told."""
+        while self._running:
+            await asyncio.wait(self._running)
+        await self._outbox.emptied()
+
+    async def finish(self, grace_s: float) -> None:
+        """Nothing is claimed any more: give handlers their time, then give back what is not done."""
+        if self._running:
+            log.info("%s: waiting for %d handlers", self._duty.topic, len(self._running))
+            await asyncio.wait(self._running, timeout=grace_s)
+        left = [held for held in self._leases.all() if held.outcome is None]
+        for held in left:
+            self._give_back(held)
+        if left:
+            log.warning("%s: %d jobs are not done and go back to the queue", self._duty.topic, len(left))
+            await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(FAREWELL_S_MAX):
+                await self._outbox.emptied()
+                if self._claim_cut:
+                    await self._release_strays()
+        except (TimeoutError, TopicsError) as error:
+            log.warning("%s: leases are left to run out: %s", self._duty.topic, error or "no answer")
+
+    def _give_back(self, held: Held) -> None:
+        held.job.lost = True
+        self._outbox.put(held, RELEASE)
+        if held.task is not None:
+            held.task.cancel()
+
+    async def _release_strays(self) -> None:
+        """Jobs granted to a claim whose answer nobody waited for any more."""
+        strays: list[int] = []
+        seen = 0
+        async for lease in self._client.leases(self._duty.topic):
+            if lease.node == self._node and lease.lease_id not in self._leases:
+                strays.append(lease.seq)
+            seen += 1
+            if seen >= LEASES_SEEN_MAX:
+                break
+        if strays:
+            await self._client.nack(self._duty.topic, strays, self._node, delay_ms=0, error=RELEASE.error)
+
+    async def close(self) -> None:
+        tasks = [*self._upkeep, *self._running]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._threads is not None:
+            self._threads.close()

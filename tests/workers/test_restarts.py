@@ -1,0 +1,89 @@
+"""The server goes away and comes back under a working app: nothing is lost, and the app needs no code for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.serving import ServerProcess
+from tests.workers.rig import empty, eventually, running, wait
+from topics.client import Client
+from topics.workers import App, Job
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("how", ["kill", "terminate"])
+def test_a_restart_in_the_middle_loses_no_job(tmp_path: Path, how: str) -> None:
+    server = ServerProcess(tmp_path).ready()
+    port = server.port
+    app, seen = App(f"http://127.0.0.1:{port}"), Counter[int]()
+
+    @app.worker("q", concurrency=8)
+    def handle(job: Job) -> None:
+        time.sleep(0.002)
+        seen[job.data] += 1
+
+    with Client(f"http://127.0.0.1:{port}") as client:
+        client.create("q", type="queue")
+        client.append_many("q", list(range(500)))
+        try:
+            with running(app):
+                eventually(lambda: len(seen) > 100)
+                getattr(server, how)()
+                server = ServerProcess(tmp_path, port=port).ready()
+                empty(client, "q")
+        finally:
+            server.kill()
+    assert set(seen) == set(range(500))
+    assert sum(seen.values()) < 500 + 3 * 8, "only what was out when the server went away may be done twice"
+
+
+def test_an_ack_waits_for_the_server_while_a_durable_lease_lives(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path).ready()
+    port = server.port
+    app, deliveries = App(f"http://127.0.0.1:{port}"), list[int]()
+    begun, may_end = threading.Event(), threading.Event()
+
+    @app.worker("q")
+    def handle(job: Job) -> None:
+        deliveries.append(job.deliveries)
+        begun.set()
+        wait(may_end)
+
+    with Client(f"http://127.0.0.1:{port}") as client:
+        client.create("q", type="queue", leases_durable=True)
+        client.append("q", 1)
+        try:
+            with running(app):
+                wait(begun)
+                server.kill()
+                may_end.set()
+                server = ServerProcess(tmp_path, port=port).ready()
+                empty(client, "q")
+        finally:
+            server.kill()
+    assert deliveries == [1], "the lease was still there, so was the job's only delivery"
+
+
+def test_an_app_may_be_started_before_its_server(tmp_path: Path) -> None:
+    first = ServerProcess(tmp_path).ready()
+    port = first.port
+    first.terminate()
+    app, done = App(f"http://127.0.0.1:{port}"), threading.Event()
+    app.worker("q")(lambda job: done.set())
+    with running(app):
+        server = ServerProcess(tmp_path, port=port).ready()
+        try:
+            with Client(f"http://127.0.0.1:{port}") as client:
+                client.create("q", type="queue")
+                client.append("q", 1)
+                wait(done)
+                empty(client, "q")
+        finally:
+            app.stop()
+            server.kill()
