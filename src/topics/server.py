@@ -38,6 +38,7 @@ from topics.api.routers import Routers
 from topics.api.routes import Route, RouteTable
 from topics.api.tokens import Tokens
 from topics.api.topics import Topics
+from topics.api.txns import CommitPump, Txns
 from topics.api.waiting import Deadlines, Turns
 from topics.api.work import Work
 from topics.engine.cold import ColdMiss
@@ -116,6 +117,7 @@ class Server:
         self._usage = Usage()
         self._delivery: Delivery | None = None
         self._pump: Pump | None = None
+        self._commit_pump: CommitPump | None = None
         table = RouteTable(self._routes_without_store())
         self._api = Api(door, self._lifecycle, self._turns, table, probe_auth=settings.probe_auth)
         self._listener = Listener(
@@ -196,6 +198,8 @@ class Server:
         self._listener.on_tick_end(self._delivery.run)
         self._pump = Pump(self.store.forwarder, self._loop)
         self._listener.on_tick_end(self._pump.poke)
+        self._commit_pump = CommitPump(self.store.transactions, self._loop)
+        self._listener.on_tick_end(self._commit_pump.poke)
         self._pump.poke()
         self._lifecycle.opened()
 
@@ -215,6 +219,7 @@ class Server:
                 *Queues(engine, self._pressure, cohorts).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
+                *Txns(self.store.transactions).routes(),
                 *Pipelines(self.store.pipelines).routes(),
                 *delivery.routes(),
                 *self._group_routes(engine),
@@ -257,6 +262,8 @@ class Server:
             self.store.settle()
             if self._pump is not None:
                 self._pump.poke()
+            if self._commit_pump is not None:
+                self._commit_pump.poke()
 
     def _wake(self) -> None:
         self._listener.wake()
@@ -327,6 +334,8 @@ class Server:
         """Write the last checkpoint; what is not forwarded yet goes on at the next start."""
         if self._pump is not None:
             self._pump.stop()
+        if self._commit_pump is not None:
+            self._commit_pump.stop()
         self.store.close()
 
 

@@ -18,6 +18,8 @@ from topics.http.message import Request
 from topics.model.errors import Throttled, TopicsError
 from topics.model.wishes import decode_body
 
+# No names that keys could be limited to: a wid belongs to the key that made it, an app writes where its key may.
+UNLIMITED = frozenset(("wid", "app"))
 UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 
 
@@ -90,8 +92,7 @@ class Api:
             raise MethodNotAllowed(f"this path does not answer to {request.method}", allow=sorted(by_method))
         if bound.scopes & ~key.scopes:
             key.check_scopes(bound.scopes)
-        # A wid is no name that keys could be limited to: it belongs to the key that made it.
-        if name and not name.startswith(key.prefixes) and bound.parameter != "wid":
+        if name and not name.startswith(key.prefixes) and bound.parameter not in UNLIMITED:
             key.check_name(name, bound.parameter)
         return bound, key, name
 

@@ -55,6 +55,8 @@ STATUSES: Final[Mapping[str, int]] = {
     "request_timeout": 408,
     "not_a_queue": 409,
     "router_cycle": 409,
+    "fenced": 409,
+    "stage_not_found": 409,
     "topic_exists_incompatible": 409,
     "topic_not_empty": 409,
     "payload_too_large": 413,

@@ -16,6 +16,7 @@ from topics.api.lifecycle import VERSION
 from topics.api.replies import encode
 from topics.api.routes import QueryField, Route
 from topics.api.schema import ErrorReply
+from topics.model.txns import APP_BYTES_MAX, VERSION_MAX
 
 REF = "#/components/schemas/{name}"
 COMMON_ERRORS = (
@@ -36,6 +37,11 @@ TOPIC_NAME: Final[Mapping[str, Any]] = {
     "maxLength": 255,
 }
 ROUTER_NAME: Final[Mapping[str, Any]] = {**TOPIC_NAME, "pattern": "^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"}
+PATH_SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "router": ROUTER_NAME,
+    "app": {"type": "string", "minLength": 1, "maxLength": APP_BYTES_MAX},
+    "version": {"type": "integer", "minimum": 0, "maximum": VERSION_MAX},
+}
 
 
 def openapi_routes(routes: Iterable[Route]) -> list[Route]:
@@ -97,9 +103,11 @@ def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     }
     parameters = [_parameter(field, "query") for field in route.query]
     parameters += [_parameter(field, "header") for field in route.headers]
-    if route.parameter:
-        schema = ROUTER_NAME if route.parameter == "router" else TOPIC_NAME
-        parameters.insert(0, {"name": route.parameter, "in": "path", "required": True, "schema": schema})
+    places = [
+        {"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS.get(name, TOPIC_NAME)}
+        for name in route.parameters
+    ]
+    parameters = places + parameters
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:

@@ -1,7 +1,7 @@
 """The table of routes: which method on which path needs which scopes, takes which body, and is answered by whom.
 
 A resource adds its rows by being a file with a function that returns them; routing, auth, OpenAPI and 405 follow from
-the row. A path is literal segments and at most one `{name}`:
+the row. A path is literal segments and `{name}`s; of several, the handler gets their values joined by slashes:
 
     Route("POST", "/v0/topics/{topic}/diff", handler, Scope.READ, body=DiffWish, ...)
 """
@@ -64,9 +64,14 @@ class Route:
     entrance: Entrance | None = None
 
     @property
+    def parameters(self) -> list[str]:
+        """What the variable parts of the path name: `topic`, `router`."""
+        return [segment[1:-1] for segment in self.path.split("/") if segment.startswith("{")]
+
+    @property
     def parameter(self) -> str:
-        """What the variable part of the path names: `topic`, `router`; empty if there is none."""
-        return self.path.partition("{")[2].partition("}")[0]
+        """The first of them; empty if there is none."""
+        return next(iter(self.parameters), "")
 
 
 class Node:
@@ -141,6 +146,6 @@ class RouteTable:
                 step = node.name
                 if step is None or not segment:
                     return None
-                name = segment
+                name = f"{name}/{segment}" if name else segment
             node = step
         return (node.by_method, name) if node.by_method else None

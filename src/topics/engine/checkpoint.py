@@ -18,6 +18,7 @@ from typing import TypeVar
 from topics.engine.block import Block
 from topics.engine.commit import Pipeline
 from topics.engine.image import encode_topic
+from topics.engine.ledger import App, encode_app
 from topics.engine.state import NEVER, State
 from topics.engine.topic import Topic
 from topics.engine.window import HotWindow
@@ -189,6 +190,7 @@ class Checkpointer:
         self._state.routes.before_capture()
         self._state.checkpoint += 1
         self._state.capture = self._capture
+        self._state.capture_app = self._capture_app
         self._state.capture_from = position
         self._committer.want_sync(position)
         while self._wal.synced_to < position or self._pipeline.unpublished_at(position):
@@ -202,6 +204,14 @@ class Checkpointer:
             if topic.captured != self._state.checkpoint:
                 self._capture(topic)
                 yield
+        for app in list(self._state.ledger.by_id.values()):
+            if app.captured != self._state.checkpoint:
+                self._capture_app(app)
+                yield
+
+    def _capture_app(self, app: App) -> None:
+        app.captured = self._state.checkpoint
+        self._chunks.append(encode_app(app))
 
     def _capture(self, topic: Topic) -> None:
         topic.captured = self._state.checkpoint

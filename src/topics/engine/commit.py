@@ -23,6 +23,7 @@ from topics.model.config import Durability
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
 from topics.model.forwarded import Forwarded
 from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Floored, Moved, Op, Reserved
+from topics.model.txn_ops import TxnCommitted
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
 
@@ -69,6 +70,10 @@ class Pipeline:
             self.refused_total += 1
             raise Throttled("the disk is behind by more than it may be; try again", retry_after_ms=250)
 
+    def is_behind(self, unsynced_bytes_max: int) -> bool:
+        """Whether more than so much waits for its sync; whoever can wait should, then."""
+        return self._broken_by is None and self._wal.buffered_to - self._wal.synced_to > unsynced_bytes_max
+
     # --- staging ---
 
     def stage(
@@ -79,11 +84,11 @@ class Pipeline:
         gated: bool,
         urgent: bool = False,
         journaled: bool = True,
-        other_id: int = 0,
+        other_ids: tuple[int, ...] = (),
     ) -> Staged:
-        """`other_id`: a second topic that the op changes, for whose earlier ops it waits, too."""
+        """`other_ids`: further topics that the op changes, for whose earlier ops it waits, too."""
         staged = Staged(op, op.topic_id, gated=gated)
-        staged.other_id = other_id
+        staged.other_ids = other_ids
         if journaled:
             try:
                 if not isinstance(op, Appended):
@@ -179,7 +184,7 @@ class Pipeline:
         while unwritten and unwritten[0].position <= written_to:
             staged = unwritten.popleft()
             staged.wal_append_ms = write_ms
-            if not staged.gated and staged.topic_id not in waiting and staged.other_id not in waiting:
+            if not staged.gated and not (waiting and _waits(staged, waiting)):
                 self._publish(staged)
                 continue
             now_ms = now_ms or self._clock.monotonic_ms()
@@ -238,7 +243,18 @@ class Pipeline:
                 self._land(op.appended)
         elif isinstance(op, Dropped):
             staged.routers_removed = found
+        elif isinstance(op, TxnCommitted):
+            for move in op.moves:
+                self._arrived(move.dest_id)
         staged.finish()
+
+    def _arrived(self, topic_id: int) -> None:
+        """A commit added to the topic: what publishing an append means for it."""
+        topic = self._state.by_id.get(topic_id)
+        if topic is not None:
+            self._state.enforce_caps(topic, self._state.cold.load)
+            topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
+            self._waiters.moved(topic)
 
     def _land(self, appended: Appended) -> None:
         """Records moved in from another topic: what publishing an append means for the topic they are in now."""
@@ -282,7 +298,7 @@ class Pipeline:
 
     def _forget(self, failed: list[Staged], refusal: Callable[[], TopicsError]) -> None:
         """Take back what was decided ahead for these ops: fold what is still on its way again."""
-        ids = [topic_id for staged in failed for topic_id in (staged.topic_id, staged.other_id)]
+        ids = [topic_id for staged in failed for topic_id in (staged.topic_id, *staged.other_ids)]
         topics = [topic for topic in map(self._state.by_id.get, ids) if topic]
         for topic in topics:
             topic.assigned_seq = topic.head_seq
@@ -308,11 +324,16 @@ class Pipeline:
             staged.finish(refusal())
 
 
+def _waits(staged: Staged, waiting: dict[int, int]) -> bool:
+    """Whether an earlier op of a topic that this one changes waits for its sync."""
+    return staged.topic_id in waiting or any(topic_id in waiting for topic_id in staged.other_ids)
+
+
 def _held_up(staged: Staged) -> tuple[int, ...]:
     """The topics whose later ops wait behind this one. A reservation changes nothing that a reader sees."""
     if isinstance(staged.op, Reserved):
         return ()
-    return (staged.topic_id, staged.other_id) if staged.other_id else (staged.topic_id,)
+    return (staged.topic_id, *staged.other_ids)
 
 
 def _refusal(error: OSError) -> TopicsError:

@@ -69,7 +69,7 @@ class Engine:
 
     def configure(self, name: str, wish: ConfigWish) -> Staged:
         """Create the topic, or replace its configuration. `result` is the resolved configuration."""
-        topic = self._find(name)
+        topic = self.find_to_write(name)
         config = resolve(wish, name, topic.config if topic is not None else None)
         if topic is None:
             self._refuse_another_topic()
@@ -120,7 +120,7 @@ class Engine:
 
     def drop(self, name: str, *, if_empty: bool = False) -> Staged:
         """Remove the topic and everything in it. `result` tells whether there was one."""
-        topic = self._find(name)
+        topic = self.find_to_write(name)
         if topic is None:
             return Staged.settled(0, False)
         if if_empty:
@@ -188,8 +188,8 @@ class Engine:
         """
         bare = check_batch(wish, self.settings)
         topic = self.state.by_name.get(name)
-        if topic is None or topic.control is not None or self._creating:
-            topic = self._find(name)
+        if topic is None or topic.control is not None or topic.held is not None or self._creating:
+            topic = self.find_to_write(name)
         if topic is None:
             return self._append_new(name, wish, admit, bare=bare)
         key = b""
@@ -215,9 +215,9 @@ class Engine:
         size = len(batch.blob)
         if self.settings.max_total_bytes:
             self._expire(topic)
-            self._refuse_over_quota(size, retention.freed_by_caps(topic, count, size))
+            self.refuse_over_quota(size, retention.freed_by_caps(topic, count, size))
         if config.discard == "reject":
-            self._refuse_if_full(topic, count, size)
+            self.refuse_if_full(topic, count, size)
         op = Appended(topic.id, topic.evict_floor, key, batch)
         staged = self.pipeline.stage_append(op, config.durability)
         staged.first_seq = batch.first_seq
@@ -256,7 +256,7 @@ class Engine:
         batch = render(wish, 1, self._clock.now_ms(), bare=bare)
         size = len(batch.blob)
         if self.settings.max_total_bytes:
-            self._refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)
+            self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)
         if config.discard == "reject":
             retention.refuse_above(config, batch.count, size, name)
         created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
@@ -273,16 +273,19 @@ class Engine:
 
     def room_for(self, name: str, count: int, size: int) -> Room:
         """Keep a place for records that come from another topic; the topic is made if it is absent."""
-        topic = self._find(name)
+        topic = self.find_to_write(name)
         if topic is None:
-            self._refuse_another_topic()
-            config = resolve(ConfigWish(), name)
-            created = self._announce(name, self._create(name, config, count + SEQ_CHUNK, gated=False))
-            return Room(created.topic_id, None, 1, 1, config)
+            created = self.create_for_write(name, count)
+            return Room(created.topic_id, None, 1, 1, created.result)
         self.keep_seqs(topic, count)
         if topic.config.discard == "reject":
-            self._refuse_if_full(topic, count, size)
+            self.refuse_if_full(topic, count, size)
         return Room(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
+
+    def create_for_write(self, name: str, count: int = 0) -> Staged:
+        self._refuse_another_topic()
+        config = resolve(ConfigWish(), name)
+        return self._announce(name, self._create(name, config, count + SEQ_CHUNK, gated=False))
 
     def keep_seqs(self, topic: Topic, count: int) -> None:
         """Make sure that `count` more seqs may be handed out; Busy until they may."""
@@ -322,7 +325,7 @@ class Engine:
         if topic.assigned_seq + count > topic.ceiling:
             raise Busy(topic.reserving)
 
-    def _refuse_if_full(self, topic: Topic, count: int, size: int) -> None:
+    def refuse_if_full(self, topic: Topic, count: int, size: int) -> None:
         self._expire(topic)
         config = topic.config
         retention.refuse_above(
@@ -332,7 +335,7 @@ class Engine:
             topic.name,
         )
 
-    def _refuse_over_quota(self, size: int, freed: int) -> None:
+    def refuse_over_quota(self, size: int, freed: int) -> None:
         quota = self.settings.max_total_bytes
         if self.state.bytes + self.pipeline.pending_bytes + size - freed > quota:
             raise Throttled(
@@ -409,6 +412,13 @@ class Engine:
     def find(self, name: str) -> Topic | None:
         """The topic, if it exists; Busy while that is being decided."""
         return self._find(name)
+
+    def find_to_write(self, name: str) -> Topic | None:
+        """As `find`; Busy as well while a commit prepares what it adds there."""
+        topic = self._find(name)
+        if topic is not None and topic.held is not None:
+            raise Busy(topic.held)
+        return topic
 
     def _find(self, name: str) -> Topic | None:
         """The topic, if it exists and nothing about its existence is still undecided."""

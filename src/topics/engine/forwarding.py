@@ -145,7 +145,7 @@ class Forwarder:
     def _advance(self, router: Router) -> None:
         if self._routes.by_name.get(router.name) is not router or router.inflight is not None:
             return
-        for change in (router.changing, router.source.control, router.dest.control):
+        for change in (router.changing, router.source.control, router.dest.control, router.dest.held):
             if change is not None:
                 change.then(lambda _: self._wake(router))
                 return

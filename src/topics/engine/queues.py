@@ -355,7 +355,7 @@ class Queues:
         body = moving.encode_move(op, source, room.config)
         classes = (source.config.durability, room.config.durability)
         staged = self._pipeline.stage(
-            op, body, gated="fsync" in classes, urgent=True, journaled=bool(body), other_id=room.topic_id
+            op, body, gated="fsync" in classes, urgent=True, journaled=bool(body), other_ids=(room.topic_id,)
         )
         if room.topic is not None:
             batch = op.appended.batch

@@ -78,8 +78,8 @@ class Routers:
         self._engine.pipeline.check_writable()
         cursor = _starting_point(router, source, config, backfill=bool(wish.backfill))
         op = RouterPut(self._id_of(dest, config.dest), self._id_of(source, config.source), cursor, name, config)
-        other_id = 0 if router is None or router.dest is dest else router.dest.id
-        staged = self._engine.pipeline.stage(op, op.encode(), gated=True, other_id=other_id)
+        others = () if router is None or router.dest is dest else (router.dest.id,)
+        staged = self._engine.pipeline.stage(op, op.encode(), gated=True, other_ids=others)
         staged.created = router is None
         staged.result = config
         return self._announce(staged, router)

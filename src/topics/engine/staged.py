@@ -27,7 +27,7 @@ class Staged:
         "gated",
         "head_seq",
         "op",
-        "other_id",
+        "other_ids",
         "position",
         "result",
         "routers_removed",
@@ -39,7 +39,7 @@ class Staged:
     def __init__(self, op: Op | None, topic_id: int, *, gated: bool) -> None:
         self.op = op
         self.topic_id = topic_id
-        self.other_id = 0
+        self.other_ids: tuple[int, ...] = ()
         self.gated = gated
         self.position = 0
         self.done = False

@@ -12,6 +12,7 @@ from topics.engine.body import Body
 from topics.engine.cold import Cold
 from topics.engine.group import fold
 from topics.engine.idempotency import KeyTable, Written
+from topics.engine.ledger import App, Ledger
 from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.routes import Routes
 from topics.engine.topic import SEQ_CHUNK, Topic
@@ -39,6 +40,7 @@ from topics.model.ops import (
     Skipped,
 )
 from topics.model.settings import Settings
+from topics.model.txn_ops import TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
 from topics.storage.pack import Packs
 
 NEVER = 2**64
@@ -75,7 +77,9 @@ class State:
         self.checkpoint = 0
         self._position = 0
         self.capture: Callable[[Topic], None] = self.dirty.add
+        self.capture_app: Callable[[App], None] = _nothing_to_capture
         self.routes = Routes(self)
+        self.ledger = Ledger(self)
         self._folds: dict[type, Callable[[Any], Any]] = {
             Appended: self._appended,
             Deleted: self._deleted,
@@ -96,6 +100,11 @@ class State:
             Forwarded: self.routes.forwarded,
             RouterPut: self.routes.put,
             RouterDropped: self.routes.drop,
+            TxnStaged: self.ledger.staged,
+            TxnFenced: self.ledger.fenced,
+            TxnCommitted: self.ledger.committed,
+            TxnAborted: self.ledger.aborted,
+            TxnForgotten: self.ledger.forgotten,
         }
 
     def apply(self, op: Op, position: int) -> Any:
@@ -112,11 +121,20 @@ class State:
             self.by_id[op.topic_id].captured = self.checkpoint
         return found
 
+    def new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
     def touch(self, topic: Topic) -> None:
         """An op is about to change this topic: a fold calls it for every topic but the op's own."""
         if self._position > self.capture_from and topic.captured != self.checkpoint:
             self.capture(topic)
         self.dirty.add(topic)
+
+    @property
+    def behind_mark(self) -> bool:
+        """Whether the op being folded in lies behind the position of the running checkpoint."""
+        return self._position > self.capture_from
 
     def awaits_capture(self, topic: Topic) -> bool:
         """Whether the running checkpoint has its position, and this topic not yet."""
@@ -144,8 +162,9 @@ class State:
         topic.last_write_ts = batch.ts
         if batch.ts > topic.clock_ms:
             topic.clock_ms = batch.ts
-        self.count += batch.count
-        self.bytes += size
+        if topic.counted:
+            self.count += batch.count
+            self.bytes += size
         if op.key:
             if topic.keys is None:
                 topic.keys = KeyTable()
@@ -155,6 +174,28 @@ class State:
             topic.queue.appended(batch)
         if topic.outbound is not None:
             self.routes.moved[topic] = None
+
+    def append(self, op: Appended) -> None:
+        """Fold in records that came with another op."""
+        self._appended(op)
+
+    def splice(self, hidden: Topic, dest: Topic, first_seq: int, floor: int) -> None:
+        """The blocks of a hidden topic become part of this one, as they are; the head moves once."""
+        if first_seq != dest.head_seq + 1:
+            assert first_seq > dest.head_seq, "a seq is used once"
+            self.lose_up_to(dest, first_seq - 1)
+        if floor > dest.logged_floor:
+            self._raise_floor(dest, floor)
+        count, size = hidden.count, hidden.bytes
+        self.cooling += max(0, hidden.segment - self._settings.hot_retain_segments + 1)
+        dest.take_blocks_of(hidden)
+        self.count += count
+        self.bytes += size
+        if dest.queue is not None:
+            dest.queue.fresh += count
+        if dest.outbound is not None:
+            self.routes.moved[dest] = None
+        self.remove(hidden)
 
     def take_in(self, op: Forwarded) -> None:
         """Copies are records like others once their batch is there; many destinations may hold the bytes of one."""
@@ -330,6 +371,12 @@ class State:
         self.add(topic)
         self.dirty.add(topic)
 
+    def adopt(self, topic: Topic) -> None:
+        """A topic that an op brought along: as `add`, and none of a checkpoint's business that began before it."""
+        self.add(topic)
+        if self.behind_mark:
+            topic.captured = self.checkpoint
+
     def add(self, topic: Topic) -> None:
         self.by_id[topic.id] = topic
         if topic.name.startswith(HIDDEN):
@@ -338,8 +385,9 @@ class State:
             self.by_name[topic.name] = topic
             insort(self.names, topic.name)
         self.next_id = max(self.next_id, topic.id + 1)
-        self.count += topic.count
-        self.bytes += topic.bytes
+        if topic.counted:
+            self.count += topic.count
+            self.bytes += topic.bytes
         self._note_ttl(topic)
 
     def _configured(self, op: Configured) -> None:
@@ -359,7 +407,12 @@ class State:
     def _dropped(self, op: Dropped) -> list[str]:
         """The names of the routers that went with the topic."""
         routers = self.routes.cascade(self.by_id[op.topic_id])
-        topic = self.by_id.pop(op.topic_id)
+        self.remove(self.by_id[op.topic_id])
+        return routers
+
+    def remove(self, topic: Topic) -> None:
+        """The topic is gone, and what it holds."""
+        del self.by_id[topic.id]
         if topic.name.startswith(HIDDEN):
             del self.hidden[topic.name]
         else:
@@ -367,11 +420,11 @@ class State:
             del self.names[bisect_left(self.names, topic.name)]
         self.dirty.discard(topic)
         self.expiring.discard(topic)
-        self.count -= topic.count
-        self.bytes -= topic.bytes
+        if topic.counted:
+            self.count -= topic.count
+            self.bytes -= topic.bytes
         while topic.blocks:
             self.release(topic.remove_block(-1))
-        return routers
 
     def _reserved(self, op: Reserved) -> None:
         topic = self.by_id.get(op.topic_id)
@@ -387,3 +440,7 @@ class State:
             self.lose_up_to(topic, op.head_seq)
         topic.ceiling = max(topic.ceiling, op.ceiling)
         topic.chunk = SEQ_CHUNK
+
+
+def _nothing_to_capture(_app: App) -> None:
+    """Stands in for the checkpoint until there is one."""

@@ -12,13 +12,14 @@ from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
 from topics.engine.forwarding import Forwarder
 from topics.engine.image import decode_topic
-from topics.engine.pipelines import Pipelines
+from topics.engine.ledger import APP_CHUNK
 from topics.engine.pipelines import Pipelines
 from topics.engine.repair import drop_damaged
 from topics.engine.router import RouterImage
 from topics.engine.routers import Routers
 from topics.engine.state import State
 from topics.engine.topic import SEQ_CHUNK, Topic
+from topics.engine.transactions import Transactions
 from topics.engine.waiters import Waiters
 from topics.model import ops
 from topics.model.clock import Clock, SystemClock
@@ -106,8 +107,12 @@ class Store:
         self.state = State(self.settings, self.packs)
         snapshot = self.snapshots.load_newest(repair=self._repair)
         routers: list[tuple[Topic, RouterImage]] = []
+        apps: list[bytes] = []
         if snapshot is not None:
             for number, chunk in enumerate(snapshot.chunks()):
+                if chunk.startswith(APP_CHUNK):
+                    apps.append(chunk)
+                    continue
                 topic, router = decode_topic(chunk)
                 self.state.add(topic)
                 if router is not None:
@@ -115,6 +120,7 @@ class Store:
                 if number % TOPICS_PER_STEP == 0:
                     yield self.progress
         self.state.routes.restore(routers)
+        self.state.ledger.restore(apps)
         self.progress = SNAPSHOT_SHARE
         live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
         self.packs.adopt((extent for extent in live if extent is not None), keep=self.snapshots.kept_packs)
@@ -144,12 +150,13 @@ class Store:
         elif not previous.clean_stop:
             whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
             self._skip_what_may_have_been_seen(whole_log if directory.same_boot else frozenset(("fsync",)))
+        self.transactions.recovered(whole=not self.given_up and (previous.clean_stop or directory.same_boot))
         # Only now: whoever comes after a crash before this line must skip again.
         directory.mark_open()
 
     def _apply_what_fits(self, op: ops.Op, position: int) -> None:
         """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
-        if isinstance(op, ops.Created) or op.topic_id in self.state.by_id:
+        if isinstance(op, ops.Created | ops.TxnOp) or op.topic_id in self.state.by_id:
             try:
                 self.state.apply(op, position)
             except DamagedData as error:
@@ -166,8 +173,9 @@ class Store:
         self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)
-        self.pipelines = Pipelines(self.engine, self._clock)
         self.forwarder = Forwarder(self.engine, self.worker, self._clock)
+        self.transactions = Transactions(self.engine, self.worker, self._clock)
+        self.pipelines = Pipelines(self.engine, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.pipeline,
@@ -200,7 +208,7 @@ class Store:
         `fsync` after a power failure, none after a repair of the log or in a copy, whose original went on.
         """
         for topic in list(self.state.by_id.values()):
-            if topic.config.durability not in whole:
+            if topic.config.durability not in whole and topic.counted:
                 # An `fsync` topic reserves nothing: here it is as far ahead as any other would be.
                 ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
                 seen = max(topic.ceiling, topic.head_seq + ahead)
@@ -224,6 +232,7 @@ class Store:
 
     def step(self) -> bool:
         """A short slice of housekeeping; whether to come again at once."""
+        self.transactions.keep_house()
         if self._checkpoint is None:
             if not self._checkpointer.due():
                 return False

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from topics.engine.waiters import Waiter
 
 SEQ_CHUNK = 65_536
+# How the names of the hidden topics start that hold what is staged, or prepared for a commit.
+STAGING = "!txn-"
 _last_seq = attrgetter("last_seq")
 
 
@@ -38,15 +40,18 @@ class Topic:
         "config",
         "control",
         "count",
+        "counted",
         "epoch",
         "evict_floor",
         "evidence",
         "groups",
         "head_seq",
+        "held",
         "holes",
         "hops",
         "id",
         "inbound",
+        "into",
         "keys",
         "last_read_ts",
         "last_write_ts",
@@ -74,6 +79,8 @@ class Topic:
         self.name = name
         self.epoch = epoch
         self.config = config
+        # Not so what is staged: it is no record yet.
+        self.counted = not name.startswith(STAGING)
         # records
         self.blocks: list[Block] = []
         self.tail: Block | None = None
@@ -104,6 +111,10 @@ class Topic:
         self.pending_bytes = 0
         self.control: Staged | None = None
         self.reserving: Staged | None = None
+        # While a commit prepares what it adds here, writers wait for it.
+        self.held: Staged | None = None
+        # Of a hidden topic: where a commit moved its blocks to.
+        self.into: Topic | None = None
         # seqs that may be handed out before they are durable
         self.ceiling = ceiling
         self.chunk = SEQ_CHUNK
@@ -156,6 +167,27 @@ class Topic:
         if self.attic is not None:
             self.attic.append(block)
         return block
+
+    def take_blocks_of(self, other: Topic) -> None:
+        """What a hidden topic holds becomes part of this one, behind what is here."""
+        self.close_tail()
+        other.close_tail()
+        base = self.segment + bool(self.segment_events)
+        for block in other.blocks:
+            block.segment += base
+            block.image = None
+        self.blocks += other.blocks
+        self.segment = base + other.segment
+        self.segment_events, self.segment_bytes = other.segment_events, other.segment_bytes
+        self.segment_ts = other.segment_ts
+        self.head_seq = other.head_seq
+        self.count += other.count
+        self.bytes += other.bytes
+        self.last_write_ts = other.last_write_ts
+        self.clock_ms = max(self.clock_ms, other.clock_ms)
+        other.blocks = []
+        other.count = other.bytes = 0
+        other.into = self
 
     def close_tail(self) -> None:
         """The growing block gets no more records."""

@@ -29,6 +29,7 @@ class HotWindow:
         """Let go of the bodies behind each topic's window, then of the oldest ones until the budget holds."""
         resident_bytes = 0
         for block, topic in list(self._resident.items()):
+            topic = topic.into or topic
             if block.gone or block.body is None:
                 del self._resident[block]
             elif self._may_go(block) and block.segment < topic.segment - self._settings.hot_retain_segments:
@@ -56,6 +57,7 @@ class HotWindow:
         return block.packed == block.count
 
     def _let_go(self, topic: Topic, block: Block) -> None:
+        topic = topic.into or topic
         if block is topic.tail:
             topic.close_tail()
         block.body = None

@@ -19,7 +19,8 @@ from array import array
 
 from topics.model import ops
 from topics.model.batch import Batch
-from topics.model.ops import FORWARDED, RUNS_COMPRESSED_FROM, Appended, Op
+from topics.model.ops import FORWARDED, RUNS_COMPRESSED_FROM, TXN_CODES, Appended, Op
+from topics.model.txn_ops import decode_txn_op
 
 ALL, PACKED, FULL, VOLATILE, NO_NODE, NO_TAG, STAMPED = 1, 2, 4, 8, 16, 32, 64
 
@@ -89,7 +90,10 @@ class Forwarded(Appended):
 
 def decode(body: bytes) -> Op:
     """The op that these bytes of a verified frame stand for, whichever it is."""
-    return _decode_forwarded(body) if body[0] == FORWARDED else ops.decode(body)
+    code = body[0]
+    if code == FORWARDED:
+        return _decode_forwarded(body)
+    return decode_txn_op(body) if code in TXN_CODES else ops.decode(body)
 
 
 def _decode_forwarded(body: bytes) -> Forwarded:

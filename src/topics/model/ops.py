@@ -24,6 +24,7 @@ died), so that folding it needs neither a clock nor another topic.
     Forwarded  | 32 | see model/forwarded.py
     RouterPut  | 33 | dest u32 | source u32 | cursor u64 (2⁶⁴−1: where it was) | name_len u16 | name | config JSON |
     RouterDropped | 34 | dest u32 |
+    Txn…       | 48 to 52 | see model/txn_ops.py
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from topics.model.routing import RouterConfig, decode_router_config, encode_rout
 APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
 LEASED, RELEASED, EXTENDED, PAUSED, MOVED, FLOORED = range(8, 14)
 FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
+TXN_CODES = range(48, 53)
 
 _APPENDED = struct.Struct("<BBIIQQQI")
 _DELETED = struct.Struct("<BIQIB")
@@ -299,6 +301,17 @@ class RouterDropped(NamedTuple):
         return _DROPPED.pack(ROUTER_DROPPED, self.topic_id)
 
 
+class TxnOp:
+    """An op of a transaction; `topic_id` is the id of its app. What it holds is in model/txn_ops.py."""
+
+    __slots__ = ("topic_id",)
+
+    topic_id: int
+
+    def encode(self) -> bytes:
+        raise NotImplementedError
+
+
 KEPT = 2**64 - 1
 LeaseOp = Leased | Released | Extended
 RouterOp = RouterPut | RouterDropped
@@ -316,6 +329,7 @@ Op = (
     | Paused
     | Moved
     | RouterOp
+    | TxnOp
 )
 
 

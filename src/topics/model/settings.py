@@ -65,6 +65,14 @@ class Settings:
         0, "Bytes of all retained records.", at_most=1024 * 1024 * TIB, zero_means="unlimited"
     )
 
+    max_txn_apps: int = setting(10_000, "Apps whose transactions are known.", at_least=1, at_most=COUNT_MAX)
+    max_stages: int = setting(10_000, "Stages that are neither committed nor aborted.", at_least=1, at_most=COUNT_MAX)
+    max_staged_bytes: int = setting(4 * GIB, "Bytes of all stages.", at_least=1, at_most=1024 * TIB)
+    max_staged_bytes_per_app: int = setting(2 * GIB, "Bytes of the stages of one app.", at_least=1, at_most=1024 * TIB)
+    stage_ttl_ms: int = setting(
+        3_600_000, "Time after which a stage that nobody commits is dropped.", at_least=1, at_most=365 * DAY_MS
+    )
+
     session_ttl_ms: int = setting(
         300_000, "Time that a watch session without a stream is kept.", at_least=1, at_most=DAY_MS
     )
@@ -144,6 +152,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "api_keys": "Access",
     "max_batch_records": "One request",
     "max_topics": "Caps",
+    "max_txn_apps": "Transactions",
     "session_ttl_ms": "Live delivery",
     "segment_max_events": "Segments",
     "wal_file_bytes": "Log and checkpoints",

@@ -1,0 +1,91 @@
+"""Transactions as they are asked for: names and bounds of apps, stages and parts, and the bodies of requests."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from topics.model.batch import utf8_bytes
+from topics.model.config import U64
+from topics.model.errors import InvalidRequest, TopicsError
+from topics.model.wishes import RecordWish
+
+APP_BYTES_MAX = 256
+STAGE_CHARS_MAX = 128
+VERSION_MAX = 2**63 - 1
+# Topics that one transaction writes to, and stages that one commit names.
+TXN_TOPICS_MAX = 1_000
+COMMIT_STAGES_MAX = 10_000
+PARTS_MAX = 100_000
+
+
+class StageNotFound(TopicsError):
+    """A stage that was never begun, has expired, was aborted, or did not outlive a power failure."""
+
+    code = "stage_not_found"
+
+
+class Fenced(TopicsError):
+    """The token is not the newest one of its app: somebody else took over."""
+
+    code = "fenced"
+
+
+class StageRecord(RecordWish, gc=False):
+    """A record of a transaction; without a `topic` it goes to the part's."""
+
+    topic: str | None = None
+
+
+class StageWish(msgspec.Struct):
+    stage: str
+    records: Annotated[list[StageRecord], Meta(extra_json_schema={"minItems": 1})]
+    part: U64 = 0
+    fence: U64 | None = None
+    topic: str | None = None
+    node: str | None = None
+
+
+class CommitWish(msgspec.Struct):
+    stages: list[str] = []
+    fence: U64 | None = None
+    create: bool = True
+
+
+class AbortWish(msgspec.Struct):
+    stages: list[str] = []
+    fence: U64 | None = None
+
+
+class FenceWish(msgspec.Struct):
+    """Taking a token needs no fields."""
+
+
+def check_app_name(app: str) -> None:
+    if not 1 <= utf8_bytes(app, "app") <= APP_BYTES_MAX or not app.isprintable() or "/" in app:
+        raise InvalidRequest(f"app must be 1 to {APP_BYTES_MAX} bytes, printable and without a slash", field="app")
+
+
+def check_version(version: int) -> None:
+    if not 0 <= version <= VERSION_MAX:
+        raise InvalidRequest(f"version must be 0 to {VERSION_MAX}", field="version")
+
+
+def check_stage_names(stages: list[str]) -> None:
+    if len(stages) > COMMIT_STAGES_MAX:
+        raise InvalidRequest(
+            f"stages names {len(stages)}; at most {COMMIT_STAGES_MAX} fit one transaction, write more into each",
+            field="stages",
+        )
+    for index, stage in enumerate(stages):
+        check_stage_name(stage, f"stages[{index}]")
+    if len(set(stages)) != len(stages):
+        raise InvalidRequest("stages names a stage twice", field="stages")
+
+
+def check_stage_name(stage: str, field: str) -> None:
+    utf8_bytes(stage, field)
+    if not 1 <= len(stage) <= STAGE_CHARS_MAX:
+        raise InvalidRequest(f"{field} must have 1 to {STAGE_CHARS_MAX} characters", field=field)

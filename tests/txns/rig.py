@@ -1,0 +1,86 @@
+"""Transactions driven by hand: a commit is stepped to its end in the test's own thread, or as far as the test likes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from tests.engine.rig import WAIT_S_MAX, Rig
+from topics.engine.committing import Committed
+from topics.engine.staged import Staged
+from topics.engine.transactions import StagedPart
+from topics.model.txns import AbortWish, CommitWish, StageWish
+
+
+class TxnRig(Rig):
+    """A rig that speaks the verbs of transactions."""
+
+    def stage(self, app: str, version: int, stage: str, *payloads: Any, part: int = 0, **fields: Any) -> StagedPart:
+        records = [
+            payload if isinstance(payload, dict) and "data" in payload else {"data": payload} for payload in payloads
+        ]
+        body = msgspec.json.encode({"stage": stage, "part": part, "records": records, **fields})
+        return self.stage_body(app, version, body)
+
+    def stage_many(self, app: str, version: int, stage: str, topic: str, count: int, part: int = 0) -> StagedPart:
+        """As many records as one part takes, cheaply."""
+        records = b",".join([b'{"data":%d}' % number for number in range(count)])
+        body = b'{"stage":"%b","part":%d,"topic":"%b","records":[%b]}' % (stage.encode(), part, topic.encode(), records)
+        return self.stage_body(app, version, body)
+
+    def stage_body(self, app: str, version: int, body: bytes) -> StagedPart:
+        wish = msgspec.json.decode(body, type=StageWish)
+        return self._commit(lambda: self.store.transactions.stage(app, version, wish)).result
+
+    def commit(self, app: str, version: int, *stages: str, **fields: Any) -> Committed:
+        return self.finish(self.begin_commit(app, version, *stages, **fields)).result
+
+    def begin_commit(self, app: str, version: int, *stages: str, **fields: Any) -> Staged:
+        wish = CommitWish(list(stages), **fields)
+        return self._run(lambda: self.store.transactions.commit(app, version, wish))
+
+    def abort(self, app: str, version: int, *stages: str, fence: int | None = None) -> int:
+        wish = AbortWish(list(stages), fence)
+        return self._commit(lambda: self.store.transactions.abort(app, version, wish)).result
+
+    def take_fence(self, app: str) -> int:
+        return self._commit(lambda: self.store.transactions.take_fence(app)).result
+
+    def forget(self, app: str) -> bool:
+        return self._commit(lambda: self.store.transactions.forget(app)).result
+
+    def version(self, app: str) -> int | None:
+        found, _ = self.store.transactions.look(app)
+        return found.version if found is not None else None
+
+    def stages(self, app: str) -> list[tuple[int, str, int, int]]:
+        """What is staged: version, stage, parts, records."""
+        _, stages = self.store.transactions.look(app)
+        return [(stage.version, stage.name, len(stage.parts), stage.records) for stage, _ in stages]
+
+    def payloads(self, topic: str) -> list[Any]:
+        return [record["data"] for record in self.records(topic)]
+
+    def hidden(self) -> int:
+        """How many hidden topics there are."""
+        return len(self.store.state.hidden)
+
+    def finish(self, staged: Staged) -> Staged:
+        """Run commits, too, until this is done."""
+        self.store.pipeline.flush()
+        give_up_s = time.monotonic() + WAIT_S_MAX
+        while not staged.done:
+            assert time.monotonic() < give_up_s, "there is no progress"
+            if not self.store.transactions.step():
+                time.sleep(0.0001)
+            self.store.settle()
+        if staged.error is not None:
+            raise staged.error
+        return staged
+
+
+def raw(text: bytes) -> Raw:
+    return Raw(text)
