@@ -45,11 +45,18 @@ if TYPE_CHECKING:
     from topics.client.aio.client import AsyncClient
     from topics.client.aio.export import AsyncExport
     from topics.client.aio.producer import AsyncProducer, AsyncTicket
+    from topics.client.aio.socket import AsyncSocket
+    from topics.client.aio.watch import AsyncWatch
     from topics.client.aio.work import AsyncWork
+    from topics.client.exporting import ExportEnd
     from topics.client.jobs import Job, Lease
+    from topics.client.live import Arrived, CaughtUp, TopicDeleted, TopicFailed
+    from topics.client.messages import Consumed, GroupStanding, Message
     from topics.client.sync.client import Client
     from topics.client.sync.export import Export
     from topics.client.sync.producer import Producer, Ticket
+    from topics.client.sync.socket import Socket
+    from topics.client.sync.watch import Watch
     from topics.client.sync.work import Work
     from topics.client.values import (
         Appended,
@@ -66,26 +73,34 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Appended",
+    "Arrived",
     "AsyncClient",
     "AsyncExport",
     "AsyncProducer",
+    "AsyncSocket",
     "AsyncTicket",
+    "AsyncWatch",
     "AsyncWork",
     "BadAnswer",
     "BatchTooLarge",
+    "CaughtUp",
     "Client",
     "Closed",
     "ConnectionFailed",
+    "Consumed",
     "Diff",
     "Export",
+    "ExportEnd",
     "Fenced",
     "Forbidden",
+    "GroupStanding",
     "HeadersTooLarge",
     "Internal",
     "InvalidRequest",
     "Job",
     "Json",
     "Lease",
+    "Message",
     "MethodNotAllowed",
     "NotAQueue",
     "NotAcceptable",
@@ -102,6 +117,7 @@ __all__ = [
     "RouterCycle",
     "RouterNotFound",
     "ShuttingDown",
+    "Socket",
     "StageNotFound",
     "StorageFull",
     "Throttled",
@@ -109,7 +125,9 @@ __all__ = [
     "Timeout",
     "Tombstone",
     "TopicConfig",
+    "TopicDeleted",
     "TopicExistsIncompatible",
+    "TopicFailed",
     "TopicFull",
     "TopicItem",
     "TopicNotEmpty",
@@ -119,11 +137,24 @@ __all__ = [
     "Unauthorized",
     "UnsupportedMediaType",
     "UriTooLong",
+    "Watch",
     "Work",
 ]
 
 # Imported when first asked for: whoever uses one half need not wait for the other.
 _HOMES: Final = {
+    "AsyncSocket": "aio.socket",
+    "AsyncWatch": "aio.watch",
+    "Socket": "sync.socket",
+    "Watch": "sync.watch",
+    "Arrived": "live",
+    "CaughtUp": "live",
+    "TopicDeleted": "live",
+    "TopicFailed": "live",
+    "Consumed": "messages",
+    "GroupStanding": "messages",
+    "Message": "messages",
+    "ExportEnd": "exporting",
     "AsyncClient": "aio.client",
     "AsyncExport": "aio.export",
     "AsyncProducer": "aio.producer",

@@ -37,6 +37,10 @@ class Tokens:
     def renewable(self) -> bool:
         return self._refresh is not None or (self._user is not None and self._password is not None)
 
+    def know(self, user: str | None, password: str | None) -> None:
+        """From now on it is this user who logs in."""
+        self._user, self._password = user, password
+
     def take(self, logged_in: LoggedIn) -> None:
         self.access = logged_in.access_token
         self._refresh = logged_in.refresh_token

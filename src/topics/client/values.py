@@ -52,6 +52,11 @@ class Tombstone(msgspec.Struct, kw_only=True):
     head_seq: int = 0
     topic: str = ""
 
+    @property
+    def records(self) -> list[Record]:
+        """None: in a live stream every event can be asked for its records."""
+        return []
+
 
 class Diff(msgspec.Struct, kw_only=True):
     """One step of reading: hand `next_from_seq` to the next one."""

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from topics.client.aio.admin import AsyncAdmin
+from topics.client.aio.groups import AsyncGroups
 from topics.client.aio.queues import AsyncQueues
 from topics.client.aio.records import AsyncRecords
+from topics.client.aio.routers import AsyncRouters
+from topics.client.aio.streaming import AsyncStreaming
 from topics.client.aio.topics import AsyncTopics
+from topics.client.aio.transactions import AsyncTransactions
 from topics.client.aio.transport import AsyncTransport
 from topics.client.request import TIMEOUT_S_DEFAULT, Options
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 from topics.client.tokens import Tokens
 
 
-class AsyncClient(AsyncTopics, AsyncRecords, AsyncQueues):
+class AsyncClient(
+    AsyncTopics,
+    AsyncRecords,
+    AsyncStreaming,
+    AsyncQueues,
+    AsyncRouters,
+    AsyncGroups,
+    AsyncTransactions,
+    AsyncAdmin,
+):
     """A server, spoken to over HTTP.
 
     `url` and `key` come from TOPICS_URL and TOPICS_API_KEY if they are not given. `node` says who writes and claims

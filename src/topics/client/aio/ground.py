@@ -10,6 +10,7 @@ from topics.client.errors import Timeout
 
 if TYPE_CHECKING:
     import httpx2
+    from websockets.asyncio.client import ClientConnection as WebSocket
 
 Condition = asyncio.Condition
 Event = asyncio.Event
@@ -27,6 +28,31 @@ def open_http(base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits) -> 
     return httpx2.AsyncClient(
         base_url=base_url, timeout=timeout, limits=limits, headers=headers, trust_env=False, follow_redirects=False
     )
+
+
+async def cut(response: httpx2.Response) -> None:
+    """Break an answer that somebody else is waiting for."""
+    await response.aclose()
+
+
+async def open_socket(url: str, headers: dict[str, str], seconds: float, message_bytes_max: int) -> WebSocket:
+    from websockets.asyncio.client import connect
+
+    return await connect(
+        url,
+        additional_headers=headers,
+        open_timeout=seconds,
+        close_timeout=2,
+        max_size=message_bytes_max,
+        compression=None,
+        proxy=None,
+    )
+
+
+async def receive(socket: WebSocket, seconds: float | None) -> str | bytes:
+    """The next message; TimeoutError if there is none in time."""
+    async with asyncio.timeout(seconds):
+        return await socket.recv()
 
 
 async def wait(condition: Condition, seconds: float | None) -> None:

@@ -131,6 +131,16 @@ class AsyncTransport:
 
     # --- streams ---
 
+    async def read(self, path: str, *, accept: str) -> bytes:
+        """A whole answer that is not JSON."""
+        retrying = self.retrying(safe=True)
+        while True:
+            try:
+                stream = await self.open(path, accept=accept)
+                return await stream.rest()
+            except TopicsError as error:
+                await self.pause(retrying, error)
+
     async def open(
         self,
         path: str,
@@ -168,25 +178,39 @@ class AsyncStream:
         self._response = response
         self._transport = transport
         self._where = where
+        self._waiting = False
         self.closed = False
         self.headers = response.headers
 
     async def failure(self) -> TopicsError:
         """The answer was an error: the exception that it stands for."""
-        try:
-            body = await self._response.aread()
-        except self._transport.failures as error:
-            return self._transport.lost(error, self._where)
-        return failure_of(self._response.status_code, self._response.headers, body, self._where)
+        return failure_of(self._response.status_code, self._response.headers, await self.rest(), self._where)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def rest(self) -> bytes:
+        """All of it at once."""
         try:
-            async for piece in self._response.aiter_raw():
-                yield piece
+            return await self._response.aread()
         except self._transport.failures as error:
             raise self._transport.lost(error, self._where) from error
 
+    async def pieces(self) -> AsyncIterator[bytes]:
+        source = self._response.aiter_raw()
+        while True:
+            self._waiting = True
+            try:
+                piece = await anext(source)
+            except StopAsyncIteration:
+                return
+            except self._transport.failures as error:
+                raise self._transport.lost(error, self._where) from error
+            finally:
+                self._waiting = False
+            yield piece
+
     async def close(self) -> None:
-        if not self.closed:
+        """May be called while somebody waits for a piece: they get an error, and close it then."""
+        if self._waiting:
+            await ground.cut(self._response)
+        elif not self.closed:
             self.closed = True
             await self._response.aclose()

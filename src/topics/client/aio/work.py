@@ -12,13 +12,12 @@ import msgspec
 from topics.client.aio.transport import AsyncStream, AsyncTransport
 from topics.client.errors import BadAnswer, ConnectionFailed, ShuttingDown, TopicsError, error_of
 from topics.client.jobs import Job
-from topics.client.live import StreamFault
+from topics.client.live import fault_decoder
 from topics.client.retrying import Retrying
 from topics.client.sse import Event, EventParser
 
 SILENCE_S_MAX = 35.0
 _job = msgspec.json.Decoder(Job)
-_fault = msgspec.json.Decoder(StreamFault)
 
 
 class AsyncWork:
@@ -80,7 +79,7 @@ class AsyncWork:
             if event.name == "job":
                 self._jobs.append(_job.decode(event.data))
             elif event.name == "error":
-                fault = _fault.decode(event.data)
+                fault = fault_decoder.decode(event.data)
                 if fault.code == 503:
                     raise ShuttingDown(fault.error, status=503)
                 if fault.code in (404, 409):

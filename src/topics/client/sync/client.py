@@ -7,14 +7,28 @@ from types import TracebackType
 
 from topics.client.request import TIMEOUT_S_DEFAULT, Options
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
+from topics.client.sync.admin import Admin
+from topics.client.sync.groups import Groups
 from topics.client.sync.queues import Queues
 from topics.client.sync.records import Records
+from topics.client.sync.routers import Routers
+from topics.client.sync.streaming import Streaming
 from topics.client.sync.topics import Topics
+from topics.client.sync.transactions import Transactions
 from topics.client.sync.transport import Transport
 from topics.client.tokens import Tokens
 
 
-class Client(Topics, Records, Queues):
+class Client(
+    Topics,
+    Records,
+    Streaming,
+    Queues,
+    Routers,
+    Groups,
+    Transactions,
+    Admin,
+):
     """A server, spoken to over HTTP.
 
     `url` and `key` come from TOPICS_URL and TOPICS_API_KEY if they are not given. `node` says who writes and claims

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from topics.client.errors import Timeout
 
 if TYPE_CHECKING:
     import httpx2
+    from websockets.sync.client import ClientConnection as WebSocket
 
 Condition = threading.Condition
 Event = threading.Event
@@ -28,6 +31,34 @@ def open_http(base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits) -> 
     return httpx2.Client(
         base_url=base_url, timeout=timeout, limits=limits, headers=headers, trust_env=False, follow_redirects=False
     )
+
+
+def cut(response: httpx2.Response) -> None:
+    """Break an answer that another thread is waiting for; closing it is left to that thread."""
+    stream = response.extensions.get("network_stream")
+    connection = None if stream is None else stream.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def open_socket(url: str, headers: dict[str, str], seconds: float, message_bytes_max: int) -> WebSocket:
+    from websockets.sync.client import connect
+
+    return connect(
+        url,
+        additional_headers=headers,
+        open_timeout=seconds,
+        close_timeout=2,
+        max_size=message_bytes_max,
+        compression=None,
+        proxy=None,
+    )
+
+
+def receive(socket: WebSocket, seconds: float | None) -> str | bytes:
+    """The next message; TimeoutError if there is none in time."""
+    return socket.recv(seconds)
 
 
 def wait(condition: Condition, seconds: float | None) -> None:

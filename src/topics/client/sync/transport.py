@@ -132,6 +132,16 @@ class Transport:
 
     # --- streams ---
 
+    def read(self, path: str, *, accept: str) -> bytes:
+        """A whole answer that is not JSON."""
+        retrying = self.retrying(safe=True)
+        while True:
+            try:
+                stream = self.open(path, accept=accept)
+                return stream.rest()
+            except TopicsError as error:
+                self.pause(retrying, error)
+
     def open(
         self,
         path: str,
@@ -169,24 +179,39 @@ class Stream:
         self._response = response
         self._transport = transport
         self._where = where
+        self._waiting = False
         self.closed = False
         self.headers = response.headers
 
     def failure(self) -> TopicsError:
         """The answer was an error: the exception that it stands for."""
-        try:
-            body = self._response.read()
-        except self._transport.failures as error:
-            return self._transport.lost(error, self._where)
-        return failure_of(self._response.status_code, self._response.headers, body, self._where)
+        return failure_of(self._response.status_code, self._response.headers, self.rest(), self._where)
 
-    def pieces(self) -> Iterator[bytes]:
+    def rest(self) -> bytes:
+        """All of it at once."""
         try:
-            yield from self._response.iter_raw()
+            return self._response.read()
         except self._transport.failures as error:
             raise self._transport.lost(error, self._where) from error
 
+    def pieces(self) -> Iterator[bytes]:
+        source = self._response.iter_raw()
+        while True:
+            self._waiting = True
+            try:
+                piece = next(source)
+            except StopIteration:
+                return
+            except self._transport.failures as error:
+                raise self._transport.lost(error, self._where) from error
+            finally:
+                self._waiting = False
+            yield piece
+
     def close(self) -> None:
-        if not self.closed:
+        """May be called while somebody waits for a piece: they get an error, and close it then."""
+        if self._waiting:
+            ground.cut(self._response)
+        elif not self.closed:
             self.closed = True
             self._response.close()

@@ -1,0 +1,111 @@
+"""Messages of consumer groups, and how far the groups are."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+
+_decode = msgspec.json.Decoder().decode
+
+# "Latest", "Earliest", or the first offset wanted.
+Start = Literal["Latest", "Earliest"] | int
+Partition = int | Literal["all"]
+
+
+class Message(msgspec.Struct, dict=True, kw_only=True):
+    """A record as a group sees it: `offset` is its seq − 1, `key` its tag, `user` its node, `data` its payload."""
+
+    topic: str = msgspec.field(name="topic_id")
+    partition: int = msgspec.field(name="partition_id")
+    offset: int
+    payload: str
+    key: str | None = None
+    timestamp_ms: int = 0
+    user: str = ""
+    op: str = "Insert"
+
+    @property
+    def seq(self) -> int:
+        return self.offset + 1
+
+    @cached_property
+    def raw(self) -> bytes:
+        return b64decode(self.payload)
+
+    @cached_property
+    def data(self) -> Any:
+        return _decode(self.raw)
+
+
+class NextOffset(msgspec.Struct, kw_only=True):
+    partition: int = msgspec.field(name="partition_id")
+    next_offset: int
+
+
+class Consumed(msgspec.Struct, kw_only=True):
+    """A batch. With all partitions, `partitions` tells where each goes on."""
+
+    messages: list[Message]
+    next_offset: int
+    has_more: bool
+    partitions: list[NextOffset] = []
+
+    def last_offsets(self) -> dict[int, int]:
+        """The highest offset of each partition in the batch: what to commit when all of it is done."""
+        return {message.partition: message.offset for message in self.messages}
+
+
+class OffsetRange(msgspec.Struct):
+    from_offset: int
+    to_offset: int
+
+
+class Committed(msgspec.Struct, kw_only=True):
+    """`held_back`: ranges below that others were handed and have not acked; the group stands in front of them."""
+
+    success: bool
+    acknowledged_offset: int
+    committed_offset: int | None = None
+    held_back: list[OffsetRange] = []
+
+
+class LatestOffset(msgspec.Struct, kw_only=True):
+    topic: str = msgspec.field(name="topic_id")
+    partition: int = msgspec.field(name="partition_id")
+    next_offset: int
+    last_offset: int | None = None
+
+
+class GroupStanding(msgspec.Struct, kw_only=True):
+    """How far a group is in a partition; `lag` counts the records that are not acked."""
+
+    topic: str = msgspec.field(name="topic_id")
+    partition: int = msgspec.field(name="partition_id")
+    group: str = msgspec.field(name="group_id")
+    committed_offset: int | None
+    next_offset: int
+    last_offset: int | None
+    lag: int
+    open_claims: int = 0
+    expired_claims: int = 0
+    acked_ahead: int = 0
+
+
+class LatestOffsets(msgspec.Struct):
+    offsets: list[LatestOffset]
+
+
+class GroupList(msgspec.Struct):
+    groups: list[GroupStanding]
+
+
+class Reset(msgspec.Struct):
+    success: bool
+    partitions: list[NextOffset]
+
+
+def start_json(start: Start | None) -> str | dict[str, int] | None:
+    return {"Offset": start} if isinstance(start, int) else start

@@ -1,0 +1,41 @@
+"""The server as such: is it well, what does it count, and a copy of everything it has."""
+
+# Made by tools/sync_half.py from aio/admin.py: change that one.
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from topics.client.request import Request
+from topics.client.sync.backup import Backup
+from topics.client.sync.transport import Transport
+from topics.client.values import Health, Readiness
+
+_health = msgspec.json.Decoder(Health)
+_ready = msgspec.json.Decoder(Readiness)
+_anything = msgspec.json.Decoder()
+
+
+class Admin:
+    _transport: Transport
+
+    def health(self) -> Health:
+        """Whether the process answers, and which version it is."""
+        return self._transport.call(Request(method="GET", path="/v0/health", decoder=_health, safe=True))
+
+    def ready(self) -> Readiness:
+        """Whether it takes requests; waits (up to the limits of a retry) while it says "not yet"."""
+        return self._transport.call(Request(method="GET", path="/v0/ready", decoder=_ready, safe=True))
+
+    def metrics(self) -> str:
+        """Counters and gauges as Prometheus text."""
+        return (self._transport.read("/v0/metrics", accept="text/plain")).decode("utf-8", "replace")
+
+    def openapi(self) -> dict[str, Any]:
+        """The machine-readable description of everything the server answers."""
+        return self._transport.call(Request(method="GET", path="/v0/openapi.json", decoder=_anything, safe=True))
+
+    def backup(self) -> Backup:
+        """A consistent copy of the running server as the pieces of a tar file: enter it, then iterate."""
+        return Backup(self._transport)

@@ -1,0 +1,84 @@
+"""Routers: copy every record of one topic into another."""
+
+# Made by tools/sync_half.py from aio/routers.py: change that one.
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from topics.client.request import Request, body_of, with_query
+from topics.client.sync.transport import Transport
+from topics.client.values import Removed, Router, RouterPage
+
+PAGE_SIZE: Final = 1_000
+_router = msgspec.json.Decoder(Router)
+_page = msgspec.json.Decoder(RouterPage)
+_removed = msgspec.json.Decoder(Removed)
+
+
+class Routers:
+    _transport: Transport
+
+    def route(
+        self,
+        name: str,
+        source: str,
+        dest: str,
+        *,
+        filter: str | tuple[str, str, str] | None = None,
+        guarantee: Literal["at_least_once", "exactly_once"] | None = None,
+        preserve_node: bool | None = None,
+        preserve_tag: bool | None = None,
+        create_dest: bool | None = None,
+        allow_cycle: bool | None = None,
+        backfill: bool | None = None,
+    ) -> Router:
+        """Create a router, or change it. `filter` is a tag, or `("tag", "Glob", "x*")`."""
+        body = body_of(
+            source=source,
+            dest=dest,
+            filter=filter,
+            guarantee=guarantee,
+            preserve_node=preserve_node,
+            preserve_tag=preserve_tag,
+            create_dest=create_dest,
+            allow_cycle=allow_cycle,
+            backfill=backfill,
+        )
+        request = Request(method="PUT", path=_path(name), decoder=_router, body=body, safe=True)
+        return self._transport.call(request)
+
+    def router(self, name: str) -> Router:
+        """A router, and how far it is."""
+        return self._transport.call(Request(method="GET", path=_path(name), decoder=_router, safe=True))
+
+    def routers(
+        self,
+        source: str | None = None,
+        dest: str | None = None,
+        *,
+        prefix: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Iterator[Router]:
+        """Routers by name; pages are fetched as they are needed. Only the totals are told, not the lag."""
+        cursor: str | None = None
+        while True:
+            query = {"source": source, "dest": dest, "prefix": prefix, "page_size": page_size, "cursor": cursor}
+            path = with_query("/v0/routers", query)
+            page = self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+            yield from page.routers
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def unroute(self, name: str) -> bool:
+        """Stop forwarding; what was copied stays. False: there was no such router."""
+        request = Request(method="DELETE", path=_path(name), decoder=_removed, safe=True)
+        return (self._transport.call(request)).deleted
+
+
+def _path(name: str) -> str:
+    return f"/v0/routers/{quote(name, safe=':')}"

@@ -1,0 +1,363 @@
+"""A WebSocket: commands that are answered, events that arrive, and both go on after a lost connection.
+
+Whoever waits for something reads frames for all: an answer goes to the one who waits for it, an event to the inbox.
+"""
+
+# Made by tools/sync_half.py from aio/socket.py: change that one.
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+
+from topics.client.answers import failure_of
+from topics.client.commands import Frame, command, error_in, frame_of, publish_command
+from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
+from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
+from topics.client.retrying import Retrying
+from topics.client.sync import ground
+from topics.client.sync.transport import Transport
+from topics.client.values import Appended, Outgoing, Outgoings
+
+if TYPE_CHECKING:
+    from topics.client.sync.ground import WebSocket
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+INBOX_EVENTS_MAX = 10_000
+ATTEMPTS_MAX = 1_000_000
+_appended = msgspec.json.Decoder(Appended)
+
+
+class Socket:
+    """`publish` and `subscribe`, then iterate to get events. Many may use it at once.
+
+    A lost connection is opened again: subscriptions go on behind the last event that was handed out, and publishes that
+    were not answered are sent again under the same idempotency key.
+    """
+
+    def __init__(self, transport: Transport, reconnect_s_max: float) -> None:
+        self._transport = transport
+        self._reconnect_s_max = reconnect_s_max
+        self._closed = False
+        self._numbers = count(1)
+        # per connection
+        self._socket: WebSocket | None = None
+        self.connections = 0
+        # what outlives one: commands without an answer, answers, events, and where subscriptions stand
+        self._pending: dict[str, str] = {}
+        self._answers: dict[str, tuple[Frame, str | bytes] | TopicsError] = {}
+        self._inbox: deque[LiveEvent] = deque()
+        self._asked: dict[str, dict[str, Any]] = {}
+        self._wishes: dict[str, dict[str, Any]] = {}
+        # by topic: behind what has arrived, and behind what was handed out
+        self._arrived: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
+        # commands that went out over this connection
+        self._sending = ground.Lock()
+        self._sent: set[str] = set()
+        # one reads at a time, and tells the others
+        self._news = ground.Condition()
+        self._reading = False
+
+    # --- commands ---
+
+    def publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int = 0,
+        unique_key: str | None = None,
+        create: bool = True,
+    ) -> Appended:
+        record = Outgoing(data, tag, node, meta, delay_ms, unique_key)
+        return self.publish_many(topic, [record], create=create)
+
+    def publish_many(
+        self,
+        topic: str,
+        records: Outgoings,
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        create: bool = True,
+        config: Mapping[str, Any] | None = None,
+        return_seqs: bool = True,
+    ) -> Appended:
+        """Append all of them or none; answered when the server has them as the topic's durability promises."""
+        request_id = self._next_id()
+        text = publish_command(
+            request_id,
+            topic,
+            records,
+            node=node or self._transport.options.node,
+            idempotency_key=idempotency_key or uuid4().hex,
+            create=None if create else False,
+            config=config,
+            return_seqs=None if return_seqs else False,
+        )
+        _, answer = self._ask(request_id, text)
+        try:
+            return _appended.decode(answer)
+        except msgspec.DecodeError as error:
+            raise BadAnswer(f"the answer to a publish cannot be read: {error}") from None
+
+    def subscribe(
+        self,
+        topics: Starts,
+        *,
+        tail: bool = False,
+        node: str | list[str] | None = None,
+        limit: int | None = None,
+        max_batch_bytes: int | None = None,
+        include_tags: bool = True,
+        include_meta: bool = True,
+        include_data: bool = True,
+        consistency: str | None = None,
+        lenient: bool = False,
+    ) -> dict[str, Watched]:
+        """Follow topics, named as in `watch`. Tells where each stands."""
+        wish = {
+            "node": node,
+            "limit": limit,
+            "max_batch_bytes": max_batch_bytes,
+            "include_tags": include_tags,
+            "include_meta": include_meta,
+            "include_data": include_data,
+            "consistency": consistency,
+        }
+        request_id = self._next_id()
+        starts = starts_of(topics, tail=tail)
+        text = command("subscribe", request_id, topics=starts, lenient=lenient or None, **wish)
+        self._asked[request_id] = wish
+        try:
+            frame, _ = self._ask(request_id, text)
+        finally:
+            del self._asked[request_id]
+        return frame.topics if isinstance(frame.topics, dict) else {}
+
+    def unsubscribe(self, *topics: str) -> None:
+        request_id = self._next_id()
+        for name in topics:
+            self._forget(name)
+            self.positions.pop(name, None)
+        self._ask(request_id, command("unsubscribe", request_id, topics=list(topics)))
+
+    def ping(self) -> None:
+        """There and back."""
+        request_id = self._next_id()
+        self._ask(request_id, command("ping", request_id))
+
+    def _next_id(self) -> str:
+        return str(next(self._numbers))
+
+    def _ask(self, request_id: str, text: str) -> tuple[Frame, str | bytes]:
+        """Send a command, and wait for its answer."""
+        seconds = self._transport.options.timeout_s
+        self._pending[request_id] = text
+        try:
+            self._send(request_id, text)
+            if not self._until(lambda: request_id in self._answers, time.monotonic() + seconds):
+                raise Timeout(f"the WebSocket gave no answer within {seconds:g} s")
+            answer = self._answers[request_id]
+        finally:
+            self._pending.pop(request_id, None)
+            self._answers.pop(request_id, None)
+        if isinstance(answer, TopicsError):
+            raise answer
+        return answer
+
+    # --- events ---
+
+    def __iter__(self) -> Socket:
+        return self
+
+    def __next__(self) -> LiveEvent:
+        event = self.receive()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def receive(self, timeout_s: float | None = None) -> LiveEvent | None:
+        """The next event; None if none came in time, or the socket was closed."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            if not self._until(lambda: bool(self._inbox), deadline_s):
+                return None
+        except Closed:
+            return None
+        event = self._inbox.popleft()
+        position = position_after(event)
+        if position is not None and event.topic in self.positions:
+            self.positions[event.topic] = position
+        return event
+
+    # --- frames ---
+
+    def _until(self, arrived: Callable[[], bool], deadline_s: float | None) -> bool:
+        """Read, or let another read, until it is here; false: not in time."""
+        while True:
+            with self._news:
+                while self._reading and not arrived() and _left(deadline_s) != 0:
+                    ground.wait(self._news, _left(deadline_s))
+                if arrived():
+                    return True
+                if _left(deadline_s) == 0:
+                    return False
+                if self._closed:
+                    raise Closed("this socket was closed")
+                self._reading = True
+            try:
+                self._read(_left(deadline_s))
+            finally:
+                with self._news:
+                    self._reading = False
+                    self._news.notify_all()
+
+    def _read(self, seconds: float | None) -> None:
+        """One message, filed; or another connection, if there is none any more."""
+        import websockets
+
+        if len(self._inbox) >= INBOX_EVENTS_MAX:
+            message = f"{INBOX_EVENTS_MAX} events wait to be read: iterate, or publish over another socket"
+            raise TopicsError(message, code="inbox_full")
+        lost: TopicsError | None = None
+        try:
+            if self._socket is not None:
+                self._file(ground.receive(self._socket, seconds))
+                return
+        except TimeoutError:
+            return
+        except (websockets.ConnectionClosed, OSError) as error:
+            lost = ConnectionFailed(f"the WebSocket broke: {error}")
+        self._lose()
+        if not self._closed:
+            self._resume(lost)
+
+    def _file(self, message: str | bytes) -> None:
+        frame = frame_of(message)
+        if frame.request_id is not None:
+            if frame.request_id in self._pending:
+                self._answers[frame.request_id] = error_in(frame) if frame.op == "error" else (frame, message)
+            if frame.op == "subscribed" and isinstance(frame.topics, dict):
+                wish = self._asked.get(frame.request_id, {})
+                for name, topic in frame.topics.items():
+                    self._wishes[name] = wish
+                    self._arrived[name] = self.positions[name] = topic.from_seq
+            return
+        event = event_of(frame.op, message)
+        if event is None:
+            return
+        self._inbox.append(event)
+        if isinstance(event, TopicDeleted):
+            self._forget(event.topic)
+        elif event.topic in self._wishes and (position := position_after(event)) is not None:
+            self._arrived[event.topic] = position
+
+    def _forget(self, name: str) -> None:
+        self._wishes.pop(name, None)
+        self._arrived.pop(name, None)
+
+    def _send(self, request_id: str, text: str) -> None:
+        """Once per connection. Without one, whoever reads makes it, and sends what is pending."""
+        import websockets
+
+        if self._closed:
+            raise Closed("this socket was closed")
+        with self._sending:
+            if self._socket is None or request_id in self._sent:
+                return
+            self._sent.add(request_id)
+            try:
+                self._socket.send(text)
+            except (websockets.ConnectionClosed, OSError):
+                # Whoever reads finds out, too, and sends it again.
+                return
+
+    # --- connections ---
+
+    def _resume(self, error: TopicsError | None) -> None:
+        """Connect, at once the first time, after a pause when that failed or a connection was lost."""
+        import websockets
+
+        url = self._transport.options.url
+        retrying = Retrying(
+            safe=True, now_s=time.monotonic(), retries_max=ATTEMPTS_MAX, retry_s_max=self._reconnect_s_max
+        )
+        while not self._closed:
+            if error is not None:
+                self._transport.pause(retrying, error)
+            try:
+                self._connect()
+                return
+            except websockets.InvalidStatus as refused:
+                answer = refused.response
+                headers = {name.lower(): value for name, value in answer.headers.raw_items()}
+                error = failure_of(answer.status_code, headers, bytes(answer.body or b""), f"GET {url}/v0/ws")
+            except (OSError, websockets.WebSocketException) as failed:
+                error = ConnectionFailed(f"cannot open a WebSocket to {url}: {failed}", detail={"unsent": True})
+
+    def _connect(self) -> None:
+        """Open, subscribe again, and send what was not answered."""
+        options = self._transport.options
+        headers = {} if options.key is None else {"Authorization": f"Bearer {options.key}"}
+        url = "ws" + options.url.removeprefix("http") + "/v0/ws"
+        socket = ground.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX)
+        self.connections += 1
+        for name, wish in list(self._wishes.items()):
+            request_id = self._next_id()
+            starts = {name: {"from_seq": self._arrived[name]}}
+            socket.send(command("subscribe", request_id, topics=starts, lenient=True, **wish))
+            frame = self._answer_on(socket, request_id)
+            if not (isinstance(frame.topics, dict) and name in frame.topics):
+                self._forget(name)
+                self._inbox.append(TopicDeleted(topic=name))
+        with self._sending:
+            self._sent.clear()
+            self._socket = socket
+        for request_id, text in list(self._pending.items()):
+            self._send(request_id, text)
+
+    def _answer_on(self, socket: WebSocket, request_id: str) -> Frame:
+        """The answer to a subscription on a fresh connection; events of others may come before it."""
+        while True:
+            message = ground.receive(socket, self._transport.options.timeout_s)
+            frame = frame_of(message)
+            if frame.request_id != request_id:
+                self._file(message)
+            elif frame.op == "error" and not isinstance(error_in(frame), TopicNotFound):
+                raise error_in(frame)
+            else:
+                return frame
+
+    def _lose(self) -> None:
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._lose()
+        with self._news:
+            self._news.notify_all()
+
+    def __enter__(self) -> Socket:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _left(deadline_s: float | None) -> float | None:
+    return None if deadline_s is None else max(0.0, deadline_s - time.monotonic())

@@ -1,0 +1,63 @@
+"""Live delivery: watch over HTTP, and a WebSocket that also takes writes."""
+
+# Made by tools/sync_half.py from aio/streaming.py: change that one.
+from __future__ import annotations
+
+from typing import Literal
+
+from topics.client.live import Starts, starts_of
+from topics.client.sync.socket import Socket
+from topics.client.sync.transport import Transport
+from topics.client.sync.watch import Watch
+
+RECONNECT_S_MAX = 600.0
+HEARTBEAT_MS = 15_000
+
+
+class Streaming:
+    _transport: Transport
+
+    def watch(
+        self,
+        topics: Starts,
+        *,
+        tail: bool = False,
+        cursor: str | None = None,
+        node: str | list[str] | None = None,
+        limit: int | None = None,
+        max_batch_bytes: int | None = None,
+        include_tags: bool = True,
+        include_meta: bool = True,
+        include_data: bool = True,
+        consistency: Literal["eventual", "strong"] | None = None,
+        lenient: bool = False,
+        heartbeat_ms: int = HEARTBEAT_MS,
+        reconnect_s_max: float = RECONNECT_S_MAX,
+    ) -> Watch:
+        """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see Watch.
+
+        Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
+        leaves out topics that do not exist. `node` leaves out what these nodes wrote.
+        """
+        wish = {
+            "node": node,
+            "limit": limit,
+            "max_batch_bytes": max_batch_bytes,
+            "include_tags": include_tags,
+            "include_meta": include_meta,
+            "include_data": include_data,
+            "consistency": consistency,
+        }
+        return Watch(
+            self._transport,
+            starts_of(topics, tail=tail),
+            wish,
+            lenient=lenient,
+            cursor=cursor,
+            heartbeat_ms=heartbeat_ms,
+            reconnect_s_max=reconnect_s_max,
+        )
+
+    def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> Socket:
+        """A WebSocket to publish and subscribe over; it opens with the first command. See Socket."""
+        return Socket(self._transport, reconnect_s_max)

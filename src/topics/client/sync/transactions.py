@@ -1,0 +1,75 @@
+"""Transactions: stage records in parts, then commit all of them under a version, once."""
+
+# Made by tools/sync_half.py from aio/transactions.py: change that one.
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import quote
+
+import msgspec
+
+from topics.client.request import Request, body_of
+from topics.client.sync.transport import Transport
+from topics.client.transactions import Aborted, CommittedTxn, Fence, Staged, Txn, TxnList
+from topics.client.values import Outgoings, records_json
+
+_staged = msgspec.json.Decoder(Staged)
+_committed = msgspec.json.Decoder(CommittedTxn)
+_aborted = msgspec.json.Decoder(Aborted)
+_fence = msgspec.json.Decoder(Fence)
+_txn = msgspec.json.Decoder(Txn)
+_txns = msgspec.json.Decoder(TxnList)
+
+
+class Transactions:
+    _transport: Transport
+
+    def take_fence(self, app: str) -> int:
+        """A new, higher token: from now on whoever has a lower one is refused with Fenced."""
+        path = f"{_app(app)}/fence"
+        return (self._transport.call(Request(method="POST", path=path, decoder=_fence, body=b"{}", safe=True))).fence
+
+    def stage(
+        self,
+        app: str,
+        version: int,
+        stage: str,
+        part: int,
+        records: Outgoings,
+        topic: str | None = None,
+        fence: int | None = None,
+    ) -> Staged:
+        """Lay records aside for a version. Repeating a part changes nothing.
+
+        Each record is an Outgoing or plain data for `topic`; or all of them are a JSON array as ready-made bytes, in
+        which a record may name its own `topic`.
+        """
+        fields = body_of(stage=stage, part=part, topic=topic, fence=fence)
+        body = b'{"records":%b,%b' % (records_json(records), fields[1:])
+        path = f"{_app(app)}/{version}/stage"
+        return self._transport.call(Request(method="POST", path=path, decoder=_staged, body=body, safe=True))
+
+    def commit_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> CommittedTxn:
+        """Make everything in these stages readable, once: a version that was committed before is left as it is."""
+        body = body_of(stages=list(stages), fence=fence)
+        path = f"{_app(app)}/{version}/commit"
+        return self._transport.call(Request(method="POST", path=path, decoder=_committed, body=body, safe=True))
+
+    def abort_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> int:
+        """Throw stages away; how many there were."""
+        body = body_of(stages=list(stages), fence=fence)
+        path = f"{_app(app)}/{version}/abort"
+        request = Request(method="POST", path=path, decoder=_aborted, body=body, safe=True)
+        return (self._transport.call(request)).aborted
+
+    def txn(self, app: str) -> Txn:
+        """What an application has committed and staged."""
+        return self._transport.call(Request(method="GET", path=_app(app), decoder=_txn, safe=True))
+
+    def txns(self) -> list[Txn]:
+        """All applications that have transactions."""
+        return (self._transport.call(Request(method="GET", path="/v0/txns", decoder=_txns, safe=True))).apps
+
+
+def _app(app: str) -> str:
+    return f"/v0/txns/{quote(app, safe=':')}"

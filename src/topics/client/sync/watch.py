@@ -1,0 +1,191 @@
+"""Many topics over one stream that opens itself again, and goes on where the caller was."""
+
+# Made by tools/sync_half.py from aio/watch.py: change that one.
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from topics.client.errors import BadAnswer, ConnectionFailed, NotFound, ShuttingDown, TopicsError
+from topics.client.live import (
+    LiveEvent,
+    StreamFault,
+    TopicDeleted,
+    TopicFailed,
+    event_of,
+    fault_decoder,
+    position_after,
+    session_decoder,
+)
+from topics.client.request import Request, body_of
+from topics.client.retrying import Retrying
+from topics.client.sse import EventParser
+from topics.client.sync.transport import Stream, Transport
+
+SLACK_S = 5.0
+ATTEMPTS_MAX = 1_000_000
+
+
+class Watch:
+    """Iterate to get events; each has a `topic` and `records` (empty unless it is an Arrived).
+
+    `cursor` is the position after the last event that was handed out: kept, and given to a later `watch` of the same
+    topics, it continues there. `positions` says the same by topic. When the connection breaks or the server restarts,
+    the stream is opened again and misses and doubles nothing; reconnecting is given up after `reconnect_s_max`.
+    The iteration ends when all topics have been deleted, or with `close`, which may be called from elsewhere.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        starts: dict[str, dict[str, Any]],
+        wish: Mapping[str, Any],
+        *,
+        lenient: bool,
+        cursor: str | None,
+        heartbeat_ms: int,
+        reconnect_s_max: float,
+    ) -> None:
+        self._transport = transport
+        self._wish = {**wish, "heartbeat_ms": heartbeat_ms}
+        self._path = "/v0/watch?lenient=true" if lenient else "/v0/watch"
+        self._silence_s_max = 2 * heartbeat_ms / 1000 + SLACK_S
+        self._reconnect_s_max = reconnect_s_max
+        self._retrying: Retrying | None = None
+        self._closed = False
+        # per session: where each topic starts; a session that is made anew must not skip what `tail` has seen
+        self._starts = starts
+        self._stream_url: str | None = None
+        # per stream
+        self._stream: Stream | None = None
+        self._pieces: Iterator[bytes] | None = None
+        self._parser = EventParser()
+        self._events: deque[tuple[LiveEvent, str | None]] = deque()
+        # what the caller has
+        self.cursor = cursor
+        self.positions: dict[str, int] = {}
+        # how often a stream was opened
+        self.connections = 0
+
+    def __iter__(self) -> Watch:
+        return self
+
+    def __next__(self) -> LiveEvent:
+        while not self._closed:
+            if self._events:
+                return self._hand_out(*self._events.popleft())
+            if not self._starts:
+                break
+            try:
+                self._receive()
+            except TopicsError as error:
+                self._recover(error)
+        self.close()
+        raise StopIteration
+
+    def _hand_out(self, event: LiveEvent, cursor: str | None) -> LiveEvent:
+        if cursor is not None:
+            self.cursor = cursor
+        position = position_after(event)
+        if position is not None:
+            self.positions[event.topic] = position
+        if isinstance(event, TopicDeleted):
+            self._starts.pop(event.topic, None)
+            self.positions.pop(event.topic, None)
+        return event
+
+    # --- the stream ---
+
+    def _receive(self) -> None:
+        """Wait for the next piece, on a stream that is opened first if there is none."""
+        if self._pieces is None:
+            self._open()
+        assert self._pieces is not None
+        for piece in self._pieces:
+            self._retrying = None
+            for event in self._parser.feed(piece):
+                if event.name == "error":
+                    self._blame(event.data)
+                elif (found := event_of(event.name, event.data)) is not None:
+                    self._events.append((found, event.id))
+            return
+        raise ConnectionFailed("the server ended the stream")
+
+    def _open(self) -> None:
+        if self._stream_url is None:
+            self._begin()
+        assert self._stream_url is not None
+        headers = {} if self.cursor is None else {"Last-Event-ID": self.cursor}
+        stream = self._stream = self._transport.open(
+            self._stream_url, accept="text/event-stream", read_s=self._silence_s_max, headers=headers
+        )
+        self._parser = EventParser()
+        self._pieces = stream.pieces()
+        self.connections += 1
+
+    def _begin(self) -> None:
+        """A session of its own; the server forgets them when it restarts, or when they are idle for long."""
+        body = body_of(**self._wish, topics=self._starts, cursor=self.cursor)
+        session = self._transport.call(
+            Request(method="POST", path=self._path, decoder=session_decoder, body=body, safe=True)
+        )
+        self._stream_url = session.stream_url
+        self._starts = {name: {"from_seq": topic.from_seq} for name, topic in session.topics.items()}
+        for name, topic in session.topics.items():
+            self.positions.setdefault(name, topic.from_seq)
+
+    def _blame(self, data: bytes) -> None:
+        """An error frame: of some topics, or the end of the stream."""
+        try:
+            fault: StreamFault = fault_decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise BadAnswer(f"an error frame of the stream cannot be read: {error}") from None
+        match fault.code:
+            case 429:
+                return
+            case 500:
+                for name in fault.topics:
+                    self._events.append((TopicFailed(topic=name, code=500, message=fault.error), None))
+            case 410:
+                self._stream_url = None
+                raise ConnectionFailed(f"the server gave up the stream: {fault.error}")
+            case 503:
+                raise ShuttingDown(fault.error, status=503)
+            case _:
+                raise ConnectionFailed(f"the server ended the stream: {fault.error}")
+
+    def _recover(self, error: TopicsError) -> None:
+        """Go on with another stream, or raise what cannot be mended by waiting."""
+        self._lose()
+        if self._closed:
+            return
+        if self._retrying is None:
+            self._retrying = Retrying(
+                safe=True, now_s=time.monotonic(), retries_max=ATTEMPTS_MAX, retry_s_max=self._reconnect_s_max
+            )
+        if isinstance(error, NotFound) and self._stream_url is not None:
+            self._stream_url = None
+            return
+        self._transport.pause(self._retrying, error)
+
+    def _lose(self) -> None:
+        self._pieces = None
+        if self._stream is not None:
+            self._stream.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._lose()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,57 @@
+"""Transactions: records of many topics that appear together, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Staged(msgspec.Struct, kw_only=True):
+    """A part that waits for its commit. `done`: the version was committed before, and nothing is staged."""
+
+    stage: str = ""
+    part: int = 0
+    records: int = 0
+    bytes: int = 0
+    expires_ms: int = 0
+    done: bool = False
+
+
+class Span(msgspec.Struct, kw_only=True):
+    """Where a transaction's records are in a topic."""
+
+    first_seq: int
+    last_seq: int
+    records: int
+
+
+class CommittedTxn(msgspec.Struct, kw_only=True):
+    """`deduped`: this version, or a higher one, had been committed before; nothing was written."""
+
+    committed: bool
+    version: int
+    deduped: bool = False
+    topics: dict[str, Span] = {}
+
+
+class Txn(msgspec.Struct, kw_only=True):
+    """An application: the highest version it has committed, its fencing token, and what is staged."""
+
+    app: str
+    version: int | None = None
+    fence: int | None = None
+    stages: list[Any] = []
+
+
+class Aborted(msgspec.Struct):
+    aborted: int
+
+
+class Fence(msgspec.Struct):
+    fence: int
+
+
+class TxnList(msgspec.Struct):
+    apps: list[Txn] = []
+    next_cursor: str | None = None
