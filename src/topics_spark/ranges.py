@@ -1,0 +1,58 @@
+"""Ranges of seqs, and how they are dealt out to tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from topics_spark.options import PARTITIONS_MAX
+
+
+class Range(NamedTuple):
+    """The records of one life of a topic with `from_seq < seq <= to_seq`."""
+
+    topic: str
+    epoch: int
+    from_seq: int
+    to_seq: int
+
+    @property
+    def seqs(self) -> int:
+        return max(0, self.to_seq - self.from_seq)
+
+
+@dataclass
+class Share(InputPartition):
+    """What one task reads: ranges, one after the other."""
+
+    ranges: tuple[Range, ...]
+
+
+def shares(ranges: Iterable[Range], partitions_min: int, records_max: int) -> list[InputPartition]:
+    """Equal shares: as many as asked for, and as it takes for none to exceed `records_max` seqs."""
+    ranges = [each for each in ranges if each.seqs]
+    total = sum(each.seqs for each in ranges)
+    if not total:
+        return []
+    count = min(max(partitions_min, -(-total // records_max)), total, PARTITIONS_MAX)
+    return [Share(tuple(share)) for share in dealt(ranges, -(-total // count))]
+
+
+def dealt(ranges: Iterable[Range], share_seqs: int) -> Iterator[list[Range]]:
+    share: list[Range] = []
+    room = share_seqs
+    for each in ranges:
+        from_seq = each.from_seq
+        while from_seq < each.to_seq:
+            to_seq = min(each.to_seq, from_seq + room)
+            share.append(each._replace(from_seq=from_seq, to_seq=to_seq))
+            room -= to_seq - from_seq
+            from_seq = to_seq
+            if not room:
+                yield share
+                share, room = [], share_seqs
+    if share:
+        yield share

@@ -1,0 +1,85 @@
+"""The data source `topics`: what Spark asks for a schema, readers and writers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructField, StructType
+
+from topics_spark import inference
+from topics_spark.errors import OptionError
+from topics_spark.options import SourceOptions
+from topics_spark.planning import batch_ranges
+from topics_spark.ranges import Share, shares
+from topics_spark.reading import read_share
+from topics_spark.rows import Batch, RowBuilder, row_ddl, row_type
+from topics_spark.server import Server
+
+if TYPE_CHECKING:
+    from topics_spark.stream import TopicsStreamReader
+
+# Samples for an inferred schema come from this many topics at most.
+SAMPLE_TOPICS_MAX = 20
+
+
+class TopicsSource(DataSource):
+    """`spark.read.format("topics")` and its three sisters."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "topics"
+
+    def schema(self) -> StructType | str:
+        options = SourceOptions.parse(self.options)
+        if not options.infer_schema:
+            return row_ddl(options, None if options.schema is None else f"STRUCT<{options.schema}>")
+        payload = self._inferred(options)
+        return StructType([StructField(name, row_type(name, payload)) for name in options.columns])
+
+    def _inferred(self, options: SourceOptions) -> StructType:
+        kept = None if options.schema_location is None else inference.SchemaFile(options)
+        if kept is not None and (schema := kept.load()) is not None:
+            return schema
+        server = Server(options)
+        topics = sorted(server.heads(options.subscription))[:SAMPLE_TOPICS_MAX]
+        each = max(2, options.sample_records // max(1, len(topics)))
+        schema = inference.inferred(payload for topic in topics for payload in server.sample(topic, each))
+        if schema is None:
+            raise inference.nothing_to_infer()
+        if kept is not None:
+            kept.store(schema)
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TopicsReader(schema, SourceOptions.parse(self.options))
+
+    def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802
+        from topics_spark.stream import TopicsStreamReader
+
+        options = SourceOptions.parse(self.options)
+        if options.infer_schema and options.schema_location is None:
+            raise OptionError(
+                "inferSchema", "in a stream needs `schemaLocation`, the directory of its checkpoint, to be kept there"
+            )
+        return TopicsStreamReader(schema, options)
+
+
+class TopicsReader(DataSourceReader):
+    """A batch: the ranges are fixed when Spark plans the query, and then read by tasks."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._schema = schema
+        self._options = options
+        # Says what is wrong with a schema before any task runs.
+        RowBuilder(schema, options)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        ranges = batch_ranges(Server(options), options)
+        return shares(ranges, options.partitions_min, options.records_per_partition_max)
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        # Spark asks for one empty partition if there are none.
+        return read_share(partition, self._schema, self._options) if isinstance(partition, Share) else iter(())

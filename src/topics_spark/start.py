@@ -1,0 +1,66 @@
+"""Starting Spark with everything set: Java, Python, addresses, quiet logs, secrets out of sight."""
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from topics_spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL: Final = re.compile(r"local(-cluster)?(\[.*\])?$|spark://(127\.|localhost)")
+# Spark's own patterns, and `key`, which is how the connector's options call the secret.
+REDACTED: Final = "(?i)secret|password|token|credential|access[.]?key|api[._-]?key|^key$|[.]key$"
+REDACTED_OPTIONS: Final = "(?i)url|secret|password|token|^key$|[.]key$"
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+# Quick to start and slower at full speed: for prompts and tests, not for long jobs.
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def session(
+    app_name: str = "topics",
+    *,
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
+    quick: bool = False,
+) -> SparkSession:
+    """A session for `format("topics")`; the one that is running already, if there is one.
+
+    `master` is SPARK_MASTER or local[*] if it is not given. `quick` starts sooner and works slower.
+    """
+    from pyspark.sql import SparkSession
+
+    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    prepare(os.environ, master)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**settings(quick=quick), **(config or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def prepare(environ: MutableMapping[str, str], master: str) -> None:
+    """What the processes of Spark find in their environment; what is there already stays, unless it cannot work."""
+    environ["JAVA_HOME"] = str(find_java(environ).home)
+    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    environ.setdefault("PYSPARK_DRIVER_PYTHON", environ["PYSPARK_PYTHON"])
+    if LOCAL.match(master):
+        # Otherwise Spark asks for the name of this machine, which may lead nowhere.
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def settings(*, quick: bool = False) -> dict[str, str]:
+    """Configuration that every session gets, and that `spark-submit` can be given."""
+    java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {QUICK_JAVA if quick else ''}".strip()
+    return {
+        "spark.driver.extraJavaOptions": java,
+        "spark.redaction.regex": REDACTED,
+        "spark.sql.redaction.options.regex": REDACTED_OPTIONS,
+        "spark.ui.showConsoleProgress": "false",
+    }
