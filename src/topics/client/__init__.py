@@ -21,6 +21,7 @@ from topics.client.errors import (
     NotFound,
     NotReady,
     PayloadTooLarge,
+    PipelineNotFound,
     ReadOnly,
     RecordTooLarge,
     RequestTimeout,
@@ -58,11 +59,13 @@ if TYPE_CHECKING:
     from topics.client.sync.socket import Socket
     from topics.client.sync.watch import Watch
     from topics.client.sync.work import Work
+    from topics.client.transactions import CommittedTxn, Staged, Txn
     from topics.client.values import (
         Appended,
         Diff,
         Json,
         Outgoing,
+        Pipeline,
         Record,
         Router,
         Tombstone,
@@ -86,6 +89,7 @@ __all__ = [
     "CaughtUp",
     "Client",
     "Closed",
+    "CommittedTxn",
     "ConnectionFailed",
     "Consumed",
     "Diff",
@@ -108,6 +112,8 @@ __all__ = [
     "NotReady",
     "Outgoing",
     "PayloadTooLarge",
+    "Pipeline",
+    "PipelineNotFound",
     "Producer",
     "ReadOnly",
     "Record",
@@ -119,6 +125,7 @@ __all__ = [
     "ShuttingDown",
     "Socket",
     "StageNotFound",
+    "Staged",
     "StorageFull",
     "Throttled",
     "Ticket",
@@ -134,6 +141,7 @@ __all__ = [
     "TopicNotFound",
     "TopicState",
     "TopicsError",
+    "Txn",
     "Unauthorized",
     "UnsupportedMediaType",
     "UriTooLong",
@@ -143,6 +151,9 @@ __all__ = [
 
 # Imported when first asked for: whoever uses one half need not wait for the other.
 _HOMES: Final = {
+    "Txn": "transactions",
+    "CommittedTxn": "transactions",
+    "Staged": "transactions",
     "AsyncSocket": "aio.socket",
     "AsyncWatch": "aio.watch",
     "Socket": "sync.socket",

@@ -143,6 +143,10 @@ class RouterNotFound(TopicsError):
     CODE = "router_not_found"
 
 
+class PipelineNotFound(TopicsError):
+    CODE = "pipeline_not_found"
+
+
 # --- the state of the server forbids it ---
 
 
@@ -216,7 +220,16 @@ KINDS: Final[Mapping[str, type[TopicsError]]] = {
     for kind in (
         *(InvalidRequest, BatchTooLarge, RecordTooLarge, PayloadTooLarge, UriTooLong, HeadersTooLarge, RequestTimeout),
         *(UnsupportedMediaType, NotAcceptable, MethodNotAllowed, Unauthorized, Forbidden, NotFound, TopicNotFound),
-        *(RouterNotFound, TopicExistsIncompatible, TopicNotEmpty, NotAQueue, RouterCycle, StageNotFound, Fenced),
+        *(
+            RouterNotFound,
+            PipelineNotFound,
+            TopicExistsIncompatible,
+            TopicNotEmpty,
+            NotAQueue,
+            RouterCycle,
+            StageNotFound,
+            Fenced,
+        ),
         *(TopicFull, Throttled, NotReady, ShuttingDown, ReadOnly, StorageFull, Internal),
     )
 }

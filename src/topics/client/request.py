@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,7 +20,8 @@ CONNECTIONS_MAX: Final = 100
 JSON: Final = {"Content-Type": "application/json"}
 
 encode = msgspec.json.Encoder().encode
-Query = Mapping[str, str | int | bool | None]
+# A list is a field that is given several times.
+QueryValue = str | int | bool | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +63,15 @@ def topic_path(name: str, verb: str = "") -> str:
     return f"/v0/topics/{quote(name, safe=':')}{verb}"
 
 
-def with_query(path: str, query: Query) -> str:
+def with_query(path: str, query: Mapping[str, QueryValue]) -> str:
     given = {name: _text(value) for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
-def _text(value: str | int | bool | None) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+def _text(value: str | int | bool | Sequence[str]) -> str | Sequence[str]:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else value
 
 
 def body_of(**fields: Any) -> bytes:

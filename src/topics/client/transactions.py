@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 
@@ -35,13 +33,34 @@ class CommittedTxn(msgspec.Struct, kw_only=True):
     topics: dict[str, Span] = {}
 
 
+class StageState(msgspec.Struct, kw_only=True):
+    """A stage that waits for its commit."""
+
+    version: int
+    stage: str
+    parts: int
+    records: int
+    bytes: int
+    expires_ms: int
+
+
 class Txn(msgspec.Struct, kw_only=True):
     """An application: the highest version it has committed, its fencing token, and what is staged."""
 
     app: str
     version: int | None = None
-    fence: int | None = None
-    stages: list[Any] = []
+    fence: int = 0
+    stages: list[StageState] = []
+
+
+class TxnItem(msgspec.Struct, kw_only=True):
+    """What a list tells of an application: how many stages wait, and how much is in them."""
+
+    app: str
+    version: int | None = None
+    fence: int = 0
+    stages: int = 0
+    bytes: int = 0
 
 
 class Aborted(msgspec.Struct):
@@ -52,6 +71,10 @@ class Fence(msgspec.Struct):
     fence: int
 
 
-class TxnList(msgspec.Struct):
-    apps: list[Txn] = []
+class Forgotten(msgspec.Struct):
+    forgotten: bool
+
+
+class TxnPage(msgspec.Struct):
+    apps: list[TxnItem]
     next_cursor: str | None = None

@@ -215,3 +215,24 @@ class RouterPage(msgspec.Struct):
 
 class Removed(msgspec.Struct):
     deleted: bool
+
+
+class Pipeline(msgspec.Struct, kw_only=True):
+    """A pipeline as it is defined, and what its runner said last.
+
+    `generation` is the revision since which a checkpoint of the pipeline fits its definition.
+    """
+
+    pipeline: str
+    definition: dict[str, Any]
+    revision: int
+    generation: int
+    updated_ts: int
+    status: dict[str, Any] | None = None
+    # only in answers to `put_pipeline`
+    created: bool = False
+
+
+class PipelinePage(msgspec.Struct):
+    pipelines: list[Pipeline]
+    next_cursor: str | None = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from topics.client.aio.admin import AsyncAdmin
 from topics.client.aio.groups import AsyncGroups
+from topics.client.aio.pipelines import AsyncPipelines
 from topics.client.aio.queues import AsyncQueues
 from topics.client.aio.records import AsyncRecords
 from topics.client.aio.routers import AsyncRouters
@@ -17,6 +19,9 @@ from topics.client.request import TIMEOUT_S_DEFAULT, Options
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 from topics.client.tokens import Tokens
 
+if TYPE_CHECKING:
+    import httpx2
+
 
 class AsyncClient(
     AsyncTopics,
@@ -26,6 +31,7 @@ class AsyncClient(
     AsyncRouters,
     AsyncGroups,
     AsyncTransactions,
+    AsyncPipelines,
     AsyncAdmin,
 ):
     """A server, spoken to over HTTP.
@@ -34,6 +40,7 @@ class AsyncClient(
     unless a call says otherwise. `user` and `password`, or a `token`, are for the consumer groups. A request is given
     up after `timeout_s` without an answer, and is tried again where that is safe: at most `retries_max` times, and not
     after `retry_s_max` in total. Keep that below the idempotency window of the topics (120 s unless configured).
+    `transport` takes the place of the network; a WebSocket cannot go through it.
     """
 
     def __init__(
@@ -48,11 +55,12 @@ class AsyncClient(
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         options = Options.resolve(
             url, key, node=node, timeout_s=timeout_s, retries_max=retries_max, retry_s_max=retry_s_max
         )
-        self._transport = AsyncTransport(options, Tokens(token, user, password))
+        self._transport = AsyncTransport(options, Tokens(token, user, password), transport)
 
     @property
     def url(self) -> str:

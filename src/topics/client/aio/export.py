@@ -8,7 +8,7 @@ from types import TracebackType
 from topics.client.aio.transport import AsyncStream, AsyncTransport
 from topics.client.errors import ConnectionFailed, TopicsError
 from topics.client.exporting import Cutter, ExportEnd, last_seq
-from topics.client.request import topic_path, with_query
+from topics.client.request import QueryValue, topic_path, with_query
 
 
 class AsyncExport:
@@ -24,7 +24,7 @@ class AsyncExport:
         name: str,
         from_seq: int,
         to_seq: int | None,
-        query: Mapping[str, str | int | None],
+        query: Mapping[str, QueryValue],
         chunk_bytes: int,
     ) -> None:
         self._transport = transport
@@ -35,6 +35,7 @@ class AsyncExport:
         self._stream: AsyncStream | None = None
         self._chunks = self._read()
         # how far it has come, and, when it is through, what the server said last
+        self._first_seq = from_seq
         self.from_seq = from_seq
         self.end: ExportEnd | None = None
 
@@ -53,7 +54,9 @@ class AsyncExport:
                 await self._transport.pause(retrying, error)
 
     async def _attempt(self) -> AsyncIterator[bytes]:
-        query = {"from_seq": self.from_seq, "to_seq": self._to_seq, **self._query}
+        query: dict[str, QueryValue] = {**self._query, "from_seq": self.from_seq, "to_seq": self._to_seq}
+        if self.from_seq > self._first_seq:
+            query["from_ts"] = None
         stream = self._stream = await self._transport.open(
             with_query(self._path, query), accept="application/x-ndjson, application/json"
         )

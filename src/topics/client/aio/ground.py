@@ -21,12 +21,20 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-def open_http(base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits) -> httpx2.AsyncClient:
+def open_http(
+    base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits, transport: httpx2.AsyncBaseTransport | None
+) -> httpx2.AsyncClient:
     import httpx2
 
     headers = {"Accept-Encoding": "identity"}
     return httpx2.AsyncClient(
-        base_url=base_url, timeout=timeout, limits=limits, headers=headers, trust_env=False, follow_redirects=False
+        base_url=base_url,
+        timeout=timeout,
+        limits=limits,
+        headers=headers,
+        transport=transport,
+        trust_env=False,
+        follow_redirects=False,
     )
 
 

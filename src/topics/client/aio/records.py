@@ -11,7 +11,7 @@ import msgspec
 from topics.client.aio.export import AsyncExport
 from topics.client.aio.producer import AsyncProducer
 from topics.client.aio.transport import AsyncTransport
-from topics.client.request import Request, body_of, topic_path, with_query
+from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
 from topics.client.values import Appended, Diff, Outgoing, Outgoings, Record, Tombstone, records_json
 
 FOLLOW_WAIT_MS: Final = 20_000
@@ -177,11 +177,19 @@ class AsyncRecords:
         from_seq: int = 0,
         to_seq: int | None = None,
         *,
-        node: str | None = None,
+        from_ts: int | None = None,
+        node: Node = None,
         include_tags: bool = True,
         include_meta: bool = True,
-        chunk_bytes: int = 512 * 1024,
+        include_data: bool = True,
+        chunk_bytes: int = 1024 * 1024,
     ) -> AsyncExport:
         """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see AsyncExport."""
-        query = {"node": node, "include_tags": int(include_tags), "include_meta": int(include_meta)}
+        query: dict[str, QueryValue] = {
+            "from_ts": from_ts,
+            "node": node,
+            "include_tags": include_tags,
+            "include_meta": include_meta,
+            "include_data": None if include_data else False,
+        }
         return AsyncExport(self._transport, name, from_seq, to_seq, query, chunk_bytes)

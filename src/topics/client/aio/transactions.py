@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from topics.client.aio.transport import AsyncTransport
-from topics.client.request import Request, body_of
-from topics.client.transactions import Aborted, CommittedTxn, Fence, Staged, Txn, TxnList
+from topics.client.request import Request, body_of, with_query
+from topics.client.transactions import Aborted, CommittedTxn, Fence, Forgotten, Staged, Txn, TxnItem, TxnPage
 from topics.client.values import Outgoings, records_json
 
 _staged = msgspec.json.Decoder(Staged)
@@ -17,7 +18,9 @@ _committed = msgspec.json.Decoder(CommittedTxn)
 _aborted = msgspec.json.Decoder(Aborted)
 _fence = msgspec.json.Decoder(Fence)
 _txn = msgspec.json.Decoder(Txn)
-_txns = msgspec.json.Decoder(TxnList)
+_page = msgspec.json.Decoder(TxnPage)
+_forgotten = msgspec.json.Decoder(Forgotten)
+PAGE_SIZE: Final = 1_000
 
 
 class AsyncTransactions:
@@ -67,9 +70,22 @@ class AsyncTransactions:
         """What an application has committed and staged."""
         return await self._transport.call(Request(method="GET", path=_app(app), decoder=_txn, safe=True))
 
-    async def txns(self) -> list[Txn]:
-        """All applications that have transactions."""
-        return (await self._transport.call(Request(method="GET", path="/v0/txns", decoder=_txns, safe=True))).apps
+    async def txns(self, *, page_size: int = PAGE_SIZE) -> AsyncIterator[TxnItem]:
+        """Applications that have transactions, by name; pages are fetched as they are needed."""
+        cursor: str | None = None
+        while True:
+            path = with_query("/v0/txns", {"page_size": page_size, "cursor": cursor})
+            page = await self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+            for item in page.apps:
+                yield item
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def forget_txn(self, app: str) -> bool:
+        """Forget an application: its version, its token and what it has staged. What it committed stays."""
+        request = Request(method="DELETE", path=_app(app), decoder=_forgotten, safe=True)
+        return (await self._transport.call(request)).forgotten
 
 
 def _app(app: str) -> str:

@@ -21,14 +21,14 @@ CONNECT_S_MAX = 10.0
 
 
 class AsyncTransport:
-    def __init__(self, options: Options, tokens: Tokens) -> None:
+    def __init__(self, options: Options, tokens: Tokens, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         import httpx2
 
         self.options = options
         self.tokens = tokens
         self.closed = False
         limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
-        self._http = ground.open_http(options.url, self._timeout(0), limits)
+        self._http = ground.open_http(options.url, self._timeout(0), limits, transport)
         # Few know before they send which of these are certain to have changed nothing.
         self._unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
         self._timeouts = httpx2.TimeoutException

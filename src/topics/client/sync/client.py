@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from topics.client.request import TIMEOUT_S_DEFAULT, Options
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 from topics.client.sync.admin import Admin
 from topics.client.sync.groups import Groups
+from topics.client.sync.pipelines import Pipelines
 from topics.client.sync.queues import Queues
 from topics.client.sync.records import Records
 from topics.client.sync.routers import Routers
@@ -17,6 +19,9 @@ from topics.client.sync.topics import Topics
 from topics.client.sync.transactions import Transactions
 from topics.client.sync.transport import Transport
 from topics.client.tokens import Tokens
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 class Client(
@@ -27,6 +32,7 @@ class Client(
     Routers,
     Groups,
     Transactions,
+    Pipelines,
     Admin,
 ):
     """A server, spoken to over HTTP.
@@ -35,6 +41,7 @@ class Client(
     unless a call says otherwise. `user` and `password`, or a `token`, are for the consumer groups. A request is given
     up after `timeout_s` without an answer, and is tried again where that is safe: at most `retries_max` times, and not
     after `retry_s_max` in total. Keep that below the idempotency window of the topics (120 s unless configured).
+    `transport` takes the place of the network; a WebSocket cannot go through it.
     """
 
     def __init__(
@@ -49,11 +56,12 @@ class Client(
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         options = Options.resolve(
             url, key, node=node, timeout_s=timeout_s, retries_max=retries_max, retry_s_max=retry_s_max
         )
-        self._transport = Transport(options, Tokens(token, user, password))
+        self._transport = Transport(options, Tokens(token, user, password), transport)
 
     @property
     def url(self) -> str:

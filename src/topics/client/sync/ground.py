@@ -24,12 +24,20 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def open_http(base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits) -> httpx2.Client:
+def open_http(
+    base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits, transport: httpx2.BaseTransport | None
+) -> httpx2.Client:
     import httpx2
 
     headers = {"Accept-Encoding": "identity"}
     return httpx2.Client(
-        base_url=base_url, timeout=timeout, limits=limits, headers=headers, trust_env=False, follow_redirects=False
+        base_url=base_url,
+        timeout=timeout,
+        limits=limits,
+        headers=headers,
+        transport=transport,
+        trust_env=False,
+        follow_redirects=False,
     )
 
 

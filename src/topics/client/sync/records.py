@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import msgspec
 
-from topics.client.request import Request, body_of, topic_path, with_query
+from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
 from topics.client.sync.export import Export
 from topics.client.sync.producer import Producer
 from topics.client.sync.transport import Transport
@@ -178,11 +178,19 @@ class Records:
         from_seq: int = 0,
         to_seq: int | None = None,
         *,
-        node: str | None = None,
+        from_ts: int | None = None,
+        node: Node = None,
         include_tags: bool = True,
         include_meta: bool = True,
-        chunk_bytes: int = 512 * 1024,
+        include_data: bool = True,
+        chunk_bytes: int = 1024 * 1024,
     ) -> Export:
         """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
-        query = {"node": node, "include_tags": int(include_tags), "include_meta": int(include_meta)}
+        query: dict[str, QueryValue] = {
+            "from_ts": from_ts,
+            "node": node,
+            "include_tags": include_tags,
+            "include_meta": include_meta,
+            "include_data": None if include_data else False,
+        }
         return Export(self._transport, name, from_seq, to_seq, query, chunk_bytes)

@@ -3,14 +3,15 @@
 # Made by tools/sync_half.py from aio/transactions.py: change that one.
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from topics.client.request import Request, body_of
+from topics.client.request import Request, body_of, with_query
 from topics.client.sync.transport import Transport
-from topics.client.transactions import Aborted, CommittedTxn, Fence, Staged, Txn, TxnList
+from topics.client.transactions import Aborted, CommittedTxn, Fence, Forgotten, Staged, Txn, TxnItem, TxnPage
 from topics.client.values import Outgoings, records_json
 
 _staged = msgspec.json.Decoder(Staged)
@@ -18,7 +19,9 @@ _committed = msgspec.json.Decoder(CommittedTxn)
 _aborted = msgspec.json.Decoder(Aborted)
 _fence = msgspec.json.Decoder(Fence)
 _txn = msgspec.json.Decoder(Txn)
-_txns = msgspec.json.Decoder(TxnList)
+_page = msgspec.json.Decoder(TxnPage)
+_forgotten = msgspec.json.Decoder(Forgotten)
+PAGE_SIZE: Final = 1_000
 
 
 class Transactions:
@@ -66,9 +69,21 @@ class Transactions:
         """What an application has committed and staged."""
         return self._transport.call(Request(method="GET", path=_app(app), decoder=_txn, safe=True))
 
-    def txns(self) -> list[Txn]:
-        """All applications that have transactions."""
-        return (self._transport.call(Request(method="GET", path="/v0/txns", decoder=_txns, safe=True))).apps
+    def txns(self, *, page_size: int = PAGE_SIZE) -> Iterator[TxnItem]:
+        """Applications that have transactions, by name; pages are fetched as they are needed."""
+        cursor: str | None = None
+        while True:
+            path = with_query("/v0/txns", {"page_size": page_size, "cursor": cursor})
+            page = self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+            yield from page.apps
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def forget_txn(self, app: str) -> bool:
+        """Forget an application: its version, its token and what it has staged. What it committed stays."""
+        request = Request(method="DELETE", path=_app(app), decoder=_forgotten, safe=True)
+        return (self._transport.call(request)).forgotten
 
 
 def _app(app: str) -> str:

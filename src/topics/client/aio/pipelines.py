@@ -1,0 +1,58 @@
+"""Pipelines: define them, see how they do, and report what a runner has to say."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from topics.client.aio.transport import AsyncTransport
+from topics.client.request import Request, encode, with_query
+from topics.client.values import Pipeline, PipelinePage, Removed
+
+PAGE_SIZE: Final = 1_000
+_pipeline = msgspec.json.Decoder(Pipeline)
+_page = msgspec.json.Decoder(PipelinePage)
+_removed = msgspec.json.Decoder(Removed)
+
+
+class AsyncPipelines:
+    _transport: AsyncTransport
+
+    async def put_pipeline(self, name: str, definition: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
+        """Define a pipeline, or change it; a runner takes it from there."""
+        request = Request(method="PUT", path=_path(name), decoder=_pipeline, body=encode(definition), safe=True)
+        return await self._transport.call(request)
+
+    async def pipeline(self, name: str) -> Pipeline:
+        return await self._transport.call(Request(method="GET", path=_path(name), decoder=_pipeline, safe=True))
+
+    async def pipelines(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> AsyncIterator[Pipeline]:
+        """Pipelines by name; pages are fetched as they are needed."""
+        cursor: str | None = None
+        while True:
+            path = with_query("/v0/pipelines", {"prefix": prefix or None, "page_size": page_size, "cursor": cursor})
+            page = await self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+            for pipeline in page.pipelines:
+                yield pipeline
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def drop_pipeline(self, name: str) -> bool:
+        """Forget a pipeline; what it wrote stays. False: there was none."""
+        request = Request(method="DELETE", path=_path(name), decoder=_removed, safe=True)
+        return (await self._transport.call(request)).deleted
+
+    async def report_pipeline(self, name: str, status: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
+        """What a runner has to say; the last word is shown to everyone."""
+        path = f"{_path(name)}/status"
+        return await self._transport.call(
+            Request(method="POST", path=path, decoder=_pipeline, body=encode(status), safe=True)
+        )
+
+
+def _path(name: str) -> str:
+    return f"/v0/pipelines/{quote(name, safe=':')}"
