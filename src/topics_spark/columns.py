@@ -1,4 +1,4 @@
-"""Columns of records, made of their rendered bytes without an object per record: lines of an export, blocks of a file.
+"""Columns of records, made of their rendered bytes without an object per record: lines of an export, blocks of files.
 
     {"$seq":100001,"$ts":1748450001000,"$node":"eu-1","data":{"id":7,…}}
     |------- 8 + digits + 7 + 13 -----|------ middle -------|  slices at the same place of every line are a column

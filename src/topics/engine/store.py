@@ -11,14 +11,12 @@ from topics.engine.checkpoint import Checkpointer, Steps
 from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
 from topics.engine.forwarding import Forwarder
-from topics.engine.image import decode_topic
-from topics.engine.ledger import APP_CHUNK
 from topics.engine.pipelines import Pipelines
 from topics.engine.repair import drop_damaged
-from topics.engine.router import RouterImage
+from topics.engine.restoring import restore
 from topics.engine.routers import Routers
 from topics.engine.state import State
-from topics.engine.topic import SEQ_CHUNK, Topic
+from topics.engine.topic import SEQ_CHUNK
 from topics.engine.transactions import Transactions
 from topics.engine.waiters import Waiters
 from topics.model import ops
@@ -41,7 +39,6 @@ from topics.storage.worker import Worker
 log = logging.getLogger("topics.engine")
 
 FRAMES_PER_STEP = 500
-TOPICS_PER_STEP = 200
 # Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
 SNAPSHOT_SHARE = 0.1
 # More records a second than one topic can be given, and how far the clocks of two machines may be apart.
@@ -106,21 +103,8 @@ class Store:
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = State(self.settings, self.packs)
         snapshot = self.snapshots.load_newest(repair=self._repair)
-        routers: list[tuple[Topic, RouterImage]] = []
-        apps: list[bytes] = []
-        if snapshot is not None:
-            for number, chunk in enumerate(snapshot.chunks()):
-                if chunk.startswith(APP_CHUNK):
-                    apps.append(chunk)
-                    continue
-                topic, router = decode_topic(chunk)
-                self.state.add(topic)
-                if router is not None:
-                    routers.append((topic, router))
-                if number % TOPICS_PER_STEP == 0:
-                    yield self.progress
-        self.state.routes.restore(routers)
-        self.state.ledger.restore(apps)
+        for _ in restore(self.state, snapshot):
+            yield self.progress
         self.progress = SNAPSHOT_SHARE
         live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
         self.packs.adopt((extent for extent in live if extent is not None), keep=self.snapshots.kept_packs)
@@ -175,7 +159,6 @@ class Store:
         self.pipelines = Pipelines(self.engine, self._clock)
         self.forwarder = Forwarder(self.engine, self.worker, self._clock)
         self.transactions = Transactions(self.engine, self.worker, self._clock)
-        self.pipelines = Pipelines(self.engine, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.pipeline,
