@@ -1,19 +1,86 @@
-"""The `topics` command: starts fast, and turns a failure that the user can mend into one line and exit code 2."""
+"""The `topics` command: starts fast, says in one line what went wrong, and ends with an exit code for scripts."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 
-from topics.model.errors import TopicsError
-
-EXIT_WRONG_USE = 2
+PROGRAM = "topics"
+COMPLETION_VARIABLE = "_TOPICS_COMPLETE"
 
 
 def main() -> None:
-    from topics.cli.commands import app
-
+    """What the installed program calls."""
+    code = run(sys.argv[1:])
     try:
-        app()
-    except TopicsError as error:
-        print(f"topics: {error.message}", file=sys.stderr)
-        sys.exit(EXIT_WRONG_USE)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _pipe_closed()
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One command, and its exit code. Typer's own way to run prints three lines for a typing error, and traces bugs."""
+    import typer
+
+    from topics.cli.commands import root_command
+    from topics.cli.failure import INTERRUPTED, NOT_SO, WRONG_USE, outcome_of
+
+    command = root_command()
+    if COMPLETION_VARIABLE in os.environ:
+        from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]
+
+        completion_init()
+        command.main(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE)
+    try:
+        with command.make_context(PROGRAM, list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except typer.Abort:
+        _complain("given up")
+        return NOT_SO
+    except typer.TyperException as error:
+        _complain_of_use(error)
+        return WRONG_USE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _pipe_closed()
+    except Exception as error:
+        outcome = outcome_of(error)
+        if outcome is None:
+            raise
+        _complain(outcome.line)
+        return outcome.code
+    return 0
+
+
+def _complain(line: str) -> None:
+    print(f"{PROGRAM}: {line}", file=sys.stderr)
+
+
+def _complain_of_use(error: Exception) -> None:
+    """One line that names the page of help; a group called without a command shows that page itself."""
+    from typer.exceptions import TyperException
+
+    assert isinstance(error, TyperException)
+    context = getattr(error, "ctx", None)
+    path: str = context.command_path if context is not None else PROGRAM
+    message = error.format_message()
+    if context is not None and message == context.get_help():
+        print(message, file=sys.stderr)
+        return
+    told = " ".join(message.split()).rstrip(".")
+    _complain(f"{told[:1].lower()}{told[1:]}; see {path} --help")
+
+
+def _pipe_closed() -> int:
+    """Nobody reads on: what is still in the buffer goes nowhere, and nothing is said about it."""
+    from topics.cli.failure import PIPE_CLOSED
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return PIPE_CLOSED

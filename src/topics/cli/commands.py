@@ -1,55 +1,122 @@
-"""The sub-commands: each loads what it needs only when it runs, so that `topics --help` stays fast."""
+"""Which commands there are: a table from which help is printed at once; a command's code is loaded when it is named."""
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Callable
+import typing
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import topics
-from topics.cli.flags import Loaded, takes_settings
-from topics.model.errors import TopicsError
-from topics.model.settings import TABLE, Settings
+
+
+class Row(NamedTuple):
+    """One command: where its code is, and the line that `topics --help` shows for it."""
+
+    module: str
+    attribute: str
+    help: str
+    hidden: bool = False
+
+
+TABLE: Final[typing.Mapping[str, Row]] = {
+    "serve": Row("serving", "serve", "Serve the HTTP API until SIGTERM or SIGINT."),
+    "config": Row("config", "app", "Look at the settings."),
+    "topic": Row("topic", "app", "List, show, create, change and remove topics."),
+    "append": Row("append", "append", "Append records: arguments, lines of files, or lines of standard input."),
+    "tail": Row("tail", "tail", "Print the end of one or more topics, and with -f what comes next."),
+    "export": Row(
+        "exporting", "export", "Write a topic as NDJSON, to standard output or to a file that can be resumed."
+    ),
+    "import": Row("importing", "import_", "Append what `topics export` wrote; run again, it goes on where it was."),
+    "queue": Row("queue", "app", "Look into queues, take jobs, work on them, bring dead ones back."),
+    "router": Row("router", "app", "List, create, remove and draw routers."),
+    "group": Row("group", "app", "Look at consumer groups, and put them elsewhere."),
+    "bench": Row("bench", "bench", "Measure a server with a quick load on a topic of its own."),
+    "backup": Row("backup", "backup", "Copy a running server into one file, at one point in time, checked."),
+    "restore": Row("backup", "restore", "Make a data directory from a backup, and read all of it to be sure."),
+    "verify": Row("upkeep", "verify", "Read all of a data directory that no server has open, and say what is damaged."),
+    "repair": Row(
+        "upkeep", "repair", "Make a damaged data directory usable; what is lost becomes a gap readers hear of."
+    ),
+    "hash": Row("password", "hash_a_password", "Print the hash of a password, for the setting `users`."),
+    "completion": Row("completion", "completion", "Print the script that lets a shell complete commands and options."),
+    "page": Row("page", "print_page", "Print docs/CLI.md.", hidden=True),
+}
+
+
+class LazyGroup(TyperGroup):
+    """The commands of the table and of plug-ins, none of them loaded before it is asked for by name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is typer's
+        from topics.cli.plugins import plugin_names
+
+        return [*TABLE, *(name for name in plugin_names() if name not in TABLE)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        row = TABLE.get(cmd_name)
+        if row is not None:
+            found = getattr(import_module(f"topics.cli.{row.module}"), row.attribute)
+            return command_of(found, cmd_name, row.help, hidden=row.hidden)
+        from topics.cli.plugins import load_plugin
+
+        found = load_plugin(cmd_name)
+        return None if found is None else command_of(found, cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        from topics.cli.plugins import plugin_names
+
+        rows = [(name, row.help) for name, row in TABLE.items() if not row.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+        plugins = [(name, f"From {package}.") for name, package in plugin_names().items() if name not in TABLE]
+        if plugins:
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl(plugins)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        from typer.core import CompletionItem  # pyright: ignore[reportPrivateImportUsage]
+
+        from topics.cli.plugins import plugin_names
+
+        known = {name: row.help for name, row in TABLE.items() if not row.hidden} | plugin_names()
+        found = [CompletionItem(name, help=told) for name, told in known.items() if name.startswith(incomplete)]
+        return [*found, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """A typing error is answered with the names that come close; none of those has to be loaded for it."""
+        import difflib
+
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            ctx.fail(f"no such command: {args[0]}" + (f", did you mean {close[0]}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
+
+def command_of(found: Any, name: str, short_help: str | None = None, *, hidden: bool = False) -> Any:
+    """A function with typer's parameters, or a group of them, as something that can be invoked."""
+    if isinstance(found, typer.Typer):
+        group = get_command(found)
+        group.name = name
+        return group
+    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    single.command(name, short_help=short_help, hidden=hidden)(found)
+    return get_command(single)
+
 
 # Plain help: loading rich would double the time that `--help` takes.
 app = typer.Typer(
+    cls=LazyGroup,
     help="A persistent event engine: topics you append to and read from a cursor.",
+    epilog="A command that talks to a server takes --url and --key, or TOPICS_URL and TOPICS_API_KEY.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-config = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(config, name="config")
-
-# What a machine can refuse at the start and its owner can mend; anything else is a bug and keeps its traceback.
-MENDABLE = frozenset(
-    (
-        errno.EACCES,
-        errno.EADDRINUSE,
-        errno.EADDRNOTAVAIL,
-        errno.EEXIST,
-        errno.EISDIR,
-        errno.ENOENT,
-        errno.ENOSPC,
-        errno.ENOTDIR,
-        errno.EPERM,
-        errno.EROFS,
-    )
-)
-
-
-DataDir = Annotated[str, typer.Argument(help="The data directory.", metavar="DIR", envvar="TOPICS_DATA_DIR")]
-
-
-class CannotStart(TopicsError):
-    """The machine refused what the settings ask for."""
-
-    code = "cannot_start"
 
 
 @app.callback(invoke_without_command=True)
@@ -59,80 +126,5 @@ def root(version: Annotated[bool, typer.Option("--version", help="Show the versi
         raise typer.Exit
 
 
-@app.command()
-@takes_settings
-def serve(loaded: Loaded) -> None:
-    """Serve the HTTP API until SIGTERM or SIGINT."""
-    run: Callable[..., int] = import_module("topics.server").run
-    for row in TABLE:
-        if row.secret:
-            for variable in (row.variable, *row.also):
-                os.environ.pop(variable, None)  # child processes need not know
-    try:
-        code = run(loaded.settings, log_format=loaded.settings.log_format)
-    except OSError as error:
-        raise CannotStart(reason_of(error, loaded.settings)) from error
-    raise typer.Exit(code)
-
-
-@app.command()
-def verify(data_dir: DataDir) -> None:
-    """Read everything in a data directory that no server has open, and say what is damaged."""
-    from topics.cli.upkeep import verify_directory
-
-    raise typer.Exit(verify_directory(data_dir))
-
-
-@app.command()
-def repair(data_dir: DataDir) -> None:
-    """Make a damaged data directory usable: what cannot be read becomes a gap that readers are told of."""
-    from topics.cli.upkeep import repair_directory
-
-    raise typer.Exit(repair_directory(data_dir))
-
-
-@app.command("hash")
-def hash_a_password() -> None:
-    """Ask for a password, or read it from standard input, and print the hash that the setting `users` takes."""
-    import getpass
-    import sys
-
-    from topics.api.users import hash_password
-
-    password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
-    print(hash_password(password))
-
-
-@config.command("show")
-@takes_settings
-def show_config(
-    loaded: Loaded,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
-) -> None:
-    """Print the settings that `serve` would use, as TOML; secrets are only counted."""
-    from topics.cli.settings_page import toml_lines
-
-    print("\n".join(toml_lines(loaded.settings, loaded.origins if origin else None)))
-
-
-@config.command("page", hidden=True)
-def print_settings_page() -> None:
-    """Print docs/SETTINGS.md."""
-    from topics.cli.settings_page import markdown
-
-    print(markdown(), end="")
-
-
-def reason_of(error: OSError, settings: Settings) -> str:
-    """Why the start failed, in one line; an error that no setting can cause is raised again."""
-    import socket
-
-    address = f"{settings.host}:{settings.port}"
-    if isinstance(error, socket.gaierror):
-        return f"cannot listen on {address}: the host is unknown"
-    if error.errno not in MENDABLE:
-        raise error
-    why = os.strerror(error.errno or 0).lower()
-    if error.filename is not None:
-        return f"cannot use {os.fsdecode(error.filename)}: {why}"
-    return f"cannot listen on {address}: {why}"
+def root_command() -> Any:
+    return get_command(app)

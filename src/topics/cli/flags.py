@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import typer
 
+from topics.cli.connection import CLIENT_VARIABLES, KEY_VARIABLE
 from topics.model.setting import Setting
 from topics.model.settings import TABLE, Settings, load_settings, unknown_variables
 
@@ -33,7 +34,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
         arguments = {parameter.name: given.pop(parameter.name) for parameter in own}
         toml_path = cast("str | None", given.pop("config"))
         loaded = Loaded(*load_settings(given, os.environ, toml_path))
-        for warning in unknown_variables(os.environ, besides=CONFIG_VARIABLE):
+        for warning in unknown_variables(_not_the_clients(loaded.settings), besides=CONFIG_VARIABLE):
             print(f"topics: {warning}", file=sys.stderr)
         command(loaded, **arguments)
 
@@ -43,6 +44,12 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del run.__wrapped__
     return run
+
+
+def _not_the_clients(settings: Settings) -> list[str]:
+    """The environment without what the client reads; beside a server without keys, a lone API_KEY is likely a slip."""
+    theirs = (*CLIENT_VARIABLES, KEY_VARIABLE) if settings.api_keys else CLIENT_VARIABLES
+    return [name for name in os.environ if name not in theirs]
 
 
 def _config_flag() -> inspect.Parameter:

@@ -5,13 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
+import typer
+
+from topics.cli.failure import FINE, NOT_SO
 from topics.engine.repair import damaged_blocks
 from topics.engine.store import Store
 from topics.model.errors import DamagedData, InvalidRequest
 
-EXIT_FINE = 0
-EXIT_DAMAGED = 1
+DataDir = Annotated[str, typer.Argument(help="The data directory.", metavar="DIR", envvar="TOPICS_DATA_DIR")]
+
+
+def verify(data_dir: DataDir) -> None:
+    """Read everything in a data directory that no server has open, and say what is damaged (exit code 1 then)."""
+    raise typer.Exit(verify_directory(data_dir))
+
+
+def repair(data_dir: DataDir) -> None:
+    """Make a damaged data directory usable: what cannot be read becomes a gap that readers are told of."""
+    raise typer.Exit(repair_directory(data_dir))
 
 
 def verify_directory(path: str) -> int:
@@ -21,14 +34,14 @@ def verify_directory(path: str) -> int:
         _open(store, "reading the log")
     except DamagedData as error:
         print(error.message)
-        return EXIT_DAMAGED
+        return NOT_SO
     try:
         damaged = damaged_blocks(store.state, store.packs)
         for topic, block, reason in damaged:
             print(f"topic {topic.name}: seqs {block.first_seq} to {block.last_seq}: {reason}")
         found = f"{len(store.state.names)} topics, {store.state.count} records, {store.state.bytes} bytes"
         print(f"{found}: {len(damaged)} blocks damaged" if damaged else f"{found}: all fine")
-        return EXIT_DAMAGED if damaged else EXIT_FINE
+        return NOT_SO if damaged else FINE
     finally:
         store.close()
 
@@ -45,7 +58,7 @@ def repair_directory(path: str) -> int:
         if store.given_up
         else f"{left}; nothing was damaged"
     )
-    return EXIT_FINE
+    return FINE
 
 
 def _open(store: Store, what: str) -> None:

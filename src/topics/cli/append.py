@@ -1,0 +1,230 @@
+"""`topics append`: records from arguments, from files, or from standard input as they come."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from topics.cli.connection import takes_patient_client
+from topics.cli.failure import CommandFailed
+from topics.cli.output import print_json, say
+from topics.cli.progress import Step, progress
+from topics.cli.spans import span_ms
+
+if TYPE_CHECKING:
+    from topics.client import Appended, Client
+
+BATCH_RECORDS_MAX = 1_000
+BATCH_BYTES_MAX = 1 << 20
+READ_BYTES = 1 << 18
+LINGER_S = 0.02
+
+_encode = msgspec.json.Encoder().encode
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class Wish:
+    """What every record of one run has in common, and how a line becomes a payload."""
+
+    def __init__(self, form: str, fields: dict[str, Any]) -> None:
+        self._form = form
+        # The end of a record: `,"tag":…}`, the same for all.
+        rest = _encode({name: value for name, value in fields.items() if value is not None})
+        self._rest = b"," + rest[1:] if len(rest) > 2 else b"}"
+
+    def record(self, line: bytes, where: str) -> bytes:
+        return b'{"data":%b%b' % (self._payload(line, where), self._rest)
+
+    def _payload(self, line: bytes, where: str) -> bytes:
+        """Unless told otherwise a line that is JSON is taken as it is, and anything else is a text."""
+        if self._form != "text":
+            try:
+                line.decode()
+                return bytes(_decode_raw(line))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                if self._form == "json":
+                    raise CommandFailed(f"{where} is no JSON ({error}); --text takes lines as they are") from None
+        try:
+            return _encode(line.decode())
+        except UnicodeDecodeError:
+            raise CommandFailed(f"{where} is not UTF-8; encode it, e.g. as base64, and say so in --meta") from None
+
+
+@takes_patient_client
+def append(
+    client: Client,
+    topic: Annotated[str, typer.Argument(help="The topic; made by its first record.", metavar="TOPIC")],
+    payloads: Annotated[
+        list[str] | None, typer.Argument(help="One record each, appended together or not at all.", metavar="[DATA]...")
+    ] = None,
+    files: Annotated[
+        list[str] | None, typer.Option("--file", "-f", help="Read records from this file, one a line; repeatable.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="The tag of each record.")] = None,
+    node: Annotated[str | None, typer.Option(help="Who writes; readers of that name are spared the records.")] = None,
+    meta: Annotated[str | None, typer.Option(help="Headers for each record, a JSON object.", metavar="JSON")] = None,
+    delay: Annotated[str | None, typer.Option(help="Queue: claimable only after this time.", metavar="SPAN")] = None,
+    unique_key: Annotated[str | None, typer.Option(help="Queue: not while a job with this key is pending.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Appended once, however often this runs within the topic's window. No stdin.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="At most so many records a second.", min=0.001)] = None,
+    text: Annotated[bool, typer.Option("--text", help="Records are texts, even those that look like JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Records are JSON; refuse what is not.")] = False,
+    create: Annotated[bool, typer.Option("--create/--no-create", help="Make the topic if it is missing.")] = True,
+) -> None:
+    """Append records: arguments, lines of files, or lines of standard input.
+
+    A record is taken as JSON if it is JSON, otherwise as a text. Lines of standard input are sent as they come. At the
+    end one line of JSON says which seqs the records got.
+    """
+    if text and json:
+        raise CommandFailed("--text and --json exclude each other")
+    if payloads and files:
+        raise CommandFailed("records come from arguments or from files, not both")
+    fields = {
+        "tag": tag,
+        "meta": _meta(meta),
+        "delay_ms": None if delay is None else span_ms(delay, "--delay"),
+        "unique_key": unique_key,
+    }
+    wish = Wish("text" if text else "json" if json else "auto", fields)
+    sender = Sender(client, topic, node, create, idempotency_key, rate)
+    if payloads:
+        records = [wish.record(os.fsencode(payload), f"record {n}") for n, payload in enumerate(payloads, 1)]
+        if rate is None:
+            sender.send(records)
+        else:
+            for record in records:
+                sender.send([record])
+    elif files:
+        _send_files(sender, wish, files)
+    else:
+        if idempotency_key is not None:
+            raise CommandFailed("--idempotency-key needs arguments or files: standard input is cut by time")
+        _send_stdin(sender, wish)
+    sender.report()
+
+
+class Sender:
+    """Batches on their way to one topic, at the wished pace, and where they went."""
+
+    def __init__(
+        self, client: Client, topic: str, node: str | None, create: bool, key: str | None, rate: float | None
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._node = node
+        self._create = create
+        self._key = key
+        self._rate = rate
+        self._begun_s = time.monotonic()
+        self._batches = 0
+        self._first: Appended | None = None
+        self._last: Appended | None = None
+        self.records = 0
+        self.deduped = 0
+        self.batch_records_max = BATCH_RECORDS_MAX if rate is None else max(1, min(BATCH_RECORDS_MAX, int(rate / 10)))
+
+    def send(self, records: list[bytes]) -> None:
+        if self._rate is not None:
+            time.sleep(max(0.0, self._begun_s + self.records / self._rate - time.monotonic()))
+        key = self._key if self._key is None or self._batches == 0 else f"{self._key}:{self._batches}"
+        appended = self._client.append_many(
+            *(self._topic, b"[" + b",".join(records) + b"]"), node=self._node, create=self._create, idempotency_key=key
+        )
+        self._batches += 1
+        self.records += len(records)
+        self.deduped += len(records) if appended.deduped else 0
+        self._first = self._first or appended
+        self._last = appended
+
+    def report(self) -> None:
+        if self._first is None or self._last is None:
+            say("there was nothing to append")
+            return
+        told = {"topic": self._topic, "records": self.records, "first_seq": self._first.first_seq}
+        told |= {"last_seq": self._last.last_seq, "created": self._first.created, "deduped": self.deduped}
+        print_json(told)
+
+
+def _send_files(sender: Sender, wish: Wish, paths: list[str]) -> None:
+    try:
+        total = sum(os.path.getsize(path) for path in paths)
+        with progress("append", total, "bytes") as step:
+            for path in paths:
+                with open(path, "rb", buffering=READ_BYTES) as file:
+                    _send_lines(sender, wish, file, path, step)
+    except OSError as error:
+        raise CommandFailed(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _send_lines(sender: Sender, wish: Wish, lines: Any, path: str, step: Step) -> None:
+    batch: list[bytes] = []
+    size = read = 0
+    for number, line in enumerate(lines, 1):
+        read += len(line)
+        if stripped := line.strip():
+            batch.append(wish.record(stripped, f"{path}, line {number}"))
+            size += len(batch[-1])
+        if len(batch) >= sender.batch_records_max or size >= BATCH_BYTES_MAX:
+            sender.send(batch)
+            step(read)
+            batch, size, read = [], 0, 0
+    if batch:
+        sender.send(batch)
+    step(read)
+
+
+def _send_stdin(sender: Sender, wish: Wish) -> None:
+    if sys.stdin.isatty():
+        say("one record a line; Ctrl-D ends")
+    with progress("append", None) as step:
+        for number, batch in _stdin_batches(sender.batch_records_max):
+            records = [wish.record(line, f"line {number + place}") for place, line in enumerate(batch)]
+            sender.send(records)
+            step(len(records))
+
+
+def _stdin_batches(records_max: int) -> Iterator[tuple[int, list[bytes]]]:
+    """The number of its first line, and as many lines as have come by now: nobody waits for a batch to fill."""
+    source = sys.stdin.fileno()
+    batch: list[bytes] = []
+    rest = b""
+    number, size, ended = 1, 0, False
+    while not ended:
+        readable = not batch or bool(select.select([source], [], [], LINGER_S)[0])
+        piece = os.read(source, READ_BYTES) if readable else b""
+        ended = readable and not piece
+        *lines, rest = (rest + piece).split(b"\n")
+        if ended and rest:
+            lines.append(rest)
+        for line in lines:
+            if stripped := line.strip():
+                batch.append(stripped)
+                size += len(stripped)
+            if len(batch) >= records_max or size >= BATCH_BYTES_MAX:
+                yield number, batch
+                number, batch, size = number + len(batch), [], 0
+        if batch and (ended or not readable):
+            yield number, batch
+            number, batch, size = number + len(batch), [], 0
+
+
+def _meta(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise CommandFailed(f"--meta is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise CommandFailed('--meta must be a JSON object like {"trace":"abc"}')
+    return msgspec.Raw(text.encode())

@@ -1,0 +1,103 @@
+"""How a command fails: one line on standard error that ends with a way out, and an exit code for scripts."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from topics.client import TopicsError
+
+FINE = 0
+NOT_SO = 1
+WRONG_USE = 2
+REFUSED = 3
+NO_ACCESS = 4
+UNREACHABLE = 5
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+# What docs/CLI.md says about each; the numbers are a promise to scripts.
+MEANINGS: Final = {
+    FINE: "done",
+    NOT_SO: "the answer is no: damage was found, there was nothing to claim, an import or export cannot go on",
+    WRONG_USE: "wrong use: an unknown option, a value out of bounds, a file that is not there or not what it should be",
+    REFUSED: "the server says no: no such topic, a conflict, a request it does not take",
+    NO_ACCESS: "no access: a key or token is missing, unknown, or may not do this",
+    UNREACHABLE: "no server, or one that is too busy, not ready, or failing: the same command may work later",
+    INTERRUPTED: "interrupted by Ctrl-C (143: by SIGTERM)",
+    PIPE_CLOSED: "whoever read the output has stopped reading (`| head`)",
+}
+ACCESS_STATUSES: Final = frozenset((401, 403))
+LATER_STATUSES: Final = frozenset((408, 429, 500, 502, 503, 504, 507))
+
+
+class CommandFailed(Exception):
+    """A command cannot do what it was asked; `line` is all that the user sees."""
+
+    def __init__(self, line: str, code: int = WRONG_USE) -> None:
+        super().__init__(line)
+        self.line = line
+        self.code = code
+
+
+class Outcome(NamedTuple):
+    """What an exception means to whoever ran the command."""
+
+    line: str
+    code: int
+
+
+def outcome_of(error: Exception) -> Outcome | None:
+    """None: a bug, which keeps its traceback."""
+    if isinstance(error, CommandFailed):
+        return Outcome(error.line, error.code)
+    if "topics.client" in sys.modules:
+        from topics.client import TopicsError
+
+        if isinstance(error, TopicsError):
+            return _of_client(error)
+    if "topics.model.errors" in sys.modules:
+        from topics.model import errors
+
+        if isinstance(error, errors.TopicsError):
+            return Outcome(error.message, WRONG_USE)
+    return None
+
+
+def _of_client(error: TopicsError) -> Outcome:
+    line = error.message.rstrip(".")
+    if hint := _hint(error):
+        line += f"; {hint}"
+    if error.status in ACCESS_STATUSES or error.code in ("unauthorized", "forbidden"):
+        return Outcome(line, NO_ACCESS)
+    if error.status in LATER_STATUSES or error.code in ("connection_failed", "timeout"):
+        return Outcome(line, UNREACHABLE)
+    return Outcome(line, REFUSED)
+
+
+def _hint(error: TopicsError) -> str:
+    """The way out of an error that the message alone does not name."""
+    match error.code:
+        case "connection_failed":
+            return "start a server with `topics serve`, or name another one with --url or TOPICS_URL"
+        case "timeout":
+            return "the server is busy or out of reach; try again"
+        case "bad_answer":
+            return "is this a topics server? --url or TOPICS_URL names it"
+        case "unauthorized":
+            return "set TOPICS_API_KEY, or TOPICS_TOKEN for consumer groups"
+        case "forbidden":
+            return "the key may not do this: it lacks a scope, or the name is outside its prefixes"
+        case "topic_not_found":
+            return "`topics topic ls` lists what is there"
+        case "router_not_found":
+            return "`topics router ls` lists what is there"
+        case "not_a_queue":
+            return "queues are made with `topics topic create NAME --type queue`"
+        case "topic_full":
+            return "the topic refuses what is above its cap; see `topics topic info`"
+        case "read_only" | "not_ready" | "shutting_down" | "throttled" | "storage_full":
+            return "try again later; the server's log says why"
+        case _:
+            return ""

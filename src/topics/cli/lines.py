@@ -1,0 +1,70 @@
+"""Records as lines: the JSON that the server renders, a line to read, or the bare payload."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from topics.cli.spans import shown_time
+
+if TYPE_CHECKING:
+    from topics.client import Record, Tombstone
+
+Form = Literal["json", "text", "raw"]
+
+_encode = msgspec.json.Encoder().encode
+_NO_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+
+
+def record_line(record: Record, form: Form, topic: str | None) -> bytes:
+    """One record as one line; `topic` is told only where several are mixed."""
+    match form:
+        case "json":
+            return _json(record, topic)
+        case "text":
+            where = f"{topic} {record.seq}" if topic is not None else str(record.seq)
+            tag = f" [{record.tag}]" if record.tag is not None else ""
+            return f"{shown_time(record.ts)} {where}{tag} ".encode() + bare(record.raw)
+        case "raw":
+            return bare(record.raw)
+
+
+def bare(payload: bytes) -> bytes:
+    """A payload on one line: a text without its quotes, anything else byte for byte but for line breaks."""
+    if payload.startswith(b'"'):
+        text = msgspec.json.decode(payload, type=str)
+        return text.encode("utf-8", "surrogatepass").translate(_NO_BREAKS)
+    return payload.translate(_NO_BREAKS)
+
+
+def tombstone_json(gap: Tombstone, topic: str | None) -> bytes:
+    """A gap as a line of data, so that a program that reads records learns of what it cannot have."""
+    told = {
+        "gap_from": gap.gap_from,
+        "gap_to": gap.gap_to,
+        "reason": gap.reason,
+        "missed_estimate": gap.missed_estimate,
+    }
+    return _encode({"$topic": topic, "tombstone": told} if topic is not None else {"tombstone": told})
+
+
+def tombstone_sentence(gap: Tombstone, topic: str) -> str:
+    return (
+        f"{topic}: records {gap.gap_from} to {gap.gap_to} are gone ({gap.reason}, about {gap.missed_estimate} records)"
+    )
+
+
+def _json(record: Record, topic: str | None) -> bytes:
+    pieces = [b"{"]
+    if topic is not None:
+        pieces.append(b'"$topic":%b,' % _encode(topic))
+    pieces.append(b'"$seq":%d,"$ts":%d' % (record.seq, record.ts))
+    for name, value in ((b"$node", record.node), (b"$tag", record.tag)):
+        if value is not None:
+            pieces.append(b',"%b":%b' % (name, _encode(value)))
+    pieces.append(b',"data":%b' % record.raw.translate(_NO_BREAKS))
+    if record.meta is not None:
+        pieces.append(b',"meta":%b' % _encode(record.meta))
+    pieces.append(b"}")
+    return b"".join(pieces)

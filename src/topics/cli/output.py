@@ -1,0 +1,74 @@
+"""What a command prints: data as lines on standard output, all the rest as sentences on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+BUFFER_BYTES_MAX = 256 << 10
+
+
+class Out:
+    """Lines of bytes for standard output, written in large pieces; `flush` when a reader may be waiting for them."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._bytes = 0
+
+    def line(self, line: bytes) -> None:
+        self._pieces.append(line)
+        self._bytes += len(line)
+        if self._bytes > BUFFER_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._pieces:
+            sys.stdout.buffer.write(b"\n".join(self._pieces) + b"\n")
+            self._pieces.clear()
+            self._bytes = 0
+        sys.stdout.buffer.flush()
+
+    def __enter__(self) -> Out:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not isinstance(error, BrokenPipeError):
+            self.flush()
+
+
+def say(line: str) -> None:
+    """A sentence for people: never part of the data."""
+    print(f"topics: {line}", file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns aligned by spaces; numbers to the right. Nothing but the head if there are no rows."""
+    lines = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in [list(head), *lines]) for place in range(len(head))]
+    right = [_are_numbers([row[place] for row in lines]) for place in range(len(head))]
+    for line in [[name.upper() for name in head], *lines]:
+        cells = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+
+
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """One `name  value` a line, the values below each other."""
+    pairs = [(name, str(value)) for name, value in fields]
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        print(f"{name.ljust(width)}  {value}")
+
+
+def _are_numbers(cells: list[str]) -> bool:
+    """Dashes stand for values that are missing."""
+    numbers = [cell for cell in cells if cell != "-"]
+    return bool(numbers) and all(cell.replace(".", "", 1).removeprefix("-").isdigit() for cell in numbers)

@@ -1,0 +1,119 @@
+"""docs/CLI.md, made from the commands: every option as `--help` has it, and what a script must know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from topics.cli.commands import TABLE, root_command
+from topics.cli.failure import MEANINGS
+
+INTRODUCTION = """\
+# Command line
+
+<!-- Made by `topics page`; a test keeps it current. -->
+
+`topics COMMAND --help` says the same in a terminal.
+
+- **Which server**: `--url`, or `TOPICS_URL`, or `http://127.0.0.1:4000`. The key is `--key` or better `TOPICS_API_KEY`:
+  every user of a machine can read the arguments of its processes. The `group` commands take `--token`
+  (`TOPICS_TOKEN`), or `--user` with `TOPICS_PASSWORD`.
+- **What is printed**: data goes to standard output, as NDJSON (one JSON value a line) or as text; everything else goes
+  to standard error. Long work shows a bar on a terminal, and a line every few seconds elsewhere.
+- **What goes wrong** is one line on standard error, with a way out.
+- **Times** are spans like `500ms`, `90s`, `10m`, `2h`, `7d` (a plain number is milliseconds), or moments: a span ago,
+  an ISO date and time, milliseconds since 1970. **Sizes** are bytes, or carry `KiB`, `MiB`, `GiB`.
+- **Seqs** in `--from` are cursors as everywhere in the API: reading starts behind them, and 0 is the beginning.
+
+## Exit codes
+
+| code | meaning |
+| --- | --- |
+"""
+
+PLUGINS = """\
+## Commands of other packages
+
+An installed package may bring commands of its own, by the entry point group `topics.commands`:
+
+```toml
+[project.entry-points."topics.commands"]
+spark = "topics_spark.cli:app"
+```
+
+The name becomes a sub-command; the value is a `typer.Typer`, or a function with typer's parameters. It is imported only
+when that command is named; `topics --help` lists the names.
+"""
+
+
+def print_page() -> None:
+    """Print docs/CLI.md."""
+    print(markdown(), end="")
+
+
+def markdown() -> str:
+    """The whole of docs/CLI.md."""
+    lines = [INTRODUCTION.rstrip("\n")]
+    lines += [f"| {code} | {_cell(meaning)} |" for code, meaning in MEANINGS.items()]
+    lines.append("")
+    root = root_command()
+    context = root.make_context("topics", [], resilient_parsing=True)
+    for name, row in TABLE.items():
+        if not row.hidden:
+            lines += _section(root.get_command(context, name), context, name, "##")
+    return "\n".join([*lines, PLUGINS])
+
+
+def _section(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    yield f"{level} {context.command_path}"
+    yield ""
+    yield from _paragraphs(command.help or "")
+    subcommands: dict[str, Any] = getattr(command, "commands", {})
+    if subcommands:
+        for sub_name, sub in subcommands.items():
+            if not sub.hidden:
+                yield from _section(sub, context, sub_name, "###")
+        return
+    if name == "serve" or context.command_path == "topics config show":
+        yield "One flag per setting, listed in [SETTINGS](SETTINGS.md), and `--config FILE`."
+        yield ""
+        rows = [row for row in _options(command, context) if row[0].startswith("`--origin")]
+    else:
+        rows = _options(command, context)
+    yield "```"
+    pieces = [piece.strip("{}") for piece in command.collect_usage_pieces(context)]
+    yield " ".join([context.command_path, *pieces])
+    yield "```"
+    if rows:
+        yield ""
+        yield "| option | meaning |"
+        yield "| --- | --- |"
+        for option, told in rows:
+            yield f"| {option} | {told} |"
+    yield ""
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Help as Markdown: the first line is a summary, what stands after it a paragraph of its own."""
+    import inspect
+
+    yield from inspect.cleandoc(text).splitlines()
+    yield ""
+
+
+def _options(command: Any, context: Any) -> list[tuple[str, str]]:
+    """Arguments and options but `--help`, and those that every command has, which the page tells of once."""
+    rows: list[tuple[str, str]] = []
+    for parameter in command.get_params(context):
+        if parameter.name in ("help", "url", "key", "token", "user"):
+            continue
+        record = parameter.get_help_record(context)
+        if record is not None:
+            option, told = record
+            rows.append((f"`{_cell(option)}`", _cell(told)))
+    return rows
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,14 @@
+"""`topics hash`: a password on the way into the setting `users`, never on the command line."""
+
+from __future__ import annotations
+
+
+def hash_a_password() -> None:
+    """Ask for a password, or read it from standard input, and print the hash that the setting `users` takes."""
+    import getpass
+    import sys
+
+    from topics.api.users import hash_password
+
+    password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    print(hash_password(password))

@@ -1,0 +1,165 @@
+"""`topics router`: copies from one topic into others, listed, made, removed and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from topics.cli.connection import takes_client
+from topics.cli.failure import NOT_SO, CommandFailed
+from topics.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from topics.client import Client, Router
+
+app = typer.Typer(
+    help="List, create, remove and draw routers.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+Source = Annotated[str | None, typer.Option(help="Only routers that copy from this topic.")]
+Dest = Annotated[str | None, typer.Option(help="Only routers that copy into this topic.")]
+
+
+@app.command("ls")
+@takes_client
+def list_routers(client: Client, source: Source = None, dest: Dest = None, output: Output = "text") -> None:
+    """List routers, how far each is behind, and what holds it up."""
+    import msgspec
+
+    found = (client.router(item.router) for item in client.routers(source=source, dest=dest))
+    if output == "json":
+        for router in found:
+            told = msgspec.to_builtins(router)
+            told.pop("created")
+            print_json(told)
+        return
+    rows = (
+        (router.router, router.source, router.dest, router.forwarded_total, router.lag, router.last_error or "-")
+        for router in found
+    )
+    print_table(("router", "source", "dest", "forwarded", "lag", "held up by"), rows)
+
+
+@app.command("create")
+@takes_client
+def create_router(
+    client: Client,
+    source: Annotated[str, typer.Argument(help="Copy from this topic; made if missing.", metavar="SOURCE")],
+    dest: Annotated[str, typer.Argument(help="Copy into this topic; made if missing.", metavar="DEST")],
+    name: Annotated[str | None, typer.Option(help="The router's name.", show_default="SOURCE->DEST")] = None,
+    tag: Annotated[str | None, typer.Option(help="Copy only records with this tag; `user-*` is a prefix.")] = None,
+    exactly_once: Annotated[bool, typer.Option("--exactly-once", help="Stamp copies, and never copy twice.")] = False,
+    backfill: Annotated[bool, typer.Option("--backfill", help="Begin at the source's first record.")] = False,
+    keep_node: Annotated[bool, typer.Option("--keep-node/--drop-node", help="Copies keep their node.")] = True,
+    keep_tag: Annotated[bool, typer.Option("--keep-tag/--drop-tag", help="Copies keep their tag.")] = True,
+    create_dest: Annotated[bool, typer.Option("--create/--no-create", help="Make a missing DEST.")] = True,
+    allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="The router may close a circle.")] = False,
+) -> None:
+    """Copy every record of a topic into another, from now on or from the beginning."""
+    made = client.route(
+        *(name or f"{source}->{dest}", source, dest),
+        filter=None if tag is None else ("tag", "Glob" if tag.endswith("*") else "Eq", tag),
+        guarantee="exactly_once" if exactly_once else "at_least_once",
+        preserve_node=keep_node,
+        preserve_tag=keep_tag,
+        create_dest=create_dest,
+        allow_cycle=allow_cycle,
+        backfill=backfill,
+    )
+    say(f"{'created' if made.created else 'changed'} the router {made.router}")
+
+
+@app.command("rm")
+@takes_client
+def remove_routers(
+    client: Client,
+    routers: Annotated[list[str], typer.Argument(help="The routers.", metavar="ROUTER...", show_default=False)],
+) -> None:
+    """Stop copying; what was copied stays. Exit code 1 if a router was not there."""
+    missing = [router for router in routers if not client.unroute(router)]
+    for router in routers:
+        if router not in missing:
+            say(f"removed {router}")
+    if missing:
+        raise CommandFailed(f"there was no router {', '.join(missing)}", NOT_SO)
+
+
+@app.command("graph")
+@takes_client
+def graph(
+    client: Client,
+    topic: Annotated[str | None, typer.Argument(help="Only what flows out of this topic.", metavar="[TOPIC]")] = None,
+    form: Annotated[
+        Literal["tree", "dot", "mermaid"], typer.Option("--output", "-o", help="A tree, or Graphviz or Mermaid source.")
+    ] = "tree",
+) -> None:
+    """Draw which topics flow into which."""
+    edges = _reachable(list(client.routers()), topic)
+    lines = {"tree": _tree, "dot": _dot, "mermaid": _mermaid}[form](edges)
+    for line in lines:
+        print(line)
+
+
+def _reachable(routers: list[Router], topic: str | None) -> list[Router]:
+    routers = sorted(routers, key=lambda router: (router.source, router.dest))
+    if topic is None:
+        return routers
+    reached = {topic}
+    while True:
+        more = {router.dest for router in routers if router.source in reached} - reached
+        if not more:
+            return [router for router in routers if router.source in reached]
+        reached |= more
+
+
+def _tree(edges: list[Router]) -> Iterator[str]:
+    """Each topic that nothing flows into, with what it flows into below; circles begin at their first name."""
+    below: dict[str, list[Router]] = {}
+    for edge in edges:
+        below.setdefault(edge.source, []).append(edge)
+    fed = {edge.dest for edge in edges}
+    drawn: set[str] = set()
+
+    def branch(topic: str, indent: str, path: tuple[str, ...]) -> Iterator[str]:
+        drawn.add(topic)
+        routers = below.get(topic, [])
+        for place, router in enumerate(routers):
+            last = place == len(routers) - 1
+            again = " (again)" if router.dest in path else ""
+            yield f"{indent}{'└─' if last else '├─'} {router.dest}{_note(router)}{again}"
+            if not again:
+                yield from branch(router.dest, indent + ("   " if last else "│  "), (*path, router.dest))
+
+    roots = [topic for topic in below if topic not in fed]
+    for topic in [*roots, *below]:
+        if topic not in drawn:
+            yield topic
+            yield from branch(topic, "", (topic,))
+
+
+def _note(router: Router) -> str:
+    notes = [] if router.router == f"{router.source}->{router.dest}" else [router.router]
+    if router.guarantee == "exactly_once":
+        notes.append("exactly once")
+    return f" [{', '.join(notes)}]" if notes else ""
+
+
+def _dot(edges: list[Router]) -> Iterator[str]:
+    yield "digraph routers {"
+    yield "  rankdir=LR;"
+    for edge in edges:
+        yield f'  "{edge.source}" -> "{edge.dest}" [label="{edge.router}"];'
+    yield "}"
+
+
+def _mermaid(edges: list[Router]) -> Iterator[str]:
+    names = {
+        name: f"t{place}" for place, name in enumerate(dict.fromkeys(n for e in edges for n in (e.source, e.dest)))
+    }
+    yield "flowchart LR"
+    for name, short in names.items():
+        yield f'  {short}["{name}"]'
+    for edge in edges:
+        yield f"  {names[edge.source]} --> {names[edge.dest]}"

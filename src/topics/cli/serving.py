@@ -1,0 +1,66 @@
+"""`topics serve`: the settings that hold, the server that runs with them, and why it cannot start."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from importlib import import_module
+
+import typer
+
+from topics.cli.flags import Loaded, takes_settings
+from topics.model.errors import TopicsError
+from topics.model.settings import TABLE, Settings
+
+# What a machine can refuse at the start and its owner can mend; anything else is a bug and keeps its traceback.
+MENDABLE = frozenset(
+    (
+        errno.EACCES,
+        errno.EADDRINUSE,
+        errno.EADDRNOTAVAIL,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    )
+)
+
+
+class CannotStart(TopicsError):
+    """The machine refused what the settings ask for."""
+
+    code = "cannot_start"
+
+
+@takes_settings
+def serve(loaded: Loaded) -> None:
+    """Serve the HTTP API until SIGTERM or SIGINT."""
+    run: Callable[..., int] = import_module("topics.server").run
+    for row in TABLE:
+        if row.secret:
+            for variable in (row.variable, *row.also):
+                os.environ.pop(variable, None)  # child processes need not know
+    try:
+        code = run(loaded.settings, log_format=loaded.settings.log_format)
+    except OSError as error:
+        raise CannotStart(reason_of(error, loaded.settings)) from error
+    raise typer.Exit(code)
+
+
+def reason_of(error: OSError, settings: Settings) -> str:
+    """Why the start failed, in one line; an error that no setting can cause is raised again."""
+    import socket
+
+    address = f"{settings.host}:{settings.port}"
+    if isinstance(error, socket.gaierror):
+        return f"cannot listen on {address}: the host is unknown"
+    if error.errno not in MENDABLE:
+        raise error
+    why = os.strerror(error.errno or 0).lower()
+    if error.filename is not None:
+        return f"cannot use {os.fsdecode(error.filename)}: {why}"
+    return f"cannot listen on {address}: {why}"

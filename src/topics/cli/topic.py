@@ -1,0 +1,162 @@
+"""`topics topic`: which topics there are, what each is set to, and changing that."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from topics.cli.connection import takes_client
+from topics.cli.failure import NOT_SO, REFUSED, CommandFailed
+from topics.cli.output import print_fields, print_json, print_table, say
+from topics.cli.spans import shown_bytes, shown_time
+from topics.cli.topic_flags import takes_wish
+
+if TYPE_CHECKING:
+    from topics.client import Client
+
+app = typer.Typer(
+    help="List, show, create, change and remove topics.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+Name = Annotated[str, typer.Argument(help="The topic.", metavar="TOPIC", show_default=False)]
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+
+
+@app.command("ls")
+@takes_client
+def list_topics(
+    client: Client,
+    prefix: Annotated[str, typer.Argument(help="Only names that start with this.", show_default=False)] = "",
+    output: Output = "text",
+) -> None:
+    """List topics: name, records, bytes and head."""
+    import msgspec
+
+    found = client.list(prefix)
+    if output == "json":
+        for item in found:
+            print_json(msgspec.to_builtins(item))
+        return
+    head = ("topic", "records", "bytes", "earliest", "head")
+    print_table(head, ((item.topic, item.count, item.bytes, item.earliest_seq, item.head_seq) for item in found))
+
+
+@app.command("info")
+@takes_client
+def show_topic(client: Client, topic: Name, output: Output = "text") -> None:
+    """Show a topic's state and configuration; looking does not count as reading."""
+    import msgspec
+
+    state = client.state(topic, touch=False)
+    if output == "json":
+        print_json(msgspec.to_builtins(state))
+        return
+    fields: list[tuple[str, object]] = [
+        ("topic", state.topic),
+        ("type", state.type),
+        ("records", f"{state.count} ({shown_bytes(state.bytes)})"),
+        ("seqs", f"{state.earliest_seq} to {state.head_seq}" if state.count else f"none, head {state.head_seq}"),
+        ("last write", shown_time(state.last_write_ts)),
+        ("last read", shown_time(state.last_read_ts)),
+    ]
+    if state.queue is not None:
+        counters = state.queue
+        told = f"{counters.ready} ready, {counters.in_flight} in flight, {counters.delayed} delayed"
+        fields.append(("jobs", f"{told}, {counters.dead_lettered} dead" + (", PAUSED" if counters.paused else "")))
+    defaults = msgspec.to_builtins(type(state.config)())
+    for name, value in msgspec.to_builtins(state.config).items():
+        if value != defaults.get(name) and name not in ("type", "durable"):
+            fields.append((name, value))
+    print_fields(fields)
+
+
+@app.command("create")
+@takes_client
+@takes_wish
+def create_topic(
+    client: Client,
+    wish: dict[str, Any],
+    topic: Name,
+    kind: Annotated[Literal["log", "queue"], typer.Option("--type", help="A plain log, or a queue of jobs.")] = "log",
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave a topic that is there as it is.")] = False,
+) -> None:
+    """Create a topic; what no flag sets has its default. One that is there already is refused, see `edit`."""
+    from topics.client import TopicNotFound
+
+    try:
+        client.state(topic, touch=False)
+    except TopicNotFound:
+        client.create(topic, **wish, type=kind)
+        say(f"created the {'queue' if kind == 'queue' else 'topic'} {topic}")
+        return
+    if not exist_ok:
+        raise CommandFailed(f"topic {topic} exists already; change it with `topics topic edit {topic}`", REFUSED)
+    say(f"topic {topic} exists already and stays as it is")
+
+
+@app.command("edit")
+@takes_client
+@takes_wish
+def edit_topic(
+    client: Client,
+    wish: dict[str, Any],
+    topic: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
+    output: Output = "text",
+) -> None:
+    """Change a topic's configuration; what no flag names stays as it is. Prints each change."""
+    import msgspec
+
+    before: dict[str, Any] = msgspec.to_builtins(client.state(topic, touch=False).config)
+    # A short form of durability; sent along, it would contradict a change of that.
+    before.pop("durable", None)
+    after = before | wish
+    changes = {name: (before.get(name), value) for name, value in after.items() if before.get(name) != value}
+    if not dry_run and changes:
+        client.create(topic, **{name: value for name, value in after.items() if value is not None})
+    if output == "json":
+        told = {name: {"from": old, "to": new} for name, (old, new) in changes.items()}
+        print_json({"topic": topic, "applied": not dry_run, "changes": told})
+    else:
+        for name, (old, new) in changes.items():
+            print(f"{name}: {_shown(old)} -> {_shown(new)}")
+    if not changes:
+        say(f"nothing to change in {topic}")
+    elif dry_run:
+        say("a dry run: nothing was changed")
+
+
+@app.command("rm")
+@takes_client
+def remove_topics(
+    client: Client,
+    topics: Annotated[list[str], typer.Argument(help="The topics.", metavar="TOPIC...", show_default=False)],
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Refuse a topic with records.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
+) -> None:
+    """Remove topics with all their records and routers, for good. Exit code 1 if one was not there."""
+    if not yes:
+        _ask(topics)
+    missing = [topic for topic in topics if not client.drop(topic, if_empty=if_empty)]
+    for topic in topics:
+        if topic not in missing:
+            say(f"removed {topic}")
+    if missing:
+        raise CommandFailed(f"there was no topic {', '.join(missing)}", NOT_SO)
+
+
+def _ask(topics: list[str]) -> None:
+    if not sys.stdin.isatty():
+        raise CommandFailed("removing needs --yes where nobody can be asked")
+    if not typer.confirm(f"Remove {', '.join(topics)} with all records, for good?", err=True):
+        raise typer.Abort
+
+
+def _shown(value: object) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)

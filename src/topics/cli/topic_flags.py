@@ -1,0 +1,111 @@
+"""One flag per field of a topic's configuration, and the wish that the given flags make."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple, Optional
+
+import typer
+
+from topics.cli.failure import CommandFailed
+from topics.cli.spans import size_bytes, span_ms
+
+NONE = "none"
+
+
+class Field(NamedTuple):
+    """A field of the configuration as a flag. `kind` says how its text is read."""
+
+    name: str
+    flag: str
+    kind: Literal["span", "size", "count", "choice", "switch", "topic", "json"]
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+FIELDS: Final = (
+    Field("ttl_ms", "--ttl", "span", "Records older than this are gone, e.g. 7d; 0 keeps them."),
+    Field("cap_records", "--cap-records", "count", "How many records are kept; 0 is unlimited."),
+    Field("cap_bytes", "--cap-bytes", "size", "How many bytes are kept, e.g. 1GiB; 0 is unlimited."),
+    Field("discard", "--discard", "choice", "At a cap: drop the oldest, or refuse the write.", ("old", "reject")),
+    Field(
+        *("durability", "--durability", "choice", "What a write has reached when it is acknowledged."),
+        choices=("ephemeral", "memory", "disk", "fsync"),
+    ),
+    Field("priority", "--priority", "count", "-1000 to 1000, or none; low ones are refused first under pressure."),
+    Field("auto_priority", "--auto-priority", "switch", "Without a priority: by how recently the topic was read."),
+    Field("auto_create", "--auto-create", "switch", "Whether a write may make the topic."),
+    Field("idempotency_window_ms", "--idempotency-window", "span", "How long a write's key is remembered; 0 never."),
+    Field(
+        "dedupe_node", "--dedupe-node", "switch", "Whether readers that name themselves are spared their own records."
+    ),
+    Field("lease_ms", "--lease", "span", "Queue: how long a job is leased."),
+    Field("claim_jitter_ms", "--claim-jitter", "span", "Queue: gather claims this long, and share out evenly."),
+    Field("max_deliveries", "--max-deliveries", "count", "Queue: after so many a job is a dead letter; 0 never."),
+    Field("dead_letter", "--dead-letter", "topic", "Queue: the topic that dead letters go to, or none."),
+    Field("leases_durable", "--leases-durable", "switch", "Queue: leases survive a restart."),
+    Field(
+        *("retry_backoff", "--retry-backoff", "json", "Queue: how long a failed job rests, or none:"),
+    ),
+)
+BACKOFF_EXAMPLE = ' {"initial_ms":1000,"factor":2,"max_ms":60000,"jitter":0.1}'
+
+
+def takes_wish(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag per field; the fields that were given are its second argument, as JSON would have them."""
+    own = list(inspect.signature(command, eval_str=True, locals={"Client": object}).parameters.values())
+
+    @functools.wraps(command)
+    def run(client: Any, **given: Any) -> None:
+        wish = {field.name: _value(field, given.pop(field.name)) for field in FIELDS if given[field.name] is not None}
+        for field in FIELDS:
+            given.pop(field.name, None)
+        command(client, wish, **given)
+
+    flags = [_flag(field) for field in FIELDS]
+    parameters = [own[0], *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own[2:]), *flags]
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    del run.__wrapped__
+    return run
+
+
+def _flag(field: Field) -> inspect.Parameter:
+    annotation: Any = str | None
+    if field.kind == "switch":
+        option = typer.Option(None, f"{field.flag}/--no-{field.flag.removeprefix('--')}", help=field.help)
+        annotation = bool | None
+    elif field.kind == "choice":
+        annotation = Optional[Literal[field.choices]]  # noqa: UP045 - made at run time, where `|` is not defined
+        option = typer.Option(None, field.flag, help=field.help)
+    else:
+        told = field.help + (BACKOFF_EXAMPLE if field.kind == "json" else "")
+        option = typer.Option(None, field.flag, metavar=field.kind.upper(), help=told)
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+def _value(field: Field, given: Any) -> Any:
+    match field.kind:
+        case "span":
+            return span_ms(given, field.flag)
+        case "size":
+            return size_bytes(given, field.flag)
+        case "count" if given == NONE and field.name == "priority":
+            return None
+        case "count":
+            if not given.removeprefix("-").isdigit():
+                raise CommandFailed(f"{field.flag} is {given!r}, but must be a whole number")
+            return int(given)
+        case "topic":
+            return None if given == NONE else given
+        case "json" if given == NONE:
+            return None
+        case "json":
+            try:
+                return json.loads(given)
+            except ValueError as error:
+                raise CommandFailed(f"{field.flag} is no JSON: {error}; an example:{BACKOFF_EXAMPLE}") from None
+        case _:
+            return given
