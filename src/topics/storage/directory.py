@@ -22,6 +22,8 @@ from topics.storage.lock import DirectoryLock
 logger = logging.getLogger("topics.storage")
 
 FORMAT = 1
+# Where `topics restore` works in a directory before it moves the data to its place.
+RESTORING = "restoring"
 
 
 class Meta(NamedTuple):
@@ -64,11 +66,15 @@ class DataDirectory:
         self._lock.acquire()
         try:
             if self._disk.exists(self._meta_path):
-                self.previous = self._read_meta()
+                self.previous = self.read_meta()
             elif self._disk.exists(self._shard_path):
                 raise DataDirIncompatible(f"{self.path} holds data and no meta.json", directory=self.path)
+            elif self._disk.exists(os.path.join(self.path, RESTORING)):
+                raise DataDirIncompatible(
+                    f"{self.path} holds the beginning of a restore; run `topics restore` again", directory=self.path
+                )
             else:
-                self._write_meta(Meta(self._disk.boot_id(), True, 0))
+                self.replace_meta(Meta(self._disk.boot_id(), True, 0))
                 self._disk.fsync_dir(os.path.dirname(self.path))
             self._make_layout()
         except BaseException:
@@ -80,11 +86,11 @@ class DataDirectory:
 
     def mark_open(self) -> None:
         """From here on this boot counts. Only after recovery: its cut, judged by the old one, is durable then."""
-        self._write_meta(Meta(self._disk.boot_id(), False, 0))
+        self.replace_meta(Meta(self._disk.boot_id(), False, 0))
 
     def mark_clean(self, log_end: int) -> None:
         """The last act of a clean stop: the log is whole and durable to `log_end`."""
-        self._write_meta(Meta(self._disk.boot_id(), True, log_end))
+        self.replace_meta(Meta(self._disk.boot_id(), True, log_end))
 
     def _make_layout(self) -> None:
         for path in (self.wal_path, self.packs_path, self.snapshots_path, self.cold_path):
@@ -93,7 +99,8 @@ class DataDirectory:
                 self._disk.fsync_dir(os.path.dirname(path))
                 self._disk.fsync_dir(os.path.dirname(os.path.dirname(path)))
 
-    def _read_meta(self) -> Meta:
+    def read_meta(self) -> Meta:
+        """How the last run ended."""
         try:
             fields = cast("dict[str, Any]", json.loads(read_file(self._disk, self._meta_path)))
             if fields["format"] != FORMAT:
@@ -105,8 +112,14 @@ class DataDirectory:
         except (ValueError, KeyError, TypeError) as error:
             raise DataDirIncompatible(f"{self._meta_path} cannot be read: {error}", directory=self.path) from error
 
-    def _write_meta(self, meta: Meta) -> None:
+    def replace_meta(self, meta: Meta) -> None:
         replace_file(self._disk, self._meta_path, encode_meta(meta))
+
+
+def forget_copying(disk: Disk, path: str) -> None:
+    """The directory at `path` takes the place of the one it was copied from, which handed out no seq since."""
+    directory = DataDirectory(disk, path)
+    directory.replace_meta(directory.read_meta()._replace(copied_ms=0))
 
 
 def encode_meta(meta: Meta) -> bytes:
