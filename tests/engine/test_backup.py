@@ -37,13 +37,17 @@ def read_all(backup: Backup, between: Callable[[], object] = lambda: None) -> by
     return b"".join(pieces)
 
 
-def restored(archive: bytes, path: Path, rig: Rig, **settings: Any) -> Rig:
+def unpacked(archive: bytes, path: Path) -> Path:
     checker = ArchiveReader()
     checker.feed(archive)
     checker.finish()
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(path, filter="data")
-    return Rig(path, clock=rig.clock, **settings)
+    return path
+
+
+def restored(archive: bytes, path: Path, rig: Rig, **settings: Any) -> Rig:
+    return Rig(unpacked(archive, path), clock=rig.clock, **settings)
 
 
 def test_a_copy_holds_everything_acknowledged_before_and_nothing_after(tmp_path: Path) -> None:

@@ -134,7 +134,9 @@ class Store:
         elif not previous.clean_stop:
             whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
             self._skip_what_may_have_been_seen(whole_log if directory.same_boot else frozenset(("fsync",)))
-        self.transactions.recovered(whole=not self.given_up and (previous.clean_stop or directory.same_boot))
+        # What a stage of the original got after it was copied is not here, and a commit would not miss it.
+        whole = not self.given_up and not previous.copied_ms and (previous.clean_stop or directory.same_boot)
+        self.transactions.recovered(whole=whole)
         # Only now: whoever comes after a crash before this line must skip again.
         directory.mark_open()
 
