@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic
 
 from topics.api.admission import Pressure
 from topics.api.export import STALL_S_MAX, Exports
@@ -45,15 +44,15 @@ class Delivery:
     ) -> None:
         live = Live(engine, clock, wake)
         fetching = Fetching(fetch)
-        pulse = Pulse(loop, settings.slow_consumer_timeout_ms / 1000)
+        pulse = Pulse(loop, settings.slow_consumer_timeout_ms / 1000, loop.time)
         gate = Gate(settings, usage)
         self.streams = EventStreams(gate, pulse, clock)
         self.run = live.run
         subscriptions = Subscriptions(live, settings)
-        sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, monotonic)
+        sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, loop.time)
         self._watch = Watch(live, fetching, self.streams, sessions, subscriptions, settings)
         self._sockets = Sockets(live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings)
-        self._exports = Exports(live, fetching, gate, pressure, Pulse(loop, STALL_S_MAX), in_thread)
+        self._exports = Exports(live, fetching, gate, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
         live.is_shed = self._sockets.is_shed
         pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
 

@@ -1,0 +1,43 @@
+"""Running an app's workers in a test: the real workers, until there is nothing left for them to do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from topics.testing.engine import Engine
+from topics.workers.app import App
+from topics.workers.worker import Worker
+
+DELIVERIES_MAX = 10_000
+
+
+def run_until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERIES_MAX) -> int:
+    """Have the app's handlers do every job that is claimable now, and those they add; how many deliveries that took.
+
+    Jobs that rest (a delay, a backoff, somebody's lease) are left: move the clock and run again.
+    """
+    return asyncio.run(until_idle(app, engine, deliveries_max=deliveries_max))
+
+
+async def until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERIES_MAX) -> int:
+    """The same for tests that are coroutines."""
+    async with engine.async_client() as client:
+        workers = [Worker(duty, client, app.node) for duty in app.duties]
+        for worker in workers:
+            worker.start()
+        try:
+            while True:
+                claimed = [await worker.claim(wait_ms=0) for worker in workers]
+                for worker in workers:
+                    await worker.idle()
+                handled = sum(worker.handled for worker in workers)
+                if not any(claimed):
+                    return handled
+                if handled > deliveries_max:
+                    raise AssertionError(
+                        f"still not idle after {handled} deliveries: does a job fail for ever? Give its queue a "
+                        "retry_backoff or max_deliveries, or raise deliveries_max"
+                    )
+        finally:
+            for worker in workers:
+                await worker.close()
