@@ -226,6 +226,31 @@ class Database:
             self._check_open()
             return self._store.checkpoint()
 
+    def backup(self, path: str) -> int:
+        """Copy all that is there now into a new file, while everything goes on; its length.
+
+        The file appears when it is whole. `topics restore` makes a directory of it.
+        """
+        from topics import __version__
+
+        with self._lock:
+            self._check_open()
+            backup = self._store.begin_backup(f"topics {__version__}")
+        try:
+            with self._lock:
+                while not backup.is_synced:
+                    self._check_open()
+                    if read_only := self._store.pipeline.read_only:
+                        raise read_only
+                    self._moved.wait()
+                for _ in backup.plan():
+                    pass
+            backup.save(path)
+        finally:
+            with self._lock:
+                backup.release()
+        return backup.archive_bytes
+
     def close(self) -> None:
         """Write everything down and let go of the directory. Opening it again then takes no replay."""
         with self._lock:

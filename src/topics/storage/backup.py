@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64
 
-from topics.model.errors import DamagedData
+from topics.model.errors import DamagedData, InvalidRequest
 from topics.storage.archive import (
     END_BYTES,
     MANIFEST,
@@ -29,13 +29,14 @@ from topics.storage.archive import (
     padding,
 )
 from topics.storage.directory import DataDirectory, Meta, encode_meta
-from topics.storage.disk import Disk
+from topics.storage.disk import Disk, write_all
 from topics.storage.pack import Packs
 from topics.storage.snapshot import Snapshots
 from topics.storage.wal import Wal
 
 PIECE_BYTES = 256 << 10
 FILES_PER_STEP = 200
+ASIDE_SUFFIX = ".partial"
 _UNKNOWN = "0" * 16
 
 
@@ -110,6 +111,26 @@ class Backup:
     def read(self) -> bytes:
         """The next piece of the archive, b"" when it is complete. Blocks."""
         return next(self._pieces, b"")
+
+    def save(self, path: str) -> None:
+        """Write the archive to a file that is not there yet, and is there only when it is whole. Blocks."""
+        if self._disk.exists(path):
+            raise InvalidRequest(f"{path} exists; a backup replaces nothing", field="path")
+        aside = path + ASIDE_SUFFIX
+        fd = self._disk.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            offset = 0
+            while piece := self.read():
+                offset += write_all(self._disk, fd, [piece], offset)
+            self._disk.fdatasync(fd)
+            self._disk.rename(aside, path)
+            self._disk.fsync_dir(os.path.dirname(os.path.abspath(path)))
+        except BaseException:
+            if self._disk.exists(aside):
+                self._disk.unlink(aside)
+            raise
+        finally:
+            self._disk.close(fd)
 
     def release(self) -> None:
         """Let go of what is pinned. Whoever reads has stopped."""
