@@ -105,10 +105,15 @@ class PayloadParser:
         if self._wire is None:
             return None
         count = len(texts)
+        # The reader takes an object from every line; a null as the first of them would end the process.
+        nothing = pc.equal(texts, "null")
+        mask = nothing if pc.any(nothing).as_py() else None
+        if mask is not None:
+            texts = pc.if_else(mask, "{}", texts)
+        if not pc.all(pc.starts_with(texts, "{")).as_py():
+            return None
         options = arrow_json.ParseOptions(explicit_schema=self._wire, unexpected_field_behavior="ignore")
         lines = joined(texts)
-        if lines.size == 0:
-            return None
         try:
             table = arrow_json.read_json(
                 pa.BufferReader(lines),
@@ -120,8 +125,6 @@ class PayloadParser:
             columns = [column.combine_chunks().cast(self._type.field(i).type) for i, column in enumerate(table.columns)]
         except pa.ArrowException:
             return None
-        nothing = pc.equal(texts, "null")
-        mask = nothing if pc.any(nothing).as_py() else None
         return pa.StructArray.from_arrays(columns, fields=list(self._type), mask=mask)
 
     def _one_by_one(self, texts: pa.Array) -> tuple[pa.Array, pa.Array | None]:

@@ -1,0 +1,102 @@
+"""One Spark and one server for all tests of a process: both are real, and Spark takes seconds to start."""
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import topics_spark
+from tests.serving import Client, ServerProcess, serving
+
+SECRET = "never-to-be-seen-0815"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = topics_spark.session(
+        "tests",
+        master="local[2]",
+        quick=True,
+        config={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
+    )
+    yield session
+    with warnings.catch_warnings():
+        # py4j leaves the sockets of its gateway to the end of the process.
+        warnings.simplefilter("ignore", ResourceWarning)
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("data"), api_keys=SECRET) as server:
+        server.key = SECRET
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(server: ServerProcess) -> Client:
+    return server.client()
+
+
+@pytest.fixture(scope="session")
+def numbers() -> Iterator[int]:
+    return itertools.count(1)
+
+
+@pytest.fixture
+def topic(numbers: Iterator[int]) -> str:
+    """A name that no other test has."""
+    return f"t{next(numbers)}"
+
+
+Options = dict[str, Any]
+
+
+@pytest.fixture
+def at(server: ServerProcess) -> Options:
+    """Where the server is, for `options(**at)`."""
+    return {"url": f"http://127.0.0.1:{server.port}", "key": SECRET}
+
+
+@pytest.fixture
+def load(spark: SparkSession, at: Options) -> Callable[..., DataFrame]:
+    """A batch: `load(subscribe="orders")`."""
+
+    def load(schema_of_rows: str | None = None, **options: Any) -> DataFrame:
+        reader = spark.read.format("topics").options(**at, **options)
+        return (reader.schema(schema_of_rows) if schema_of_rows else reader).load()
+
+    return load
+
+
+@pytest.fixture
+def stream(spark: SparkSession, at: Options) -> Callable[..., DataFrame]:
+    def stream(**options: Any) -> DataFrame:
+        return spark.readStream.format("topics").options(**at, **options).load()
+
+    return stream
+
+
+@pytest.fixture
+def drained(spark: SparkSession, tmp_path: Path, numbers: Iterator[int]) -> Callable[..., list[Any]]:
+    """Run a stream to the end of what there is, with a checkpoint that stays between calls; the rows of this call."""
+
+    def drained(rows: DataFrame, checkpoint: str = "checkpoint", progress: list[Any] | None = None) -> list[Any]:
+        name = f"q{next(numbers)}"
+        query = (
+            rows.writeStream.format("memory")
+            .queryName(name)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        if progress is not None:
+            progress += query.recentProgress
+        return spark.table(name).collect()
+
+    return drained
