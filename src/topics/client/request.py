@@ -56,7 +56,8 @@ class Options:
         url = (url or os.environ.get("TOPICS_URL") or URL_DEFAULT).rstrip("/")
         if "://" not in url:
             url = f"http://{url}"
-        return cls(url=url, key=key if key is not None else os.environ.get("TOPICS_API_KEY") or None, **rest)
+        # An empty key says that there is none, whatever the environment has.
+        return cls(url=url, key=(os.environ.get("TOPICS_API_KEY") if key is None else key) or None, **rest)
 
 
 def topic_path(name: str, verb: str = "") -> str:
