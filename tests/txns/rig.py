@@ -18,6 +18,9 @@ from topics.model.txns import AbortWish, CommitWish, StageWish
 class TxnRig(Rig):
     """A rig that speaks the verbs of transactions."""
 
+    def __enter__(self) -> TxnRig:
+        return self
+
     def stage(self, app: str, version: int, stage: str, *payloads: Any, part: int = 0, **fields: Any) -> StagedPart:
         records = [
             payload if isinstance(payload, dict) and "data" in payload else {"data": payload} for payload in payloads

@@ -108,7 +108,9 @@ class Txns:
         self._transactions = transactions
 
     def routes(self) -> list[Route]:
-        one, version = "/v0/txns/{app}", "/v0/txns/{app}/{version}"
+        return [*self._version_routes("/v0/txns/{app}/{version}"), *self._app_routes("/v0/txns/{app}")]
+
+    def _version_routes(self, version: str) -> list[Route]:
         return [
             Route(
                 method="POST",
@@ -147,6 +149,10 @@ class Txns:
                 replies={200: AbortReply},
                 errors=("fenced",),
             ),
+        ]
+
+    def _app_routes(self, one: str) -> list[Route]:
+        return [
             Route(
                 method="POST",
                 path=f"{one}/fence",

@@ -35,6 +35,9 @@ log = logging.getLogger("topics.engine")
 
 SLICE_MS = 1.0
 CHUNKS_BYTES = 1024 * 1024
+# Under a heavy load there is always more to seal; each time it is less.
+SEALINGS_MAX = 4
+LITTLE_BYTES = 1024 * 1024
 COOLING_EVERY_MS = 1_000
 RETRY_AFTER_MS = 5_000
 # A checkpoint that takes long (very many topics) does not start again at once only to cool memory down.
@@ -108,6 +111,7 @@ class Checkpointer:
             self._writer = self._packs.writer()
             yield from self._sliced(self._seal(dirty))
             yield from self._rescue()
+            yield from self._seal_the_rest(dirty)
             position = yield from self._mark()
             snapshot = self._snapshots.writer(position)
             yield from self._sliced(self._capture_all())
@@ -144,6 +148,15 @@ class Checkpointer:
                     self._state.shrink_block(block)
                 self._pack(topic, block)
                 yield
+
+    def _seal_the_rest(self, dirty: set[Topic]) -> Steps[None]:
+        """What came while the others were sealed: a topic that is captured with much to pack would be a pause."""
+        assert self._writer is not None
+        for _ in range(SEALINGS_MAX):
+            before = self._writer.bytes_added
+            yield from self._sliced(self._seal(dirty | self._state.dirty))
+            if self._writer.bytes_added - before < LITTLE_BYTES:
+                return
 
     def _pack(self, topic: Topic, block: Block) -> None:
         """Have the block written, unless all of it is on disk already."""

@@ -104,6 +104,9 @@ class Ledger:
 
     def staged(self, op: TxnStaged) -> None:
         app = self._app(op.topic_id, op.app)
+        if not op.part and (op.version, op.stage) in app.stages:
+            # It had expired, and was begun again before anybody swept it up.
+            self._drop(app, [(op.version, op.stage)])
         stage = app.stages.get((op.version, op.stage))
         if stage is None:
             stage = app.stages[op.version, op.stage] = Stage(op.version, op.stage, op.ts)

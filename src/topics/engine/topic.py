@@ -79,8 +79,7 @@ class Topic:
         self.name = name
         self.epoch = epoch
         self.config = config
-        # Not so what is staged: it is no record yet.
-        self.counted = not name.startswith(STAGING)
+        self.counted = not name.startswith(STAGING)  # what is staged is no record yet
         # records
         self.blocks: list[Block] = []
         self.tail: Block | None = None
@@ -113,8 +112,7 @@ class Topic:
         self.reserving: Staged | None = None
         # While a commit prepares what it adds here, writers wait for it.
         self.held: Staged | None = None
-        # Of a hidden topic: where a commit moved its blocks to.
-        self.into: Topic | None = None
+        self.into: Topic | None = None  # where a commit moved the blocks of a hidden topic
         # seqs that may be handed out before they are durable
         self.ceiling = ceiling
         self.chunk = SEQ_CHUNK

@@ -89,3 +89,6 @@ def check_stage_name(stage: str, field: str) -> None:
     utf8_bytes(stage, field)
     if not 1 <= len(stage) <= STAGE_CHARS_MAX:
         raise InvalidRequest(f"{field} must have 1 to {STAGE_CHARS_MAX} characters", field=field)
+
+
+stage_decoder = msgspec.json.Decoder(StageWish)

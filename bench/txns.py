@@ -1,0 +1,155 @@
+"""The figures of transactions: rows staged and committed per second over HTTP, the longest tick, appends beside it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from bench.engine import kill, opened
+from tests.serving import Client, ServerProcess, serving
+from topics.engine.store import Store
+from topics.model.txns import CommitWish, StageWish, stage_decoder
+from topics.model.wishes import decode_body
+
+ROWS = 1_000_000
+PART_ROWS = 10_000
+WRITERS = 2
+ROUNDS = 3
+# About 200 bytes.
+ROW = b'{"data":{"id":1%08d,"kind":"resize","url":"s3://bucket/images/2026/11/16/image-%09d.png","w":256,"note":"%b"}}'
+NOTE = b"n" * 100
+
+
+def part_body(stage: str, part: int, topic: str = "rows") -> bytes:
+    first = part * PART_ROWS
+    rows = b",".join([ROW % (number, number, NOTE) for number in range(first, first + PART_ROWS)])
+    head = json.dumps({"stage": stage, "part": part, "topic": topic})[:-1].encode()
+    return b'%b,"records":[%b]}' % (head, rows)
+
+
+# --- in process: the longest tick ---
+
+
+def longest_ticks() -> tuple[float, float, float]:
+    """Seconds to stage and to commit a million rows, and the longest step of the commit in milliseconds."""
+    with tempfile.TemporaryDirectory() as root:
+        store = opened(Path(root) / "data")
+        body = part_body("s", 0)
+        started = time.perf_counter()
+        for part in range(ROWS // PART_ROWS):
+            wish: StageWish = decode_body(stage_decoder, body)
+            wish.part = part
+            staged = store.transactions.stage("bench", 1, wish)
+            store.pipeline.flush()
+            store.step()
+            # The disk may be behind: then the commit thread writes, and the answer comes later.
+            while not staged.done or store.wal.overloaded:
+                time.sleep(0.0001)
+                store.settle()
+            store.settle()
+        staged_s = time.perf_counter() - started
+        outcome = store.transactions.commit("bench", 1, CommitWish(["s"]))
+        worst_ms = 0.0
+        started = time.perf_counter()
+        while not outcome.done:
+            worst_ms = max(worst_ms, *_ticks(store))
+        committed_s = time.perf_counter() - started
+        assert store.state.by_name["rows"].count == ROWS, outcome.error
+        kill(store)
+        return staged_s, committed_s, worst_ms
+
+
+def _ticks(store: Store) -> list[float]:
+    took_ms: list[float] = []
+    for work in (store.transactions.step, store.settle, store.step):
+        started = time.perf_counter()
+        work()
+        took_ms.append((time.perf_counter() - started) * 1000)
+    return took_ms
+
+
+# --- over HTTP ---
+
+
+def stage_all(server: ServerProcess, version: int, bodies: list[list[bytes]]) -> float:
+    def write(number: int) -> None:
+        client = server.client()
+        for body in bodies[number]:
+            reply = client.post(
+                f"/v0/txns/bench/{version}/stage", body=body, headers={"Content-Type": "application/json"}
+            )
+            assert reply.status == 200, reply.body
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(len(bodies))]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - started
+
+
+def appends_beside(client: Client, stop: threading.Event, took_ms: list[float]) -> None:
+    while not stop.is_set():
+        started = time.perf_counter()
+        client.append("beside", 1)
+        took_ms.append((time.perf_counter() - started) * 1000)
+        time.sleep(0.002)
+
+
+def over_http(server: ServerProcess, version: int) -> tuple[float, float, list[float]]:
+    each = ROWS // PART_ROWS // WRITERS
+    bodies = [[part_body(f"s{number}", part) for part in range(each)] for number in range(WRITERS)]
+    staged_s = stage_all(server, version, bodies)
+    stop, took_ms = threading.Event(), list[float]()
+    beside = threading.Thread(target=appends_beside, args=(server.client(), stop, took_ms))
+    beside.start()
+    started = time.perf_counter()
+    stages = [f"s{number}" for number in range(WRITERS)]
+    reply = server.client().post(f"/v0/txns/bench/{version}/commit", {"stages": stages})
+    committed_s = time.perf_counter() - started
+    stop.set()
+    beside.join()
+    assert reply.json["topics"]["rows"]["records"] == ROWS, reply.body
+    return staged_s, committed_s, took_ms
+
+
+def small_commits(server: ServerProcess, count: int) -> list[float]:
+    client, took_ms = server.client(), list[float]()
+    for version in range(count):
+        started = time.perf_counter()
+        client.post(f"/v0/txns/small/{version}/stage", {"stage": "s", "topic": "small", "records": [{"data": 1}]})
+        client.post(f"/v0/txns/small/{version}/commit", {"stages": ["s"]})
+        took_ms.append((time.perf_counter() - started) * 1000)
+    return took_ms
+
+
+def main() -> None:
+    print("| work | figure |")
+    print("| --- | --- |")
+    staged_s, committed_s, worst_ms = min((longest_ticks() for _ in range(ROUNDS)), key=lambda row: row[2])
+    print(f"| engine: stage 1,000,000 rows of 200 bytes | {ROWS / staged_s:,.0f} rows/s |")
+    print(f"| engine: commit them | {ROWS / committed_s:,.0f} rows/s, longest step {worst_ms:.1f} ms |", flush=True)
+    with tempfile.TemporaryDirectory() as root, serving(Path(root)) as server:
+        rounds = [over_http(server, version) for version in range(ROUNDS)]
+        for name, took_s in (("stage", [row[0] for row in rounds]), ("commit", [row[1] for row in rounds])):
+            best, worst = ROWS / min(took_s), ROWS / max(took_s)
+            print(f"| HTTP, {WRITERS} writers: {name} | {best:,.0f} rows/s ({worst:,.0f} worst) |")
+        both = sorted(ROWS / (row[0] + row[1]) for row in rounds)
+        print(f"| HTTP: stage and commit | {both[-1]:,.0f} rows/s ({both[0]:,.0f} worst) |")
+        beside = [sample for row in rounds for sample in row[2]]
+        p99 = statistics.quantiles(beside, n=100)[98]
+        print(
+            f"| append to another topic during the commits | p50 {statistics.median(beside):.1f} ms, p99 {p99:.1f} ms, "
+            f"max {max(beside):.1f} ms |"
+        )
+        small = small_commits(server, 300)
+        print(f"| stage and commit one row | p50 {statistics.median(small):.1f} ms |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
