@@ -96,18 +96,19 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         holes=list(topic.holes),
         resident=topic.count - sum(block.live for block in lasting) if ephemeral else 0,
         lasting_to=topic.lasting_to,
-        blocks=b"".join([_block_image(block, extents) for block in lasting]),
+        blocks=b"".join([block_image(block, extents) for block in lasting]),
         keys=b"".join([_KEY.pack(key, *written) for key, written in keys if topic.lasts(written.first_seq)]),
         groups=group.picture(topic.groups) if topic.groups else [],
         queue=picture(topic, topic.queue) if topic.queue is not None else None,
         router=None if topic.inbound is None else topic.inbound.image(),
         evidence=[EvidenceImage(origin, found.encode()) for origin, found in (topic.evidence or {}).items()],
-        attic=b"" if ephemeral else b"".join([_block_image(block, extents) for block in topic.attic or ()]),
+        attic=b"" if ephemeral else b"".join([block_image(block, extents) for block in topic.attic or ()]),
     )
     return _encoder.encode(image)
 
 
-def _block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
+def block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
+    """The block without its body, as it is found at its place in `extents`, or where it already is."""
     if block.image is not None and block not in extents:
         return block.image
     extent = extents.get(block) or block.extent
@@ -155,7 +156,7 @@ def decode_topic(chunk: bytes) -> tuple[Topic, RouterImage | None]:
     topic.losses = [Loss(*loss) for loss in image.losses]
     topic.holes = [Hole(*hole) for hole in image.holes]
     topic.logged_floor, topic.lasting_to = image.evict_floor, image.lasting_to
-    for block in _decode_blocks(image.blocks):
+    for block in decode_blocks(image.blocks):
         topic.blocks.append(block)
         topic.count += block.live
         topic.bytes += block.live_bytes
@@ -171,7 +172,7 @@ def decode_topic(chunk: bytes) -> tuple[Topic, RouterImage | None]:
             restore(topic, topic.queue, image.queue)
     topic.evidence = {Origin(*origin): Evidence.decode(spans) for origin, spans in map(_fields, image.evidence)} or None
     if image.attic:
-        topic.attic = list(_decode_blocks(image.attic))
+        topic.attic = list(decode_blocks(image.attic))
     if image.groups:
         topic.groups = group.restore(image.groups)
     return topic, image.router
@@ -181,7 +182,8 @@ def _fields(image: EvidenceImage) -> tuple[tuple[str, str, int, int], bytes]:
     return image.origin, image.spans
 
 
-def _decode_blocks(data: bytes) -> Iterator[Block]:
+def decode_blocks(data: bytes) -> Iterator[Block]:
+    """Blocks from their images, one behind the other; their bodies are on disk."""
     at = 0
     while at < len(data):
         block, at = _decode_block(data, at)

@@ -58,7 +58,7 @@ class LogGap(NamedTuple):
     reason: str
 
 
-class _Stop(NamedTuple):
+class Stop(NamedTuple):
     """Where reading met something that is no good frame: `offset` in the file at `file_index`."""
 
     file_index: int
@@ -89,7 +89,7 @@ class Replay:
         self._repair = repair
         self._tail: LogTail | None = None
         self._files: list[FoundFile] = []
-        self._stop = _Stop(0, 0, start)
+        self._stop = Stop(0, 0, start)
         self._dropped_to = 0  # where the last good frame behind a torn spot ends
         self._bytes_done = 0
         self._bytes_total = 1
@@ -177,9 +177,9 @@ class Replay:
         finally:
             self._disk.close(fd)
         self._bytes_done += file.size
-        self._stop = _Stop(index, offset, file.position_of(offset))
+        self._stop = Stop(index, offset, file.position_of(offset))
 
-    def _after(self, stop: _Stop) -> tuple[int, int, bool]:
+    def _after(self, stop: Stop) -> tuple[int, int, bool]:
         """Where reading goes on, as (index, position), and whether the log ends instead."""
         following = stop.file_index + 1
         if stop.offset == self._limit(stop.file_index) and following < len(self._files):
@@ -201,7 +201,7 @@ class Replay:
 
     # --- judging ---
 
-    def _damage_at(self, stop: _Stop) -> LogGap | None:
+    def _damage_at(self, stop: Stop) -> LogGap | None:
         """What proves that the bytes at `stop` were lost after they were durable; None if nothing does."""
         here = self._files[stop.file_index]
         gap = LogGap(here.path, stop.offset, stop.position, stop.position, "")
@@ -221,7 +221,7 @@ class Replay:
                 return gap._replace(reason=f"{where}, so this is no torn end of the log")
         return None
 
-    def _good_frames_after(self, stop: _Stop) -> Iterator[tuple[int, int, FrameHead]]:
+    def _good_frames_after(self, stop: Stop) -> Iterator[tuple[int, int, FrameHead]]:
         """Every good frame behind `stop`, as (file index, offset, head)."""
         for index in range(stop.file_index, len(self._files)):
             file = self._files[index]
@@ -244,7 +244,7 @@ class Replay:
         )  # fmt: skip
         self.repaired.append(gap)
 
-    def _note_torn(self, stop: _Stop) -> None:
+    def _note_torn(self, stop: Stop) -> None:
         """Say what is cut, unless the log just ends: a frame that was begun, or frames behind a hole."""
         file = self._files[stop.file_index]
         to_position = max(self._dropped_to, stop.position + self._begun_bytes(stop))
@@ -252,7 +252,7 @@ class Replay:
             self.torn = LogGap(file.path, stop.offset, stop.position, to_position, "torn tail")
             logger.warning("%s has a torn tail: cut at offset %d", file.path, stop.offset)
 
-    def _begun_bytes(self, stop: _Stop) -> int:
+    def _begun_bytes(self, stop: Stop) -> int:
         """How many bytes there are of a frame that was begun at `stop` and is not whole."""
         file = self._files[stop.file_index]
         fd = self._disk.open(file.path, os.O_RDONLY)
@@ -267,7 +267,7 @@ class Replay:
 
     # --- the end ---
 
-    def _finish(self, first_index: int | None, stop: _Stop | None) -> None:
+    def _finish(self, first_index: int | None, stop: Stop | None) -> None:
         """Cut the log where it ends and make durable what was accepted."""
         position = stop.position if stop is not None else self._start
         if self._repair:
