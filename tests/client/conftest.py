@@ -1,0 +1,62 @@
+"""A live server, and clients of either half: a test that takes `client` runs for both."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.driving import Loop, driven
+from tests.serving import ServerProcess, serving
+from topics.api.users import hash_password
+from topics.client import Client
+
+_numbers = itertools.count(1)
+SECRET = "a secret of at least thirty-two characters"
+Connect = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def users() -> str:
+    hashed = hash_password("opensesame")
+    return f"ada:service:{hashed},root:system:{hashed}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, users: str) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("data"), jwt_secret=SECRET, users=users) as server:
+        yield server
+
+
+@pytest.fixture(params=["sync", "async"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Makes clients of one half; they are closed when the test ends."""
+    loop = Loop() if request.param == "async" else None
+    opened: list[Any] = []
+
+    def connected(url: str, *given: Any, **named: Any) -> Any:
+        opened.append(Client(url, *given, **named) if loop is None else driven(loop, url, *given, **named))
+        return opened[-1]
+
+    yield connected
+    for client in opened:
+        client.close()
+    if loop is not None:
+        loop.close()
+
+
+@pytest.fixture
+def url(server: ServerProcess) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def client(connect: Connect, url: str) -> Any:
+    return connect(url)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_numbers)}"

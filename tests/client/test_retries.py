@@ -1,0 +1,263 @@
+"""What is tried again, how often, and when the client rather says what is wrong."""
+
+from __future__ import annotations
+
+import http.client
+import pickle
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import Connect
+from tests.client.scripted import ScriptedServer, Seen, Step, answer, error
+from tests.serving import ServerProcess, serving
+from topics.api.errors import STATUSES
+from topics.client import (
+    BadAnswer,
+    Closed,
+    ConnectionFailed,
+    NotReady,
+    ReadOnly,
+    Throttled,
+    Timeout,
+    TopicsError,
+)
+from topics.client.errors import KINDS
+from topics.client.retrying import Retrying
+
+OK = answer(200, {"status": "ok", "version": "0", "uptime_ms": 1})
+APPENDED = answer(
+    200,
+    {"topic": "t", "first_seq": 1, "last_seq": 1, "head_seq": 1, "count": 1, "created": False, "deduped": False},
+)
+CLAIMED = answer(200, {"topic": "t", "claimed": [], "count": 0, "ready": 0})
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        error(503, "not_ready", {"replay_progress": 0.5}, Retry_After=0),
+        error(503, "shutting_down", Retry_After=0),
+        error(429, "throttled", {"retry_after_ms": 1}, Retry_After=1),
+    ],
+    ids=["not ready", "shutting down", "throttled"],
+)
+def test_what_passes_by_itself_is_waited_for(connect: Connect, step: Step) -> None:
+    with ScriptedServer(step, step, OK) as server:
+        assert connect(server.url).health().status == "ok"
+        assert len(server.seen) == 3
+
+
+def test_a_claim_that_was_refused_for_the_moment_is_repeated(connect: Connect) -> None:
+    with ScriptedServer(error(503, "not_ready", Retry_After=0), CLAIMED) as server:
+        assert connect(server.url).claim("t") == []
+
+
+def test_retries_have_a_limit(connect: Connect) -> None:
+    with ScriptedServer(error(429, "throttled", {"retry_after_ms": 1})) as server:
+        with pytest.raises(Throttled) as caught:
+            connect(server.url, retries_max=3).health()
+        assert len(server.seen) == 4
+        assert (caught.value.status, caught.value.retry_after_s) == (429, 0.001)
+
+
+def test_a_pause_that_would_end_too_late_is_not_begun(connect: Connect) -> None:
+    with ScriptedServer(error(503, "read_only", Retry_After=3600)) as server:
+        began_s = time.monotonic()
+        with pytest.raises(ReadOnly):
+            connect(server.url, retry_s_max=5).health()
+        assert time.monotonic() - began_s < 3
+        assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("cut", [None, answer(200, b'{"top', length=50)], ids=["before", "within"])
+def test_a_write_with_a_key_survives_a_cut_answer(connect: Connect, cut: Step) -> None:
+    with ScriptedServer(cut, APPENDED) as server:
+        assert connect(server.url).append("t", 1).seqs == [1]
+        first, second = server.seen
+        assert first.json["idempotency_key"] == second.json["idempotency_key"] != ""
+        assert first.body == second.body
+
+
+def test_a_claim_whose_answer_was_lost_is_not_asked_again(connect: Connect) -> None:
+    with ScriptedServer(None, CLAIMED) as server:
+        with pytest.raises(ConnectionFailed, match="broke"):
+            connect(server.url).claim("t")
+        assert len(server.seen) == 1
+
+
+def test_nobody_there_is_tried_again_and_then_said(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectionFailed, match=f"cannot reach http://127.0.0.1:{port}") as caught:
+        connect(f"http://127.0.0.1:{port}", retries_max=2).claim("t")
+    assert caught.value.status == 0
+
+
+def test_silence_is_a_timeout(connect: Connect) -> None:
+    def silent(seen: Seen) -> bytes:
+        time.sleep(0.5)
+        return CLAIMED
+
+    with ScriptedServer(silent) as server, pytest.raises(Timeout, match=r"within 0\.1 s"):
+        connect(server.url, timeout_s=0.1).claim("t")
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_a_page_of_html_is_no_answer(connect: Connect, status: int) -> None:
+    page = answer(status, b"<html><h1>Welcome to nginx!</h1></html>", Content_Type="text/html")
+    with ScriptedServer(page) as server:
+        with pytest.raises(BadAnswer, match=r"Welcome to nginx.*text/html.*proxy") as caught:
+            connect(server.url).health()
+        assert caught.value.status == status
+        assert len(server.seen) == 1
+
+
+def test_a_gateway_that_lost_its_server_is_asked_again(connect: Connect) -> None:
+    page = answer(502, b"<html>Bad Gateway</html>", Content_Type="text/html")
+    with ScriptedServer(page, page, OK) as server:
+        assert connect(server.url).health().status == "ok"
+    with ScriptedServer(page, CLAIMED) as server, pytest.raises(BadAnswer, match="502"):
+        connect(server.url).claim("t")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", b"[]", b"{", b'{"status": 5}', b"\xff\xfe", b'{"status":"ok"}'],
+)
+def test_garbage_is_told_from_an_answer(connect: Connect, body: bytes) -> None:
+    with ScriptedServer(answer(200, body)) as server, pytest.raises(BadAnswer, match="answered 200"):
+        connect(server.url).health()
+
+
+def test_no_http_at_all_is_a_broken_connection(connect: Connect) -> None:
+    with (
+        ScriptedServer(b"220 mail.example.org ESMTP\r\n\r\n") as server,
+        pytest.raises(ConnectionFailed, match="broke"),
+    ):
+        connect(server.url, retries_max=1).health()
+
+
+def test_a_redirect_is_not_followed(connect: Connect) -> None:
+    moved = answer(302, b"", Location="http://example.org/")
+    with ScriptedServer(moved) as server, pytest.raises(BadAnswer, match="302"):
+        connect(server.url).health()
+
+
+def test_a_code_of_a_later_version_is_a_plain_error(connect: Connect) -> None:
+    with ScriptedServer(error(418, "teapot", {"spout": 1})) as server:
+        with pytest.raises(TopicsError, match="teapot") as caught:
+            connect(server.url).health()
+        assert (caught.value.code, caught.value.status, caught.value.detail) == ("teapot", 418, {"spout": 1})
+
+
+def test_every_code_of_the_server_has_a_class_of_its_own() -> None:
+    assert set(STATUSES) <= set(KINDS)
+    assert len({KINDS[code] for code in KINDS}) == len(KINDS)
+
+
+def test_an_error_travels_between_processes() -> None:
+    sent = NotReady("wait", status=503, detail={"replay_progress": 0.5}, retry_after_s=1.0)
+    got = pickle.loads(pickle.dumps(sent))
+    assert (type(got), got.message, got.status, got.detail, got.retry_after_s) == (
+        *(NotReady, "wait", 503, {"replay_progress": 0.5}, 1.0),
+    )
+
+
+def test_a_closed_client_says_so(connect: Connect, url: str) -> None:
+    client = connect(url)
+    client.close()
+    with pytest.raises(Closed):
+        client.health()
+
+
+def test_pauses_grow_are_spread_and_never_shorter_than_asked() -> None:
+    retrying = Retrying(safe=True, now_s=0.0, retries_max=50, retry_s_max=1_000.0, spread=lambda: 0.0)
+    pauses = [retrying.pause_s(ConnectionFailed("x"), 0.0) for _ in range(10)]
+    assert pauses[:3] == [0.025, 0.05, 0.1]
+    assert pauses[-1] == 2.5
+    asked = retrying.pause_s(NotReady("x", status=503, retry_after_s=7.0), 0.0)
+    assert asked is not None
+    assert asked >= 7.0
+    assert retrying.pause_s(NotReady("x", status=503, retry_after_s=7.0), 995.0) is None
+
+
+def test_the_server_s_own_limits_are_waited_out_or_named(connect: Connect, tmp_path: Any) -> None:
+    with serving(tmp_path, max_topics=1) as server:
+        client = connect(f"http://127.0.0.1:{server.port}", retries_max=0)
+        client.create("one")
+        with pytest.raises(Throttled) as caught:
+            client.create("two")
+        assert caught.value.detail["limit"] == "max_topics"
+
+
+def test_keys_come_from_the_environment_unless_given(
+    connect: Connect, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, api_keys="good,reader:read") as server:
+        monkeypatch.setenv("TOPICS_URL", f"127.0.0.1:{server.port}/")
+        monkeypatch.setenv("TOPICS_API_KEY", "good")
+        client = connect(None)
+        assert client.append("t", 1).seqs == [1]
+        with pytest.raises(KINDS["forbidden"]):
+            connect(None, "reader").append("t", 1)
+        with pytest.raises(KINDS["unauthorized"]):
+            connect(None, "bad").append("t", 1)
+        watch = connect(None, "good").watch(["t"])
+        assert next(watch).records[0].data == 1
+        watch.close()
+
+
+# --- a write that got through, though its answer did not ---
+
+
+def forwarded(port: int, seen: Seen) -> None:
+    """Carry a request to the real server, and see its answer through."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(seen.method, seen.path, seen.body, {"Content-Type": "application/json"})
+    assert connection.getresponse().read()
+    connection.close()
+
+
+def passed_on(port: int, seen: Seen) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(seen.method, seen.path, seen.body, {"Content-Type": "application/json"})
+    reply = connection.getresponse()
+    body = reply.read()
+    connection.close()
+    return answer(reply.status, body)
+
+
+def test_a_write_that_got_through_is_not_repeated_by_a_retry(connect: Connect, server: ServerProcess) -> None:
+    topic = f"retried-{time.monotonic_ns()}"
+
+    def lost(seen: Seen) -> None:
+        forwarded(server.port, seen)
+
+    with ScriptedServer(lost, lost, lambda seen: passed_on(server.port, seen)) as proxy:
+        appended = connect(proxy.url).append_many(topic, [1, 2])
+    assert appended.deduped
+    assert appended.seqs == [1, 2]
+    assert server.client().payloads(topic) == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_retry_after_a_kill_never_doubles(connect: Connect, tmp_path: Any) -> None:
+    """The server takes the write, dies, comes back; the client has only seen its connection break."""
+    servers: list[ServerProcess] = [ServerProcess(tmp_path).ready()]
+
+    def killed(seen: Seen) -> None:
+        forwarded(servers[-1].port, seen)
+        servers[-1].kill()
+        servers.append(ServerProcess(tmp_path).ready())
+
+    try:
+        with ScriptedServer(killed, killed, lambda seen: passed_on(servers[-1].port, seen)) as proxy:
+            client = connect(proxy.url)
+            assert client.append("t", "once").deduped
+        assert servers[-1].client().payloads("t") == ["once"]
+        assert len(servers) == 3
+    finally:
+        servers[-1].kill()
