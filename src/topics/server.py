@@ -223,10 +223,13 @@ class Server:
                 *Pipelines(self.store.pipelines).routes(),
                 *delivery.routes(),
                 *self._group_routes(engine),
-                *Backups(self.store, self._deadlines, self._settings.slow_consumer_timeout_ms).routes(),
+                *self._backups().routes(),
                 *self._routes_without_store(),
             ]
         )
+
+    def _backups(self) -> Backups:
+        return Backups(self.store, self._lifecycle, self._deadlines, self._settings.slow_consumer_timeout_ms)
 
     def _group_routes(self, engine: Engine) -> list[Route]:
         consuming = Consuming(engine, self._clock, 1000 * self._settings.visibility_timeout_secs)

@@ -153,7 +153,7 @@ def test_what_was_acknowledged_before_is_in_it_whatever_happens_meanwhile(tmp_pa
         writers = [threading.Thread(target=write, args=(topic,)) for topic in acknowledged]
         for writer in writers:
             writer.start()
-        while min(acknowledged.values()) < 5_000:
+        while min(acknowledged.values()) < 3_000:
             time.sleep(0.01)
         before = dict(acknowledged)
         assert_fine(run_topics("backup", tmp_path / "b.tar", port=server.port))
@@ -180,7 +180,7 @@ def test_a_backup_goes_through_pipes(small: tuple[ServerProcess, Path], tmp_path
 # --- what is refused, and leaves nothing ---
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
 def test_a_cut_backup_is_refused(small: tuple[ServerProcess, Path], tmp_path: Path, share: float) -> None:
     whole = small[1].read_bytes()
     (tmp_path / "cut.tar").write_bytes(whole[: int(len(whole) * share)])
@@ -197,6 +197,25 @@ def test_a_changed_backup_is_refused_and_an_empty_directory_stays_empty(
     (tmp_path / "copy").mkdir()
     assert_refused(run_topics("restore", tmp_path / "changed.tar", tmp_path / "copy"), 1, "nothing was restored")
     assert not list((tmp_path / "copy").iterdir())
+
+
+def test_damage_that_the_server_had_is_named_and_can_be_repaired(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        server.client().append("a", *["x" * 1000] * 100)
+        assert server.terminate() == 0
+    (pack,) = (tmp_path / "data").rglob("*.pack")
+    content = bytearray(pack.read_bytes())
+    content[len(content) // 2] ^= 1
+    pack.write_bytes(content)
+    with serving(tmp_path / "data") as server:
+        assert_fine(run_topics("backup", tmp_path / "b.tar", port=server.port))
+    refused = run_topics("restore", tmp_path / "b.tar", tmp_path / "copy")
+    assert_refused(refused, 1, "had damage", "topic a, seqs 1 to 100", "--no-verify")
+    assert not (tmp_path / "copy").exists()
+    assert_fine(run_topics("restore", "--no-verify", tmp_path / "b.tar", tmp_path / "copy"))
+    assert_fine(run_topics("repair", tmp_path / "copy"))
+    with serving(tmp_path / "copy") as server:
+        assert server.client().diff("a", from_seq=0)["tombstone"]["reason"] == "lost"
 
 
 def test_a_directory_with_something_in_it_is_refused(small: tuple[ServerProcess, Path], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.errors import Forbidden
-from topics.api.lifecycle import VERSION
+from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.routes import Route
 from topics.api.waiting import Deadline, Deadlines
 from topics.engine.store import Store
@@ -35,8 +35,9 @@ LENGTH = b"Topics-Backup-Bytes"
 class Backups:
     """One at a time: each holds on to log and packs that could go otherwise."""
 
-    def __init__(self, store: Store, deadlines: Deadlines, stall_ms_max: int) -> None:
+    def __init__(self, store: Store, lifecycle: Lifecycle, deadlines: Deadlines, stall_ms_max: int) -> None:
         self.store = store
+        self.lifecycle = lifecycle
         self.deadlines = deadlines
         self.stall_ms_max = stall_ms_max
         self.running: Sending | None = None
@@ -176,8 +177,11 @@ class Sending:
         self._deadline = self._backups.deadlines.add(self._backups.stall_ms_max, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        """The client has stopped reading, or the server is going down."""
+        """The client has stopped reading, or the server is going down; a slow disk is nobody's fault."""
         self._deadline = None
+        if self._reading and not self._backups.lifecycle.draining:
+            self._allow_time()
+            return
         log.warning("a backup was cut after %d bytes: its client does not read, or the server stops", self._sent_bytes)
         self._cut()
 
