@@ -18,6 +18,7 @@ from topics_spark.rows import Batch, RowBuilder, row_ddl, row_type
 from topics_spark.server import Server
 
 if TYPE_CHECKING:
+    from topics_spark.sink import BatchWriter, StreamWriter
     from topics_spark.stream import TopicsStreamReader
 
 # Samples for an inferred schema come from this many topics at most.
@@ -64,6 +65,21 @@ class TopicsSource(DataSource):
                 "inferSchema", "in a stream needs `schemaLocation`, the directory of its checkpoint, to be kept there"
             )
         return TopicsStreamReader(schema, options)
+
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from topics_spark.sink import BatchWriter, SinkOptions
+
+        if overwrite:
+            raise OptionError("mode", "overwrite has no meaning for a topic: append, or delete the topic first")
+        return BatchWriter(schema, SinkOptions.parse(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        from topics_spark.sink import SinkOptions, StreamWriter
+
+        # In mode complete a batch is the whole result, and is appended as such.
+        del overwrite
+        return StreamWriter(schema, SinkOptions.parse(self.options))
 
 
 class TopicsReader(DataSourceReader):

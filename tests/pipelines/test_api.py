@@ -130,6 +130,9 @@ def test_what_a_runner_reports_is_shown_and_measured(client: Client) -> None:
         ({"sql": None}, "sql"),
         ({"sql": None, "python": "os.system('x')"}, "python"),
         ({"sql": None, "use": "magic"}, "use"),
+        ({"sql": None, "use": "dedupe"}, "options"),
+        ({"sql": None, "use": "dedupe", "options": {"key": ["a"], "horizon": "soon"}}, "options"),
+        ({"sql": None, "use": "dedupe", "options": {"key": ["a"], "surprise": 1}}, "options"),
         ({"options": {}}, "options"),
         ({"sink": None}, "sink"),
         ({"sink": {"topic": "a", "table": "b"}}, "sink"),
@@ -161,7 +164,7 @@ def test_good_shapes_are_taken(client: Client) -> None:
             {"sources": {"v": {"topics": ["a", "b"], "start": 5}, "w": {"pattern": "x.*", "static": True}}},
             {"sources": {"v": {"topic": "a", "start": "2026-01-31T12:00:00Z"}}},
             {"sql": None, "python": "jobs.clean:run"},
-            {"sql": None, "sink": None, "use": "archive", "options": {"by": "day"}},
+            {"sql": None, "use": "dedupe", "options": {"key": ["tag"], "horizon": "2 hours"}},
             {"sink": {"table": "t", "partition_by": ["day"]}},
         )
     ):

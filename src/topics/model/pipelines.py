@@ -14,19 +14,10 @@ from msgspec import Meta
 from topics.model.config import U64
 from topics.model.errors import InvalidRequest
 from topics.model.names import check_topic_name
+from topics.model.ready_made import READY_OPTIONS, options_of
 
 Guarantee = Literal["at_least_once", "exactly_once"]
 OutputMode = Literal["append", "update", "complete"]
-READY_MADE: Final = (
-    "aggregate",
-    "archive",
-    "audit",
-    "dead-letter-report",
-    "dedupe",
-    "join",
-    "replay",
-    "sessionize",
-)
 SOURCES_MAX = 16
 TOPICS_MAX = 256
 TEXT_CHARS_MAX = 64 * 1024
@@ -141,8 +132,8 @@ def check_pipeline(wish: PipelineWish) -> PipelineWish:
     _check_exactly_one("the transformation", "sql", sql=wish.sql, python=wish.python, use=wish.use)
     if wish.python is not None and _FUNCTION.fullmatch(wish.python) is None:
         raise InvalidRequest("python must be module:function", field="python")
-    if wish.use is not None and wish.use not in READY_MADE:
-        raise InvalidRequest(f"use must be one of {', '.join(READY_MADE)}", field="use")
+    if wish.use is not None:
+        _check_ready_made(wish.use, wish.options)
     if wish.options is not None and wish.use is None:
         raise InvalidRequest("options belong to a ready-made pipeline: name it in use", field="options")
     if wish.sink is not None:
@@ -154,6 +145,15 @@ def check_pipeline(wish: PipelineWish) -> PipelineWish:
     if wish.state_retention is not None:
         _check_duration(wish.state_retention, "state_retention")
     return wish
+
+
+def _check_ready_made(use: str, options: dict[str, Any] | None) -> None:
+    if use not in READY_OPTIONS:
+        raise InvalidRequest(f"use must be one of {', '.join(READY_OPTIONS)}", field="use")
+    try:
+        options_of(use, options)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"options: {error}", field="options") from None
 
 
 def _check_source(source: PipelineSource, field: str) -> None:
@@ -168,6 +168,8 @@ def _check_source(source: PipelineSource, field: str) -> None:
         except (re.error, RecursionError, OverflowError) as error:
             raise InvalidRequest(f"{field}.pattern: {error}", field=f"{field}.pattern") from None
     start = source.start
+    if isinstance(start, int) and source.pattern is not None:
+        raise InvalidRequest(f"{field}.start: a seq belongs to topics given by name", field=f"{field}.start")
     if isinstance(start, str) and start not in ("earliest", "latest") and _TIME.fullmatch(start) is None:
         raise InvalidRequest(
             f'{field}.start must be "earliest", "latest", a seq or a time like 2026-01-31T12:00:00Z',

@@ -1,0 +1,47 @@
+"""A pipeline as one runner has it, and where that runner keeps what lasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from topics.model.pipelines import PipelineWish
+
+# A batch id has room below the generation: versions of a pipeline only grow.
+GENERATION_SHIFT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One pipeline as one runner has it: what to run, and the token that keeps everyone else's commits out."""
+
+    name: str
+    definition: PipelineWish
+    revision: int
+    generation: int
+    fence: int
+
+    @property
+    def app(self) -> str:
+        return app_of(self.name)
+
+    @property
+    def version_base(self) -> int:
+        return self.generation << GENERATION_SHIFT
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a runner keeps what lasts, and which modules' functions it may load."""
+
+    state_dir: str
+    tables_dir: str
+    allow_python: tuple[str, ...] = ()
+
+    def checkpoint(self, assignment: Assignment) -> str:
+        return f"{self.state_dir}/{assignment.name}/{assignment.generation}"
+
+
+def app_of(pipeline: str) -> str:
+    """The name under which a pipeline commits its transactions."""
+    return f"pipeline:{pipeline}"

@@ -1,0 +1,170 @@
+"""From a definition to a query: sources become views, the transformation runs over them, the sink is attached."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql.functions import col, struct, to_json
+
+from topics.model.errors import InvalidRequest
+from topics.model.pipelines import PipelineSource, PipelineWish
+from topics.model.ready_made import options_of
+from topics_spark.pipelines.assignment import Assignment, Place
+from topics_spark.pipelines.guard import check_sql
+from topics_spark.pipelines.jobs import JobQuery, Work
+from topics_spark.pipelines.ready_made import BY_NAME, rows_of
+from topics_spark.pipelines.tables import TableSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from topics.client import Client
+
+RECORD_COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
+EVERY_DEFAULT: Final = "1 second"
+Views = dict[str, "DataFrame"]
+Transformation = Callable[[Views], "DataFrame"]
+
+
+def start(spark: SparkSession, assignment: Assignment, place: Place, client: Client) -> StreamingQuery | JobQuery:
+    """Begin to run. The session must be the pipeline's own."""
+    definition = assignment.definition
+    job = BY_NAME[definition.use].job if definition.use is not None else None
+    if job is not None:
+        options = options_of(definition.use or "", definition.options)
+
+        def work(stopping: threading.Event, done: Callable[[int], None]) -> None:
+            job(Work(spark, assignment, place, client, stopping, done), options)
+
+        return JobQuery(work, assignment.name)
+    table = TableSink(assignment, place, client)
+    return writer(build(spark, definition, place), assignment, place, table.write).start()
+
+
+def build(spark: SparkSession, definition: PipelineWish, place: Place, *, batch: bool = False) -> DataFrame:
+    """The rows that the definition makes; `batch`: over what is there now, for a look before it runs."""
+    views = {view: read_source(spark, source, batch=batch) for view, source in definition.sources.items()}
+    return transformation(spark, definition, place)(views)
+
+
+def read_source(spark: SparkSession, source: PipelineSource, *, batch: bool = False) -> DataFrame:
+    whole = batch or bool(source.static)
+    reader: Any = spark.read if whole else spark.readStream
+    reader = reader.format("topics")
+    if source.pattern is not None:
+        reader = reader.option("subscribePattern", source.pattern)
+    else:
+        reader = reader.option("subscribe", ",".join(source.names()))
+    if source.schema is not None:
+        reader = reader.option("schema", source.schema)
+    for name, value in starting_options(source, whole=whole).items():
+        reader = reader.option(name, value)
+    rows = with_payload_columns(cast("DataFrame", reader.load()))
+    if source.watermark is not None and not whole:
+        rows = rows.withWatermark(source.watermark.column, source.watermark.delay)
+    return rows
+
+
+def starting_options(source: PipelineSource, *, whole: bool) -> dict[str, str]:
+    """Earliest by default: a pipeline is about what a topic holds. A batch cannot start at the end."""
+    match source.start:
+        case int(seq):
+            return {"startingOffsets": json.dumps(dict.fromkeys(source.names(), seq + 1))}
+        case None | "earliest":
+            return {"startingOffsets": "earliest"}
+        case "latest":
+            return {"startingOffsets": "earliest" if whole else "latest"}
+        case time:
+            return {"startingTimestamp": str(milliseconds(time))}
+
+
+def milliseconds(time: str) -> int:
+    return int(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+def with_payload_columns(rows: DataFrame) -> DataFrame:
+    """Fields of a parsed payload are columns as well, unless a record has a column of that name."""
+    payload = cast("Any", rows.schema["data"].dataType)
+    names = [name for name in getattr(payload, "names", ()) if name not in RECORD_COLUMNS]
+    return rows.select("*", *(col("data").getField(name).alias(name) for name in names))
+
+
+def transformation(spark: SparkSession, definition: PipelineWish, place: Place) -> Transformation:
+    if definition.sql is not None:
+        sql = definition.sql
+        check_sql(spark, sql, definition.sources.keys())
+        return lambda views: run_sql(spark, sql, views)
+    if definition.python is not None:
+        return load_function(definition.python, place.allow_python)
+    return rows_of(definition)
+
+
+def run_sql(spark: SparkSession, sql: str, views: Views) -> DataFrame:
+    """The session is the pipeline's own, so that its views are nobody else's."""
+    for name, rows in views.items():
+        rows.createOrReplaceTempView(name)
+    return spark.sql(sql)
+
+
+def load_function(name: str, allowed: tuple[str, ...]) -> Transformation:
+    """`module:function`, from modules that the runner was told to trust."""
+    module_name, _, function_name = name.partition(":")
+    if not any(module_name == module or module_name.startswith(f"{module}.") for module in allowed):
+        raise InvalidRequest(
+            f"python: this runner may not load {module_name}; start it with --allow-python {module_name}",
+            field="python",
+        )
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidRequest(f"python: {error}", field="python") from None
+    return cast("Transformation", function)
+
+
+def as_records(rows: DataFrame, tag: str | None) -> DataFrame:
+    """Rows as records: `data` if there is such a column, otherwise all columns as one JSON object."""
+    if tag is not None and tag not in rows.columns:
+        raise InvalidRequest(
+            f"sink.tag: the rows have no column {tag}, only {', '.join(rows.columns)}", field="sink.tag"
+        )
+    kept = [name for name in ("topic", "node", "meta") if "data" in rows.columns and name in rows.columns]
+    data = col("data") if "data" in rows.columns else to_json(struct(*rows.columns))
+    if tag is not None:
+        return rows.select(data.alias("data"), col(tag).cast("string").alias("tag"), *kept)
+    tags = ["tag"] if "data" in rows.columns and "tag" in rows.columns else []
+    return rows.select(data.alias("data"), *tags, *kept)
+
+
+def writer(rows: DataFrame, assignment: Assignment, place: Place, write_table: Callable[..., Any]) -> DataStreamWriter:
+    """Everything that a query needs but its start."""
+    definition = assignment.definition
+    sink = definition.sink
+    assert sink is not None, "ready-made pipelines fill in their sink before they are built"
+    if sink.topic is not None:
+        records = as_records(rows, sink.tag)
+        out: Any = records.writeStream.format("topics").option("topic", sink.topic)
+        for name, value in transaction_options(assignment).items():
+            out = out.option(name, value)
+    else:
+        out = rows.writeStream.foreachBatch(write_table)
+    out = out.queryName(assignment.name).option("checkpointLocation", place.checkpoint(assignment))
+    out = out.outputMode(definition.output_mode or "append")
+    trigger = definition.trigger
+    if trigger is not None and (trigger.once or trigger.cron):
+        return out.trigger(availableNow=True)
+    return out.trigger(processingTime=(trigger.every if trigger is not None else None) or EVERY_DEFAULT)
+
+
+def transaction_options(assignment: Assignment) -> Mapping[str, str]:
+    return {
+        "txnApp": assignment.app,
+        "txnVersionBase": str(assignment.version_base),
+        "txnFence": str(assignment.fence),
+    }

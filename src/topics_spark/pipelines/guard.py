@@ -1,0 +1,100 @@
+"""What the SQL of a definition may reach: its own views and pure functions; no files, catalogs, commands or Java.
+
+The text is parsed, never run, before it is judged: Spark runs commands as soon as it is given them. What is not on the
+lists is refused, so that a newer Spark brings no new way out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from topics.model.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Refuses a path in the place of a table; set on every session that runs definitions.
+SESSION_SETTINGS: Final = {"spark.sql.runSQLOnFiles": "false"}
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CATALYST: Final = "org.apache.spark.sql.catalyst."
+# The parts of a query, by package.
+ALLOWED: Final = {
+    f"{_CATALYST}plans.logical": words(
+        """
+        Aggregate AsOfJoin Cube Deduplicate Distinct Except Expand Filter Generate GlobalLimit GroupingSets Intersect
+        Join LateralJoin LocalLimit LocalRelation Offset OneRowRelation Pivot Project RebalancePartitions Repartition
+        RepartitionByExpression Rollup Sample Sort SubqueryAlias Tail Transpose Union Unpivot
+        UnresolvedEventTimeWatermark UnresolvedHint UnresolvedWith WithWindowDefinition
+        """
+    ),
+    f"{_CATALYST}analysis": words(
+        """
+        MultiAlias NamedParameter UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction
+        UnresolvedGenerator UnresolvedHaving UnresolvedInlineTable UnresolvedNamedLambdaVariable UnresolvedOrdinal
+        UnresolvedRegex UnresolvedRelation UnresolvedStar UnresolvedStarExcept UnresolvedStarExceptOrReplace
+        UnresolvedSubqueryColumnAliases UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedWindowExpression
+        """
+    ),
+}
+_EXPRESSIONS: Final = f"{_CATALYST}expressions"
+TABLE_FUNCTIONS: Final = words(
+    """
+    explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range stack variant_explode
+    variant_explode_outer
+    """
+)
+FORBIDDEN_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"})
+
+
+def check_sql(spark: SparkSession, sql: str, views: Collection[str], field: str = "sql") -> None:
+    """Refuse what is no query over these views; Spark's own ParseException tells the line of an error in the text."""
+    parser = cast("Any", spark)._jsparkSession.sessionState().sqlParser()
+    nodes = list(_nodes(json.loads(parser.parsePlan(sql).toJSON())))
+    named = {view.lower() for view in views}
+    named.update(name.lower() for node in nodes for name in _names_of_with(node))
+    for node in nodes:
+        package, _, kind = node["class"].rstrip("$").rpartition(".")
+        if kind not in ALLOWED.get(package, ()) and not package.startswith(_EXPRESSIONS):
+            raise InvalidRequest(f"{field} must be a plain query: {kind} has no place in a pipeline", field=field)
+        match kind:
+            case "UnresolvedRelation":
+                parts = _parts(node["multipartIdentifier"])
+                if len(parts) != 1 or parts[0].lower() not in named:
+                    there = ", ".join(sorted(views))
+                    raise InvalidRequest(
+                        f"{field} reads {'.'.join(parts)}; the views of this pipeline are {there}", field=field
+                    )
+            case "UnresolvedFunction" if _parts(node["nameParts"])[-1].lower() in FORBIDDEN_FUNCTIONS:
+                raise InvalidRequest(f"{field}: {node['nameParts']} may not be called in a pipeline", field=field)
+            case "UnresolvedTableValuedFunction" if _parts(node["name"])[-1].lower() not in TABLE_FUNCTIONS:
+                raise InvalidRequest(f"{field}: {node['name']} may not be read in a pipeline", field=field)
+            case _:
+                pass
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every node of a plan, those of its subqueries and common table expressions included."""
+    if isinstance(tree, dict):
+        fields = cast("dict[str, Any]", tree)
+        if "class" in fields:
+            yield fields
+        tree = list(fields.values())
+    if isinstance(tree, list):
+        for part in cast("list[Any]", tree):
+            yield from _nodes(part)
+
+
+def _names_of_with(node: dict[str, Any]) -> list[str]:
+    return [relation["_1"] for relation in node.get("cteRelations", ())]
+
+
+def _parts(text: str) -> list[str]:
+    """`[a, b]`, as Spark writes a name of several parts."""
+    return text.strip("[]").split(", ")

@@ -1,0 +1,96 @@
+"""Who runs which pipeline: a job per pipeline on a queue, held by the runner that runs it.
+
+    runner A ── claim ──▶ job "errors" (lease) ── extend, extend, … ─┐ killed
+    runner B ── claim ────────────────────────────────────────────────┴─▶ job "errors", once the lease ran out
+
+A lease alone stops nobody who is late; that is what the fencing token taken with it is for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from topics.client import Client, Job, Outgoing
+from topics_spark.pipelines.assignment import app_of
+
+LEASES = "pipelines.leases"
+LEASE_MS = 15_000
+RENEW_S = LEASE_MS / 1000 / 3
+
+
+@dataclass(slots=True)
+class Held:
+    """A pipeline that is ours until `until_s`, by our own clock: the server's deadline is a little later."""
+
+    job: Job
+    fence: int
+    until_s: float
+
+
+class Leases:
+    def __init__(self, client: Client, runner: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._runner = runner
+        self._clock = clock
+        self._offered: frozenset[str] = frozenset()
+        self._renewed_s = clock()
+        self.held: dict[str, Held] = {}
+
+    def acquire(self, wanted: Collection[str]) -> list[str]:
+        """Take what nobody holds; the names that are newly ours, each with a fencing token."""
+        self._offer(frozenset(wanted))
+        missing = len(self._offered) - len(self.held)
+        if missing <= 0:
+            return []
+        asked_s = self._clock()
+        taken: list[str] = []
+        for job in self._client.claim(LEASES, self._runner, missing, LEASE_MS):
+            name = job.tag or ""
+            if name in self._offered and name not in self.held:
+                fence = self._client.take_fence(app_of(name))
+                self.held[name] = Held(job, fence, asked_s + LEASE_MS / 1000)
+                taken.append(name)
+            else:
+                self._client.ack(LEASES, job, self._runner)
+        return taken
+
+    def _offer(self, wanted: frozenset[str]) -> None:
+        """A job for every pipeline; one that is there already stays as it is."""
+        if not self._offered:
+            self._client.create(LEASES, type="queue", lease_ms=LEASE_MS, leases_durable=True)
+        jobs = [Outgoing({"pipeline": name}, tag=name, unique_key=name) for name in sorted(wanted - self.held.keys())]
+        if jobs:
+            self._client.append_many(LEASES, jobs)
+        self._offered = wanted
+
+    def renew(self) -> list[str]:
+        """Keep what is held; the names that are not ours any more."""
+        now_s = self._clock()
+        if self.held and now_s - self._renewed_s >= RENEW_S:
+            self._renewed_s = now_s
+            by_seq = {held.job.seq: held for held in self.held.values()}
+            extended = self._client.extend(LEASES, [held.job for held in by_seq.values()], LEASE_MS, self._runner)
+            for seq in extended.deadlines:
+                by_seq[seq].until_s = now_s + LEASE_MS / 1000
+            for seq in extended.skipped:
+                by_seq[seq].until_s = 0.0
+        return self.expired()
+
+    def expired(self) -> list[str]:
+        """What may be somebody else's by now, as far as our own clock can tell."""
+        lost = [name for name, held in self.held.items() if held.until_s <= self._clock()]
+        for name in lost:
+            del self.held[name]
+        return lost
+
+    def release(self, name: str, *, done: bool = False) -> None:
+        """Let another runner have it at once; `done`: nobody needs to run it any more."""
+        held = self.held.pop(name, None)
+        if held is None:
+            return
+        if done:
+            self._client.ack(LEASES, held.job, self._runner)
+        else:
+            self._client.nack(LEASES, held.job, self._runner, delay_ms=0)

@@ -1,0 +1,39 @@
+"""Ready-made pipelines by name: each a file of its own, one line to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.model.ready_made import options_of
+from topics_spark.pipelines.ready_made import dedupe
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from topics.model.pipelines import PipelineWish
+    from topics_spark.pipelines.jobs import Work
+
+Views = dict[str, "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMade:
+    """Either `rows`, which a query writes to the definition's sink, or `job`, a piece of work that ends by itself."""
+
+    rows: Callable[[Views, Any], DataFrame] | None = None
+    job: Callable[[Work, Any], None] | None = None
+
+
+BY_NAME: Final = {
+    "dedupe": ReadyMade(rows=dedupe.rows),
+}
+
+
+def rows_of(definition: PipelineWish) -> Callable[[Views], DataFrame]:
+    assert definition.use is not None
+    options = options_of(definition.use, definition.options)
+    make = BY_NAME[definition.use].rows
+    assert make is not None, "a job is started, not queried"
+    return lambda views: make(views, options)

@@ -1,0 +1,15 @@
+"""Dedupe: exactly one of each key within a horizon, the first that came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topics.model.ready_made import DedupeOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def rows(views: dict[str, DataFrame], options: DedupeOptions) -> DataFrame:
+    (events,) = views.values()
+    return events.withWatermark("ts", options.horizon).dropDuplicatesWithinWatermark(options.key)

@@ -1,0 +1,174 @@
+"""One pipeline on one runner: started, watched, restarted with growing pauses, stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from topics_spark.pipelines.assignment import Assignment
+from topics_spark.pipelines.schedule import Schedule
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from topics_spark.pipelines.jobs import JobQuery
+
+log = logging.getLogger("topics_spark.pipelines")
+
+PAUSE_S_FIRST: Final = 1.0
+PAUSE_S_MAX: Final = 60.0
+# After so long without a failure the next pause is a short one again.
+CALM_S: Final = 300.0
+ERROR_CHARS_MAX: Final = 4_000
+
+
+class Start(Protocol):
+    """Begins the query of an assignment; whatever it raises is the pipeline's failure, not the runner's."""
+
+    def __call__(self, assignment: Assignment) -> StreamingQuery | JobQuery: ...
+
+
+class Running:
+    """`poll` decides what to do next; nothing here waits."""
+
+    def __init__(self, assignment: Assignment, start: Start, clock: Callable[[], float]) -> None:
+        self.assignment = assignment
+        self._start = start
+        self._clock = clock
+        self._query: StreamingQuery | JobQuery | None = None
+        trigger = assignment.definition.trigger
+        self._once = trigger is not None and bool(trigger.once)
+        self._schedule = Schedule(trigger.cron) if trigger is not None and trigger.cron else None
+        # when to start next, by the clock of `poll`; None: not again
+        self._due_s: float | None = self._first_due_s()
+        self._pause_s = PAUSE_S_FIRST
+        self._started_s = 0.0
+        # what there is to tell
+        self.state = "starting"
+        self.restarts = 0
+        self.rows_total = 0
+        self.last_error: str | None = None
+        self.progress: dict[str, Any] | None = None
+
+    def _first_due_s(self) -> float | None:
+        return self._clock() if self._schedule is None else self._next_due_s()
+
+    def _next_due_s(self) -> float | None:
+        """When the schedule comes round; None if there is none or its day never comes."""
+        if self._schedule is None:
+            return None
+        now = datetime.now(UTC)
+        found = self._schedule.next_after(now)
+        return None if found is None else self._clock() + (found - now).total_seconds()
+
+    @property
+    def active(self) -> bool:
+        return self._query is not None
+
+    def poll(self) -> list[dict[str, Any]]:
+        """Start what is due, notice what ended; the batches that were finished since the last time."""
+        if self._query is None:
+            if self._due_s is not None and self._clock() >= self._due_s:
+                self._begin()
+            elif self.state == "starting":
+                self.state = "idle"
+            return []
+        fresh = self._fresh_batches(self._query)
+        if not self._query.isActive:
+            self._ended(self._query)
+        return fresh
+
+    def _begin(self) -> None:
+        self.state = "starting"
+        self._started_s = self._clock()
+        try:
+            self._query = self._start(self.assignment)
+            self.state = "running"
+        except Exception as error:  # noqa: BLE001 - a definition can fail in every way that Spark and Python know
+            self._failed(error)
+
+    def _fresh_batches(self, query: StreamingQuery | JobQuery) -> list[dict[str, Any]]:
+        seen = -1 if self.progress is None else int(self.progress["batchId"])
+        batches = [cast("dict[str, Any]", json.loads(progress.json)) for progress in query.recentProgress]
+        fresh = [batch for batch in batches if int(batch["batchId"]) > seen or self.progress is None]
+        if batches:
+            self.progress = batches[-1]
+        self.rows_total += sum(int(batch["numInputRows"]) for batch in fresh)
+        return fresh
+
+    def _ended(self, query: StreamingQuery | JobQuery) -> None:
+        self._query = None
+        error = query.exception()
+        if error is not None:
+            self._failed(error)
+            return
+        self._pause_s = PAUSE_S_FIRST
+        self._due_s = self._next_due_s()
+        self.state, self.last_error = "idle", None
+        if self._due_s is None and not self._once:
+            # A continuous query that ended without an error was stopped by somebody else.
+            self._failed(RuntimeError("the query was stopped from outside"))
+
+    def _failed(self, error: BaseException) -> None:
+        self._query = None
+        self.last_error = words_of(error)
+        log.error("pipeline %s failed: %s", self.assignment.name, self.last_error)
+        if self._clock() - self._started_s > CALM_S:
+            self._pause_s = PAUSE_S_FIRST
+        self.state = "restarting"
+        self.restarts += 1
+        self._due_s = self._clock() + self._pause_s
+        self._pause_s = min(PAUSE_S_MAX, 2 * self._pause_s)
+
+    def stop(self) -> None:
+        """The batch under way is finished or given up; what it did not commit is done again by whoever is next."""
+        query, self._query, self._due_s = self._query, None, None
+        self.state = "stopped"
+        if query is not None:
+            query.stop()
+
+    def status(self, runner: str) -> dict[str, Any]:
+        progress = self.progress or {}
+        return {
+            "state": self.state,
+            "runner": runner,
+            "revision": self.assignment.revision,
+            "batch": progress.get("batchId"),
+            "rows_total": self.rows_total,
+            "rows_per_second": float(progress.get("processedRowsPerSecond") or 0.0) if self.active else 0.0,
+            "lag": lag_of(progress),
+            "restarts": self.restarts,
+            "last_error": self.last_error,
+            "progress": brief(progress) if progress else None,
+        }
+
+
+def lag_of(progress: dict[str, Any]) -> int:
+    """Records behind, over all sources that tell: the connector reports how far each topic is ahead of the batch."""
+    behind = 0
+    for source in progress.get("sources", ()):
+        latest = source.get("latestOffset")
+        ends = json.loads(latest) if isinstance(latest, str) else latest
+        if isinstance(ends, dict):
+            behind += sum(int(end.get("lag", 0)) for end in cast("dict[str, dict[str, Any]]", ends).values())
+    return behind
+
+
+def brief(progress: dict[str, Any]) -> dict[str, Any]:
+    """What of Spark's account is worth keeping for every batch."""
+    kept = ("batchId", "timestamp", "batchDuration", "numInputRows", "inputRowsPerSecond", "processedRowsPerSecond")
+    found = {name: progress[name] for name in kept if name in progress}
+    if progress.get("eventTime"):
+        found["eventTime"] = progress["eventTime"]
+    if progress.get("stateOperators"):
+        found["state_rows"] = sum(int(state.get("numRowsTotal", 0)) for state in progress["stateOperators"])
+    return found
+
+
+def words_of(error: BaseException) -> str:
+    """The first words of an error: Spark adds plans and stack traces by the page."""
+    text = str(error).split("\n\nJVM stacktrace:")[0].split("\n== ")[0].strip()
+    return (text or type(error).__name__)[:ERROR_CHARS_MAX]

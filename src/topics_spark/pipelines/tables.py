@@ -1,0 +1,192 @@
+"""Tables of Parquet files: files are written first, and count from the moment a manifest record names them.
+
+    batch ─▶ _staging/…\u200b ─▶ day=2026-11-16/<version>-….parquet          nobody looks at a file that no record names
+          └▶ transaction (pipeline, version, fence): record {added, removed} ─▶ topic pipelines.manifest.<pipeline>
+          └▶ _manifest/<seq>.json: the files that count by then, for readers that know no topics
+
+The record is the commit: it is made once for a version, and only by who holds the newest fencing token. The manifest
+file is made of the records and can be made again by anybody; the one with the highest number is the newest.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow.parquet
+
+from topics.client import Client, Record, TopicNotFound
+from topics.model.errors import InvalidRequest
+from topics_spark.pipelines.assignment import Assignment, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STAGING: Final = "_staging"
+MANIFESTS: Final = "_manifest"
+MANIFESTS_KEPT: Final = 3
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A Parquet file, by its path below the table."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A manifest record: one batch added, or files replaced by others that hold the same rows."""
+
+    version: int
+    added: list[DataFile]
+    removed: list[str] = []
+
+
+class Manifest(msgspec.Struct):
+    """The files of a table as of one record of its topic."""
+
+    seq: int
+    files: list[DataFile]
+
+    def apply(self, seq: int, change: Change) -> None:
+        """Removing what is gone already is a lost race: then nothing of the change counts."""
+        self.seq = seq
+        gone = set(change.removed)
+        if gone <= {file.path for file in self.files}:
+            self.files = [file for file in self.files if file.path not in gone] + change.added
+
+
+_decoder = msgspec.json.Decoder(Manifest)
+
+
+def manifest_topic(pipeline: str) -> str:
+    return f"pipelines.manifest.{pipeline}"
+
+
+def load(table: str | os.PathLike[str]) -> Manifest:
+    """The newest manifest in the directory; an empty one for a table that nothing was written to."""
+    newest = max(_manifests(Path(table)), default=None)
+    return Manifest(0, []) if newest is None else _decoder.decode(newest.read_bytes())
+
+
+def files(table: str | os.PathLike[str]) -> list[str]:
+    """The paths of all files that count, for any reader of Parquet."""
+    return [str(Path(table) / file.path) for file in load(table).files]
+
+
+def project(client: Client, pipeline: str, table: Path) -> Manifest:
+    """Bring the directory's manifest up to the topic's head."""
+    manifest = load(table)
+    before = manifest.seq
+    for record in _records(client, manifest_topic(pipeline), manifest.seq):
+        manifest.apply(record.seq, msgspec.json.decode(record.raw, type=Change))
+    if manifest.seq > before:
+        _store(table, manifest)
+    return manifest
+
+
+def _records(client: Client, topic: str, from_seq: int) -> Iterator[Record]:
+    try:
+        for record in client.read(topic, from_seq):
+            if not isinstance(record, Record):
+                raise InvalidRequest(f"topic {topic} has lost records, and with them files of the table: {record}")
+            yield record
+    except TopicNotFound:
+        return
+
+
+def _store(table: Path, manifest: Manifest) -> None:
+    """Aside, durable, then by its name. Older ones go, except for those that a reader may just have found."""
+    folder = table / MANIFESTS
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{uuid.uuid4().hex}"
+    with aside.open("wb") as file:
+        file.write(msgspec.json.encode(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(folder / f"{manifest.seq:020}.json")
+    for old in sorted(_manifests(table))[:-MANIFESTS_KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def _manifests(table: Path) -> Iterator[Path]:
+    return (table / MANIFESTS).glob("[0-9]*.json")
+
+
+class TableSink:
+    """Writes the batches of one assignment into its table."""
+
+    def __init__(self, assignment: Assignment, place: Place, client: Client) -> None:
+        sink = assignment.definition.sink
+        self._assignment = assignment
+        self._client = client
+        self._partition_by = (sink.partition_by if sink is not None else None) or []
+        self._complete = assignment.definition.output_mode == "complete"
+        self.table = Path(place.tables_dir) / ((sink.table if sink is not None else None) or assignment.name)
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """One micro-batch. Spark calls it again for a batch whose end it has not seen."""
+        version = self._assignment.version_base + batch_id
+        committed = self._client.txn(self._assignment.app).version
+        if committed is None or committed < version:
+            added = self.place_files(rows, version)
+            removed = [file.path for file in self._manifest().files] if self._complete else []
+            self.commit(Change(version, added, removed))
+        self._manifest()
+
+    def _manifest(self) -> Manifest:
+        return project(self._client, self._assignment.name, self.table)
+
+    def place_files(self, rows: DataFrame, version: int) -> list[DataFile]:
+        staging = self.table / STAGING / f"{version}-{uuid.uuid4().hex}"
+        out = rows.write.mode("error")
+        if self._partition_by:
+            out = out.partitionBy(*self._partition_by)
+        out.parquet(staging.as_uri())
+        try:
+            return list(_moved(staging, self.table, f"{version}-{uuid.uuid4().hex[:8]}"))
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def commit(self, change: Change) -> None:
+        assignment, stage = self._assignment, uuid.uuid4().hex
+        client, topic = self._client, manifest_topic(assignment.name)
+        record = msgspec.json.encode([{"data": msgspec.to_builtins(change)}])
+        client.stage(assignment.app, change.version, stage, 0, record, topic=topic, fence=assignment.fence)
+        client.commit_txn(assignment.app, change.version, [stage], fence=assignment.fence)
+
+
+def _moved(staging: Path, table: Path, prefix: str) -> Iterator[DataFile]:
+    """Files that hold rows, in their folders, under names that nothing else has; all durable before they are named."""
+    folders: set[Path] = set()
+    for number, written in enumerate(sorted(staging.rglob("*.parquet"))):
+        rows = pyarrow.parquet.read_metadata(written).num_rows
+        if rows:
+            place = table / written.relative_to(staging).with_name(f"{prefix}-{number}.parquet")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _sync(written)
+            written.rename(place)
+            folders.add(place.parent)
+            yield DataFile(str(place.relative_to(table)), rows, place.stat().st_size)
+    for folder in folders:
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def total_rows(parts: Iterable[DataFile]) -> int:
+    return sum(part.rows for part in parts)
