@@ -11,11 +11,11 @@ from topics.storage.archive import (
     END_BYTES,
     MANIFEST,
     MANIFEST_FORMAT,
+    ArchiveLength,
     ArchiveReader,
     DamagedBackup,
     FileEntry,
     Manifest,
-    archive_bytes,
     encode_manifest,
     header,
     padding,
@@ -73,7 +73,15 @@ def test_a_whole_archive_is_read_back_in_pieces_of_any_size(piece_bytes: int) ->
     manifest = check(archive(), piece_bytes, kept)
     assert manifest == manifest_of(FILES)
     assert kept.files == FILES
-    assert archive_bytes(manifest) == len(archive())
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_its_length_is_known_from_names_and_lengths(count: int) -> None:
+    files = dict(list(FILES.items())[:count])
+    length = ArchiveLength()
+    for listed in manifest_of(files).files:
+        length.add(listed)
+    assert length.total(manifest_of({})) == len(archive(files))
 
 
 def test_any_tar_program_can_unpack_it() -> None:

@@ -95,10 +95,25 @@ def decode_manifest(data: bytes) -> Manifest:
     raise DamagedBackup("the manifest of the backup is damaged")
 
 
-def archive_bytes(manifest: Manifest) -> int:
-    """How long the archive of a manifest is."""
-    lengths = [entry.bytes for entry in manifest.files] + [len(encode_manifest(manifest))]
-    return sum(BLOCK_BYTES + length + len(padding(length)) for length in lengths) + END_BYTES
+class ArchiveLength:
+    """How long an archive will be, reckoned file by file; a large store has too many for one go."""
+
+    def __init__(self) -> None:
+        self._bytes = END_BYTES
+        self._listed_bytes = -1  # there is one comma less than there are files
+
+    def add(self, entry: FileEntry) -> None:
+        self._bytes += _entry_bytes(entry.bytes)
+        self._listed_bytes += len(msgspec.json.encode(entry)) + 1
+
+    def total(self, manifest: Manifest) -> int:
+        """With the manifest, given without its files."""
+        assert not manifest.files
+        return self._bytes + _entry_bytes(len(encode_manifest(manifest)) + self._listed_bytes)
+
+
+def _entry_bytes(length: int) -> int:
+    return BLOCK_BYTES + length + -length % BLOCK_BYTES
 
 
 class Sink(Protocol):

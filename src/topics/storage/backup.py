@@ -21,9 +21,9 @@ from topics.storage.archive import (
     MANIFEST,
     MANIFEST_FORMAT,
     META,
+    ArchiveLength,
     FileEntry,
     Manifest,
-    archive_bytes,
     encode_manifest,
     header,
     padding,
@@ -75,7 +75,6 @@ class Backup:
         self._now_ms = now_ms
         self._pin = snapshots.pin()
         self._parts: list[_Part] = []
-        self._entries: list[FileEntry] = []
         self._pieces = self._archive()
         self.released = False
         self.position = wal.written_to
@@ -90,23 +89,23 @@ class Backup:
         """Decide which files are copied; a large store has very many, so in short steps. The log must be synced."""
         assert self.is_synced
         pin, name_of = self._pin, self._directory.name_of
-        self._entries.append(FileEntry(META, len(self._meta()), _UNKNOWN))
+        length = ArchiveLength()
+        length.add(FileEntry(META, len(self._meta()), _UNKNOWN))
         if pin.path is not None:
-            self._add(_Part(name_of(pin.path), pin.size_bytes, pin.path))
+            self._parts.append(_Part(name_of(pin.path), pin.size_bytes, pin.path))
         # The log first: from here on it grows.
-        for path, length in self._wal.files_between(pin.position, self.position):
-            self._add(_Part(name_of(path), length, path))
+        for path, file_bytes in self._wal.files_between(pin.position, self.position):
+            self._parts.append(_Part(name_of(path), file_bytes, path))
+        for part in self._parts:
+            length.add(FileEntry(part.name, part.length, _UNKNOWN))
         for count, number in enumerate(sorted(pin.packs)):
             if count % FILES_PER_STEP == 0:
                 yield
             path = self._packs.hot_path(number)
-            self._add(_Part(name_of(path), self._packs.size_of(number), path, number))
-        yield
-        self.archive_bytes = archive_bytes(self._manifest())
-
-    def _add(self, part: _Part) -> None:
-        self._parts.append(part)
-        self._entries.append(FileEntry(part.name, part.length, _UNKNOWN))
+            part = _Part(name_of(path), self._packs.size_of(number), path, number)
+            self._parts.append(part)
+            length.add(FileEntry(part.name, part.length, _UNKNOWN))
+        self.archive_bytes = length.total(self._manifest([]))
 
     def read(self) -> bytes:
         """The next piece of the archive, b"" when it is complete. Blocks."""
@@ -154,8 +153,7 @@ class Backup:
             if zeros := padding(part.length):
                 yield zeros
             files.append(FileEntry(part.name, part.length, digest.hexdigest()))
-        self._entries = files
-        yield self._whole(MANIFEST, encode_manifest(self._manifest())) + bytes(END_BYTES)
+        yield self._whole(MANIFEST, encode_manifest(self._manifest(files))) + bytes(END_BYTES)
 
     def _content(self, part: _Part) -> Iterator[bytes]:
         fd = self._packs.open(part.pack) if part.pack else self._disk.open(part.path, os.O_RDONLY)
@@ -181,7 +179,7 @@ class Backup:
         """As after a clean stop at this position, on a machine that nobody knows; and that it is a copy."""
         return encode_meta(Meta("", True, self.position, self._now_ms))
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self, files: list[FileEntry]) -> Manifest:
         pin = self._pin
         return Manifest(
             format=MANIFEST_FORMAT,
@@ -189,5 +187,5 @@ class Backup:
             server_time_ms=self._now_ms,
             position=self.position,
             snapshot=None if pin.path is None else pin.number,
-            files=self._entries,
+            files=files,
         )
