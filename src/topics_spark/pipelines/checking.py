@@ -1,0 +1,81 @@
+"""A look before it runs: the schema of what a definition makes, ten rows of it from real records, or what is wrong."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from topics.cli.output import Out, say
+from topics.model.errors import InvalidRequest
+from topics.model.pipelines import PipelineSource, PipelineWish
+from topics_spark.commands import point_at
+from topics_spark.pipelines.assignment import Place
+from topics_spark.pipelines.guard import SESSION_SETTINGS
+from topics_spark.pipelines.running import words_of
+from topics_spark.waiting import waiting
+
+if TYPE_CHECKING:
+    from topics.client import Client
+
+SAMPLE_ROWS = 10
+# A look reads the newest records only: it is about their shape, not about the result.
+SAMPLE_RECORDS = 10_000
+
+
+class Checker:
+    """Holds one Spark session for several looks."""
+
+    def __init__(
+        self, client: Client, url: str | None, key: str | None, master: str | None, allow_python: tuple[str, ...]
+    ) -> None:
+        self._client = client
+        self._master = master
+        self._place = Place("", "", allow_python)
+        point_at(url, key)
+
+    def __enter__(self) -> Checker:
+        from topics_spark.start import session
+
+        with waiting("starting Spark", "Spark is ready"):
+            self._spark: Any = session(
+                "topics pipelines check", master=self._master, config=SESSION_SETTINGS, quick=True
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spark.stop()
+
+    def check(self, name: str, definition: PipelineWish) -> bool:
+        """Whether it can run; rows go to stdout, what is to be said about them to stderr."""
+        from pyspark.sql.functions import struct, to_json
+
+        from topics_spark.pipelines.building import build
+
+        try:
+            rows = build(self._spark.newSession(), self._sampled(definition), self._place, batch=True)
+            sample = [row[0] for row in rows.limit(SAMPLE_ROWS).select(to_json(struct("*"))).collect()]
+            say(f"{name}: {rows.schema.simpleString()}")
+            with Out() as out:
+                for row in sample:
+                    out.line(row.encode())
+        except InvalidRequest as error:
+            say(f"{name}: {error.message}")
+        except Exception as error:  # noqa: BLE001 - whatever Spark finds wrong is the answer
+            say(f"{name}: {words_of(error)}")
+        else:
+            return True
+        return False
+
+    def _sampled(self, definition: PipelineWish) -> PipelineWish:
+        sources = {view: self._newest(source) for view, source in definition.sources.items()}
+        return msgspec.structs.replace(definition, sources=sources)
+
+    def _newest(self, source: PipelineSource) -> PipelineSource:
+        if len(source.names()) != 1:
+            return source
+        head_seq = self._client.state(source.names()[0], touch=False).head_seq
+        return msgspec.structs.replace(source, start=max(0, head_seq - SAMPLE_RECORDS))

@@ -1,0 +1,200 @@
+"""`topics pipelines`: define, list, look, check, follow and run them. Only `check` and `run` start Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from topics.cli.connection import Access, takes_access, takes_client
+from topics.cli.failure import NOT_SO, CommandFailed
+from topics.cli.output import print_fields, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from topics.client import Client, Pipeline, Record
+    from topics.model.pipelines import PipelineWish
+
+app = typer.Typer(
+    help="Define pipelines, and run them on Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+Name = Annotated[str, typer.Argument(help="The pipeline.", metavar="NAME")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="Definitions in TOML, YAML or JSON.", metavar="FILE...", show_default=False),
+]
+Master = Annotated[str | None, typer.Option(help="Where Spark runs [SPARK_MASTER, local[*]].")]
+AllowPython = Annotated[
+    list[str] | None,
+    typer.Option("--allow-python", help="A module whose functions definitions may name; any number of times."),
+]
+STATE_DIR = "./pipelines/state"
+TABLES_DIR = "./pipelines/tables"
+
+
+@app.command("put")
+@takes_client
+def put_pipelines(client: Client, files: Files) -> None:
+    """Define pipelines, or change them: those of a file, under the names in it or the file's own."""
+    from topics_spark.pipelines.definition import load_file
+
+    for path in files:
+        for name, definition in load_file(path).items():
+            made = client.put_pipeline(name, definition)
+            say(f"{'created' if made.created else 'changed'} the pipeline {name}, revision {made.revision}")
+
+
+@app.command("get")
+@takes_client
+def get_pipeline(client: Client, name: Name) -> None:
+    """Print a definition as JSON, as `put` takes it."""
+    print_json(client.pipeline(name).definition)
+
+
+@app.command("rm")
+@takes_client
+def remove_pipelines(
+    client: Client,
+    names: Annotated[list[str], typer.Argument(help="The pipelines.", metavar="NAME...", show_default=False)],
+) -> None:
+    """Forget pipelines; what they wrote stays. Exit code 1 if one was not there."""
+    absent = [name for name in names if not client.drop_pipeline(name)]
+    if absent:
+        raise CommandFailed(f"there was no pipeline {', '.join(absent)}", NOT_SO)
+
+
+@app.command("ls")
+@takes_client
+def list_pipelines(client: Client, output: Output = "text") -> None:
+    """List pipelines and how they fare."""
+    import msgspec
+
+    found = client.pipelines()
+    if output == "json":
+        for pipeline in found:
+            print_json(msgspec.to_builtins(pipeline))
+        return
+    print_table(("pipeline", "state", "batch", "rows/s", "lag", "restarts", "last error"), map(_row, found))
+
+
+def _row(pipeline: Pipeline) -> tuple[object, ...]:
+    status = pipeline.status or {}
+    state = "disabled" if pipeline.definition.get("enabled") is False else status.get("state", "-")
+    error = str(status.get("last_error") or "-").partition("\n")[0]
+    batch = status.get("batch")
+    return (
+        pipeline.pipeline,
+        state,
+        "-" if batch is None else batch,
+        f"{status.get('rows_per_second', 0.0):.1f}",
+        status.get("lag", 0),
+        status.get("restarts", 0),
+        error[:80],
+    )
+
+
+@app.command("status")
+@takes_client
+def show_status(client: Client, name: Name, output: Output = "text") -> None:
+    """What a pipeline's runner said last. Exit code 1 if it does not run."""
+    pipeline = client.pipeline(name)
+    status = pipeline.status or {"state": "no runner has it"}
+    if output == "json":
+        print_json(status)
+    else:
+        shown = {"pipeline": name, "revision": pipeline.revision, **status}
+        print_fields((field, value) for field, value in shown.items() if value is not None and field != "progress")
+        if progress := status.get("progress"):
+            print_fields((f"  {field}", value) for field, value in progress.items())
+    if status["state"] not in ("running", "idle", "starting"):
+        raise typer.Exit(NOT_SO)
+
+
+@app.command("logs")
+@takes_client
+def show_logs(
+    client: Client,
+    name: Name,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+) -> None:
+    """Print what happened to a pipeline: its batches, its failures, who ran it, a JSON object a line."""
+    from topics_spark.pipelines.runner import PROGRESS
+
+    client.pipeline(name)
+    for record in _told(client, PROGRESS, name, follow=follow):
+        print_json({"ts": record.ts, **record.data})
+
+
+def _told(client: Client, topic: str, name: str, *, follow: bool) -> Iterator[Record]:
+    from topics.client import Record, TopicNotFound
+
+    try:
+        for record in client.read(topic, follow=follow):
+            if isinstance(record, Record) and record.tag == name:
+                yield record
+    except TopicNotFound:
+        return
+
+
+@app.command("check")
+@takes_access
+def check_pipelines(
+    access: Access,
+    pipelines: Annotated[
+        list[str],
+        typer.Argument(help="Files, or names of pipelines that the server has.", metavar="FILE|NAME..."),
+    ],
+    master: Master = None,
+    allow_python: AllowPython = None,
+) -> None:
+    """Build a pipeline without running it: the schema of its rows, and ten of them made of real records."""
+    from topics_spark.pipelines.checking import Checker
+
+    with access.open() as client:
+        definitions = [found for text in pipelines for found in _definitions(client, text)]
+        checker = Checker(client, access.url, access.key, master, tuple(allow_python or ()))
+        with checker:
+            wrong = [name for name, definition in definitions if not checker.check(name, definition)]
+    if wrong:
+        raise CommandFailed(f"{', '.join(wrong)}: see above", NOT_SO)
+
+
+def _definitions(client: Client, text: str) -> list[tuple[str, PipelineWish]]:
+    import msgspec
+
+    from topics.model.pipelines import PipelineWish
+    from topics_spark.pipelines.definition import ENDINGS, load_file
+
+    if text.endswith(ENDINGS):
+        return list(load_file(Path(text)).items())
+    return [(text, msgspec.convert(client.pipeline(text).definition, PipelineWish))]
+
+
+@app.command("run")
+@takes_access
+def run_pipelines(
+    access: Access,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these pipelines.", metavar="[NAME...]", show_default="all of them"),
+    ] = None,
+    master: Master = None,
+    state: Annotated[str, typer.Option(help="Where checkpoints are kept.")] = STATE_DIR,
+    tables: Annotated[str, typer.Option(help="Where tables are kept.")] = TABLES_DIR,
+    allow_python: AllowPython = None,
+    runner: Annotated[str | None, typer.Option(help="This runner's name.", show_default="host-pid")] = None,
+    conf: Annotated[list[str] | None, typer.Option(help="name=value, a setting of Spark.")] = None,
+) -> None:
+    """Run pipelines until SIGTERM or Ctrl-C; definitions may come, change and go meanwhile."""
+    from topics_spark.commands import pairs
+    from topics_spark.pipelines.assignment import Place
+    from topics_spark.pipelines.serving import serve
+
+    place = Place(str(Path(state).absolute()), str(Path(tables).absolute()), tuple(allow_python or ()))
+    serve(access, place, names or (), master=master, runner=runner, conf=pairs(conf or []))

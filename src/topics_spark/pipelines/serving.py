@@ -1,0 +1,65 @@
+"""The runner as a process: Spark started, signals heard, queries drained."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from topics_spark.commands import point_at
+from topics_spark.pipelines.assignment import Place
+from topics_spark.pipelines.guard import SESSION_SETTINGS
+from topics_spark.waiting import waiting
+
+if TYPE_CHECKING:
+    from topics.cli.connection import Access
+
+# Checkpoints are written by the batch; small ones are what makes a short trigger worth its name.
+SETTINGS = {"spark.sql.shuffle.partitions": "2", **SESSION_SETTINGS}
+
+
+def serve(
+    access: Access,
+    place: Place,
+    names: Collection[str],
+    *,
+    master: str | None,
+    runner: str | None,
+    conf: Mapping[str, str],
+) -> None:
+    from topics_spark.pipelines.runner import Runner
+    from topics_spark.start import session
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    stop = threading.Event()
+    _stop_on_signals(stop)
+    name = runner or f"{socket.gethostname()}-{os.getpid()}"
+    with access.open() as client:
+        client.health()
+        point_at(client.url, access.key)
+        for directory in (place.state_dir, place.tables_dir):
+            Path(directory).mkdir(parents=True, exist_ok=True)
+        with waiting("starting Spark", "Spark is ready"):
+            spark: Any = session("topics pipelines", master=master, config={**SETTINGS, **conf})
+        # Spark's own handler would end the process before anything is drained.
+        _stop_on_signals(stop)
+        try:
+            Runner(spark, client, place, name, names).run(stop)
+        finally:
+            spark.stop()
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    def heard(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, heard)
