@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,7 +16,11 @@ from topics.engine.retention import Tombstone, tombstone
 from topics.engine.topic import Topic
 
 SCAN_RECORDS_MAX = 100_000
+# How far a search looks at first: one of a long text prepares itself for longer than this takes.
+_NEAR_BYTES = 500
 _encode_string = msgspec.json.Encoder().encode
+# In the column of tags every tag starts with a byte 1, which is none of its own.
+_needs_escape = re.compile(rb'["\\\x00\x02-\x1f]')
 
 Part = bytes | bytearray | memoryview
 
@@ -138,12 +143,12 @@ def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max:
         if fitting < stop:
             stop = max(fitting, first + 1) if not diff.count else fitting
         if stop > first:
-            if not plain:
-                diff.parts += [render_view(body, number, view) for number in range(first, stop)]
-            elif view.lines:
-                diff.parts.append(body.lines(first, stop))
+            if plain:
+                diff.parts.append(body.lines(first, stop) if view.lines else body.slice(first, stop))
+            elif view.data:
+                diff.parts.append(render_run(body, first, stop, view))
             else:
-                diff.parts.append(body.slice(first, stop))
+                diff.parts += [render_view(body, number, view) for number in range(first, stop)]
             diff.count += stop - first
             room -= stop - first
             size += body.size(first, stop)
@@ -171,6 +176,57 @@ def _without(runs: Iterator[tuple[int, int]], nodes: array[int], own: set[int]) 
                 begin = number + 1
         if begin < stop:
             yield begin, stop
+
+
+def render_run(body: Body, start: int, stop: int, view: View) -> bytes:
+    """Records start … stop − 1 with tags, without meta, or both: their bytes, cut where something is added or left out.
+
+    The first `,"data":` of a record is its own: within a node's JSON string the quotes would be escaped.
+    """
+    text = bytes(body.lines(start, stop) if view.lines else body.slice(start, stop))
+    tags = _rendered_tags(body, start, stop) if view.tags and body.tags is not None else None
+    metas = None if view.meta or body.metas is None else body.metas[start:stop]
+    find = text.find
+    parts: list[bytes] = []
+    add = parts.append
+    base = begin = body.start_of(start)
+    done = 0
+    for index, end in enumerate(body.ends[start:stop]):
+        if tags is not None and (tag := tags[index]):
+            data_at = find(b',"data":', begin - base, begin - base + _NEAR_BYTES)
+            if data_at < 0:
+                data_at = find(b',"data":', begin - base)
+            add(text[done:data_at])
+            add(tag)
+            done = data_at
+        if metas is not None and (meta_bytes := metas[index]):
+            # The brace and the comma or line feed behind it stay.
+            brace_at = end - base - 2
+            add(text[done : brace_at - meta_bytes - len(b',"meta":')])
+            done = brace_at
+        begin = end
+    add(text[done:])
+    return b"".join(parts)
+
+
+def _rendered_tags(body: Body, start: int, stop: int) -> list[bytes]:
+    """What is shown of each record's tag, empty where there is none."""
+    assert body.tags is not None
+    plain = _needs_escape.search(body.tags) is None
+    known: dict[bytes, bytes] = {b"": b""}
+    shown: list[bytes] = []
+    tags = bytes(body.tags)
+    begin = body.tag_ends[start - 1] if start else 0
+    for end in body.tag_ends[start:stop]:
+        stored = tags[begin:end]
+        begin = end
+        rendered = known.get(stored)
+        if rendered is None:
+            tag = stored[1:]
+            rendered = b',"$tag":"%b"' % tag if plain else b',"$tag":' + _encode_string(tag.decode())
+            known[stored] = rendered
+        shown.append(rendered)
+    return shown
 
 
 def render_view(body: Body, number: int, view: View) -> bytes:
