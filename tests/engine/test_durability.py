@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import wish
 from tests.faults import FaultyDisk
+from topics.engine.store import Store
 from topics.model.clock import SystemClock
+from topics.model.errors import DataDirIncompatible
 from topics.model.wishes import config_decoder, decode_body
 
 LASTING = ["memory", "disk", "fsync"]
@@ -228,3 +232,24 @@ def test_what_was_written_before_a_topic_became_ephemeral_stays(rig: Rig, way: s
     tombstone = rig.diff("a", 2).tombstone
     assert tombstone is not None
     assert (tombstone.gap_from, tombstone.reason) == (3, "lost")
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"format": 1, "boot', b"\xff\xfe", b'{"format": 1}'])
+def test_a_repair_does_without_meta_json_and_supposes_a_power_failure(tmp_path: Path, content: bytes | None) -> None:
+    rig = Rig(tmp_path / "data")
+    rig.append("a", 1, 2)
+    rig.close()
+    meta = tmp_path / "data" / "meta.json"
+    if content is None:
+        meta.unlink()
+    else:
+        meta.write_bytes(content)
+    with pytest.raises(DataDirIncompatible, match="topics repair"):
+        rig.open()
+    store = Store(str(tmp_path / "data"), clock=rig.clock, repair=True)
+    for _ in store.opening():
+        pass
+    store.close()
+    with Rig(tmp_path / "data", clock=rig.clock) as again:
+        assert again.seqs("a") == [1, 2]
+        assert again.append("a", 3).first_seq > 1000, "seqs that may have been lost are not used again"

@@ -232,10 +232,12 @@ def _lock_and_check_empty(path: str) -> None:
     if not Disk().try_lock(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
         raise CommandFailed(f"another restore to {path} is under way")
     left = set(os.listdir(path)) - {"lost+found", "lock"}
-    if left - {RESTORING}:
+    interrupted = RESTORING in left and all(name == RESTORING or name.startswith("shard-") for name in left)
+    if left and not interrupted:
         raise CommandFailed(f"{path} is not empty; give a new directory, or empty this one first")
-    if left:
-        shutil.rmtree(os.path.join(path, RESTORING))
+    # In this order: data without `meta.json` is marked as the beginning of a restore until it is gone.
+    for name in sorted(left, reverse=True):
+        shutil.rmtree(os.path.join(path, name))
 
 
 def _move_up(aside: str, path: str) -> None:

@@ -80,7 +80,7 @@ class Store:
 
     def opening(self) -> Iterator[float]:
         """Recover; yields the progress (0.0 … 1.0) every few milliseconds."""
-        self._directory.open()
+        self._directory.open(repair=self._repair)
         # A replay makes objects by the million and no garbage: looking for some would cost an eighth of the time.
         collecting = gc.isenabled()
         gc.disable()

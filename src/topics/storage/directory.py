@@ -36,6 +36,10 @@ class Meta(NamedTuple):
     copied_ms: int = 0
 
 
+class UnknownPast(DataDirIncompatible):
+    """There is data, and nothing that says how the last run ended."""
+
+
 class DataDirectory:
     """Opened before anything in it is read, closed after everything else."""
 
@@ -60,26 +64,39 @@ class DataDirectory:
         """What a file of this directory is called from within."""
         return path.removeprefix(self.path + os.sep)
 
-    def open(self) -> None:
-        """Make the directory if need be, take its lock, and read how the last run ended."""
+    def open(self, repair: bool = False) -> None:
+        """Make the directory if need be, take its lock, and read how the last run ended.
+
+        A repair does without that, if it must, and supposes the worst: a power failure.
+        """
         self._disk.makedirs(self.path)
         self._lock.acquire()
         try:
-            if self._disk.exists(self._meta_path):
-                self.previous = self.read_meta()
-            elif self._disk.exists(self._shard_path):
-                raise DataDirIncompatible(f"{self.path} holds data and no meta.json", directory=self.path)
-            elif self._disk.exists(os.path.join(self.path, RESTORING)):
-                raise DataDirIncompatible(
-                    f"{self.path} holds the beginning of a restore; run `topics restore` again", directory=self.path
-                )
-            else:
-                self.replace_meta(Meta(self._disk.boot_id(), True, 0))
-                self._disk.fsync_dir(os.path.dirname(self.path))
+            try:
+                self.previous = self._read_or_begin()
+            except UnknownPast:
+                if not repair:
+                    raise
+                self.previous = Meta("", False, 0)
             self._make_layout()
         except BaseException:
             self._lock.release()
             raise
+
+    def _read_or_begin(self) -> Meta:
+        if self._disk.exists(self._meta_path):
+            return self.read_meta()
+        if self._disk.exists(os.path.join(self.path, RESTORING)):
+            raise DataDirIncompatible(
+                f"{self.path} holds the beginning of a restore; run `topics restore` again", directory=self.path
+            )
+        if self._disk.exists(self._shard_path):
+            raise UnknownPast(
+                f"{self.path} holds data and no meta.json; `topics repair` goes on without it", directory=self.path
+            )
+        self.replace_meta(Meta(self._disk.boot_id(), True, 0))
+        self._disk.fsync_dir(os.path.dirname(self.path))
+        return self.previous
 
     def close(self) -> None:
         self._lock.release()
@@ -110,7 +127,9 @@ class DataDirectory:
             copied_ms = int(fields.get("copied_ms", 0))
             return Meta(str(fields["boot_id"]), bool(fields["clean_stop"]), int(fields["log_end"]), copied_ms)
         except (ValueError, KeyError, TypeError) as error:
-            raise DataDirIncompatible(f"{self._meta_path} cannot be read: {error}", directory=self.path) from error
+            raise UnknownPast(
+                f"{self._meta_path} cannot be read: {error}; `topics repair` goes on without it", directory=self.path
+            ) from error
 
     def replace_meta(self, meta: Meta) -> None:
         replace_file(self._disk, self._meta_path, encode_meta(meta))
