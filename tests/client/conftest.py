@@ -24,9 +24,17 @@ def users() -> str:
     return f"ada:service:{hashed},root:system:{hashed}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, users: str) -> Iterator[ServerProcess]:
     with serving(tmp_path_factory.mktemp("data"), jwt_secret=SECRET, users=users) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One that asks for keys, and has room for two topics."""
+    keys = "full,reader:read"
+    with serving(tmp_path_factory.mktemp("data"), api_keys=keys, max_topics=2) as server:
         yield server
 
 

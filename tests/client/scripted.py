@@ -39,7 +39,7 @@ def answer(status: int, body: Any = b"", *, length: int | None = None, **headers
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
 
-def error(status: int, code: str, detail: Any = None, **headers: object) -> bytes:
+def error(status: int, code: str, detail: Any = None, **headers: Any) -> bytes:
     body = {"error": {"code": code, "message": f"{code} by script", **({"detail": detail} if detail else {})}}
     return answer(status, body, **headers)
 

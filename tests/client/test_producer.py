@@ -85,7 +85,7 @@ def test_a_full_buffer_makes_the_writer_wait(connect: Connect) -> None:
 
 def test_a_ticket_can_be_asked_with_a_limit(connect: Connect) -> None:
     with ScriptedServer(error(429, "throttled", {"retry_after_ms": 50})) as server:
-        producer = connect(server.url, retries_max=20, retry_s_max=2.0).producer("t", linger_ms=0)
+        producer = connect(server.url, retries_max=20, retry_s_max=0.4).producer("t", linger_ms=0)
         with pytest.raises(Timeout):
             producer.append(1).result(0.05)
         with pytest.raises(Exception, match="throttled"):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.conftest import Connect
 from tests.client.scripted import ScriptedServer, Seen, Step, answer, error
-from tests.serving import ServerProcess, serving
+from tests.serving import ServerProcess
 from topics.api.errors import STATUSES
 from topics.client import (
     BadAnswer,
@@ -134,7 +134,7 @@ def test_garbage_is_told_from_an_answer(connect: Connect, body: bytes) -> None:
 
 def test_no_http_at_all_is_a_broken_connection(connect: Connect) -> None:
     with (
-        ScriptedServer(b"220 mail.example.org ESMTP\r\n\r\n") as server,
+        ScriptedServer(b"220 mail.example.org\r\n\r\n") as server,
         pytest.raises(ConnectionFailed, match="broke"),
     ):
         connect(server.url, retries_max=1).health()
@@ -184,30 +184,28 @@ def test_pauses_grow_are_spread_and_never_shorter_than_asked() -> None:
     assert retrying.pause_s(NotReady("x", status=503, retry_after_s=7.0), 995.0) is None
 
 
-def test_the_server_s_own_limits_are_waited_out_or_named(connect: Connect, tmp_path: Any) -> None:
-    with serving(tmp_path, max_topics=1) as server:
-        client = connect(f"http://127.0.0.1:{server.port}", retries_max=0)
-        client.create("one")
-        with pytest.raises(Throttled) as caught:
-            client.create("two")
-        assert caught.value.detail["limit"] == "max_topics"
+def test_the_server_s_own_limits_are_named(connect: Connect, guarded_server: ServerProcess) -> None:
+    client = connect(f"http://127.0.0.1:{guarded_server.port}", "full", retries_max=0)
+    client.create("one")
+    client.create("two")
+    with pytest.raises(Throttled) as caught:
+        client.create("three")
+    assert caught.value.detail["limit"] == "max_topics"
 
 
 def test_keys_come_from_the_environment_unless_given(
-    connect: Connect, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, guarded_server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(tmp_path, api_keys="good,reader:read") as server:
-        monkeypatch.setenv("TOPICS_URL", f"127.0.0.1:{server.port}/")
-        monkeypatch.setenv("TOPICS_API_KEY", "good")
-        client = connect(None)
-        assert client.append("t", 1).seqs == [1]
-        with pytest.raises(KINDS["forbidden"]):
-            connect(None, "reader").append("t", 1)
-        with pytest.raises(KINDS["unauthorized"]):
-            connect(None, "bad").append("t", 1)
-        watch = connect(None, "good").watch(["t"])
+    monkeypatch.setenv("TOPICS_URL", f"127.0.0.1:{guarded_server.port}/")
+    monkeypatch.setenv("TOPICS_API_KEY", "full")
+    client = connect(None)
+    head_seq = client.append("one", 1).last_seq
+    with pytest.raises(KINDS["forbidden"]):
+        connect(None, "reader").append("one", 1)
+    with pytest.raises(KINDS["unauthorized"]):
+        connect(None, "bad").append("one", 1)
+    with client.watch({"one": head_seq - 1}) as watch:
         assert next(watch).records[0].data == 1
-        watch.close()
 
 
 # --- a write that got through, though its answer did not ---

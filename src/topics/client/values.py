@@ -73,7 +73,10 @@ class Diff(msgspec.Struct, kw_only=True):
 
 
 class Outgoing(msgspec.Struct, omit_defaults=True):
-    """A record to append, when it has more than data. `delay_ms` and `unique_key` are for queues."""
+    """A record to append, when it has more than data.
+
+    `delay_ms` and `unique_key` are for queues; `topic` is for transactions, where records may go to several.
+    """
 
     data: Any
     tag: str | None = None
@@ -81,6 +84,7 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
     meta: Mapping[str, Any] | None = None
     delay_ms: int = 0
     unique_key: str | None = None
+    topic: str | None = None
 
 
 # Outgoings to be sent: each an Outgoing or plain data; or a JSON array of records, ready-made.

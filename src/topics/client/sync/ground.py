@@ -53,6 +53,7 @@ def cut(response: httpx2.Response) -> None:
 def open_socket(url: str, headers: dict[str, str], seconds: float, message_bytes_max: int) -> WebSocket:
     from websockets.sync.client import connect
 
+    # Entered by hand: it is closed wherever the reading ends, which no block could span.
     return connect(
         url,
         additional_headers=headers,
@@ -61,7 +62,7 @@ def open_socket(url: str, headers: dict[str, str], seconds: float, message_bytes
         max_size=message_bytes_max,
         compression=None,
         proxy=None,
-    )
+    ).__enter__()
 
 
 def receive(socket: WebSocket, seconds: float | None) -> str | bytes:
