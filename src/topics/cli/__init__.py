@@ -8,15 +8,18 @@ from collections.abc import Sequence
 
 PROGRAM = "topics"
 COMPLETION_VARIABLE = "_TOPICS_COMPLETE"
+INTERRUPTED = 130
 
 
 def main() -> None:
     """What the installed program calls."""
-    code = run(sys.argv[1:])
     try:
+        code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
         code = _pipe_closed()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     sys.exit(code)
 
 
@@ -25,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     import typer
 
     from topics.cli.commands import root_command
-    from topics.cli.failure import INTERRUPTED, NOT_SO, WRONG_USE, outcome_of
+    from topics.cli.failure import NOT_SO, WRONG_USE, outcome_of
 
     command = root_command()
     if COMPLETION_VARIABLE in os.environ:

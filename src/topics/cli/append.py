@@ -125,7 +125,7 @@ class Sender:
         self._create = create
         self._key = key
         self._rate = rate
-        self._begun_s = time.monotonic()
+        self._next_s = 0.0
         self._batches = 0
         self._first: Appended | None = None
         self._last: Appended | None = None
@@ -135,7 +135,9 @@ class Sender:
 
     def send(self, records: list[bytes]) -> None:
         if self._rate is not None:
-            time.sleep(max(0.0, self._begun_s + self.records / self._rate - time.monotonic()))
+            # Time that was lost is not made up for: the rate is a limit at any moment.
+            time.sleep(max(0.0, self._next_s - time.monotonic()))
+            self._next_s = time.monotonic() + len(records) / self._rate
         key = self._key if self._key is None or self._batches == 0 else f"{self._key}:{self._batches}"
         appended = self._client.append_many(
             *(self._topic, b"[" + b",".join(records) + b"]"), node=self._node, create=self._create, idempotency_key=key

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Annotated
 
 import msgspec
@@ -17,7 +18,7 @@ import typer
 
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import NOT_SO, CommandFailed
-from topics.cli.output import say
+from topics.cli.output import say, write_out
 from topics.cli.progress import progress
 from topics.cli.spans import moment_ms
 
@@ -72,7 +73,7 @@ def export(
     end = state.head_seq if to_seq is None else min(to_seq, state.head_seq)
     plan = Plan(topic=topic, epoch=state.epoch, from_seq=from_seq, to_seq=end, meta=meta)
     if file == "-":
-        _copy(client, plan, plan.from_seq, sys.stdout.buffer)
+        _copy(client, plan, plan.from_seq, write_out)
         sys.stdout.buffer.flush()
         return
     if os.path.exists(file) and not force:
@@ -104,7 +105,7 @@ def _to_file(client: Client, plan: Plan, before: Plan | None, file: str) -> None
             position = _cut_to_whole_lines(out, plan.from_seq)
             if position > plan.from_seq:
                 say(f"going on behind seq {position}")
-            _copy(client, plan, position, out)
+            _copy(client, plan, position, out.write)
             out.flush()
             os.fsync(out.fileno())
     except OSError as error:
@@ -113,7 +114,7 @@ def _to_file(client: Client, plan: Plan, before: Plan | None, file: str) -> None
     os.unlink(notes)
 
 
-def _copy(client: Client, plan: Plan, position: int, out: IO[bytes]) -> None:
+def _copy(client: Client, plan: Plan, position: int, write: Callable[[bytes], object]) -> None:
     """Everything behind `position`; records are counted by seq, which is as good as it gets before they are read."""
     if position >= plan.to_seq:
         return
@@ -122,7 +123,7 @@ def _copy(client: Client, plan: Plan, position: int, out: IO[bytes]) -> None:
         client.export(plan.topic, position, plan.to_seq, include_meta=plan.meta) as chunks,
     ):
         for chunk in chunks:
-            out.write(chunk)
+            write(chunk)
             if b'{"tombstone":' in chunk:
                 _tell_gaps(plan.topic, chunk)
             reached = min(chunks.from_seq, plan.to_seq)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from topics.cli import INTERRUPTED
+
 if TYPE_CHECKING:
     from topics.client import TopicsError
 
@@ -14,7 +16,6 @@ WRONG_USE = 2
 REFUSED = 3
 NO_ACCESS = 4
 UNREACHABLE = 5
-INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 # What docs/CLI.md says about each; the numbers are a promise to scripts.

@@ -24,10 +24,10 @@ class Out:
             self.flush()
 
     def flush(self) -> None:
-        if self._pieces:
-            sys.stdout.buffer.write(b"\n".join(self._pieces) + b"\n")
-            self._pieces.clear()
-            self._bytes = 0
+        # Taken before they are written: an interrupt in between must not print them twice.
+        pieces, self._pieces, self._bytes = self._pieces, [], 0
+        if pieces:
+            write_out(b"\n".join(pieces) + b"\n")
         sys.stdout.buffer.flush()
 
     def __enter__(self) -> Out:
@@ -36,6 +36,13 @@ class Out:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if not isinstance(error, BrokenPipeError):
             self.flush()
+
+
+def write_out(data: bytes) -> None:
+    """All of it: with PYTHONUNBUFFERED standard output takes only as much as fits a pipe."""
+    view = memoryview(data)
+    while view:
+        view = view[sys.stdout.buffer.write(view) :]
 
 
 def say(line: str) -> None:

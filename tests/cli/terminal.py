@@ -1,0 +1,65 @@
+"""The `topics` command against a server: as a process of its own, or within this one where only its words matter."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from typing import IO, Any, NamedTuple
+
+from tests.serving import TOPICS, ServerProcess
+
+RUN_S_MAX = 60
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> list[Any]:
+        """The lines of standard output, decoded."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def complaint(self) -> str:
+        """The one line of standard error that an error is; fails if there are more, or if all went well."""
+        assert self.code != 0, self
+        (line,) = self.err.splitlines()
+        assert line.startswith("topics: "), line
+        return line.removeprefix("topics: ")
+
+
+Invoke = Callable[..., Done]
+
+
+def environ(server: ServerProcess | None, **more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("TOPICS_", "COLUMNS"))}
+    if server is not None:
+        clean["TOPICS_URL"] = f"http://127.0.0.1:{server.port}"
+    return clean | more
+
+
+def run(server: ServerProcess | None, *arguments: object, stdin: str | None = None, **env: str) -> Done:
+    """A real process, from start to end."""
+    done = subprocess.run(
+        [TOPICS, *map(str, arguments)],
+        env=environ(server, **env),
+        input=(stdin or "").encode(),
+        capture_output=True,
+        timeout=RUN_S_MAX,
+    )
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def start(
+    server: ServerProcess | None, *arguments: object, stdin: int | IO[bytes] | None = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """A real process that goes on; standard output and error are pipes."""
+    return subprocess.Popen(
+        [TOPICS, *map(str, arguments)],
+        env=environ(server),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )

@@ -1,0 +1,135 @@
+"""`topics append`: arguments, files and standard input become records, byte for byte, at a pace, once."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.cli.terminal import Invoke, run, start
+from tests.serving import Client, ServerProcess
+
+DEADLINE_S = 20.0
+
+
+def records(client: Client, topic: str) -> list[dict[str, Any]]:
+    return client.diff(topic, include_tags=True, limit=1000)["records"]
+
+
+def wait_for_records(client: Client, topic: str, count: int) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while client.get(f"/v0/topics/{topic}").status != 200 or client.state(topic)["head_seq"] < count:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_arguments_are_json_where_they_are_json_and_text_otherwise(invoke: Invoke, client: Client, topic: str) -> None:
+    done = invoke("append", topic, '{"b":1.10,"a":[]}', "hello", "12", "nul", '"quoted"')
+    assert done.json == [{"topic": topic, "records": 5, "first_seq": 1, "last_seq": 5, "created": True, "deduped": 0}]
+    body = client.post(f"/v0/topics/{topic}/diff", {}).body
+    assert b'"data":{"b":1.10,"a":[]}' in body
+    assert client.payloads(topic)[1:] == ["hello", 12, "nul", "quoted"]
+
+
+def test_text_is_never_json_and_json_is_never_text(invoke: Invoke, client: Client, topic: str) -> None:
+    invoke("append", topic, "12", "[1]", "--text")
+    assert client.payloads(topic) == ["12", "[1]"]
+    done = invoke("append", topic, "1", "nul", "--json")
+    assert done.code == 2
+    assert "record 2 is no JSON" in done.complaint
+    assert client.payloads(topic) == ["12", "[1]"]
+
+
+def test_tag_node_and_meta_are_those_of_each_record(invoke: Invoke, client: Client, topic: str) -> None:
+    invoke("append", topic, "a", "b", "--tag", "t", "--node", "n", "--meta", '{"trace":"x"}')
+    for record in records(client, topic):
+        assert (record["$tag"], record["$node"], record["meta"]) == ("t", "n", {"trace": "x"})
+    assert "--meta must be a JSON object" in invoke("append", topic, "a", "--meta", "[]").complaint
+
+
+def test_a_key_makes_a_repeated_append_harmless(invoke: Invoke, client: Client, topic: str, tmp_path: Path) -> None:
+    assert invoke("append", topic, "a", "b", "--idempotency-key", "k").json[0]["deduped"] == 0
+    again = invoke("append", topic, "a", "b", "--idempotency-key", "k").json[0]
+    assert (again["deduped"], again["last_seq"]) == (2, 2)
+    (tmp_path / "lines").write_text("\n".join(map(str, range(2_500))))
+    for deduped in (0, 2_500):
+        done = invoke("append", f"{topic}-f", "--file", tmp_path / "lines", "--idempotency-key", "k2")
+        assert done.json[0]["deduped"] == deduped
+    assert client.state(f"{topic}-f")["count"] == 2_500
+
+
+def test_a_job_may_be_delayed_and_unique(invoke: Invoke, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {"type": "queue"})
+    for _ in range(2):
+        invoke("append", topic, "job", "--delay", "1h", "--unique-key", "u")
+    assert client.state(topic)["queue"] | {"ready": 0, "delayed": 1} == client.state(topic)["queue"]
+
+
+def test_no_create_refuses_a_topic_that_is_not_there(invoke: Invoke, topic: str) -> None:
+    done = invoke("append", topic, "x", "--no-create")
+    assert (done.code, done.complaint.startswith(f'topic "{topic}" does not exist')) == (3, True)
+
+
+def test_files_are_appended_line_by_line_in_order(
+    server: ServerProcess, client: Client, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "one").write_text('{"n":1}\n\n{"n":2}\r\n')
+    (tmp_path / "two").write_text("no json\n3")
+    done = run(server, "append", topic, "-f", tmp_path / "one", "-f", tmp_path / "two", "--tag", "t")
+    assert done.json[0]["records"] == 4
+    assert client.payloads(topic) == [{"n": 1}, {"n": 2}, "no json", 3]
+    missing = run(server, "append", topic, "-f", tmp_path / "nope")
+    assert (missing.code, missing.complaint) == (2, f"cannot read {tmp_path / 'nope'}: No such file or directory")
+
+
+def test_standard_input_is_one_record_a_line(server: ServerProcess, client: Client, topic: str) -> None:
+    lines = "\n".join(json.dumps({"n": number}) for number in range(3_000))
+    done = run(server, "append", topic, stdin=lines)
+    assert done.json == [
+        {"topic": topic, "records": 3_000, "first_seq": 1, "last_seq": 3_000, "created": True, "deduped": 0}
+    ]
+    assert client.diff(topic, from_seq=2_999)["records"][0]["data"] == {"n": 2_999}
+
+
+def test_lines_of_a_pipe_are_there_before_it_ends_and_survive_an_interrupt(
+    server: ServerProcess, client: Client, topic: str
+) -> None:
+    process = start(server, "append", topic, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"first\nsecond\nhalf a li")
+    process.stdin.flush()
+    wait_for_records(client, topic, 2)
+    assert client.payloads(topic) == ["first", "second"]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, err) == (130, b"")
+
+
+def test_nothing_to_append_is_no_error_and_no_topic(server: ServerProcess, client: Client, topic: str) -> None:
+    done = run(server, "append", topic, stdin="\n\n")
+    assert (done.code, done.out, done.err) == (0, "", "topics: there was nothing to append\n")
+    assert client.get(f"/v0/topics/{topic}").status == 404
+
+
+def test_a_rate_spreads_records_over_time(invoke: Invoke, client: Client, topic: str) -> None:
+    invoke("append", topic, *range(6), "--rate", "50")
+    times = [record["$ts"] for record in records(client, topic)]
+    assert times[-1] - times[0] >= 79, "the first may be late by one step, the others only later"
+
+
+def test_bytes_that_are_no_text_are_refused_by_line(
+    server: ServerProcess, client: Client, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "binary").write_bytes(b"fine\n\xff\xfe\n")
+    done = run(server, "append", topic, "-f", tmp_path / "binary")
+    assert done.code == 2
+    assert f"{tmp_path / 'binary'}, line 2 is not UTF-8" in done.complaint
+    assert client.get(f"/v0/topics/{topic}").status == 404
+
+
+def test_wishes_that_exclude_each_other_are_refused(server: ServerProcess, invoke: Invoke, topic: str) -> None:
+    assert "exclude each other" in invoke("append", topic, "1", "--text", "--json").complaint
+    assert "not both" in invoke("append", topic, "1", "-f", os.devnull).complaint
+    assert "standard input" in run(server, "append", topic, "--idempotency-key", "k", stdin="1").complaint

@@ -1,0 +1,22 @@
+"""`topics bench`: figures that can be, on a topic that is gone afterwards."""
+
+from tests.cli.terminal import Invoke
+from tests.serving import Client
+
+
+def test_a_bench_measures_each_kind_and_leaves_nothing(invoke: Invoke, client: Client) -> None:
+    done = invoke("bench", "--seconds", 0.1, "-c", 2, "--batch", 10, "--size", 50, "-o", "json")
+    rows = {row["what"]: row for row in done.json}
+    assert list(rows) == ["append 1", "append 10", "diff 1000", "export"]
+    for row in rows.values():
+        assert row["requests_per_s"] > 0
+        assert row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] <= row["max_ms"]
+    ratio = rows["append 10"]["records_per_s"] / rows["append 10"]["requests_per_s"]
+    assert abs(ratio - 10) < 0.1
+    assert client.get("/v0/topics?prefix=bench-").json["topics"] == []
+
+
+def test_the_table_is_for_people(invoke: Invoke) -> None:
+    lines = invoke("bench", "--seconds", 0.1, "--durability", "fsync", "-c", 1).out.splitlines()
+    assert lines[0].split()[:3] == ["WHAT", "REQUESTS/S", "RECORDS/S"]
+    assert len(lines) == 5

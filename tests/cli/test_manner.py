@@ -1,0 +1,253 @@
+"""How every command behaves: quick help, one line for an error, exit codes, clean ends, shells and plug-ins."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import Invoke, environ, run, start
+from tests.serving import Client, ServerProcess, serving
+from topics import cli
+from topics.cli.commands import TABLE, root_command
+from topics.cli.failure import MEANINGS
+from topics.cli.page import markdown
+from topics.cli.plugins import plugin_names
+from topics.cli.spans import moment_ms, shown_bytes, shown_time, size_bytes, span_ms
+
+ROOT = Path(__file__).parent.parent.parent
+DEADLINE_S = 30.0
+# What typer itself needs for a page of help is about 150; each of these alone is more than 50 ms.
+HELP_MODULES_MAX = 260
+HEAVY = {
+    "rich",
+    "httpx2",
+    "pydantic",
+    "msgspec",
+    "asyncio",
+    "importlib.metadata",
+    "topics.client",
+    "topics.model.settings",
+}
+
+
+def modules_after(*arguments: str) -> set[str]:
+    script = f"import sys; sys.argv = ['topics', *{arguments!r}]\nfrom topics.cli import main\n"
+    script += "try: main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], env=environ(None), capture_output=True, text=True)
+    return set(done.stderr.split())
+
+
+# --- help ---
+
+
+def test_help_lists_every_command_and_loads_none() -> None:
+    loaded = modules_after("--help")
+    assert not HEAVY & loaded
+    assert {name for name in loaded if name.startswith("topics.cli.")} == {
+        "topics.cli.commands",
+        "topics.cli.failure",
+    } | {"topics.cli.plugins"}
+    assert len(loaded) < HELP_MODULES_MAX
+
+
+def test_help_of_a_command_loads_no_client() -> None:
+    assert not {"httpx2", "rich", "topics.client.sync.client"} & modules_after("queue", "work", "--help")
+
+
+def test_every_command_of_the_table_is_there_and_explains_itself(invoke: Invoke) -> None:
+    listed = run(None, "--help").out
+    root = root_command()
+    context = root.make_context("topics", [], resilient_parsing=True)
+    for name, row in TABLE.items():
+        command = root.get_command(context, name)
+        assert command.help, name
+        assert row.hidden or f"  {name} " in listed
+        for sub_name, sub in getattr(command, "commands", {}).items():
+            assert sub.help, f"{name} {sub_name}"
+
+
+def test_the_page_is_current() -> None:
+    page = (ROOT / "docs" / "CLI.md").read_text()
+    assert page == markdown(), "run: topics page > docs/CLI.md"
+
+
+def test_the_page_names_every_exit_code() -> None:
+    page = markdown()
+    assert all(f"| {code} | " in page for code in MEANINGS)
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["toppic"], "no such command: toppic, did you mean topic?; see topics --help"),
+        (["topic", "lss"], "no such command 'lss'. Did you mean 'ls'?; see topics topic --help"),
+        (["tail"], "missing argument 'TOPIC...'; see topics tail --help"),
+        (["tail", "t", "--form", "1"], "no such option: --form"),
+        (["tail", "t", "-o", "xml"], "invalid value for '--output' / '-o'"),
+        (["tail", "t", "-n", "-1"], "invalid value for '--last' / '-n'"),
+    ],
+)
+def test_wrong_use_is_one_line_that_names_the_page_of_help(
+    invoke: Invoke, arguments: list[str], complaint: str
+) -> None:
+    done = invoke(*arguments)
+    assert done.code == 2
+    assert done.complaint.startswith(complaint)
+    assert "--help" in done.complaint
+
+
+def test_a_group_without_a_command_shows_its_help(invoke: Invoke) -> None:
+    done = invoke("queue")
+    assert (done.code, done.out) == (2, "")
+    assert "redrive" in done.err
+
+
+def test_no_server_is_told_with_the_way_to_one(invoke: Invoke) -> None:
+    for command in (["topic", "ls"], ["append", "t", "1"], ["queue", "work", "q", "--exec", "true"], ["bench"]):
+        done = invoke(*command, "--url", "http://127.0.0.1:9")
+        assert done.code == 5
+        assert done.complaint.startswith("cannot reach http://127.0.0.1:9")
+        assert "`topics serve`" in done.complaint
+        assert "TOPICS_URL" in done.complaint
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with two keys, of which one may only read."""
+    with serving(tmp_path_factory.mktemp("guarded"), api_keys="boss,guest:read") as server:
+        yield server
+
+
+def test_keys_come_by_flag_or_variable_and_their_lack_is_told(
+    guarded: ServerProcess, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = ["--url", f"http://127.0.0.1:{guarded.port}"]
+    done = invoke("topic", "ls", *url)
+    assert done.code == 4
+    assert "TOPICS_API_KEY" in done.complaint
+    assert invoke("topic", "ls", *url, "--key", "boss").code == 0
+    monkeypatch.setenv("TOPICS_API_KEY", "guest")
+    assert invoke("topic", "ls", *url).code == 0
+    refused = invoke("append", "t", "1", *url)
+    assert refused.code == 4
+    assert "the key may not do this" in refused.complaint
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.cli.password.hash_a_password", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["hash"])
+
+
+# --- ends ---
+
+
+def test_help_into_a_closed_pipe_is_quiet() -> None:
+    process = start(None, "--help")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=DEADLINE_S) in (0, 141)
+
+
+def test_ctrl_c_while_waiting_for_an_answer_is_exit_code_130(server: ServerProcess, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {"type": "queue"})
+    process = start(server, "queue", "claim", topic, "--wait", "30s")
+    while not _has_a_socket(process.pid):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def _has_a_socket(pid: int) -> bool:
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+                return True
+    return False
+
+
+# --- shells and plug-ins ---
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_each_shell(invoke: Invoke, shell: str) -> None:
+    done = invoke("completion", shell)
+    assert done.code == 0
+    assert "_TOPICS_COMPLETE=complete_" + shell in done.out
+
+
+def completed(*words: str) -> list[str]:
+    env = {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    return run(None, **env).out.split()
+
+
+def test_the_shell_is_told_commands_and_options() -> None:
+    assert completed("topics", "co") == ["config", "completion"]
+    assert completed("topics", "queue", "re") == ["redrive", "resume"]
+    assert "--until-end" in completed("topics", "tail", "--u")
+
+
+@pytest.fixture
+def plugged(tmp_path: Path) -> Path:
+    """A package with two commands, one of which cannot be imported."""
+    package = tmp_path / "extra_commands.py"
+    package.write_text(
+        "import typer\n\napp = typer.Typer(rich_markup_mode=None)\n\n"
+        "@app.command()\ndef one() -> None:\n    print('one of another package')\n\n"
+        "@app.command()\ndef two() -> None:\n    pass\n"
+    )
+    metadata = tmp_path / "extra_commands-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: extra-commands\nVersion: 1.0\n")
+    entries = "[other]\nx = y:z\n\n[topics.commands]\nextra = extra_commands:app\nbroken = no_such_module:app\n"
+    entries += "\n[more]\na = b:c\n"
+    (metadata / "entry_points.txt").write_text(entries)
+    return tmp_path
+
+
+def test_commands_of_other_packages_are_listed_and_loaded_when_named(plugged: Path) -> None:
+    env = {"PYTHONPATH": str(plugged)}
+    listed = run(None, "--help", **env).out
+    assert "Commands of other packages" in listed
+    assert "extra" in listed.split("other packages")[1]
+    done = run(None, "extra", "one", **env)
+    assert (done.code, done.out) == (0, "one of another package\n")
+    broken = run(None, "broken", **env)
+    assert (broken.code, "cannot be loaded: No module named" in broken.complaint) == (1, True)
+
+
+def test_metadata_is_read_as_the_library_for_it_would(plugged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import entry_points
+
+    monkeypatch.syspath_prepend(str(plugged))
+    assert set(plugin_names()) == {entry.name for entry in entry_points(group="topics.commands")}
+    assert {"extra", "broken"} <= set(plugin_names())
+
+
+# --- spans ---
+
+
+def test_spans_and_sizes_are_read_as_people_write_them() -> None:
+    spans = {"500": 500, "500ms": 500, "1.5s": 1_500, "10m": 600_000, "2h": 7_200_000, "7 d": 604_800_000}
+    assert {text: span_ms(text, "--x") for text in spans} == spans
+    sizes = {"4096": 4096, "1KiB": 1024, "1.5 MiB": 1_572_864, "2gib": 2 << 30}
+    assert {text: size_bytes(text, "--x") for text in sizes} == sizes
+    assert moment_ms("1m", "--x", now_ms=100_000) == 40_000
+    assert moment_ms("1794789132454", "--x") == 1_794_789_132_454
+    assert moment_ms("2026-11-16T00:00:00Z", "--x") == moment_ms("2026-11-16T01:00:00+01:00", "--x")
+    assert shown_time(moment_ms("2026-11-16T00:00:00.007Z", "--x")) == "2026-11-16T00:00:00.007Z"
+    assert [shown_bytes(size) for size in (5, 2048, 3 << 20, 5 << 30)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]

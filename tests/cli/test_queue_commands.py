@@ -1,0 +1,237 @@
+"""`topics queue`: jobs looked at, taken and finished by hand; a command run for each; dead ones brought home."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.terminal import Done, Invoke, run, start
+from tests.serving import Client, ServerProcess
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def queue(client: Client, topic: str) -> str:
+    """Two deliveries, then the dead letters."""
+    config = {"type": "queue", "lease_ms": 30_000, "max_deliveries": 2, "dead_letter": f"{topic}.dead"}
+    assert client.put(f"/v0/topics/{topic}", config).status == 201
+    return topic
+
+
+def counters(client: Client, queue: str) -> dict[str, Any]:
+    return client.state(queue)["queue"]
+
+
+def work(server: ServerProcess, queue: str, command: str, *flags: object, **env: str) -> Done:
+    return run(server, "queue", "work", queue, "--exec", command, "--until-empty", *flags, **env)
+
+
+def test_peeking_takes_nothing_and_tells_who_holds_what(invoke: Invoke, client: Client, queue: str) -> None:
+    client.append(queue, {"n": 1}, "x" * 100)
+    client.post(f"/v0/topics/{queue}/claim", {"node": "w1"})
+    lines = invoke("queue", "peek", queue).out.splitlines()
+    assert lines[0].split() == ["SEQ", "HELD", "BY", "TAG", "DATA"]
+    assert lines[1].split() == ["1", "w1", "-", '{"n":', "1}"]
+    assert lines[2].endswith("x" * 59 + "…")
+    assert [job["$seq"] for job in invoke("queue", "peek", queue, "-n", 1, "-o", "json").json] == [1]
+    assert counters(client, queue) | {"ready": 1, "in_flight": 1} == counters(client, queue)
+
+
+def test_a_claimed_job_is_finished_by_its_seq(invoke: Invoke, client: Client, queue: str) -> None:
+    client.append(queue, "a", "b", "c")
+    jobs = invoke("queue", "claim", queue, "-n", 2, "--lease", "5m").json
+    assert [(job["$seq"], job["data"], job["deliveries"]) for job in jobs] == [(1, "a", 1), (2, "b", 1)]
+    assert jobs[0]["deadline"] - time.time() * 1000 > 200_000
+    assert invoke("queue", "ack", queue, 1).json == [{"acked": 1, "skipped": []}]
+    done = invoke("queue", "ack", queue, 1, 3)
+    assert (done.code, done.json) == (1, [{"acked": 0, "skipped": [1, 3]}])
+    assert done.err == "topics: not held here (any more): 1, 3\n"
+    assert counters(client, queue) | {"ready": 1, "in_flight": 1} == counters(client, queue)
+
+
+def test_a_job_given_back_comes_again_later_or_is_dead(invoke: Invoke, client: Client, queue: str) -> None:
+    client.append(queue, "a", "b")
+    invoke("queue", "claim", queue, "-n", 2)
+    assert invoke("queue", "nack", queue, 1, "--delay", "1h").code == 0
+    assert invoke("queue", "nack", queue, 2, "--dead", "--error", "no good").code == 0
+    assert counters(client, queue) | {"delayed": 1, "dead_lettered": 1} == counters(client, queue)
+    (dead,) = client.diff(f"{queue}.dead")["records"]
+    assert dead["meta"]["$dead_letter_error"] == "no good"
+
+
+def test_an_empty_queue_is_exit_code_1_after_the_wait(invoke: Invoke, queue: str) -> None:
+    begun_s = time.monotonic()
+    done = invoke("queue", "claim", queue, "--wait", "200ms")
+    assert (done.code, done.out, done.err) == (1, "", "")
+    assert time.monotonic() - begun_s >= 0.2
+
+
+def test_leases_are_listed_soonest_to_run_out_first(invoke: Invoke, client: Client, queue: str) -> None:
+    client.append(queue, 1, 2)
+    for node, lease_ms in (("late", 60_000), ("soon", 10_000)):
+        client.post(f"/v0/topics/{queue}/claim", {"node": node, "lease_ms": lease_ms})
+    assert [lease["node"] for lease in invoke("queue", "leases", queue, "-o", "json").json] == ["soon", "late"]
+    assert [line.split()[1] for line in invoke("queue", "leases", queue).out.splitlines()[1:]] == ["soon", "late"]
+
+
+def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(invoke: Invoke, client: Client, queue: str) -> None:
+    client.append(queue, 1)
+    assert invoke("queue", "pause", queue).err == f"topics: {queue} is paused\n"
+    assert invoke("queue", "claim", queue).code == 1
+    assert invoke("queue", "resume", queue).code == 0
+    assert invoke("queue", "claim", queue).code == 0
+
+
+def test_dead_letters_are_sent_home(invoke: Invoke, client: Client, queue: str) -> None:
+    client.post(f"/v0/topics/{queue}", {"records": [{"data": 1, "tag": "a-1"}, {"data": 2, "tag": "b"}]})
+    invoke("queue", "claim", queue, "-n", 2)
+    invoke("queue", "nack", queue, 1, 2, "--dead")
+    dry = invoke("queue", "redrive", f"{queue}.dead", "--tag", "a-*", "--dry-run")
+    assert (dry.json[0]["moved"], counters(client, queue)["ready"]) == (1, 0)
+    done = invoke("queue", "redrive", f"{queue}.dead", "--tag", "a-*")
+    assert done.json == [{"moved": 1, "to": {queue: 1}, "skipped": 0, "more": False}]
+    assert counters(client, queue)["ready"] == 1
+
+
+def test_a_log_is_no_queue(invoke: Invoke, client: Client, topic: str) -> None:
+    client.append(topic, 1)
+    done = invoke("queue", "claim", topic)
+    assert done.code == 3
+    assert "is not a queue; queues are made with" in done.complaint
+
+
+# --- work ---
+
+
+def test_the_exit_code_of_the_command_decides(server: ServerProcess, client: Client, queue: str) -> None:
+    client.append(queue, "fine", "poison", "flaky", "hopeless")
+    command = """
+        read job
+        case "$job" in
+            '"poison"') echo 'cannot ever' >&2; exit 65 ;;
+            '"hopeless"') echo 'once more' >&2; exit 1 ;;
+            '"flaky"') [ "$TOPICS_JOB_DELIVERIES" -gt 1 ] || exit 7 ;;
+        esac
+        echo "$TOPICS_JOB_QUEUE $TOPICS_JOB_SEQ $job"
+    """
+    done = work(server, queue, command)
+    assert done.code == 0
+    assert sorted(done.out.splitlines()) == [f'{queue} 1 "fine"', f'{queue} 3 "flaky"']
+    assert done.err.splitlines()[-1] == "topics: 2 done, 3 to be tried again, 1 rejected"
+    assert "topics: job 2 is rejected: exit code 65: cannot ever" in done.err.splitlines()
+    dead = {record["data"]: record["meta"] for record in client.diff(f"{queue}.dead")["records"]}
+    assert dead["poison"]["$dead_letter_error"] == "exit code 65: cannot ever"
+    assert dead["poison"]["$dead_letter_deliveries"] == 1
+    assert (dead["hopeless"]["$dead_letter_deliveries"], set(dead)) == (2, {"poison", "hopeless"})
+
+
+def test_a_command_gets_the_payload_byte_for_byte_and_what_belongs_to_it(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    payload = b'{"b":1.10, "text":"caf\xc3\xa9"}'
+    body = b'{"records":[{"data":%b,"tag":"t 1","meta":{"k":"v"}}]}' % payload
+    client.post(f"/v0/topics/{queue}", body=body, headers={"Content-Type": "application/json"})
+    out = tmp_path / "out"
+    done = work(server, queue, f'cat > {out}; echo "$TOPICS_JOB_TAG|$TOPICS_JOB_META|$TOPICS_JOB_DELIVERIES"')
+    assert out.read_bytes() == payload + b"\n"
+    tag, meta, deliveries = done.out.strip().split("|")
+    assert (tag, json.loads(meta), deliveries) == ("t 1", {"k": "v"}, "1")
+
+
+@pytest.mark.slow
+def test_jobs_run_beside_each_other_and_their_leases_are_extended(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    """Each job waits for the others to have started, longer than a lease lasts."""
+    client.append(queue, 1, 2, 3)
+    command = (
+        f"touch {tmp_path}/$TOPICS_JOB_SEQ; while [ $(ls {tmp_path} | wc -l) -lt 3 ]; do sleep 0.05; done; sleep 1.2"
+    )
+    done = work(server, queue, command, "-c", 3, "--lease", "600ms")
+    assert done.err.splitlines()[-1] == "topics: 3 done, 0 to be tried again, 0 rejected"
+
+
+@pytest.mark.slow
+def test_a_command_need_not_read_its_job(server: ServerProcess, client: Client, queue: str) -> None:
+    client.append(queue, "x" * 500_000)
+    assert "1 done" in work(server, queue, "true").err
+
+
+@pytest.mark.slow
+def test_a_failed_job_rests_as_long_as_told(server: ServerProcess, client: Client, queue: str) -> None:
+    client.append(queue, 1)
+    process = start(server, "queue", "work", queue, "--exec", "exit 1", "--retry-delay", "1h")
+    wait_for(lambda: counters(client, queue)["delayed"] == 1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+
+
+def test_a_command_that_cannot_be_run_stops_the_worker_and_not_the_jobs(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.append(queue, 1, 2)
+    done = run(server, "queue", "work", queue, "--exec", "/no/such/program")
+    assert done.code == 2
+    assert "cannot run '/no/such/program'" in done.err.splitlines()[-1]
+    assert counters(client, queue)["ready"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_running_command_finish(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    client.append(queue, 1, 2)
+    started, go = tmp_path / "started", tmp_path / "go"
+    command = f"touch {started}; while [ ! -e {go} ]; do sleep 0.02; done"
+    process = start(server, "queue", "work", queue, "--exec", command)
+    wait_for(started.exists)
+    process.send_signal(number)
+    assert process.stderr is not None
+    while b"stopping" not in process.stderr.readline():
+        pass
+    go.touch()
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert err.decode().splitlines()[-1] == "topics: 1 done, 0 to be tried again, 0 rejected"
+    assert counters(client, queue) | {"ready": 1, "in_flight": 0} == counters(client, queue)
+
+
+@pytest.mark.slow
+def test_when_the_grace_is_over_commands_end_and_jobs_go_back(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    client.append(queue, 1)
+    pid = tmp_path / "pid"
+    command = f"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000"
+    process = start(server, "queue", "work", queue, "--exec", command, "--grace", "100ms")
+    wait_for(pid.exists)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE_S)
+    assert counters(client, queue) | {"ready": 1, "in_flight": 0} == counters(client, queue)
+    wait_for(lambda: not is_alive(pid.read_text().strip()))
+
+
+def test_a_queue_that_is_not_there_is_told_at_once(invoke: Invoke, topic: str) -> None:
+    done = invoke("queue", "work", topic, "--exec", "true")
+    assert (done.code, done.complaint.startswith(f'topic "{topic}" does not exist')) == (3, True)
+
+
+def is_alive(pid: str) -> bool:
+    """One that is dead and not yet asked for by its parent is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(happened: Any) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not happened():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)

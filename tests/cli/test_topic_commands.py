@@ -1,0 +1,121 @@
+"""`topics topic`: what is there, what it is set to, and changing that; asked of a live server."""
+
+from tests.cli.terminal import Invoke, run
+from tests.serving import Client, ServerProcess
+
+
+def test_a_created_topic_has_what_the_flags_say_and_defaults_otherwise(
+    invoke: Invoke, client: Client, topic: str
+) -> None:
+    flags = ["--ttl", "7d", "--cap-records", "500", "--cap-bytes", "10MiB", "--discard", "reject", "--priority", "-3"]
+    done = invoke("topic", "create", topic, *flags, "--durability", "fsync", "--no-dedupe-node")
+    assert (done.code, done.out, done.err) == (0, "", f"topics: created the topic {topic}\n")
+    config = client.state(topic)["config"]
+    expected = {"ttl_ms": 604_800_000, "cap_records": 500, "cap_bytes": 10 << 20, "discard": "reject", "priority": -3}
+    assert config | expected | {"durability": "fsync", "dedupe_node": False} == config
+    assert config["idempotency_window_ms"] == 120_000
+
+
+def test_a_queue_takes_all_its_flags(invoke: Invoke, client: Client, topic: str) -> None:
+    flags = ["--lease", "5s", "--max-deliveries", 3, "--dead-letter", f"{topic}.dead", "--claim-jitter", "10ms"]
+    backoff = '{"initial_ms":10,"factor":3,"max_ms":50,"jitter":0}'
+    assert invoke("topic", "create", topic, "--type", "queue", *flags, "--retry-backoff", backoff).code == 0
+    config = client.state(topic)["config"]
+    assert (config["type"], config["lease_ms"], config["claim_jitter_ms"]) == ("queue", 5_000, 10)
+    assert (config["max_deliveries"], config["dead_letter"]) == (3, f"{topic}.dead")
+    assert config["retry_backoff"]["factor"] == 3
+
+
+def test_creating_what_is_there_changes_nothing(invoke: Invoke, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {"ttl_ms": 5})
+    done = invoke("topic", "create", topic)
+    assert done.code == 3
+    assert done.complaint == f"topic {topic} exists already; change it with `topics topic edit {topic}`"
+    assert invoke("topic", "create", topic, "--exist-ok", "--ttl", "1h").code == 0
+    assert client.state(topic)["config"]["ttl_ms"] == 5
+
+
+def test_an_edit_keeps_what_it_does_not_name(invoke: Invoke, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {"ttl_ms": 5000, "cap_records": 7, "durability": "fsync"})
+    done = invoke("topic", "edit", topic, "--ttl", "1h", "--durability", "disk")
+    assert done.out == "ttl_ms: 5000 -> 3600000\ndurability: fsync -> disk\n"
+    config = client.state(topic)["config"]
+    assert (config["ttl_ms"], config["cap_records"], config["durability"]) == (3_600_000, 7, "disk")
+
+
+def test_an_edit_takes_values_away_by_none(invoke: Invoke, client: Client, topic: str) -> None:
+    backoff = {"initial_ms": 10, "factor": 2, "max_ms": 50, "jitter": 0}
+    config = {"type": "queue", "dead_letter": "d", "priority": 5, "retry_backoff": backoff}
+    client.put(f"/v0/topics/{topic}", config)
+    none = ["--dead-letter", "none", "--priority", "none", "--retry-backoff", "none"]
+    assert invoke("topic", "edit", topic, *none).code == 0
+    config = client.state(topic)["config"]
+    assert (config["dead_letter"], config["priority"], config.get("retry_backoff")) == (None, None, None)
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(invoke: Invoke, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {})
+    done = invoke("topic", "edit", topic, "--ttl", "1m", "--dry-run", "-o", "json")
+    assert done.json == [{"topic": topic, "applied": False, "changes": {"ttl_ms": {"from": 0, "to": 60_000}}}]
+    assert "nothing was changed" in done.err
+    assert client.state(topic)["config"]["ttl_ms"] == 0
+    assert invoke("topic", "edit", topic, "--ttl", "0").err == f"topics: nothing to change in {topic}\n"
+
+
+def test_lists_are_aligned_text_or_json(invoke: Invoke, client: Client, topic: str) -> None:
+    client.append(f"{topic}-a", 1, 2)
+    client.append(f"{topic}-long-name", 1)
+    done = invoke("topic", "ls", topic)
+    assert [line.split()[:2] for line in done.out.splitlines()] == [
+        ["TOPIC", "RECORDS"],
+        [f"{topic}-a", "2"],
+        [f"{topic}-long-name", "1"],
+    ]
+    assert len({line.index("2" if "-a" in line else "1", 14) for line in done.out.splitlines()[1:]}) == 1
+    assert [item["topic"] for item in invoke("topic", "ls", topic, "-o", "json").json] == [
+        f"{topic}-a",
+        f"{topic}-long-name",
+    ]
+
+
+def test_info_shows_state_and_what_is_not_default(invoke: Invoke, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {"type": "queue", "ttl_ms": 60_000})
+    client.append(topic, "x")
+    shown = dict(line.split(maxsplit=1) for line in invoke("topic", "info", topic).out.splitlines())
+    assert (shown["type"], shown["seqs"], shown["ttl_ms"]) == ("queue", "1 to 1", "60000")
+    assert shown["jobs"] == "1 ready, 0 in flight, 0 delayed, 0 dead"
+    assert "discard" not in shown
+    (told,) = invoke("topic", "info", topic, "-o", "json").json
+    assert (told["topic"], told["head_seq"], told["config"]["ttl_ms"]) == (topic, 1, 60_000)
+
+
+def test_looking_does_not_count_as_reading(invoke: Invoke, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {})
+    invoke("topic", "info", topic)
+    assert client.state(topic)["last_read_ts"] is None
+
+
+def test_removing_asks_first_and_tells_what_was_not_there(server: ServerProcess, client: Client, topic: str) -> None:
+    client.append(topic, 1)
+    refused = run(server, "topic", "rm", topic)
+    assert (refused.code, refused.complaint) == (2, "removing needs --yes where nobody can be asked")
+    kept = run(server, "topic", "rm", topic, "--yes", "--if-empty")
+    assert kept.code == 3
+    assert client.state(topic)["count"] == 1
+    done = run(server, "topic", "rm", topic, f"{topic}-nope", "--yes")
+    assert (done.code, done.err) == (1, f"topics: removed {topic}\ntopics: there was no topic {topic}-nope\n")
+    assert client.get(f"/v0/topics/{topic}").status == 404
+
+
+def test_values_that_make_no_sense_are_named(invoke: Invoke, topic: str) -> None:
+    for flags, words in (
+        (["--ttl", "soon"], "--ttl is 'soon', but must be a time like"),
+        (["--cap-bytes", "1XB"], "--cap-bytes is '1XB', but must be a size like"),
+        (["--cap-records", "many"], "--cap-records is 'many', but must be a whole number"),
+        (["--retry-backoff", "{"], "--retry-backoff is no JSON"),
+        (["--durability", "paper"], "paper"),
+    ):
+        done = invoke("topic", "create", topic, *flags)
+        assert done.code == 2, done
+        assert words in done.complaint
+    assert invoke("topic", "info", topic).code == 3
