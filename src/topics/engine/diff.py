@@ -212,13 +212,13 @@ def render_run(body: Body, start: int, stop: int, view: View) -> bytes:
 def _rendered_tags(body: Body, start: int, stop: int) -> list[bytes]:
     """What is shown of each record's tag, empty where there is none."""
     assert body.tags is not None
-    plain = _needs_escape.search(body.tags) is None
+    base = begin = body.tag_ends[start - 1] if start else 0
+    tags = bytes(body.tags[base : body.tag_ends[stop - 1]])
+    plain = _needs_escape.search(tags) is None
     known: dict[bytes, bytes] = {b"": b""}
     shown: list[bytes] = []
-    tags = bytes(body.tags)
-    begin = body.tag_ends[start - 1] if start else 0
     for end in body.tag_ends[start:stop]:
-        stored = tags[begin:end]
+        stored = tags[begin - base : end - base]
         begin = end
         rendered = known.get(stored)
         if rendered is None:
