@@ -92,7 +92,7 @@ def test_a_second_signal_ends_the_process_at_once(url: str, client: Client, queu
         assert worker.popen.poll() is None
         worker.signal(signal.SIGTERM)
         code, lines, _ = worker.end()
-    assert (code, lines) == (1, [])
+    assert (code, lines) == (-signal.SIGTERM, [])
 
 
 def test_an_idle_worker_stops_at_once(url: str, client: Client, queue: str) -> None:

@@ -48,7 +48,6 @@ class App:
         # while serving
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._signals = 0
 
     def worker(
         self, topic: str, *, concurrency: int = 1, lease_ms: int = 30_000, wait_ms: int = 20_000
@@ -76,30 +75,27 @@ class App:
         """Work until SIGTERM or SIGINT, then finish what runs; a second signal ends the process at once."""
         with asyncio.Runner() as runner:
             runner.run(self._serve_with_signals())
-        if self._signals > 1:
-            raise SystemExit(1)
 
     async def _serve_with_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        serving = asyncio.ensure_future(self.serve())
-        for number in numbers:
-            loop.add_signal_handler(number, self._signalled, serving)
-        try:
-            await asyncio.wait([serving])
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-        if not serving.cancelled():
-            serving.result()
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def _signalled(self, serving: asyncio.Future[None]) -> None:
-        self._signals += 1
-        if self._signals == 1:
+        def stop() -> None:
+            for number in before:
+                loop.remove_signal_handler(number)
+                # Whatever runs here and does not listen: the next one is the system's to carry out.
+                signal.signal(number, signal.SIG_DFL)
             log.info("stopping: no more jobs are claimed")
             self.stop()
-        else:
-            serving.cancel()
+
+        for number in before:
+            loop.add_signal_handler(number, stop)
+        try:
+            await self.serve()
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
     async def serve(self) -> None:
         """Work until `stop`, then finish what runs. For programs that have a loop; signals are theirs to handle."""
