@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from topics.client.errors import BadAnswer, ConnectionFailed, NotReady, ShuttingDown, Throttled, Timeout, TopicsError
 
-RETRIES_MAX = 8
+RETRIES_MAX = 50
 RETRY_S_MAX = 60.0
-PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 5.0
+PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 2.0
 # What proxies say when the server behind them is gone or slow: the request may have got through.
 GATEWAY_STATUSES = (502, 503, 504)
 
