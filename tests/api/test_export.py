@@ -104,6 +104,12 @@ def test_tags_and_meta_are_shown_as_asked_and_nodes_left_out(client: Client, top
     assert [(record["data"], record["$tag"], "meta" in record) for record in found] == [(1, "t\n1", False)]
 
 
+def test_payloads_are_left_out_if_asked(client: Client, topic: str) -> None:
+    client.append(topic, "large", node="n")
+    (found,), _ = records_and_end(client, topic, "?include_data=0")
+    assert found == {"$seq": 1, "$ts": found["$ts"], "$node": "n"}
+
+
 def test_reading_starts_at_the_first_record_of_a_time(client: Client, topic: str) -> None:
     client.append(topic, 1)
     later = client.diff(topic)["records"][0]["$ts"] + 1

@@ -27,7 +27,7 @@ from topics.http.message import Stream
 from topics.http.packing import InThread, PackedStream
 from topics.http.preparation import GZIPPED, VARY
 from topics.http.reply import accepts_gzip
-from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
+from topics.model.errors import DamagedData, InvalidRequest, TopicNotFound, TopicsError
 from topics.model.names import check_topic_name
 from topics.model.wishes import check_u64
 
@@ -69,6 +69,7 @@ class Exports:
                     QueryField("node", str, "Leave out what this node wrote; may be repeated."),
                     QueryField("include_tags", bool, "Whether $tag is shown.", default=False),
                     QueryField("include_meta", bool, "Whether meta is shown.", default=True),
+                    QueryField("include_data", bool, "Whether data is shown.", default=True),
                 ),
                 replies={200: str},
                 media_type=NDJSON.decode(),
@@ -97,6 +98,7 @@ class Exports:
             nodes if topic.config.dedupe_node else frozenset(),
             tags=call.flag("include_tags", False),
             meta=call.flag("include_meta", True),
+            data=call.flag("include_data", True),
             lines=True,
         )
 
@@ -154,10 +156,20 @@ class Export:
         topic = self._topic
         if self._to_seq <= self._seq <= topic.head_seq:
             return None
-        live = self._exports.live
         if topic.config.ttl_ms:
-            live.expire(topic)
-        return read(topic, self._seq, self._view, NO_LIMIT, SLICE_BYTES, live.engine.state.cold.load, self._to_seq)
+            self._exports.live.expire(topic)
+        try:
+            return self._slice(self._to_seq)
+        except DamagedData as error:
+            before_seq = error.detail.get("from_seq", 0) - 1
+            if before_seq <= self._seq:
+                raise
+            # What stands in front of the damage is given first.
+            return self._slice(before_seq)
+
+    def _slice(self, to_seq: int) -> Diff:
+        load = self._exports.live.engine.state.cold.load
+        return read(self._topic, self._seq, self._view, NO_LIMIT, SLICE_BYTES, load, to_seq)
 
     def _write(self, diff: Diff | None) -> None:
         stream = self._stream
@@ -265,7 +277,7 @@ class Export:
         """Silence is the client's own here: it has not read what it was sent."""
 
     def give_up(self) -> None:
-        self._cut(f"the client has not read for {STALL_S_MAX:.0f} s")
+        self._cut("the client has not read for too long")
 
 
 def _whole(call: Call, name: str, default: int) -> int:
