@@ -48,3 +48,11 @@ class MalformedPayload(ConnectorError):
 
 class ServerFailed(ConnectorError):
     """The server refused or could not be reached."""
+
+
+class FilesUnreadable(ConnectorError):
+    """A data directory or a backup cannot be read, or is damaged."""
+
+
+class RowRefused(ConnectorError):
+    """A row that no record can be made of."""

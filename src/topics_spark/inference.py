@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow.fs
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -99,6 +98,8 @@ class SchemaFile:
     """The schema a stream was started with, kept in a file so that a restart has the same."""
 
     def __init__(self, options: SourceOptions) -> None:
+        import pyarrow.fs
+
         assert options.schema_location is not None
         location = options.schema_location
         self._files, folder = pyarrow.fs.FileSystem.from_uri(
@@ -110,7 +111,7 @@ class SchemaFile:
         self._file = f"{self._folder}/{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
 
     def load(self) -> StructType | None:
-        if self._files.get_file_info(self._file).type == pyarrow.fs.FileType.NotFound:
+        if not self._files.get_file_info(self._file).is_file:
             return None
         with self._files.open_input_stream(self._file) as file:
             return StructType.fromJson(json.loads(file.read()))

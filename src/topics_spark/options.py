@@ -32,6 +32,7 @@ KNOWN: Final = frozenset(
         "url",
         "key",
         "path",
+        "coldPath",
         "subscribe",
         "subscribePattern",
         "assign",
@@ -108,6 +109,7 @@ class SourceOptions:
     url: str | None
     key: str | None = field(repr=False)
     path: str | None
+    cold_path: str | None
     subscription: Subscription
     start: Bound | None
     end: Bound | None
@@ -147,6 +149,7 @@ class SourceOptions:
             url=url.rstrip("/") if url else None,
             key=options.get("key") or os.environ.get("TOPICS_API_KEY") or None,
             path=path,
+            cold_path=options.get("coldpath"),
             subscription=subscription_of(options),
             start=bound_of(options, "starting"),
             end=bound_of(options, "ending"),

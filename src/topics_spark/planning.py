@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from topics_spark.errors import OptionError
 from topics_spark.offsets import Head
 from topics_spark.options import EARLIEST, LATEST, Bound, SourceOptions, Subscription
+from topics_spark.places import Place
 from topics_spark.ranges import Range
-
-
-class Place(Protocol):
-    """A server, or files."""
-
-    def heads(self, subscription: Subscription, known: Mapping[str, Head] | None = None) -> dict[str, Head]: ...
-
-    def seq_before(self, name: str, timestamp_ms: int, head: Head) -> int: ...
 
 
 def batch_ranges(place: Place, options: SourceOptions) -> list[Range]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
@@ -31,14 +31,31 @@ class Share(InputPartition):
     ranges: tuple[Range, ...]
 
 
+class FilePart(NamedTuple):
+    """A `topics.engine.scan.Part`, which only who reads files has to know, and whose records are not wanted back."""
+
+    part: Any
+    nodes: tuple[str, ...]
+
+
+@dataclass
+class FileShare(InputPartition):
+    """What one task reads from files."""
+
+    parts: tuple[FilePart, ...]
+
+
 def shares(ranges: Iterable[Range], partitions_min: int, records_max: int) -> list[InputPartition]:
     """Equal shares: as many as asked for, and as it takes for none to exceed `records_max` seqs."""
     ranges = [each for each in ranges if each.seqs]
+    return [Share(tuple(share)) for share in dealt(ranges, share_seqs(ranges, partitions_min, records_max))]
+
+
+def share_seqs(ranges: Iterable[Range], partitions_min: int, records_max: int) -> int:
+    """How many seqs a share has."""
     total = sum(each.seqs for each in ranges)
-    if not total:
-        return []
     count = min(max(partitions_min, -(-total // records_max)), total, PARTITIONS_MAX)
-    return [Share(tuple(share)) for share in dealt(ranges, -(-total // count))]
+    return -(-total // max(1, count))
 
 
 def dealt(ranges: Iterable[Range], share_seqs: int) -> Iterator[list[Range]]:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from topics_spark.options import SourceOptions
-from topics_spark.ranges import Share
+from topics_spark.ranges import FileShare, Share
 from topics_spark.rows import Batch, RowBuilder
 from topics_spark.server import Server
 
 
-def read_share(share: Share, schema: StructType, options: SourceOptions) -> Iterator[Batch]:
+def read_share(share: InputPartition, schema: StructType, options: SourceOptions) -> Iterator[Batch]:
     rows = RowBuilder(schema, options)
-    server = Server(options)
-    for wanted in share.ranges:
-        for records in server.read(wanted, options.nodes, rows.wants, fail_on_data_loss=options.fail_on_data_loss):
-            yield rows.from_columns(wanted.topic, records.columns, records.rows)
+    fail = options.fail_on_data_loss
+    match share:
+        case Share():
+            server = Server(options)
+            for wanted in share.ranges:
+                for records in server.read(wanted, options.nodes, rows.wants, fail_on_data_loss=fail):
+                    yield rows.batch(wanted.topic, records)
+        case FileShare():
+            from topics_spark.files import read_files
+
+            for topic, records in read_files(share, rows.wants, fail_on_data_loss=fail):
+                yield rows.batch(topic, records)
+        case _:
+            # Spark asks for one empty partition if there are none.
+            return

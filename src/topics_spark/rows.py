@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +44,13 @@ def row_type(name: str, payload: DataType | None = None) -> DataType:
     return payload if name == "data" and payload is not None else TYPES.get(name, StringType())
 
 
+class Records(NamedTuple):
+    """Columns of `rows` records of one topic."""
+
+    columns: Mapping[str, Column]
+    rows: int
+
+
 # What records bring with them; a row's topic is known before.
 READ: Final = frozenset(TYPES) - {"topic"}
 
@@ -73,9 +80,10 @@ class RowBuilder:
             wanted |= {"data", "seq"}
         return frozenset(wanted)
 
-    def from_columns(self, topic: str, columns: Mapping[str, Column], count: int) -> Batch:
-        """`columns` holds what `wants` names."""
-        columns = dict(columns)
+    def batch(self, topic: str, records: Records) -> Batch:
+        """`records` holds the columns that `wants` names."""
+        columns = dict(records.columns)
+        count = records.rows
         if self._tag_prefix is not None:
             chosen = pc.fill_null(pc.starts_with(columns["tag"], self._tag_prefix), fill_value=False)
             columns = {name: column.filter(chosen) for name, column in columns.items()}

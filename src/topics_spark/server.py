@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -17,23 +15,15 @@ from topics.client.sync.export import Export
 from topics.client.values import TopicItem
 from topics_spark.columns import line_columns
 from topics_spark.errors import DataLost, ServerFailed
+from topics_spark.loss import gap_text, report_loss
 from topics_spark.offsets import Head
 from topics_spark.options import SourceOptions, Subscription
 from topics_spark.ranges import Range
-from topics_spark.rows import Column
-
-log = logging.getLogger("topics_spark")
+from topics_spark.rows import Records
 
 CHUNK_BYTES = 2 * 1024 * 1024
 # A Python worker serves many tasks; few of them speak to more than one server.
 CLIENTS_MAX = 8
-
-
-class Records(NamedTuple):
-    """Columns of `rows` records of one topic."""
-
-    columns: Mapping[str, Column]
-    rows: int
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -131,7 +121,7 @@ class Server:
                 wanted.topic,
                 wanted.from_seq,
                 wanted.to_seq,
-                node=cast("Any", list(nodes) or None),
+                node=nodes or None,
                 include_tags="tag" in columns,
                 include_meta="meta" in columns,
                 chunk_bytes=CHUNK_BYTES,
@@ -154,7 +144,10 @@ class Server:
             lines = line_columns(chunk, columns)
             for other in lines.others:
                 gap = msgspec.json.decode(other, type=GapLine).tombstone
-                report_loss(gap_text(wanted, gap), fail=fail_on_data_loss)
+                report_loss(
+                    gap_text(wanted.topic, gap.gap_from, gap.gap_to, gap.reason, gap.missed_estimate),
+                    fail=fail_on_data_loss,
+                )
             if lines.records:
                 yield Records(lines.columns, lines.records)
         if not started and not self._same_life(export, wanted, fail_on_data_loss):
@@ -184,18 +177,5 @@ class Server:
         return epoch == wanted.epoch
 
 
-def report_loss(what: str, *, fail: bool) -> None:
-    if fail:
-        raise DataLost(what)
-    log.warning("data loss: %s", what)
-
-
 def span(wanted: Range) -> str:
     return f"seq {wanted.from_seq + 1} to {wanted.to_seq}"
-
-
-def gap_text(wanted: Range, gap: Gap) -> str:
-    return (
-        f"topic {wanted.topic!r} has lost about {gap.missed_estimate} records from seq {gap.gap_from} to {gap.gap_to} "
-        f"({gap.reason})"
-    )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from topics_spark import inference
 from topics_spark.errors import OptionError
 from topics_spark.options import SourceOptions
+from topics_spark.places import place_of
 from topics_spark.planning import batch_ranges
-from topics_spark.ranges import Share, shares
 from topics_spark.reading import read_share
 from topics_spark.rows import Batch, RowBuilder, row_ddl, row_type
-from topics_spark.server import Server
 
 if TYPE_CHECKING:
     from topics_spark.sink import BatchWriter, StreamWriter
@@ -40,13 +39,15 @@ class TopicsSource(DataSource):
         return StructType([StructField(name, row_type(name, payload)) for name in options.columns])
 
     def _inferred(self, options: SourceOptions) -> StructType:
+        from topics_spark import inference
+
         kept = None if options.schema_location is None else inference.SchemaFile(options)
         if kept is not None and (schema := kept.load()) is not None:
             return schema
-        server = Server(options)
-        topics = sorted(server.heads(options.subscription))[:SAMPLE_TOPICS_MAX]
-        each = max(2, options.sample_records // max(1, len(topics)))
-        schema = inference.inferred(payload for topic in topics for payload in server.sample(topic, each))
+        with contextlib.closing(place_of(options)) as place:
+            topics = sorted(place.heads(options.subscription))[:SAMPLE_TOPICS_MAX]
+            each = max(2, options.sample_records // max(1, len(topics)))
+            schema = inference.inferred(payload for topic in topics for payload in place.sample(topic, each))
         if schema is None:
             raise inference.nothing_to_infer()
         if kept is not None:
@@ -65,7 +66,6 @@ class TopicsSource(DataSource):
                 "inferSchema", "in a stream needs `schemaLocation`, the directory of its checkpoint, to be kept there"
             )
         return TopicsStreamReader(schema, options)
-
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from topics_spark.sink import BatchWriter, SinkOptions
@@ -92,10 +92,8 @@ class TopicsReader(DataSourceReader):
         RowBuilder(schema, options)
 
     def partitions(self) -> list[InputPartition]:
-        options = self._options
-        ranges = batch_ranges(Server(options), options)
-        return shares(ranges, options.partitions_min, options.records_per_partition_max)
+        with contextlib.closing(place_of(self._options)) as place:
+            return place.shares(batch_ranges(place, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[Batch]:
-        # Spark asks for one empty partition if there are none.
-        return read_share(partition, self._schema, self._options) if isinstance(partition, Share) else iter(())
+        return read_share(partition, self._schema, self._options)

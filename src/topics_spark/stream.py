@@ -15,11 +15,10 @@ from topics_spark import offsets
 from topics_spark.errors import OptionError
 from topics_spark.offsets import Head, Offsets, Position
 from topics_spark.options import SourceOptions
+from topics_spark.places import Place, place_of
 from topics_spark.planning import beginnings
-from topics_spark.ranges import Share, shares
 from topics_spark.reading import read_share
 from topics_spark.rows import Batch, RowBuilder
-from topics_spark.server import Server
 
 log = logging.getLogger("topics_spark")
 
@@ -30,12 +29,16 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         if options.end is not None:
             raise OptionError("endingOffsets", "has no place in a stream, which does not end")
+        if options.url is None:
+            raise OptionError("path", "alone is for batches; a stream also needs `url`, where it goes on")
         self._schema = schema
         self._options = options
         RowBuilder(schema, options)
         # what the last look at the topics has shown, for the progress report and the next look
         self._heads: dict[str, Head] = {}
         self._reached: Offsets = {}
+        # opened at the first question: this object travels to tasks, too
+        self._place: Place | None = None
         # what AvailableNow may read at most
         self._target: dict[str, Head] | None = None
         # when the last batch with data was begun, for `maxTriggerDelay`
@@ -50,15 +53,15 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._server().heads(self._options.subscription)
+        self._target = self._opened().heads(self._options.subscription)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         options = self._options
-        server = self._server()
+        place = self._opened()
         before = offsets.decoded(start)
-        self._heads = server.heads(options.subscription, self._heads)
+        self._heads = place.heads(options.subscription, self._heads)
         heads = self._readable(before)
-        begins = beginnings(server, options, heads) if offsets.is_marker(start) else None
+        begins = beginnings(place, options, heads) if offsets.is_marker(start) else None
         step = offsets.step_from(before, heads, begins)
         for loss in step.losses:
             if options.fail_on_data_loss:
@@ -107,13 +110,19 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         ranges = offsets.between(offsets.decoded(start), offsets.decoded(end))
-        return shares(ranges, self._options.partitions_min, self._options.records_per_partition_max)
+        return self._opened().shares(list(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[Batch]:
-        return read_share(partition, self._schema, self._options) if isinstance(partition, Share) else iter(())
+        return read_share(partition, self._schema, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: offsets are kept by Spark's checkpoint, not by the server."""
 
-    def _server(self) -> Server:
-        return Server(self._options)
+    def stop(self) -> None:
+        if self._place is not None:
+            self._place.close()
+
+    def _opened(self) -> Place:
+        if self._place is None:
+            self._place = place_of(self._options)
+        return self._place

@@ -82,14 +82,13 @@ def stream(spark: SparkSession, at: Options) -> Callable[..., DataFrame]:
 
 
 @pytest.fixture
-def drained(spark: SparkSession, tmp_path: Path, numbers: Iterator[int]) -> Callable[..., list[Any]]:
+def drained(tmp_path: Path) -> Callable[..., list[Any]]:
     """Run a stream to the end of what there is, with a checkpoint that stays between calls; the rows of this call."""
 
     def drained(rows: DataFrame, checkpoint: str = "checkpoint", progress: list[Any] | None = None) -> list[Any]:
-        name = f"q{next(numbers)}"
+        found: list[Any] = []
         query = (
-            rows.writeStream.format("memory")
-            .queryName(name)
+            rows.writeStream.foreachBatch(lambda batch, _id: found.extend(batch.collect()))
             .option("checkpointLocation", str(tmp_path / checkpoint))
             .trigger(availableNow=True)
             .start()
@@ -97,6 +96,6 @@ def drained(spark: SparkSession, tmp_path: Path, numbers: Iterator[int]) -> Call
         query.awaitTermination(120)
         if progress is not None:
             progress += query.recentProgress
-        return spark.table(name).collect()
+        return found
 
     return drained
