@@ -109,3 +109,28 @@ def test_a_scan_finds_all_that_was_acknowledged_before_it(writing: tuple[Writer,
             check(*plans.popleft())
         scans += 1
     assert scans >= SCANS_MIN
+
+
+def test_copies_of_routers_and_committed_transactions_are_found_and_what_is_staged_is_not(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        client = server.client()
+        client.put("/v0/topics/dest", {})
+        client.append("source", "before")
+        assert client.put("/v0/routers/r", {"source": "source", "dest": "dest", "backfill": True}).status in (200, 201)
+        client.append("source", *[["copied", number] for number in range(50)])
+        for version in (1, 2):
+            records = [{"topic": topic, "data": [version, topic]} for topic in ("source", "fresh")]
+            staged = {"stage": f"s{version}", "part": 0, "records": records}
+            assert client.post(f"/v0/txns/app/{version}/stage", staged).status == 200
+        assert client.post("/v0/txns/app/1/commit", {"stages": ["s1"]}).status == 200
+        while client.state("dest")["head_seq"] < 52:
+            time.sleep(0.01)
+        scan = Scan.open(str(tmp_path / "data"))
+        assert scan.names() == ["dest", "fresh", "source"]
+        for topic in scan.names():
+            *served, _ = client.get(f"/v0/topics/{topic}/export").body.splitlines(keepends=True)
+            (part,) = scan.plan(topic)
+            assert b"".join(piece.lines() for piece in read_part(part) if not isinstance(piece, Tombstone)) == b"".join(
+                served
+            )
+        scan.close()
