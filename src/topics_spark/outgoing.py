@@ -1,37 +1,40 @@
-"""Rows into records: columns of an Arrow batch become the JSON of a request, text as it is, everything else encoded."""
+"""Rows into records: columns of an Arrow batch become the JSON of a request, a column at a time and without a loop.
+
+data    {"a":1}   {"a":2}        one call for a column or a field of it,
+tag     "x"       null           Python only for what Arrow has no words for
+        └──────────┴─▶ [{"data":{"a":1},"tag":"x"},{"data":{"a":2}}]
+"""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    VariantType,
-    VariantVal,
-)
+import pyarrow.compute as pc
+from msgspec import UNSET, Raw, UnsetType
+from pyspark.sql.types import StringType, StructType
 
-from topics_spark.errors import SchemaError
+from topics_spark.errors import RowRefused, SchemaError
+from topics_spark.json_texts import Column, Render, joined, or_null, rendering, strung, text
 
 # The columns a sink understands; `data` is the only one that must be there.
 COLUMNS: Final = ("data", "topic", "tag", "node", "meta")
-STRUCTURED: Final = (StructType, MapType, ArrayType, VariantType)
+JSON_COLUMNS: Final = ("data", "meta")
+EXCERPT_CHARS: Final = 40
 
-Column = Any
-Texts = Sequence[bytes | None]
-_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+class _Sent(msgspec.Struct, gc=False):
+    """A record as a reader of the request finds it."""
+
+    data: Raw
+    meta: Raw | UnsetType = UNSET
+
+
+_sent = msgspec.json.Decoder(list[_Sent])
+_one = msgspec.json.Decoder(Raw)
 
 
 class RecordWriter:
@@ -48,92 +51,79 @@ class RecordWriter:
             raise SchemaError("a sink needs a column `data`, as in select(to_json(struct('*')).alias('data'))")
         if topic is None and "topic" not in names:
             raise SchemaError("a sink needs the option `topic`, or a column `topic` that names one for each row")
-        self._names = [name for name in names if topic is None or name != "topic"]
-        self._renders: dict[str, Callable[[Column], Texts]] = {}
+        self._renders: dict[str, Render] = {}
+        # Columns whose strings are JSON already, if their rows are to be believed.
+        self._as_it_is: list[str] = []
         for field in schema.fields:
-            is_json = field.name in ("data", "meta")
-            if not is_json and not isinstance(field.dataType, StringType):
-                raise SchemaError(f"column {field.name!r} must be a string, not {field.dataType.simpleString()}")
-            if isinstance(field.dataType, StringType):
-                as_is = is_json and not (plain_text and field.name == "data")
-                self._renders[field.name] = _json_texts if as_is else _quoted
+            name, is_text = field.name, isinstance(field.dataType, StringType)
+            if name not in JSON_COLUMNS and not is_text:
+                raise SchemaError(f"column {name!r} must be a string, not {field.dataType.simpleString()}")
+            if topic is not None and name == "topic":
+                continue
+            if name in JSON_COLUMNS and is_text and not (plain_text and name == "data"):
+                self._as_it_is.append(name)
+                self._renders[name] = _json_texts
             else:
-                self._renders[field.name] = _encoder_of(field.dataType)
+                self._renders[name] = rendering(field.dataType, name)
 
     def records(self, batch: Column, start: int, stop: int) -> bytes:
-        """Rows `start` to `stop` as a JSON array of records."""
+        """Rows `start` to `stop`, at least one, as a JSON array of records."""
         part = batch.slice(start, stop - start)
-        columns = {name: self._renders[name](part.column(part.schema.get_field_index(name))) for name in self._names}
-        data = [b"null" if text is None else text for text in columns.pop("data")]
-        if not columns:
-            return b'[{"data":' + b'},{"data":'.join(data) + b"}]"
-        pieces = list(map(b'{"data":%b'.__mod__, data))
-        for name, texts in columns.items():
-            key = b',"%b":' % name.encode()
-            pieces = [piece if text is None else piece + key + text for piece, text in zip(pieces, texts, strict=True)]
-        return b"[" + b"},".join(pieces) + b"}]"
+        texts = {name: self._texts(part, name) for name in self._renders}
+        data = or_null(texts.pop("data"))
+        if not texts:
+            body = strung(data, '},{"data":')
+        else:
+            others = [pc.fill_null(joined(f',"{name}":', column), text("")) for name, column in sorted(texts.items())]
+            body = strung(joined(data, *others), '},{"data":')
+        records = b'[{"data":%b}]' % body
+        if self._as_it_is:
+            self._check(records, part)
+        return records
+
+    def _texts(self, part: Column, name: str) -> Column:
+        column = part.column(part.schema.get_field_index(name))
+        if name == "topic" and column.null_count:
+            raise RowRefused("column 'topic' is null in a row, and the option `topic` is not given")
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise RowRefused(f"column {name!r} holds text that is not UTF-8: {error}") from error
+        return self._renders[name](column)
+
+    def _check(self, records: bytes, part: Column) -> None:
+        """A text that is not exactly one JSON value could pass for other fields, or for more records."""
+        try:
+            sent = _sent.decode(records)
+            found = {"data": [record.data for record in sent], "meta": [record.meta for record in sent]}
+            if all(_same(found[name], part.column(name)) for name in self._as_it_is):
+                return
+        except msgspec.DecodeError:
+            pass
+        for name in self._as_it_is:
+            for value in part.column(name).to_pylist():
+                if value is not None:
+                    _check_one(value, name)
 
 
-def _json_texts(column: Column) -> Texts:
-    return cast("Texts", column.cast(pa.binary()).to_pylist())
+def _json_texts(column: Column) -> Column:
+    return column.cast(pa.string())
 
 
-def _quoted(column: Column) -> Texts:
-    return [None if text is None else _encode(text) for text in column.to_pylist()]
+def _same(found: list[Any], column: Column) -> bool:
+    """Whether what a reader finds is as long as what was meant; what stands inside something is always shorter."""
+    if len(found) != len(column):
+        return False
+    lengths = pc.binary_length(column).to_pylist()
+    return all(
+        length is None or (raw is not UNSET and len(raw) == length) for raw, length in zip(found, lengths, strict=True)
+    )
 
 
-def _encoder_of(kind: DataType) -> Callable[[Column], Texts]:
-    if not isinstance(kind, STRUCTURED):
-        return lambda column: [None if value is None else _encode(_scalar(value)) for value in column.to_pylist()]
-    if isinstance(kind, VariantType):
-        return lambda column: [None if value is None else _variant(value).encode() for value in column.to_pylist()]
-    convert = _converter(kind)
-    return lambda column: [None if value is None else _encode(convert(value)) for value in column.to_pylist()]
-
-
-def _converter(kind: DataType) -> Callable[[Any], Any]:
-    """From what Arrow gives for a value of this type to what has an obvious JSON."""
-    if isinstance(kind, StructType):
-        fields = {field.name: _converter(field.dataType) for field in kind.fields}
-        return lambda value: None if value is None else {name: convert(value[name]) for name, convert in fields.items()}
-    if isinstance(kind, MapType):
-        convert = _converter(kind.valueType)
-        return lambda value: None if value is None else {_key(name): convert(inner) for name, inner in _pairs(value)}
-    if isinstance(kind, ArrayType):
-        convert_element = _converter(kind.elementType)
-        return lambda value: None if value is None else [convert_element(inner) for inner in value]
-    if isinstance(kind, VariantType):
-        return lambda value: None if value is None else msgspec.Raw(_variant(value).encode())
-    if isinstance(kind, TimestampType):
-        return lambda value: None if value is None else _instant(value)
-    return _scalar
-
-
-def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
-    return iter(value.items() if isinstance(value, dict) else value)
-
-
-def _key(name: Any) -> str:
-    return name if isinstance(name, str) else _encode(_scalar(name)).decode().strip('"')
-
-
-def _scalar(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    if isinstance(value, datetime):
-        return _instant(value)
-    if isinstance(value, Decimal) and not value.is_finite():
-        return None
-    return value
-
-
-def _instant(value: datetime) -> str:
-    """With a zone: UTC, as Spark's to_json writes it; without one: as it is."""
-    if value.tzinfo is None:
-        return value.isoformat(timespec="milliseconds")
-    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _variant(value: Any) -> str:
-    found = value if isinstance(value, VariantVal) else VariantVal(value["value"], value["metadata"])
-    return found.toJson()
+def _check_one(value: str, name: str) -> None:
+    try:
+        _one.decode(value)
+    except msgspec.DecodeError as error:
+        excerpt = value if len(value) <= EXCERPT_CHARS else f"{value[:EXCERPT_CHARS]}…"
+        way_out = "; for plain text set the option `stringData` to text" if name == "data" else ""
+        raise RowRefused(f"column {name!r} holds {excerpt!r}, which is not JSON: {error}{way_out}") from error
