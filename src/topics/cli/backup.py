@@ -179,19 +179,24 @@ class _Unpacked:
 
 def _verified(path: str) -> str:
     """What `topics verify` looks at; the first start of the directory happens here."""
-    from topics.engine.repair import damaged_blocks
+    from topics.engine.repair import damaged_blocks, packed_bytes
     from topics.engine.store import Store
     from topics.model.errors import TopicsError
 
     store = Store(path)
     hint = "`--no-verify` restores it as it is, for `topics repair`"
     try:
-        for _ in store.opening():
-            pass
+        with progress("verify: log", 100, "%") as step:
+            done = 0
+            for share in store.opening():
+                done, before = int(100 * share), done
+                step(done - before)
     except TopicsError as error:
         raise CommandFailed(f"the server that was backed up had damage: {error.message}; {hint}", NOT_SO) from None
     try:
-        for topic, block, reason in damaged_blocks(store.state, store.packs):
+        with progress("verify: records", packed_bytes(store.state), "bytes") as step:
+            damaged = damaged_blocks(store.state, store.packs, step)
+        for topic, block, reason in damaged:
             seqs = f"topic {topic.name}, seqs {block.first_seq} to {block.last_seq}"
             raise CommandFailed(f"the server that was backed up had damage: {seqs}: {reason}; {hint}", NOT_SO)
         return f"{len(store.state.names)} topics, {store.state.count} records"

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from topics.engine.block import Block
 from topics.engine.body import Body
 from topics.engine.retention import note_hole
 from topics.engine.state import State
 from topics.engine.topic import Topic
 from topics.model.errors import DamagedData
-from topics.storage.pack import Packs
+from topics.storage.pack import Extent, Packs
 
 
-def damaged_blocks(state: State, packs: Packs) -> list[tuple[Topic, Block, str]]:
-    """Every block whose bytes on disk are missing or fail their checksum, with what is wrong."""
+def damaged_blocks(
+    state: State, packs: Packs, on_read: Callable[[int], None] = lambda _: None
+) -> list[tuple[Topic, Block, str]]:
+    """Every block whose bytes on disk are missing or fail their checksum, with what is wrong.
+
+    `on_read` is told of the bytes of each block that was looked at; `packed_bytes` is what they add up to.
+    """
     found: list[tuple[Topic, Block, str]] = []
+    for topic, block, extent in _packed(state):
+        try:
+            Body.decode(packs.read(extent), block.first_seq)
+        except (DamagedData, OSError) as error:
+            found.append((topic, block, str(error)))
+        on_read(extent.length)
+    return found
+
+
+def packed_bytes(state: State) -> int:
+    return sum(extent.length for _, _, extent in _packed(state))
+
+
+def _packed(state: State) -> Iterator[tuple[Topic, Block, Extent]]:
     for topic in state.by_id.values():
         for block in topic.blocks:
             if block.extent is not None and block.packed == block.count:
-                try:
-                    Body.decode(packs.read(block.extent), block.first_seq)
-                except (DamagedData, OSError) as error:
-                    found.append((topic, block, str(error)))
-    return found
+                yield topic, block, block.extent
 
 
 def drop_damaged(state: State, packs: Packs) -> list[str]:
