@@ -148,24 +148,23 @@ class Pipelines:
         home.assigned_seq += 1
         home.pending_count += 1
         home.pending_bytes += len(batch.blob)
+        self._forget_below(home, entry.pipeline, batch.first_seq)
         self._changing = staged
-        staged.then(lambda done: self._written(home, entry, batch.first_seq, ts, done))
+        staged.then(lambda done: self._written(entry, batch.first_seq, ts, done))
         return staged
-
-    def _written(self, home: Topic, entry: Entry, seq: int, ts: int, staged: Staged) -> None:
-        self._changing = None
-        if staged.error is None:
-            self._fold(entry, seq, ts)
-            self._forget_below(home, entry.pipeline, seq)
 
     def _forget_below(self, home: Topic, name: str, seq: int) -> None:
         """What this record replaces need not be kept; a crash before this only leaves more to read."""
         try:
-            finding = deletion.find_tagged(home, TagMatch(name.encode(), False), seq, self._state.cold.load_now)
-            next(finding)
+            next(deletion.find_tagged(home, TagMatch(name.encode(), False), seq, self._state.cold.load_now))
         except StopIteration as end:
             if end.value:
                 self._engine.pipeline.stage_delete(Deleted(home.id, home.clock_ms, end.value), "disk")
+
+    def _written(self, entry: Entry, seq: int, ts: int, staged: Staged) -> None:
+        self._changing = None
+        if staged.error is None:
+            self._fold(entry, seq, ts)
 
     # --- looking ---
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.functions import col, struct, to_json
@@ -147,24 +148,28 @@ def writer(rows: DataFrame, assignment: Assignment, place: Place, write_table: C
     definition = assignment.definition
     sink = definition.sink
     assert sink is not None, "ready-made pipelines fill in their sink before they are built"
-    if sink.topic is not None:
-        records = as_records(rows, sink.tag)
-        out: Any = records.writeStream.format("topics").option("topic", sink.topic)
-        for name, value in transaction_options(assignment).items():
-            out = out.option(name, value)
+    mode = definition.output_mode or "append"
+    if sink.topic is None:
+        out: Any = rows.writeStream.foreachBatch(write_table)
+    elif mode == "append":
+        out = as_records(rows, sink.tag).writeStream.format("topics").option("topic", sink.topic)
+        out = out.option("txnVersionBase", str(assignment.version_base)).options(**transaction_options(assignment))
     else:
-        out = rows.writeStream.foreachBatch(write_table)
+        # Spark lets a sink in Python only append; a batch written by hand may be of any mode.
+        out = as_records(rows, sink.tag).writeStream.foreachBatch(partial(write_records, assignment, sink.topic))
     out = out.queryName(assignment.name).option("checkpointLocation", place.checkpoint(assignment))
-    out = out.outputMode(definition.output_mode or "append")
+    out = out.outputMode(mode)
     trigger = definition.trigger
     if trigger is not None and (trigger.once or trigger.cron):
         return out.trigger(availableNow=True)
     return out.trigger(processingTime=(trigger.every if trigger is not None else None) or EVERY_DEFAULT)
 
 
-def transaction_options(assignment: Assignment) -> Mapping[str, str]:
-    return {
-        "txnApp": assignment.app,
-        "txnVersionBase": str(assignment.version_base),
-        "txnFence": str(assignment.fence),
-    }
+def write_records(assignment: Assignment, topic: str, records: DataFrame, batch_id: int) -> None:
+    version = str(assignment.version_base + batch_id)
+    out: Any = records.write.format("topics").mode("append").option("topic", topic).option("txnVersion", version)
+    out.options(**transaction_options(assignment)).save()
+
+
+def transaction_options(assignment: Assignment) -> dict[str, str]:
+    return {"txnApp": assignment.app, "txnFence": str(assignment.fence)}

@@ -38,6 +38,9 @@ def serve(
     from topics_spark.start import session
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    # A line for every request would bury what happens to the pipelines.
+    for library in ("httpx2", "httpcore2", "py4j"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     stop = threading.Event()
     _stop_on_signals(stop)
     name = runner or f"{socket.gethostname()}-{os.getpid()}"
