@@ -110,11 +110,12 @@ class Scan:
         self._packs = Packs(disk, directory.packs_path, cold_path)
         try:
             self._state = State(Settings(), self._packs)
-            snapshot = Snapshots(disk, directory.snapshots_path).load_newest()
+            snapshots = Snapshots(disk, directory.snapshots_path)
+            snapshot = snapshots.load_newest()
             for _ in restore(self._state, snapshot):
                 pass
             live = (block.extent for topic in self._state.by_id.values() for block in topic.blocks)
-            self._packs.adopt(extent for extent in live if extent is not None)
+            self._packs.adopt((extent for extent in live if extent is not None), keep=snapshots.kept_packs)
             log = LogView(
                 disk,
                 directory.wal_path,
