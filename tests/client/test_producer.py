@@ -65,6 +65,17 @@ def test_a_failed_batch_tells_its_tickets_and_the_next_flush(client: Any, topic:
         producer.append(3)
 
 
+def test_a_record_that_cannot_be_taken_fails_alone(client: Any, topic: str) -> None:
+    producer = client.producer(topic, linger_ms=10_000)
+    tickets = [producer.append("x", tag="t" * (300 if number == 5 else 3)) for number in range(9)]
+    with pytest.raises(InvalidRequest, match="tag"):
+        producer.flush()
+    with pytest.raises(InvalidRequest, match="tag"):
+        tickets.pop(5).result()
+    assert [ticket.result() for ticket in tickets] == list(range(1, 9))
+    producer.close()
+
+
 def test_a_full_buffer_makes_the_writer_wait(connect: Connect) -> None:
     held = 0.2
 

@@ -18,6 +18,7 @@ from topics.client import (
     BadAnswer,
     Closed,
     ConnectionFailed,
+    InvalidRequest,
     NotReady,
     ReadOnly,
     Throttled,
@@ -164,6 +165,12 @@ def test_an_error_travels_between_processes() -> None:
     assert (type(got), got.message, got.status, got.detail, got.retry_after_s) == (
         *(NotReady, "wait", 503, {"replay_progress": 0.5}, 1.0),
     )
+
+
+@pytest.mark.parametrize("wrong", ["ftp://example.org", "http://[::1", "http://a:b", "http://"])
+def test_a_url_that_leads_nowhere_is_refused_at_once(connect: Connect, wrong: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"(?i)url"):
+        connect(wrong).health()
 
 
 def test_a_closed_client_says_so(connect: Connect, url: str) -> None:

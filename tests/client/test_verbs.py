@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.client.conftest import Connect
+from tests.serving import ServerProcess
 from topics.client import InvalidRequest, Json, NotAQueue, Outgoing, Record, Tombstone, TopicNotEmpty, TopicNotFound
 
 # --- topics ---
@@ -249,6 +251,26 @@ def test_jobs_of_a_stream_that_ends_go_back_at_once(client: Any, queue: str) -> 
         next(iter(work))
     (job,) = client.claim(queue, "other", wait_ms=5_000)
     assert job.deliveries == 2
+
+
+@pytest.mark.slow
+def test_pushed_jobs_go_on_after_a_restart(connect: Connect, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path).ready()
+    port = server.port
+    client = connect(f"http://127.0.0.1:{port}")
+    client.create("q", type="queue")
+    client.append_many("q", [1, 2])
+    with client.work("q", "w") as work:
+        first = next(iter(work))
+        server.kill()
+        server = ServerProcess(tmp_path, port=port).ready()
+        try:
+            again = next(iter(work))
+            assert (first.data, again.data, work.connections) == (1, 1, 2)
+            client.ack("q", again, "w")
+            assert next(iter(work)).data == 2
+        finally:
+            server.kill()
 
 
 def test_a_log_is_no_queue(client: Any, topic: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from tests.client.scripted import ScriptedServer, Seen, answer
 from tests.serving import ServerProcess
 from topics.client import (
     Arrived,
+    AsyncClient,
+    AsyncWatch,
     BadAnswer,
     CaughtUp,
     InvalidRequest,
@@ -124,6 +127,27 @@ def test_a_watch_is_closed_from_elsewhere(client: Any, watching: Any, topic: str
     closing.start()
     assert list(watch) == []
     closing.join()
+
+
+def test_waiting_with_a_limit_loses_nothing(url: str, topic: str) -> None:
+    asyncio.run(wait_in_vain(url, topic))
+
+
+async def wait_in_vain(url: str, topic: str) -> None:
+    async with AsyncClient(url) as client:
+        await client.create(topic)
+        async with client.watch([topic]) as watch:
+            for number in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(next_payloads(watch), 0.05)
+                await client.append(topic, number)
+                assert await asyncio.wait_for(next_payloads(watch), 10) == [number]
+
+
+async def next_payloads(watch: AsyncWatch) -> list[Any]:
+    while not (event := await anext(watch)).records:
+        continue
+    return [record.data for record in event.records]
 
 
 @pytest.mark.slow

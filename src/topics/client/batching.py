@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections import deque
 from uuid import uuid4
 
-from topics.client.errors import TopicsError
-from topics.client.values import Appended
+from topics.client.errors import BatchTooLarge, InvalidRequest, PayloadTooLarge, RecordTooLarge, TopicsError
+
+# Errors that may be about one record of a batch.
+AT_FAULT = (InvalidRequest, RecordTooLarge, BatchTooLarge, PayloadTooLarge)
 
 
 class Batch:
     """Records of one topic that are appended together, under a key that makes repeating harmless."""
 
-    __slots__ = ("appended", "done", "error", "key", "opened_s", "records", "size", "topic", "uneven")
+    __slots__ = ("done", "key", "opened_s", "outcomes", "records", "size", "topic", "uneven")
 
     def __init__(self, topic: str, now_s: float) -> None:
         self.topic = topic
@@ -26,13 +28,39 @@ class Batch:
         self.size = 0
         # seqs must be listed: a job with a unique key may have been there already
         self.uneven = False
-        # how it ended
+        # how it ended: the seq of each record, or what kept it from getting one
         self.done = False
-        self.appended: Appended | None = None
-        self.error: TopicsError | None = None
+        self.outcomes: list[int | TopicsError] = []
+
+    def whole(self) -> Part:
+        return Part(self, 0, len(self.records))
+
+
+class Part:
+    """A stretch of a batch. What is wrong with one record must not keep its neighbours out: parts are halved."""
+
+    __slots__ = ("batch", "start", "stop")
+
+    def __init__(self, batch: Batch, start: int, stop: int) -> None:
+        self.batch = batch
+        self.start = start
+        self.stop = stop
+
+    @property
+    def key(self) -> str:
+        if self.stop - self.start == len(self.batch.records):
+            return self.batch.key
+        return f"{self.batch.key}-{self.start}-{self.stop}"
 
     def json(self) -> bytes:
-        return b"[%b]" % b",".join(self.records)
+        return b"[%b]" % b",".join(self.batch.records[self.start : self.stop])
+
+    def halves(self, error: TopicsError) -> list[Part]:
+        """What to try instead, the first half last; nothing if it is not a single record's fault."""
+        if self.stop - self.start < 2 or not isinstance(error, AT_FAULT):
+            return []
+        middle = (self.start + self.stop) // 2
+        return [Part(self.batch, middle, self.stop), Part(self.batch, self.start, middle)]
 
 
 class Gathering:

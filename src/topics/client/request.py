@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -10,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from topics.client.errors import InvalidRequest
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 
 T = TypeVar("T")
@@ -53,10 +55,13 @@ class Options:
 
     @classmethod
     def resolve(cls, url: str | None, key: str | None, **rest: Any) -> Options:
-        url = (url or os.environ.get("TOPICS_URL") or URL_DEFAULT).rstrip("/")
+        url = url or os.environ.get("TOPICS_URL") or URL_DEFAULT
         if "://" not in url:
             url = f"http://{url}"
-        # An empty key says that there is none, whatever the environment has.
+        if not re.match(r"https?://[^/]", url):
+            message = f"{url!r} is no URL of a server: http://host:port is one (TOPICS_URL counts if none is given)"
+            raise InvalidRequest(message, detail={"field": "url"})
+        url = url.rstrip("/")
         return cls(url=url, key=(os.environ.get("TOPICS_API_KEY") if key is None else key) or None, **rest)
 
 

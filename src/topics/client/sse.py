@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from topics.client.errors import BadAnswer
 
-EVENT_BYTES_MAX = 64 * 1024 * 1024
+LINE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Event(NamedTuple):
@@ -19,21 +19,28 @@ class Event(NamedTuple):
 class EventParser:
     """Lines end with a newline, as this server writes them; comments and unknown fields are skipped."""
 
-    __slots__ = ("_data", "_id", "_name", "_rest")
+    __slots__ = ("_data", "_id", "_name", "_rest", "_rest_bytes")
 
     def __init__(self) -> None:
-        self._rest = b""
+        # a line that is not complete yet, in pieces
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
         self._name = "message"
         self._data: list[bytes] = []
         self._id: str | None = None
 
     def feed(self, piece: bytes) -> list[Event]:
         """The events that are complete with this piece."""
+        self._rest.append(piece)
+        self._rest_bytes += len(piece)
+        if b"\n" not in piece:
+            if self._rest_bytes > LINE_BYTES_MAX:
+                raise BadAnswer(f"a line of the event stream is longer than {LINE_BYTES_MAX} bytes")
+            return []
         events: list[Event] = []
-        lines = (self._rest + piece).split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > EVENT_BYTES_MAX:
-            raise BadAnswer(f"a line of the event stream is longer than {EVENT_BYTES_MAX} bytes")
+        lines = b"".join(self._rest).split(b"\n")
+        self._rest = [lines.pop()]
+        self._rest_bytes = len(self._rest[0])
         for line in lines:
             line = line.removesuffix(b"\r")
             if line:

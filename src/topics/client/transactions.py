@@ -6,7 +6,7 @@ import msgspec
 
 
 class Staged(msgspec.Struct, kw_only=True):
-    """A part that waits for its commit. `done`: the version was committed before, and nothing is staged."""
+    """A part that waits for its commit. `done`: the version was committed before, with token `fence`; nothing is staged."""
 
     stage: str = ""
     part: int = 0
@@ -14,6 +14,7 @@ class Staged(msgspec.Struct, kw_only=True):
     bytes: int = 0
     expires_ms: int = 0
     done: bool = False
+    fence: int = 0
 
 
 class Span(msgspec.Struct, kw_only=True):

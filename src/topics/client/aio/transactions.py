@@ -26,11 +26,14 @@ PAGE_SIZE: Final = 1_000
 class AsyncTransactions:
     _transport: AsyncTransport
 
-    async def take_fence(self, app: str) -> int:
-        """A new, higher token: from now on whoever has a lower one is refused with Fenced."""
-        path = f"{_app(app)}/fence"
+    async def take_fence(self, app: str, owner: str | None = None) -> int:
+        """A new, higher token: from now on whoever has a lower one is refused with Fenced.
+
+        An `owner` that asks again is told the same token, and is refused with Fenced once somebody else has taken one.
+        """
+        path, body = f"{_app(app)}/fence", body_of(owner=owner)
         return (
-            await self._transport.call(Request(method="POST", path=path, decoder=_fence, body=b"{}", safe=True))
+            await self._transport.call(Request(method="POST", path=path, decoder=_fence, body=body, safe=True))
         ).fence
 
     async def stage(

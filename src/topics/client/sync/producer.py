@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from topics.client.batching import Batch, Gathering
+from topics.client.batching import Batch, Gathering, Part
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
 from topics.client.sync import ground
@@ -50,10 +50,10 @@ class Ticket:
     def result(self, timeout_s: float | None = None) -> int:
         """The record's seq, when the server has it; or the error that kept it from getting there."""
         ground.wait_event(self._settled, timeout_s)
-        if self._batch.error is not None:
-            raise self._batch.error
-        assert self._batch.appended is not None
-        return self._batch.appended.seqs[self._number]
+        outcome = self._batch.outcomes[self._number]
+        if isinstance(outcome, TopicsError):
+            raise outcome
+        return outcome
 
 
 class Producer:
@@ -61,7 +61,8 @@ class Producer:
 
     Every batch has an idempotency key, so a retry never doubles. With `partitions`, a record goes to the partition of
     its tag (without a tag: one after the other); a tag's records stay in order. When the buffer is full `append` waits.
-    A batch that failed for good is told by its tickets, and by the next `flush` or `close`.
+    A record that failed for good is told by its ticket, and by the next `flush` or `close`; one that the server cannot
+    take does not keep its neighbours out.
     """
 
     def __init__(
@@ -154,25 +155,39 @@ class Producer:
             self._send(batch)
 
     def _send(self, batch: Batch) -> None:
+        parts = [batch.whole()]
         try:
-            batch.appended = self._appends.append_many(
-                batch.topic,
-                batch.json(),
-                node=self._node,
-                idempotency_key=batch.key,
-                create=self._create,
-                return_seqs=batch.uneven,
-            )
-        except TopicsError as error:
-            batch.error = error
+            while parts:
+                parts += self._try(parts.pop())
         finally:
-            if batch.appended is None and batch.error is None:
-                batch.error = Closed("the producer was stopped before this batch was answered")
-            self._failed = self._failed or batch.error
+            missing = len(batch.records) - len(batch.outcomes)
+            batch.outcomes += [Closed("the producer was stopped before this record was answered")] * missing
+            failed = [outcome for outcome in batch.outcomes if isinstance(outcome, TopicsError)]
+            self._failed = self._failed or next(iter(failed), None)
             self._gathering.settle(batch)
             self._settled.pop(batch).set()
         with self._news:
             self._news.notify_all()
+
+    def _try(self, part: Part) -> list[Part]:
+        """Append a part, and note what became of it; or the parts to try instead."""
+        batch = part.batch
+        try:
+            appended = self._appends.append_many(
+                batch.topic,
+                part.json(),
+                node=self._node,
+                idempotency_key=part.key,
+                create=self._create,
+                return_seqs=batch.uneven,
+            )
+        except TopicsError as error:
+            if halves := part.halves(error):
+                return halves
+            batch.outcomes += [error] * (part.stop - part.start)
+        else:
+            batch.outcomes += appended.seqs
+        return []
 
     # --- the end ---
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from topics.client.answers import failure_of, value_of
-from topics.client.errors import Closed, ConnectionFailed, Timeout, TopicsError, Unauthorized
+from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
 from topics.client.request import JSON, Options, Request
 from topics.client.retrying import Retrying
 from topics.client.sync import ground
@@ -29,9 +29,12 @@ class Transport:
         self.tokens = tokens
         self.closed = False
         limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
-        self._http = ground.open_http(options.url, self._timeout(0), limits, transport)
-        # Few know before they send which of these are certain to have changed nothing.
-        self._unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+        try:
+            self._http = ground.open_http(options.url, self._timeout(0), limits, transport)
+        except httpx2.InvalidURL as error:
+            raise InvalidRequest(f"{options.url!r} is not a URL: {error}", detail={"field": "url"}) from None
+        # These are certain to have changed nothing.
+        self._unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
         self._timeouts = httpx2.TimeoutException
         self._failures = (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL)
 
