@@ -4,8 +4,8 @@
     |------- 8 + digits + 7 + 13 -----|------ middle -------|  slices at the same place of every line are a column
 
 Where a stretch of records is rendered alike (seqs with as many digits, the same node, no tags), every column is one
-slice of all its lines. What is not alike is decoded record by record, if it came as lines; the columns of a block tell
-enough to cut it anyway.
+slice of all its lines. What is not alike is cut where the names of fields are found, or as the columns of a block tell;
+only lines with meta are decoded one by one.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
@@ -40,6 +40,7 @@ SCHEMA: Final = pa.schema(
 )
 
 _SEQ, _TS, _DATA, _META = b'{"$seq":', b',"$ts":', b',"data":', b',"meta":'
+_TAG = ',"$tag":"'
 # Faster than `in`, which looks at every byte for a colon.
 _meta = re.compile(_META)
 _TS_DIGITS = 13
@@ -60,7 +61,7 @@ class Lines(NamedTuple):
 class _Line(msgspec.Struct, gc=False):
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
-    data: msgspec.Raw
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     node: str | None = msgspec.field(name="$node", default=None)
     tag: str | None = msgspec.field(name="$tag", default=None)
     meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -100,8 +101,10 @@ def line_columns(chunk: bytes, wants: frozenset[str] = ALL) -> Lines:
         chunk = b"\n".join(lines.to_pylist())
     if not len(lines):
         return Lines({name: pa.nulls(0, SCHEMA.field(name).type) for name in wants}, 0, others)
-    columns = _alike_columns(chunk, lines, wants)
-    return Lines(_decoded_columns(chunk, wants) if columns is None else columns, len(lines), others)
+    columns = None
+    if _DATA in chunk[: chunk.find(b"\n")] and not _meta.search(chunk):
+        columns = _alike_columns(chunk, lines, wants) or _cut_columns(lines, wants)
+    return Lines(columns or _decoded_columns(chunk, wants), len(lines), others)
 
 
 def _alike_columns(chunk: bytes, lines: pa.Array, wants: frozenset[str]) -> Columns | None:
@@ -111,7 +114,7 @@ def _alike_columns(chunk: bytes, lines: pa.Array, wants: frozenset[str]) -> Colu
     ts_at = len(_SEQ) + digits + len(_TS)
     middle_at = ts_at + _TS_DIGITS
     data_at = chunk.index(_DATA) + len(_DATA)
-    if chunk.index(b",", last_at) - last_at - len(_SEQ) != digits or middle_at > data_at or _meta.search(chunk):
+    if chunk.index(b",", last_at) - last_at - len(_SEQ) != digits or middle_at > data_at:
         return None
     middle = chunk[middle_at:data_at]
     if not pc.all(pc.equal(pc.binary_slice(lines, middle_at, data_at), pa.scalar(middle, pa.binary()))).as_py():
@@ -134,6 +137,56 @@ def _alike_columns(chunk: bytes, lines: pa.Array, wants: frozenset[str]) -> Colu
     return {name: makers[name]() for name in wants}
 
 
+def _cut_columns(lines: pa.Array, wants: frozenset[str]) -> Columns | None:
+    """Columns by what is found in each line: tags, nodes and the digits of seqs may differ, meta must not be there."""
+    texts = lines.view(pa.string())
+    data_at, ts_at = pc.find_substring(texts, _DATA.decode()), pc.find_substring(texts, _TS.decode())
+    buffer = lines.buffers()[2]
+    starts = pa.Array.from_buffers(pa.int32(), len(lines), [None, lines.buffers()[1]])
+    ends = pa.Array.from_buffers(pa.int32(), len(lines) + 1, [None, lines.buffers()[1]]).slice(1)
+    ts_begin = pc.add(pc.add(starts, ts_at), _int32(len(_TS)))
+    ts_end = pc.add(ts_begin, _int32(_TS_DIGITS))
+    middle_end = pc.add(starts, data_at)
+    if pc.min(ts_at).as_py() < 0 or pc.min(pc.subtract(middle_end, ts_end)).as_py() < 0:
+        return None
+    middles = _pieces(buffer, ts_end, middle_end)
+    if not pc.all(pc.or_(pc.starts_with(middles, ","), pc.equal(middles, pa.scalar("", pa.string())))).as_py():
+        return None
+    try:
+        seqs = _integers(_pieces(buffer, pc.add(starts, _int32(len(_SEQ))), pc.add(starts, ts_at)))
+        times = _integers(_pieces(buffer, ts_begin, ts_end))
+        nodes, tags = _named(middles) if wants & {"node", "tag"} else (None, None)
+    except (msgspec.DecodeError, pa.ArrowInvalid):
+        return None
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "seq": lambda: seqs,
+        "ts": lambda: _timestamps(times),
+        "node": lambda: nodes,
+        "tag": lambda: tags,
+        "data": lambda: _pieces(buffer, pc.add(middle_end, _int32(len(_DATA))), pc.subtract(ends, _int32(1))),
+        "meta": lambda: pa.nulls(len(lines), pa.string()),
+    }
+    return {name: makers[name]() for name in wants}
+
+
+def _named(middles: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Nodes and tags, from what stands between time and data of each line."""
+    first = middles[0].as_py()
+    prefix = first[: first.find(_TAG) + len(_TAG)] if _TAG in first else ""
+    plain = pc.and_(pc.starts_with(middles, prefix), pc.invert(pc.match_substring(middles, "\\")))
+    if prefix and pc.all(plain).as_py():
+        # The same node, and tags without escapes: no quote within a tag, so the last one ends it.
+        tags = pc.binary_slice(middles.view(pa.binary()), len(prefix.encode()), -1).view(pa.string())
+        node = _middle_decoder.decode(b'{"":0' + prefix.encode() + b'"}').node
+        return pa.repeat(pa.scalar(node, pa.string()), len(middles)), tags
+    known = middles.dictionary_encode()
+    named = [_middle_decoder.decode(f'{{"":0{middle}}}') for middle in known.dictionary.to_pylist()]
+    return (
+        pa.array([each.node for each in named], pa.string()).take(known.indices),
+        pa.array([each.tag for each in named], pa.string()).take(known.indices),
+    )
+
+
 def _decoded_columns(chunk: bytes, wants: frozenset[str]) -> Columns:
     lines = _decoder.decode_lines(chunk)
     makers: dict[str, Callable[[], pa.Array]] = {
@@ -141,12 +194,14 @@ def _decoded_columns(chunk: bytes, wants: frozenset[str]) -> Columns:
         "ts": lambda: _timestamps(pa.array([line.ts for line in lines], pa.int64())),
         "node": lambda: pa.array([line.node for line in lines], pa.string()),
         "tag": lambda: pa.array([line.tag for line in lines], pa.string()),
-        "data": lambda: pa.array([bytes(line.data) for line in lines], pa.string()),
-        "meta": lambda: pa.array(
-            [None if isinstance(line.meta, msgspec.UnsetType) else bytes(line.meta) for line in lines], pa.string()
-        ),
+        "data": lambda: pa.array([_text(line.data) for line in lines], pa.string()),
+        "meta": lambda: pa.array([_text(line.meta) for line in lines], pa.string()),
     }
     return {name: makers[name]() for name in wants}
+
+
+def _text(raw: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
+    return None if isinstance(raw, msgspec.UnsetType) else bytes(raw)
 
 
 # --- blocks ---
@@ -299,7 +354,7 @@ def _array(kind: pa.DataType, count: int, offsets: array[int] | None, data: Any)
     return pa.Array.from_buffers(kind, count, buffers)
 
 
-def _pieces(data: bytes | bytearray, starts: pa.Array, ends: pa.Array) -> pa.Array:
+def _pieces(data: Any, starts: pa.Array, ends: pa.Array) -> pa.Array:
     """The strings from each start to its end, which follow one another in `data`.
 
     Start and end side by side are the offsets of an array in which every other string is one of them.

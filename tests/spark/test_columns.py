@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topics.engine.block import Block
+from topics.engine.diff import View, render_run
 from topics.model.batch import check_batch, render
 from topics.model.settings import Settings
 from topics.model.wishes import append_decoder
@@ -107,7 +108,7 @@ def test_dead_records_and_those_outside_a_range_are_left_out(
     assert block_rows(block, start, stop) == [whole[seq] for seq in sorted(wanted)]
 
 
-@given(wished=records(), first_seq=st.sampled_from([1, 95]), ts=st.sampled_from([TS, 5]))
+@given(wished=records(), first_seq=st.sampled_from([1, 95]), ts=st.sampled_from([TS, 5, 10**13]))
 @settings(max_examples=40)
 def test_lines_give_the_columns_of_their_records_and_hand_the_others_on(
     wished: list[dict[str, Any]], first_seq: int, ts: int
@@ -125,6 +126,32 @@ def test_lines_give_the_columns_of_their_records_and_hand_the_others_on(
             assert found.others == others
             assert found.records == len(wanted)
             assert rows([record_batch("t", found.columns, found.records)]) == wanted
+            some = line_columns(text, frozenset(("ts", "data"))).columns
+            assert all(some[name].equals(found.columns[name]) for name in ("ts", "data"))
+
+
+@given(wished=records(), tagged=st.sampled_from(["", "same", "all", "odd"]), first_seq=st.sampled_from([1, 95]))
+@settings(max_examples=60)
+def test_tags_of_lines_are_columns_however_they_differ(
+    wished: list[dict[str, Any]], tagged: str, first_seq: int
+) -> None:
+    for number, record in enumerate(wished):
+        record.pop("meta", None)
+        if tagged == "odd" and number % 2 == 0:
+            record.pop("tag", None)
+        elif tagged:
+            record["tag"] = "t" if tagged == "same" else f"t{number}"
+    block = block_of(wished, first_seq)
+    assert block.body is not None
+    chunk = render_run(block.body, 0, block.count, View(tags=True, lines=True))
+    found = line_columns(chunk)
+    assert rows([record_batch("t", found.columns, found.records)]) == expected(block)
+
+
+def test_lines_without_payloads_have_no_data() -> None:
+    found = line_columns(b'{"$seq":1,"$ts":%d}\n{"$seq":2,"$ts":%d,"meta":{"a":",\\"data\\":"}}\n' % (TS, TS))
+    assert found.columns["data"].to_pylist() == [None, None]
+    assert found.columns["meta"].to_pylist() == [None, '{"a":",\\"data\\":"}']
 
 
 def test_tags_that_an_export_shows_are_a_column() -> None:
