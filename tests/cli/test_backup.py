@@ -199,6 +199,7 @@ def test_a_changed_backup_is_refused_and_an_empty_directory_stays_empty(
     assert not list((tmp_path / "copy").iterdir())
 
 
+@pytest.mark.slow
 def test_damage_that_the_server_had_is_named_and_can_be_repaired(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         server.client().append("a", *["x" * 1000] * 100)
