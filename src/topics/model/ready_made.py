@@ -15,6 +15,10 @@ class ReadyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A ready-made pipeline reads the views of its definition in the order of their names, if it has several."""
 
 
+class ArchiveOptions(ReadyOptions, frozen=True):
+    """Records as they are; the sink is a table."""
+
+
 class DedupeOptions(ReadyOptions, frozen=True):
     """One row of each key within the horizon; rows that come later than that are late, and left out."""
 
@@ -23,6 +27,7 @@ class DedupeOptions(ReadyOptions, frozen=True):
 
 
 READY_OPTIONS: Final[dict[str, type[ReadyOptions]]] = {
+    "archive": ArchiveOptions,
     "dedupe": DedupeOptions,
 }
 

@@ -18,7 +18,7 @@ from topics.model.ready_made import options_of
 from topics_spark.pipelines.assignment import Assignment, Place
 from topics_spark.pipelines.guard import check_sql
 from topics_spark.pipelines.jobs import JobQuery, Work
-from topics_spark.pipelines.ready_made import BY_NAME, rows_of
+from topics_spark.pipelines.ready_made import BY_NAME, ReadyMade, rows_of
 from topics_spark.pipelines.tables import TableSink
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ Transformation = Callable[[Views], "DataFrame"]
 def start(spark: SparkSession, assignment: Assignment, place: Place, client: Client) -> StreamingQuery | JobQuery:
     """Begin to run. The session must be the pipeline's own."""
     definition = assignment.definition
-    job = BY_NAME[definition.use].job if definition.use is not None else None
+    ready = ReadyMade() if definition.use is None else BY_NAME[definition.use]
+    job = ready.job
     if job is not None:
         options = options_of(definition.use or "", definition.options)
 
@@ -45,7 +46,7 @@ def start(spark: SparkSession, assignment: Assignment, place: Place, client: Cli
             job(Work(spark, assignment, place, client, stopping, done), options)
 
         return JobQuery(work, assignment.name)
-    table = TableSink(assignment, place, client)
+    table = TableSink(assignment, place, client, ready.partition_by)
     return writer(build(spark, definition, place), assignment, place, table.write).start()
 
 

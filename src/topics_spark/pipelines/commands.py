@@ -142,6 +142,21 @@ def _told(client: Client, topic: str, name: str, *, follow: bool) -> Iterator[Re
         return
 
 
+@app.command("compact")
+@takes_client
+def compact_archive(
+    client: Client,
+    name: Name,
+    tables: Annotated[str, typer.Option(help="Where the runner keeps its tables.")] = TABLES_DIR,
+) -> None:
+    """Merge the small files of an archive, and leave out what was deleted from its topics since."""
+    from topics_spark.pipelines.compaction import compact
+
+    sink = client.pipeline(name).definition.get("sink") or {}
+    done = compact(client, name, Path(tables) / (sink.get("table") or name))
+    say(f"{done.files_before} files became {done.files_after}, {done.rows_removed} deleted records left out")
+
+
 @app.command("check")
 @takes_access
 def check_pipelines(

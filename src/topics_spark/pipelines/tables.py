@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow.parquet
@@ -34,12 +34,22 @@ MANIFESTS: Final = "_manifest"
 MANIFESTS_KEPT: Final = 3
 
 
-class DataFile(msgspec.Struct, frozen=True):
+class Extent(msgspec.Struct, frozen=True):
+    """The records of a topic that a file holds, if it holds records of one topic."""
+
+    topic: str
+    epoch: int
+    first_seq: int
+    last_seq: int
+
+
+class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A Parquet file, by its path below the table."""
 
     path: str
     rows: int
     bytes: int
+    extent: Extent | None = None
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -124,16 +134,19 @@ def _manifests(table: Path) -> Iterator[Path]:
 class TableSink:
     """Writes the batches of one assignment into its table."""
 
-    def __init__(self, assignment: Assignment, place: Place, client: Client) -> None:
+    def __init__(self, assignment: Assignment, place: Place, client: Client, partition_by: Sequence[str] = ()) -> None:
         sink = assignment.definition.sink
         self._assignment = assignment
         self._client = client
-        self._partition_by = (sink.partition_by if sink is not None else None) or []
+        self._partition_by = (sink.partition_by if sink is not None else None) or list(partition_by)
+        # per batch
+        self._epochs: dict[str, int] = {}
         self._complete = assignment.definition.output_mode == "complete"
         self.table = Path(place.tables_dir) / ((sink.table if sink is not None else None) or assignment.name)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """One micro-batch. Spark calls it again for a batch whose end it has not seen."""
+        self._epochs.clear()
         version = self._assignment.version_base + batch_id
         committed = self._client.txn(self._assignment.app).version
         if committed is None or committed < version:
@@ -146,47 +159,79 @@ class TableSink:
         return project(self._client, self._assignment.name, self.table)
 
     def place_files(self, rows: DataFrame, version: int) -> list[DataFile]:
+        """Folders are named after copies of the columns, so that a file by itself has them all."""
         staging = self.table / STAGING / f"{version}-{uuid.uuid4().hex}"
-        out = rows.write.mode("error")
-        if self._partition_by:
-            out = out.partitionBy(*self._partition_by)
-        out.parquet(staging.as_uri())
+        folders = [f"_{name}" for name in self._partition_by]
+        copies = {folder: rows[name] for folder, name in zip(folders, self._partition_by, strict=True)}
+        out = rows.withColumns(copies).write.mode("error")
+        (out.partitionBy(*folders) if folders else out).parquet(staging.as_uri())
         try:
-            return list(_moved(staging, self.table, f"{version}-{uuid.uuid4().hex[:8]}"))
+            return list(_moved(staging, self.table, f"{version}-{uuid.uuid4().hex[:8]}", self._epoch))
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
+    def _epoch(self, topic: str) -> int:
+        """Which of the topics of this name it is; 0 for one that is gone, which no later one can be mistaken for."""
+        if topic not in self._epochs:
+            try:
+                self._epochs[topic] = self._client.state(topic, touch=False).epoch
+            except TopicNotFound:
+                self._epochs[topic] = 0
+        return self._epochs[topic]
+
     def commit(self, change: Change) -> None:
-        assignment, stage = self._assignment, uuid.uuid4().hex
-        client, topic = self._client, manifest_topic(assignment.name)
-        record = msgspec.json.encode([{"data": msgspec.to_builtins(change)}])
-        client.stage(assignment.app, change.version, stage, 0, record, topic=topic, fence=assignment.fence)
-        client.commit_txn(assignment.app, change.version, [stage], fence=assignment.fence)
+        commit(self._client, self._assignment.name, self._assignment.app, self._assignment.fence, change)
 
 
-def _moved(staging: Path, table: Path, prefix: str) -> Iterator[DataFile]:
+def commit(client: Client, pipeline: str, app: str, fence: int, change: Change) -> None:
+    """From now on the change counts; a version that was committed before is left as it is."""
+    stage = uuid.uuid4().hex
+    record = msgspec.json.encode([{"data": msgspec.to_builtins(change)}])
+    client.stage(app, change.version, stage, 0, record, topic=manifest_topic(pipeline), fence=fence)
+    client.commit_txn(app, change.version, [stage], fence=fence)
+
+
+def _moved(staging: Path, table: Path, prefix: str, epoch_of: Callable[[str], int]) -> Iterator[DataFile]:
     """Files that hold rows, in their folders, under names that nothing else has; all durable before they are named."""
     folders: set[Path] = set()
     for number, written in enumerate(sorted(staging.rglob("*.parquet"))):
-        rows = pyarrow.parquet.read_metadata(written).num_rows
-        if rows:
-            place = table / written.relative_to(staging).with_name(f"{prefix}-{number}.parquet")
+        place = table / written.relative_to(staging).with_name(f"{prefix}-{number}.parquet")
+        found = described(written, str(place.relative_to(table)), epoch_of)
+        if found.rows:
             place.parent.mkdir(parents=True, exist_ok=True)
-            _sync(written)
+            sync(written)
             written.rename(place)
             folders.add(place.parent)
-            yield DataFile(str(place.relative_to(table)), rows, place.stat().st_size)
+            yield found
     for folder in folders:
-        _sync(folder)
+        sync(folder)
 
 
-def _sync(path: Path) -> None:
+def described(written: Path, path: str, epoch_of: Callable[[str], int]) -> DataFile:
+    """What the footer of a file tells about it."""
+    footer: Any = pyarrow.parquet.read_metadata(written)
+    ranges = {name: _range(footer, name) for name in ("topic", "seq")}
+    topic, seqs = ranges["topic"], ranges["seq"]
+    extent = None
+    if topic is not None and seqs is not None and topic[0] == topic[1]:
+        extent = Extent(topic[0], epoch_of(topic[0]), *seqs)
+    return DataFile(path, footer.num_rows, written.stat().st_size, extent)
+
+
+def _range(footer: Any, name: str) -> tuple[Any, Any] | None:
+    """The least and the greatest value of a column, if all parts of the file tell."""
+    names = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    if name not in names:
+        return None
+    parts = [footer.row_group(number).column(names.index(name)).statistics for number in range(footer.num_row_groups)]
+    if not parts or not all(part is not None and part.has_min_max for part in parts):
+        return None
+    return min(part.min for part in parts), max(part.max for part in parts)
+
+
+def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def total_rows(parts: Iterable[DataFile]) -> int:
-    return sum(part.rows for part in parts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.model.ready_made import options_of
-from topics_spark.pipelines.ready_made import dedupe
+from topics_spark.pipelines.ready_made import archive, dedupe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,9 +24,12 @@ class ReadyMade:
 
     rows: Callable[[Views, Any], DataFrame] | None = None
     job: Callable[[Work, Any], None] | None = None
+    # How a table is cut into folders, unless the definition says it.
+    partition_by: tuple[str, ...] = ()
 
 
 BY_NAME: Final = {
+    "archive": ReadyMade(rows=archive.rows, partition_by=archive.PARTITION_BY),
     "dedupe": ReadyMade(rows=dedupe.rows),
 }
 

@@ -1,0 +1,21 @@
+"""Archive: topics as Parquet files by topic and day, every record once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.functions import to_date
+
+from topics.model.ready_made import ArchiveOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PARTITION_BY: Final = ("topic", "day")
+COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
+
+
+def rows(views: dict[str, DataFrame], options: ArchiveOptions) -> DataFrame:
+    del options
+    (events,) = views.values()
+    return events.select(*COLUMNS, to_date("ts").alias("day"))
