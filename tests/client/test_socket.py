@@ -7,11 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.client.conftest import Connect
 from tests.serving import ServerProcess
-from topics.client import Arrived, CaughtUp, Client, Closed, Forbidden, Json, TopicDeleted, TopicNotFound, Unauthorized
+from topics.client import (
+    Arrived,
+    CaughtUp,
+    Client,
+    Closed,
+    Forbidden,
+    InvalidRequest,
+    Json,
+    TopicDeleted,
+    TopicNotFound,
+    Unauthorized,
+)
 
 
 @pytest.fixture
@@ -96,6 +108,12 @@ def test_a_socket_is_closed_from_elsewhere(client: Any, socket: Any, topic: str)
     closing.join()
     with pytest.raises(Closed):
         socket.publish(topic, 1)
+
+
+def test_a_client_without_a_network_has_no_socket(topic: str) -> None:
+    with Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))) as client:
+        with pytest.raises(InvalidRequest, match="transport"):
+            client.socket()
 
 
 def test_many_threads_share_a_socket(url: str, topic: str) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from topics.client.aio.socket import AsyncSocket
 from topics.client.aio.transport import AsyncTransport
 from topics.client.aio.watch import AsyncWatch
+from topics.client.errors import InvalidRequest
 from topics.client.live import Starts, starts_of
 
 RECONNECT_S_MAX = 600.0
@@ -59,4 +60,6 @@ class AsyncStreaming:
 
     def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> AsyncSocket:
         """A WebSocket to publish and subscribe over; it opens with the first command. See AsyncSocket."""
+        if self._transport.plugged:
+            raise InvalidRequest("a WebSocket needs a server, and this client has a transport of its own instead")
         return AsyncSocket(self._transport, reconnect_s_max)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from topics.client.errors import InvalidRequest
 from topics.client.live import Starts, starts_of
 from topics.client.sync.socket import Socket
 from topics.client.sync.transport import Transport
@@ -60,4 +61,6 @@ class Streaming:
 
     def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> Socket:
         """A WebSocket to publish and subscribe over; it opens with the first command. See Socket."""
+        if self._transport.plugged:
+            raise InvalidRequest("a WebSocket needs a server, and this client has a transport of its own instead")
         return Socket(self._transport, reconnect_s_max)

@@ -28,6 +28,8 @@ class Transport:
         self.options = options
         self.tokens = tokens
         self.closed = False
+        # Requests do not go over the network.
+        self.plugged = transport is not None
         limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
         try:
             self._http = ground.open_http(options.url, self._timeout(0), limits, transport)
