@@ -152,8 +152,9 @@ def compact_archive(
     """Merge the small files of an archive, and leave out what was deleted from its topics since."""
     from topics_spark.pipelines.compaction import compact
 
-    sink = client.pipeline(name).definition.get("sink") or {}
-    done = compact(client, name, Path(tables) / (sink.get("table") or name))
+    (_, definition), *_ = _definitions(client, name)
+    table = definition.sink.table if definition.sink is not None else None
+    done = compact(client, name, Path(tables) / (table or name))
     say(f"{done.files_before} files became {done.files_after}, {done.rows_removed} deleted records left out")
 
 
