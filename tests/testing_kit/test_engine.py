@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from topics import testing
+from topics.api.users import hash_password
 from topics.client import Client, Outgoing
 from topics.client.errors import Forbidden, NotAQueue, Throttled, TopicNotFound, Unauthorized
 from topics.client.sync.watch import Watch
@@ -192,3 +193,29 @@ def test_threads_wait_in_real_time_with_a_real_clock() -> None:
         assert got == ["news"]
         with pytest.raises(TypeError, match="ManualClock"):
             engine.advance(1)
+
+
+def test_bulk_verbs_transactions_and_streams_of_jobs_work_too(topics_client: Client) -> None:
+    topics_client.create("q", type="queue")
+    with topics_client.producer("q") as producer:
+        tickets = [producer.append(number) for number in range(3)]
+    assert [ticket.result(5) for ticket in tickets] == [1, 2, 3]
+    with topics_client.work("q", max=2) as work:
+        for number in range(3):
+            job = next(work)
+            assert job.data == number
+            topics_client.ack("q", job)
+    fence = topics_client.take_fence("app")
+    topics_client.stage("app", 1, "stage", 0, [{"n": 1}], topic="log", fence=fence)
+    assert topics_client.commit_txn("app", 1, ["stage"], fence=fence).topics["log"].records == 1
+    with topics_client.backup() as pieces:
+        assert len(b"".join(pieces)) > 1_000
+
+
+def test_groups_log_in_by_password_and_consume() -> None:
+    settings = Settings(jwt_secret="s" * 40, users=(f"ada:service:{hash_password('a pass word')}",))
+    with testing.engine(settings=settings, clock=testing.SystemClock()) as engine:
+        engine.client().append_many("log", [1, 2, 3])
+        consumer = engine.client(user="ada", password="a pass word")
+        batch = consumer.consume("log", "group", start="Earliest")
+        assert [message.data for message in batch.messages] == [1, 2, 3]

@@ -116,6 +116,11 @@ class Committer:
     def unsynced_bytes(self) -> int:
         return self._wal.buffered_to - self._wal.synced_to
 
+    @property
+    def sync_awaited(self) -> bool:
+        """Whether somebody waits for a sync that is not there yet."""
+        return self._wal.synced_to < self._wanted_to
+
     def _ring(self) -> None:
         if self._bell.locked():
             self._bell.release()

@@ -73,9 +73,26 @@ class Engine:
 
     # --- what tests use ---
 
-    def client(self, key: str | None = None, *, node: str | None = None) -> Client:
+    def client(
+        self,
+        key: str | None = None,
+        *,
+        node: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+    ) -> Client:
         """A client whose calls end in this engine, without retries; closed with it."""
-        client = Client(URL, key, node=node, retries_max=0, transport=InlineTransport(self))
+        client = Client(
+            URL,
+            key,
+            node=node,
+            user=user,
+            password=password,
+            token=token,
+            retries_max=0,
+            transport=InlineTransport(self),
+        )
         self._clients.append(client)
         return client
 
@@ -174,9 +191,12 @@ class Engine:
     def _run(self) -> None:
         """Everything that needs no thread; routers do not rest here, as they would under load."""
         self._loop.run()
-        forwarder = self._server.store.forwarder
-        while forwarder.pending:
-            forwarder.step()
+        store = self._server.store
+        # What is staged outside of a tick waits for the next one, which may never come here.
+        store.pipeline.flush()
+        self._loop.run()
+        while store.forwarder.pending:
+            store.forwarder.step()
             self._loop.run()
 
     def _come_to_rest(self) -> None:
@@ -203,7 +223,8 @@ class Engine:
 
     def _threads_are_busy(self) -> bool:
         store = self._server.store
-        return store.pipeline.depth > 0 or store.worker.pending > 0 or self._loop.away > 0
+        awaited = store.pipeline.depth > 0 or store.committer.sync_awaited
+        return awaited or store.worker.pending > 0 or self._loop.away > 0
 
     def _jump(self, deadline_s: float | None) -> bool:
         """Move the clock to when something happens next; False if it is a clock that moves by itself."""
