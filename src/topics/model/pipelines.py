@@ -40,11 +40,13 @@ class Watermark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PipelineSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a view of the transformation reads: one topic, several, or all whose names match."""
+    """What a view of the transformation reads: one topic, several, all whose names match, or a table."""
 
     topic: str | None = None
     topics: list[str] | None = None
     pattern: Text | None = None
+    # A table of the runner's, read whole.
+    table: str | None = None
     # Where the first run starts: "earliest", "latest", a seq to start behind, or a time.
     start: str | U64 | None = None
     schema: Text | None = None
@@ -157,7 +159,10 @@ def _check_ready_made(use: str, options: dict[str, Any] | None) -> None:
 
 
 def _check_source(source: PipelineSource, field: str) -> None:
-    _check_exactly_one(field, f"{field}.topic", topic=source.topic, topics=source.topics, pattern=source.pattern)
+    choices = {"topic": source.topic, "topics": source.topics, "pattern": source.pattern, "table": source.table}
+    _check_exactly_one(field, f"{field}.topic", **choices)
+    if source.table is not None:
+        _check_table(source.table, f"{field}.table")
     if source.topics is not None and not 1 <= len(source.topics) <= TOPICS_MAX:
         raise InvalidRequest(f"{field}.topics must name 1 to {TOPICS_MAX} topics", field=f"{field}.topics")
     for name in source.names():
@@ -187,10 +192,14 @@ def _check_sink(sink: PipelineSink) -> None:
             raise InvalidRequest("sink.partition_by belongs to a table", field="sink.partition_by")
     elif sink.tag is not None:
         raise InvalidRequest("sink.tag belongs to a topic", field="sink.tag")
-    elif sink.table is not None and _TABLE.fullmatch(sink.table) is None:
+    elif sink.table is not None:
+        _check_table(sink.table, "sink.table")
+
+
+def _check_table(name: str, field: str) -> None:
+    if _TABLE.fullmatch(name) is None:
         raise InvalidRequest(
-            "sink.table must be 1 to 128 characters of A-Z a-z 0-9 . _ - and start with a letter or digit",
-            field="sink.table",
+            f"{field} must be 1 to 128 characters of A-Z a-z 0-9 . _ - and start with a letter or digit", field=field
         )
 
 

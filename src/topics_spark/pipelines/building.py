@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import json
 import threading
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pyspark.sql.functions import col, struct, to_json
-
 from topics.model.errors import InvalidRequest
-from topics.model.pipelines import PipelineSource, PipelineWish
+from topics.model.pipelines import PipelineWish
 from topics.model.ready_made import options_of
 from topics_spark.pipelines.assignment import Assignment, Place
+from topics_spark.pipelines.delivery import as_records, transaction_options, write_records
 from topics_spark.pipelines.guard import check_sql
 from topics_spark.pipelines.jobs import JobQuery, Work
 from topics_spark.pipelines.ready_made import BY_NAME, ReadyMade, rows_of
+from topics_spark.pipelines.sources import read_views
 from topics_spark.pipelines.tables import TableSink
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
     from topics.client import Client
 
-RECORD_COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
 EVERY_DEFAULT: Final = "1 second"
 Views = dict[str, "DataFrame"]
 Transformation = Callable[[Views], "DataFrame"]
@@ -52,50 +49,8 @@ def start(spark: SparkSession, assignment: Assignment, place: Place, client: Cli
 
 def build(spark: SparkSession, definition: PipelineWish, place: Place, *, batch: bool = False) -> DataFrame:
     """The rows that the definition makes; `batch`: over what is there now, for a look before it runs."""
-    views = {view: read_source(spark, source, batch=batch) for view, source in definition.sources.items()}
-    return transformation(spark, definition, place)(views)
-
-
-def read_source(spark: SparkSession, source: PipelineSource, *, batch: bool = False) -> DataFrame:
-    whole = batch or bool(source.static)
-    reader: Any = spark.read if whole else spark.readStream
-    reader = reader.format("topics")
-    if source.pattern is not None:
-        reader = reader.option("subscribePattern", source.pattern)
-    else:
-        reader = reader.option("subscribe", ",".join(source.names()))
-    if source.schema is not None:
-        reader = reader.option("schema", source.schema)
-    for name, value in starting_options(source, whole=whole).items():
-        reader = reader.option(name, value)
-    rows = with_payload_columns(cast("DataFrame", reader.load()))
-    if source.watermark is not None and not whole:
-        rows = rows.withWatermark(source.watermark.column, source.watermark.delay)
-    return rows
-
-
-def starting_options(source: PipelineSource, *, whole: bool) -> dict[str, str]:
-    """Earliest by default: a pipeline is about what a topic holds. A batch cannot start at the end."""
-    match source.start:
-        case int(seq):
-            return {"startingOffsets": json.dumps(dict.fromkeys(source.names(), seq + 1))}
-        case None | "earliest":
-            return {"startingOffsets": "earliest"}
-        case "latest":
-            return {"startingOffsets": "earliest" if whole else "latest"}
-        case time:
-            return {"startingTimestamp": str(milliseconds(time))}
-
-
-def milliseconds(time: str) -> int:
-    return int(datetime.fromisoformat(time).timestamp() * 1000)
-
-
-def with_payload_columns(rows: DataFrame) -> DataFrame:
-    """Fields of a parsed payload are columns as well, unless a record has a column of that name."""
-    payload = cast("Any", rows.schema["data"].dataType)
-    names = [name for name in getattr(payload, "names", ()) if name not in RECORD_COLUMNS]
-    return rows.select("*", *(col("data").getField(name).alias(name) for name in names))
+    transform = transformation(spark, definition, place)
+    return transform(read_views(spark, definition, place, batch=batch))
 
 
 def transformation(spark: SparkSession, definition: PipelineWish, place: Place) -> Transformation:
@@ -130,20 +85,6 @@ def load_function(name: str, allowed: tuple[str, ...]) -> Transformation:
     return cast("Transformation", function)
 
 
-def as_records(rows: DataFrame, tag: str | None) -> DataFrame:
-    """Rows as records: `data` if there is such a column, otherwise all columns as one JSON object."""
-    if tag is not None and tag not in rows.columns:
-        raise InvalidRequest(
-            f"sink.tag: the rows have no column {tag}, only {', '.join(rows.columns)}", field="sink.tag"
-        )
-    kept = [name for name in ("topic", "node", "meta") if "data" in rows.columns and name in rows.columns]
-    data = col("data") if "data" in rows.columns else to_json(struct(*rows.columns))
-    if tag is not None:
-        return rows.select(data.alias("data"), col(tag).cast("string").alias("tag"), *kept)
-    tags = ["tag"] if "data" in rows.columns and "tag" in rows.columns else []
-    return rows.select(data.alias("data"), *tags, *kept)
-
-
 def writer(rows: DataFrame, assignment: Assignment, place: Place, write_table: Callable[..., Any]) -> DataStreamWriter:
     """Everything that a query needs but its start."""
     definition = assignment.definition
@@ -164,13 +105,3 @@ def writer(rows: DataFrame, assignment: Assignment, place: Place, write_table: C
     if trigger is not None and (trigger.once or trigger.cron):
         return out.trigger(availableNow=True)
     return out.trigger(processingTime=(trigger.every if trigger is not None else None) or EVERY_DEFAULT)
-
-
-def write_records(assignment: Assignment, topic: str, records: DataFrame, batch_id: int) -> None:
-    version = str(assignment.version_base + batch_id)
-    out: Any = records.write.format("topics").mode("append").option("topic", topic).option("txnVersion", version)
-    out.options(**transaction_options(assignment)).save()
-
-
-def transaction_options(assignment: Assignment) -> dict[str, str]:
-    return {"txnApp": assignment.app, "txnFence": str(assignment.fence)}

@@ -134,14 +134,22 @@ def _manifests(table: Path) -> Iterator[Path]:
 class TableSink:
     """Writes the batches of one assignment into its table."""
 
-    def __init__(self, assignment: Assignment, place: Place, client: Client, partition_by: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        place: Place,
+        client: Client,
+        partition_by: Sequence[str] = (),
+        *,
+        complete: bool = False,
+    ) -> None:
         sink = assignment.definition.sink
         self._assignment = assignment
         self._client = client
         self._partition_by = (sink.partition_by if sink is not None else None) or list(partition_by)
         # per batch
         self._epochs: dict[str, int] = {}
-        self._complete = assignment.definition.output_mode == "complete"
+        self._complete = complete or assignment.definition.output_mode == "complete"
         self.table = Path(place.tables_dir) / ((sink.table if sink is not None else None) or assignment.name)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Ready-made pipelines by name: each a file of its own, one line to start."""
+"""Ready-made pipelines by name, each one line to start."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from topics.model.errors import InvalidRequest
 from topics.model.ready_made import options_of
-from topics_spark.pipelines.ready_made import archive, dedupe
+from topics_spark.pipelines.ready_made import archive, audit, dead_letters, dedupe, join, replay, windows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,8 +30,14 @@ class ReadyMade:
 
 
 BY_NAME: Final = {
+    "aggregate": ReadyMade(rows=windows.aggregate),
     "archive": ReadyMade(rows=archive.rows, partition_by=archive.PARTITION_BY),
+    "audit": ReadyMade(rows=audit.rows, job=audit.run),
+    "dead-letter-report": ReadyMade(job=dead_letters.run),
     "dedupe": ReadyMade(rows=dedupe.rows),
+    "join": ReadyMade(rows=join.rows),
+    "replay": ReadyMade(job=replay.run),
+    "sessionize": ReadyMade(rows=windows.sessionize),
 }
 
 
@@ -38,5 +45,6 @@ def rows_of(definition: PipelineWish) -> Callable[[Views], DataFrame]:
     assert definition.use is not None
     options = options_of(definition.use, definition.options)
     make = BY_NAME[definition.use].rows
-    assert make is not None, "a job is started, not queried"
+    if make is None:
+        raise InvalidRequest(f"{definition.use} is a job without rows to look at: run it", field="use")
     return lambda views: make(views, options)

@@ -1,0 +1,76 @@
+"""What views read: topics as streams or as they are now, and tables."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql.functions import col
+
+from topics.model.errors import InvalidRequest
+from topics.model.pipelines import PipelineSource, PipelineWish
+from topics_spark.pipelines import tables
+from topics_spark.pipelines.assignment import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RECORD_COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
+
+
+def read_views(spark: SparkSession, definition: PipelineWish, place: Place, *, batch: bool) -> dict[str, DataFrame]:
+    """The views of a definition; `batch`: over what is there now."""
+    return {view: read_source(spark, source, place, batch=batch) for view, source in definition.sources.items()}
+
+
+def read_source(spark: SparkSession, source: PipelineSource, place: Place, *, batch: bool = False) -> DataFrame:
+    if source.table is not None:
+        return read_table(spark, place, source.table)
+    whole = batch or bool(source.static)
+    reader: Any = spark.read if whole else spark.readStream
+    reader = reader.format("topics")
+    if source.pattern is not None:
+        reader = reader.option("subscribePattern", source.pattern)
+    else:
+        reader = reader.option("subscribe", ",".join(source.names()))
+    if source.schema is not None:
+        reader = reader.option("schema", source.schema)
+    for name, value in starting_options(source, whole=whole).items():
+        reader = reader.option(name, value)
+    rows = with_payload_columns(cast("DataFrame", reader.load()))
+    if source.watermark is not None and not whole:
+        rows = rows.withWatermark(source.watermark.column, source.watermark.delay)
+    return rows
+
+
+def starting_options(source: PipelineSource, *, whole: bool) -> dict[str, str]:
+    """Earliest by default: a pipeline is about what a topic holds. A batch cannot start at the end."""
+    match source.start:
+        case int(seq):
+            return {"startingOffsets": json.dumps(dict.fromkeys(source.names(), seq + 1))}
+        case None | "earliest":
+            return {"startingOffsets": "earliest"}
+        case "latest":
+            return {"startingOffsets": "earliest" if whole else "latest"}
+        case time:
+            return {"startingTimestamp": str(milliseconds(time))}
+
+
+def milliseconds(time: str) -> int:
+    return int(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+def with_payload_columns(rows: DataFrame) -> DataFrame:
+    """Fields of a parsed payload are columns as well, unless a record has a column of that name."""
+    payload = cast("Any", rows.schema["data"].dataType)
+    names = [name for name in getattr(payload, "names", ()) if name not in RECORD_COLUMNS]
+    return rows.select("*", *(col("data").getField(name).alias(name) for name in names))
+
+
+def read_table(spark: SparkSession, place: Place, table: str) -> DataFrame:
+    """The files that count now; one that nothing was written to cannot be read, since nobody knows its columns."""
+    found = tables.files(f"{place.tables_dir}/{table}")
+    if not found:
+        raise InvalidRequest(f"table {table} has no rows yet", field="table")
+    return spark.read.parquet(*found)
