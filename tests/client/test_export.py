@@ -54,8 +54,8 @@ def test_a_gap_is_a_line_in_its_place(client: Any, topic: str) -> None:
     assert json.loads(second)["$seq"] == 3
 
 
-def lines(first: int, last: int) -> bytes:
-    return b"".join(b'{"$seq":%d,"$ts":1,"data":"%b"}\n' % (seq, b"x" * 40) for seq in range(first, last + 1))
+def lines(first: int, last: int, size: int = 40) -> bytes:
+    return b"".join(b'{"$seq":%d,"$ts":1,"data":"%b"}\n' % (seq, b"x" * size) for seq in range(first, last + 1))
 
 
 def end(next_from_seq: int) -> bytes:
@@ -64,13 +64,14 @@ def end(next_from_seq: int) -> bytes:
 
 def test_a_cut_export_goes_on_behind_what_was_handed_out(connect: Connect) -> None:
     """The first answer ends in the middle of a line, though its length fits; the second is cut short."""
-    first = answer(200, lines(1, 30) + b'{"$seq":31,"$t')
+    large = 20_000
+    first = answer(200, lines(1, 30, large) + b'{"$seq":31,"$t')
 
     def second(seen: Seen) -> bytes:
-        return answer(200, lines(after(seen) + 1, 45), length=100_000)
+        return answer(200, lines(after(seen) + 1, 45, large), length=10_000_000)
 
     def third(seen: Seen) -> bytes:
-        return answer(200, lines(after(seen) + 1, 60) + end(60))
+        return answer(200, lines(after(seen) + 1, 60, large) + end(60))
 
     with ScriptedServer(first, second, third) as server:
         export = connect(server.url).export("t", to_seq=60, chunk_bytes=400)
@@ -78,6 +79,7 @@ def test_a_cut_export_goes_on_behind_what_was_handed_out(connect: Connect) -> No
     assert got == list(range(1, 61))
     assert export.end.next_from_seq == 60
     assert all("to_seq=60" in seen.path for seen in server.seen)
+    assert 0 < after(server.seen[1]) < after(server.seen[2])
 
 
 def after(seen: Seen) -> int:

@@ -111,9 +111,9 @@ def test_a_socket_is_closed_from_elsewhere(client: Any, socket: Any, topic: str)
 
 
 def test_a_client_without_a_network_has_no_socket(topic: str) -> None:
-    with Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))) as client:
-        with pytest.raises(InvalidRequest, match="transport"):
-            client.socket()
+    plugged = httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))
+    with Client(transport=plugged) as client, pytest.raises(InvalidRequest, match="transport"):
+        client.socket()
 
 
 def test_many_threads_share_a_socket(url: str, topic: str) -> None:

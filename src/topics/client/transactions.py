@@ -6,7 +6,10 @@ import msgspec
 
 
 class Staged(msgspec.Struct, kw_only=True):
-    """A part that waits for its commit. `done`: the version was committed before, with token `fence`; nothing is staged."""
+    """A part that waits for its commit.
+
+    `done`: the version was committed before, with token `fence`, and nothing is staged.
+    """
 
     stage: str = ""
     part: int = 0
