@@ -153,11 +153,11 @@ def test_routers_copy_what_was_committed(rig: TxnRig, records: int) -> None:
 
 
 def test_what_is_staged_is_bounded(tmp_path: Path) -> None:
-    with TxnRig(tmp_path / "data", max_staged_bytes=10_000, max_staged_bytes_per_app=6_000, max_stages=3) as rig:
+    with TxnRig(tmp_path / "data", max_staged_bytes=2_900, max_staged_bytes_per_app=1_800, max_stages=3) as rig:
         rig.stage_many("one", 1, "a", "t", 100)
         with pytest.raises(Throttled) as refused:
             rig.stage_many("one", 1, "b", "t", 100)
-        assert refused.value.detail == {"limit": "max_staged_bytes_per_app", "max": 6_000}
+        assert refused.value.detail == {"limit": "max_staged_bytes_per_app", "max": 1_800}
         rig.stage_many("two", 1, "a", "t", 100)
         with pytest.raises(Throttled) as refused:
             rig.stage_many("three", 1, "a", "t", 100)

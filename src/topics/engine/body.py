@@ -128,6 +128,14 @@ class Body:
         body.freeze()
         return body
 
+    def as_batch(self, first_seq: int, ts: int) -> Batch:
+        """All records, of several batches with the same time, as one."""
+        batch = Batch(first_seq, ts, self.count(), bytes(self.buf), self.ends)
+        batch.node_names, batch.nodes, batch.metas = self.node_names, self.nodes, self.metas
+        if self.tags is not None:
+            batch.tags, batch.tag_ends = bytes(self.tags), self.tag_ends
+        return batch
+
     def pick(self, numbers: Iterable[int]) -> Body:
         """A frozen body of only these records."""
         body = Body()

@@ -214,6 +214,14 @@ class Checkpointer:
 
     def _capture_all(self) -> Iterator[None]:
         for topic in list(self._state.by_id.values()):
+            if topic in self._state.dirty:
+                # What an op does not make us capture at once can be packed a block at a time.
+                for block in list(topic.lasting_blocks()):
+                    if topic.captured == self._state.checkpoint:
+                        break
+                    if not block.growing and block.packed != block.count:
+                        self._pack(topic, block)
+                        yield
             if topic.captured != self._state.checkpoint:
                 self._capture(topic)
                 yield

@@ -17,10 +17,12 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine import retention
+from topics.engine.body import Body
 from topics.engine.cold import ColdMiss
-from topics.engine.copying import cut
+from topics.engine.copying import with_heads
 from topics.engine.ledger import HIDDEN_CONFIG, Landed, Stage, hidden_name
 from topics.engine.staged import Busy, Staged
+from topics.model.batch import NO_HEAD
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, TopicExistsIncompatible, TopicNotFound, TopicsError
 from topics.model.ops import Appended, Created
@@ -78,10 +80,8 @@ class Target:
         """Nobody else writes to the topic now: what the records will be, to the byte."""
         topic = self.held
         self.first_seq, self.ts = topic.head_seq + 1, topic.now(now_ms)
-        self.size = _digits(self.first_seq, self.records)
-        for shelf in self.shelves:
-            times = len(str(self.ts)) - len(str(shelf.last_write_ts))
-            self.size += shelf.bytes - _digits(1, shelf.count) + shelf.count * times
+        heads = self.records * (len('{"$seq":,"$ts":') + len(str(self.ts)) - len(NO_HEAD))
+        self.size = sum(shelf.bytes for shelf in self.shelves) + heads + _digits(self.first_seq, self.records)
 
     def move(self, appended: Appended | None) -> Move:
         topic = self.held
@@ -191,15 +191,19 @@ class Commit:
     # --- prepare ---
 
     def _inline(self, target: Target) -> Generator[Step, None, Appended]:
-        stretches = [(block, 0, block.count) for shelf in target.shelves for block in shelf.blocks]
+        blocks = [block for shelf in target.shelves for block in shelf.blocks]
         while True:
             try:
-                for block, _, _ in stretches:
+                for block in blocks:
                     self._engine.state.cold.load(block)
                 break
             except ColdMiss as miss:
                 yield miss
-        batch = cut(stretches).batch(target.first_seq, target.ts)
+        seq, body = target.first_seq, Body()
+        for block in blocks:
+            body.extend(with_heads(block, 0, block.count, seq, target.ts))
+            seq += block.count
+        batch = body.as_batch(target.first_seq, target.ts)
         return Appended(target.held.id, target.held.evict_floor, b"", batch)
 
     def _prepare(self, target: Target) -> Steps:
@@ -219,7 +223,7 @@ class Commit:
                         yield miss
                         continue
                     stop = min(block.count, start + SLICE_RECORDS_MAX)
-                    batch = cut([(block, start, stop)]).batch(seq, target.ts)
+                    batch = with_heads(block, start, stop, seq, target.ts)
                     op = Appended(target.hidden_id, 1, b"", batch)
                     self._watch(self._pipeline.stage_append(op, "disk"))
                     seq += stop - start

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from topics.engine.block import Block
-from topics.model.batch import Batch
+from topics.model.batch import NO_HEAD, Batch
 
 STAMP = "_topics_router"
 _STAMP_BYTES = STAMP.encode()
@@ -101,12 +101,12 @@ class Piece:
     def _template(self, ts: int) -> bytes:
         """All records with a place for each seq: filling these in is one call for the whole piece.
 
-        A NUL marks the places of the heads; it cannot stand in JSON, not even escaped as itself.
+        NO_HEAD marks the places of the heads.
         """
         if self._templated[0] != ts:
             if not self._marked:
-                self._marked = b"\0".join([b"", *self.tails]).replace(b"%", b"%%")
-            self._templated = ts, self._marked.replace(b"\0", b'{"$seq":%%d,"$ts":%d' % ts)
+                self._marked = NO_HEAD.join([b"", *self.tails]).replace(b"%", b"%%")
+            self._templated = ts, self._marked.replace(NO_HEAD, b'{"$seq":%%d,"$ts":%d' % ts)
         return self._templated[1]
 
     def _ends(self, seqs: range, fixed: int) -> array[int]:
@@ -183,6 +183,31 @@ class Piece:
         if first >= 0:
             runs.append((first, last - first + 1))
         return runs
+
+
+def with_heads(block: Block, start: int, stop: int, first_seq: int, ts: int) -> Batch:
+    """The records `start … stop − 1` of a block that was rendered without heads, with these seqs and this time."""
+    body = block.body
+    assert body is not None
+    base, count = body.start_of(start), stop - start
+    marked = bytes(memoryview(body.buf)[base : body.ends[stop - 1]])
+    head = b'{"$seq":%%d,"$ts":%d' % ts
+    seqs = range(first_seq, first_seq + count)
+    blob = marked.replace(b"%", b"%%").replace(NO_HEAD, head) % tuple(seqs)
+    more = _HEAD_FIXED + len(str(ts)) - len(NO_HEAD)
+    digits = len(str(first_seq))
+    if digits == len(str(seqs[-1])):
+        gains: Iterable[int] = range(more + digits - base, (more + digits) * count - base + 1, more + digits)
+    else:
+        gains = accumulate([more + len(str(seq)) for seq in seqs], initial=-base)
+        next(gains)
+    batch = Batch(first_seq, ts, count, blob, array("I", map(add, body.ends[start:stop], gains)))
+    piece = Piece(seqs, [])
+    _take_columns(piece, block, start, stop)
+    batch.node_names, batch.nodes, batch.metas = piece.names, piece.nodes, piece.metas
+    if piece.tags is not None:
+        batch.tags, batch.tag_ends = b"".join(piece.tags), array("I", accumulate(map(len, piece.tags)))
+    return batch
 
 
 def _with_stamp(meta: bytes, stamp: bytes) -> bytes:

@@ -15,7 +15,7 @@ from topics.engine.committing import SLICE_MS, Commit, Commits, Committed
 from topics.engine.ledger import App, Part, Stage
 from topics.engine.staged import Busy, Staged
 from topics.engine.topic import STAGING
-from topics.model.batch import check_batch, render
+from topics.model.batch import check_batch, render_headless
 from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
 from topics.model.names import check_topic_name
@@ -121,7 +121,7 @@ class Transactions:
                 topic_id, first_seq = self._state.new_id(), 1
             else:
                 topic_id, first_seq, now = shelf.id, shelf.head_seq + 1, shelf.now(now)
-            batch = render(AppendWish(records, wish.node), first_seq, now, bare=bare)
+            batch = render_headless(AppendWish(records, wish.node), first_seq, now, bare=bare)
             shelves.append((name, Appended(topic_id, 1, b"", batch)))
         part = Part(len(wish.records), sum(len(appended.batch.blob) for _, appended in shelves))
         self._refuse_too_much(app, stage, part)

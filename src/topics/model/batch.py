@@ -28,6 +28,8 @@ KEY_CHARS_MAX = 256
 # One batch is one frame of the log; HTTP bodies are bounded well below.
 BATCH_BYTES_MAX = 512 * 1024 * 1024
 NO_KEY = bytes(16)
+# Cannot stand in JSON, not even escaped as itself.
+NO_HEAD = b"\0"
 
 _encode_string = msgspec.json.Encoder().encode
 _meta_decoder = msgspec.json.Decoder(dict[str, Raw])
@@ -192,7 +194,8 @@ def utf8_bytes(text: str, field: str) -> int:
 
 def render(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:
     if not bare:
-        return _render_columns(wish.records, wish.node, first_seq, ts)
+        heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(wish.records))]
+        return _render_columns(wish.records, wish.node, heads, first_seq, ts, b',"$ts":%d' % ts)
     records = wish.records
     node = b"" if wish.node is None else b',"$node":' + _encode_string(wish.node)
     if len(records) == 1:
@@ -200,6 +203,23 @@ def render(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:
         batch = Batch(first_seq, ts, 1, blob, array("I", (len(blob),)))
     else:
         batch = _render_bare([record.data for record in records], node, first_seq, ts)
+    if wish.node is not None:
+        batch.node_names = [wish.node]
+        batch.nodes = array("I", (1,)) * batch.count
+    return batch
+
+
+def render_headless(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:
+    """Records whose seqs and time are decided later: NO_HEAD stands where these will."""
+    records = wish.records
+    if not bare:
+        return _render_columns(records, wish.node, [NO_HEAD] * len(records), first_seq, ts, b"")
+    node = b"" if wish.node is None else b',"$node":' + _encode_string(wish.node)
+    payloads = [record.data for record in records]
+    start = b'%b%b,"data":' % (NO_HEAD, node)
+    blob = b"%b%b}," % (start, (b"}," + start).join(payloads))
+    fixed = len(start) + 2
+    batch = Batch(first_seq, ts, len(records), blob, array("I", accumulate([len(data) + fixed for data in payloads])))
     if wish.node is not None:
         batch.node_names = [wish.node]
         batch.nodes = array("I", (1,)) * batch.count
@@ -220,7 +240,14 @@ def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int) 
     return Batch(first_seq, ts, count, b"".join(parts), array("I", accumulate(sizes)))
 
 
-def _render_columns(records: Sequence[RecordWish], batch_node: str | None, first_seq: int, ts: int) -> Batch:
+def _render_columns(
+    records: Sequence[RecordWish],
+    batch_node: str | None,
+    heads: Sequence[bytes],
+    first_seq: int,
+    ts: int,
+    ts_text: bytes,
+) -> Batch:
     parts: list[bytes | Raw] = []
     sizes: list[int] = []
     tags: list[bytes] = []
@@ -228,15 +255,14 @@ def _render_columns(records: Sequence[RecordWish], batch_node: str | None, first
     nodes = array("I")
     names: dict[str, int] = {}
     middles: dict[str | None, bytes] = {}
-    for seq, record in enumerate(records, first_seq):
+    for head, record in zip(heads, records, strict=True):
         node = record.node if record.node is not None else batch_node
         middle = middles.get(node)
         if middle is None:
             rendered = b"" if node is None else b',"$node":' + _encode_string(node)
-            middle = middles[node] = b',"$ts":%d%b,"data":' % (ts, rendered)
+            middle = middles[node] = b'%b%b,"data":' % (ts_text, rendered)
         nodes.append(0 if node is None else names.setdefault(node, len(names) + 1))
         tags.append(b"" if record.tag is None else b"\1" + record.tag.encode())
-        head = b'{"$seq":%d' % seq
         size = len(head) + len(middle) + len(record.data) + 2
         if record.meta is UNSET:
             parts += (head, middle, record.data, b"},")
