@@ -224,6 +224,7 @@ def test_commands_of_other_packages_are_listed_and_loaded_when_named(plugged: Pa
     listed = run(None, "--help", **env).out
     assert "Commands of other packages" in listed
     assert "extra" in listed.split("other packages")[1]
+    assert "From extra_commands." in listed
     done = run(None, "extra", "one", **env)
     assert (done.code, done.out) == (0, "one of another package\n")
     broken = run(None, "broken", **env)

@@ -10,7 +10,7 @@ GROUP = "topics.commands"
 
 
 def plugin_names() -> dict[str, str]:
-    """Names with the package that brings each, read off the metadata files.
+    """Names with the package that each is in, read off the metadata files.
 
     `importlib.metadata` would do, but importing it takes longer than all the rest of `topics --help`.
     """
@@ -21,12 +21,12 @@ def plugin_names() -> dict[str, str]:
         except OSError:
             continue
         for path in entries:
-            for name in _declared(os.path.join(path, "entry_points.txt")):
-                found.setdefault(name, os.path.basename(path).partition("-")[0])
+            for name, package in _declared(os.path.join(path, "entry_points.txt")):
+                found.setdefault(name, package)
     return dict(sorted(found.items()))
 
 
-def _declared(path: str) -> list[str]:
+def _declared(path: str) -> list[tuple[str, str]]:
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -35,7 +35,10 @@ def _declared(path: str) -> list[str]:
     if f"[{GROUP}]" not in text:
         return []
     section = text.partition(f"[{GROUP}]")[2].partition("\n[")[0]
-    return [line.partition("=")[0].strip() for line in section.splitlines() if "=" in line]
+    pairs = (line.partition("=") for line in section.splitlines())
+    return [
+        (name.strip(), place.strip().partition(":")[0].partition(".")[0]) for name, is_one, place in pairs if is_one
+    ]
 
 
 def load_plugin(name: str) -> Any | None:
