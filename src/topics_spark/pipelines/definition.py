@@ -1,4 +1,4 @@
-"""Definitions from files: the same fields as over HTTP, written as TOML, YAML or JSON, many pipelines to a file."""
+"""Definitions from files: the same fields as over HTTP, written as TOML, YAML or JSON, one pipeline or many."""
 
 from __future__ import annotations
 

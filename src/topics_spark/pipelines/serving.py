@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from topics.cli.connection import Access
 
 # Checkpoints are written by the batch; small ones are what makes a short trigger worth its name.
-SETTINGS = {"spark.sql.shuffle.partitions": "2", **SESSION_SETTINGS}
+SETTINGS: Mapping[str, str] = {"spark.sql.shuffle.partitions": "2", **SESSION_SETTINGS}
 
 
 def serve(
