@@ -28,6 +28,10 @@ class TxnRig(Rig):
         body = msgspec.json.encode({"stage": stage, "part": part, "records": records, **fields})
         return self.stage_body(app, version, body)
 
+    def wish(self, stage: str, *payloads: Any, **fields: Any) -> StageWish:
+        body = {"stage": stage, "records": [{"data": payload} for payload in payloads], **fields}
+        return msgspec.json.decode(msgspec.json.encode(body), type=StageWish)
+
     def stage_many(self, app: str, version: int, stage: str, topic: str, count: int, part: int = 0) -> StagedPart:
         """As many records as one part takes, cheaply."""
         records = b",".join([b'{"data":%d}' % number for number in range(count)])
@@ -49,8 +53,8 @@ class TxnRig(Rig):
         wish = AbortWish(list(stages), fence)
         return self._commit(lambda: self.store.transactions.abort(app, version, wish)).result
 
-    def take_fence(self, app: str) -> int:
-        return self._commit(lambda: self.store.transactions.take_fence(app)).result
+    def take_fence(self, app: str, owner: str | None = None) -> int:
+        return self._commit(lambda: self.store.transactions.take_fence(app, owner)).result
 
     def forget(self, app: str) -> bool:
         return self._commit(lambda: self.store.transactions.forget(app)).result

@@ -29,7 +29,10 @@ VERSION_DIGITS_MAX = 19
 
 
 class StageReply(msgspec.Struct):
-    """`expires_ms` is when the stage is dropped if nothing more happens; `done` if the version is committed already."""
+    """`expires_ms` is when the stage is dropped if nothing more happens.
+
+    `done` if the version is committed already; `fence` is the token with which the highest version was, 0 without.
+    """
 
     stage: str
     part: int
@@ -38,6 +41,7 @@ class StageReply(msgspec.Struct):
     expires_ms: int
     done: bool
     performance: Performance
+    fence: int | UnsetType = UNSET
 
 
 class LandedItem(msgspec.Struct):
@@ -161,6 +165,7 @@ class Txns:
                 scopes=Scope.WRITE,
                 body=FenceWish,
                 replies={200: FenceReply},
+                errors=("fenced",),
             ),
             Route(
                 method="GET",
@@ -217,6 +222,7 @@ class Txns:
             expires_ms=result.expires_ms,
             done=result.done,
             performance=write_performance(call, staged),
+            fence=result.fence if result.done else UNSET,
         )
         call.reply(200, encode(reply))
 
@@ -250,7 +256,8 @@ class Txns:
         call.reply(200, encode(AbortReply(aborted=staged.result, performance=write_performance(call, staged))))
 
     def take_fence(self, call: Call) -> None:
-        self._transactions.take_fence(call.name).then(answering(call, self._was_fenced))
+        wish: FenceWish = call.wish
+        self._transactions.take_fence(call.name, wish.owner).then(answering(call, self._was_fenced))
 
     def _was_fenced(self, call: Call, staged: Staged) -> None:
         call.reply(200, encode(FenceReply(fence=staged.result, performance=write_performance(call, staged))))

@@ -19,6 +19,7 @@ import msgspec
 from topics.engine.topic import STAGING, Topic
 from topics.model.config import TopicConfig
 from topics.model.txn_ops import Move, TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
+from topics.model.txns import OWNERS_MAX
 
 if TYPE_CHECKING:
     from topics.engine.state import State
@@ -74,14 +75,29 @@ class Landed(NamedTuple):
 class App:
     """Changed only by the folds below."""
 
-    __slots__ = ("bytes", "captured", "fence", "id", "name", "outcome", "stages", "touched_ms", "version")
+    __slots__ = (
+        "bytes",
+        "captured",
+        "fence",
+        "id",
+        "name",
+        "outcome",
+        "owners",
+        "stages",
+        "touched_ms",
+        "version",
+        "version_fence",
+    )
 
     def __init__(self, app_id: int, name: str) -> None:
         self.id = app_id
         self.name = name
         self.version: int | None = None
         self.outcome: list[Landed] = []
+        # the newest token; tokens and their owners, those that have one, oldest first; the version's token
         self.fence = 0
+        self.owners: list[tuple[int, str]] = []
+        self.version_fence = 0
         self.touched_ms = 0
         self.stages: dict[tuple[int, str], Stage] = {}
         self.bytes = 0
@@ -130,6 +146,8 @@ class Ledger:
     def fenced(self, op: TxnFenced) -> None:
         app = self._app(op.topic_id, op.app)
         app.fence = max(app.fence, op.fence)
+        if op.owner:
+            app.owners = [*app.owners[1 - OWNERS_MAX :], (op.fence, op.owner)]
         app.touched_ms = op.ts
 
     def committed(self, op: TxnCommitted) -> None:
@@ -137,6 +155,8 @@ class Ledger:
         for move in op.moves:
             self._move(move)
         app.version = op.version
+        # Only the newest token commits, and none is taken meanwhile.
+        app.version_fence = app.fence
         app.touched_ms = op.ts
         app.outcome = [
             Landed(move.name, move.first_seq, move.first_seq + move.records - 1, move.records) for move in op.moves
@@ -210,6 +230,7 @@ class Ledger:
         image = _decoder.decode(chunk[len(APP_CHUNK) :])
         app = self._add(App(image.id, image.name))
         app.version, app.fence, app.touched_ms = image.version, image.fence, image.touched_ms
+        app.owners, app.version_fence = image.owners, image.version_fence
         app.outcome = [Landed(*landed) for landed in image.outcome]
         for kept in image.stages:
             stage = app.stages[kept.version, kept.name] = Stage(kept.version, kept.name, kept.touched_ms)
@@ -244,6 +265,8 @@ class AppImage(msgspec.Struct, array_like=True):
     touched_ms: int
     outcome: list[tuple[str, int, int, int]]
     stages: list[StageImage]
+    owners: list[tuple[int, str]]
+    version_fence: int
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -262,5 +285,7 @@ def encode_app(app: App) -> bytes:
         for stage in app.stages.values()
     ]
     outcome: list[tuple[str, int, int, int]] = list(app.outcome)
-    image = AppImage(app.id, app.name, app.version, app.fence, app.touched_ms, outcome, stages)
+    image = AppImage(
+        app.id, app.name, app.version, app.fence, app.touched_ms, outcome, stages, app.owners, app.version_fence
+    )
     return APP_CHUNK + _encoder.encode(image)

@@ -30,6 +30,7 @@ from topics.model.txns import (
     StageNotFound,
     StageWish,
     check_app_name,
+    check_owner,
     check_stage_name,
     check_stage_names,
     check_version,
@@ -44,11 +45,12 @@ EXPIRY_EVERY_MS = 1_000
 
 
 class StagedPart(NamedTuple):
-    """The answer to a part; `done` if its version was committed before."""
+    """The answer to a part; `done` if its version was committed before, the highest one with the token `fence`."""
 
     part: Part
     expires_ms: int
     done: bool = False
+    fence: int = 0
 
 
 class _Desk:
@@ -101,7 +103,8 @@ class Transactions:
         check_stage_name(wish.stage, "stage")
         app = self._ledger.by_name.get(app_name)
         if app is not None and app.version is not None and version <= app.version:
-            return Staged.settled(app.id, StagedPart(Part(0, 0), 0, done=True))
+            fence = app.version_fence if version == app.version else 0
+            return Staged.settled(app.id, StagedPart(Part(0, 0), 0, done=True, fence=fence))
         desk = self._desk(app_name, wish.fence)
         undecided = desk.control or desk.parts.get((version, wish.stage))
         if undecided is not None:
@@ -183,16 +186,37 @@ class Transactions:
         self._pipeline.check_writable()
         return self._abort(desk, found)
 
-    def take_fence(self, app_name: str) -> Staged:
-        """A new token for the app, durable when this is done; `result` is the token."""
+    def take_fence(self, app_name: str, owner: str | None = None) -> Staged:
+        """A new token for the app, durable when this is done; `result` is the token. Its owner is told it again."""
         check_app_name(app_name)
+        if owner is not None:
+            check_owner(owner)
+            desk = self._desk(app_name, None, any_fence=True)
+            if desk.control is not None:
+                raise Busy(desk.control)
+            if self._holds_newest(app_name, owner):
+                return Staged.settled(desk.app_id, desk.fence)
         desk = self._settled_desk(app_name, None, any_fence=True)
         self._pipeline.check_writable()
         desk.fence += 1
-        op = TxnFenced(self._id_of(desk), app_name, desk.fence, self._clock.now_ms())
+        op = TxnFenced(self._id_of(desk), app_name, desk.fence, self._clock.now_ms(), owner or "")
         staged = self._send(desk, self._pipeline.stage(op, op.encode(), gated=True))
         staged.result = desk.fence
         return staged
+
+    def _holds_newest(self, app_name: str, owner: str) -> bool:
+        """Whether the newest token is this owner's; one whose token is an older one is refused."""
+        app = self._ledger.by_name.get(app_name)
+        if app is None:
+            return False
+        held = {known: fence for fence, known in app.owners}.get(owner)
+        if held is not None and held != app.fence:
+            raise Fenced(
+                f'"{owner}" had token {held} of "{app_name}"; the newest is {app.fence}: somebody has taken over',
+                app=app_name,
+                fence=app.fence,
+            )
+        return held is not None
 
     def forget(self, app_name: str) -> Staged:
         """Drop all that is known of an app: its version, its token, its stages. `result` tells whether it was known."""

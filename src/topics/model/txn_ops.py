@@ -3,7 +3,7 @@
 | code u8 | head_len u32 | head (MessagePack array) | Appended | Appended | … |
 
 TxnStaged    | 48 | app id, app, version, stage, part, ts, shelves: (hidden topic id, topic name, length of Appended)
-TxnFenced    | 49 | app id, app, fence, ts
+TxnFenced    | 49 | app id, app, fence, ts, owner or ""
 TxnCommitted | 50 | app id, app, version, ts, moves: (topic name, topic id, hidden topic id or 0, first_seq, records,
              |    |     floor, length of Appended or 0)
 TxnAborted   | 51 | app id, stages: (version, stage)
@@ -60,16 +60,17 @@ class TxnStaged(TxnOp):
 class TxnFenced(TxnOp):
     """The app has a new token, and no older one counts any more."""
 
-    __slots__ = ("app", "fence", "ts")
+    __slots__ = ("app", "fence", "owner", "ts")
 
-    def __init__(self, app_id: int, app: str, fence: int, ts: int) -> None:
+    def __init__(self, app_id: int, app: str, fence: int, ts: int, owner: str = "") -> None:
         self.topic_id = app_id
         self.app = app
         self.fence = fence
         self.ts = ts
+        self.owner = owner
 
     def encode(self) -> bytes:
-        return _joined(FENCED, (self.topic_id, self.app, self.fence, self.ts), [])
+        return _joined(FENCED, (self.topic_id, self.app, self.fence, self.ts, self.owner), [])
 
 
 class Move(NamedTuple):
@@ -154,8 +155,8 @@ def decode_txn_op(body: bytes) -> Op:
                 at += length
             return TxnCommitted(app_id, app, version, ts, moves)
         case _ if code == FENCED:
-            app_id, app, fence, ts = head
-            return TxnFenced(app_id, app, fence, ts)
+            app_id, app, fence, ts, owner = head
+            return TxnFenced(app_id, app, fence, ts, owner)
         case _ if code == ABORTED:
             return TxnAborted(head[0], [(version, stage) for version, stage in head[1]])
         case _:

@@ -14,6 +14,9 @@ from topics.model.wishes import RecordWish
 
 APP_BYTES_MAX = 256
 STAGE_CHARS_MAX = 128
+OWNER_CHARS_MAX = 128
+# Owners of tokens that an app remembers, the newest and those before it.
+OWNERS_MAX = 16
 VERSION_MAX = 2**63 - 1
 # Topics that one transaction writes to, and stages that one commit names.
 TXN_TOPICS_MAX = 1_000
@@ -60,7 +63,9 @@ class AbortWish(msgspec.Struct):
 
 
 class FenceWish(msgspec.Struct):
-    """Taking a token needs no fields."""
+    """With an `owner`, whoever asks again in its name is told the same token; who was displaced gets no more."""
+
+    owner: str | None = None
 
 
 def check_app_name(app: str) -> None:
@@ -89,6 +94,12 @@ def check_stage_name(stage: str, field: str) -> None:
     utf8_bytes(stage, field)
     if not 1 <= len(stage) <= STAGE_CHARS_MAX:
         raise InvalidRequest(f"{field} must have 1 to {STAGE_CHARS_MAX} characters", field=field)
+
+
+def check_owner(owner: str) -> None:
+    utf8_bytes(owner, "owner")
+    if not 1 <= len(owner) <= OWNER_CHARS_MAX:
+        raise InvalidRequest(f"owner must have 1 to {OWNER_CHARS_MAX} characters", field="owner")
 
 
 stage_decoder = msgspec.json.Decoder(StageWish)
