@@ -156,11 +156,13 @@ def small_commits(server: ServerProcess, count: int) -> list[float]:
 def main() -> None:
     print("| work | figure |")
     print("| --- | --- |")
-    ticks = min((longest_ticks() for _ in range(ROUNDS)), key=lambda found: found.worst_cpu_ms)
-    print(f"| engine: stage 1,000,000 rows of 200 bytes | {ROWS / ticks.staged_s:,.0f} rows/s |")
+    runs = [longest_ticks() for _ in range(ROUNDS)]
+    print(f"| engine: stage 1,000,000 rows of 200 bytes | {ROWS / min(run.staged_s for run in runs):,.0f} rows/s |")
+    print(f"| engine: commit them | {ROWS / min(run.committed_s for run in runs):,.0f} rows/s |")
+    # A bound on every step is kept by the worst run, not by the best.
     print(
-        f"| engine: commit them | {ROWS / ticks.committed_s:,.0f} rows/s, longest step {ticks.worst_ms:.1f} ms "
-        f"({ticks.worst_cpu_ms:.1f} ms on the CPU) |",
+        f"| longest step of a commit, worst of {ROUNDS} runs | {max(run.worst_ms for run in runs):.1f} ms, "
+        f"{max(run.worst_cpu_ms for run in runs):.1f} ms on the CPU |",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as root, serving(Path(root)) as server:
