@@ -25,7 +25,7 @@ TRIGGER_DELAY_MS_DEFAULT = 900_000
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 # Where Spark itself, or its writer, puts options of its own next to ours.
-FOREIGN: Final = frozenset({"checkpointlocation", "header", "paths", "name"})
+FOREIGN: Final = frozenset({"checkpointlocation", "header", "name", "paths", "queryname"})
 KNOWN: Final = frozenset(
     name.lower()
     for name in (

@@ -32,11 +32,17 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a runner keeps what lasts, and which modules' functions it may load."""
+    """Where a runner keeps what lasts, which server it speaks to, and which modules' functions it may load."""
 
     state_dir: str
     tables_dir: str
     allow_python: tuple[str, ...] = ()
+    # The server; None: the one that the environment of Spark names. Its key is only ever in that environment.
+    url: str | None = None
+
+    def options(self) -> dict[str, str]:
+        """What every source and sink is told."""
+        return {} if self.url is None else {"url": self.url}
 
     def checkpoint(self, assignment: Assignment) -> str:
         return f"{self.state_dir}/{assignment.name}/{assignment.generation}"

@@ -12,7 +12,7 @@ from topics.model.errors import InvalidRequest
 from topics.model.pipelines import PipelineWish
 from topics.model.ready_made import options_of
 from topics_spark.pipelines.assignment import Assignment, Place
-from topics_spark.pipelines.delivery import as_records, transaction_options, write_records
+from topics_spark.pipelines.delivery import as_records, record_options, write_records
 from topics_spark.pipelines.guard import check_sql
 from topics_spark.pipelines.jobs import JobQuery, Work
 from topics_spark.pipelines.ready_made import BY_NAME, ReadyMade, rows_of
@@ -40,11 +40,18 @@ def start(spark: SparkSession, assignment: Assignment, place: Place, client: Cli
         options = options_of(definition.use or "", definition.options)
 
         def work(stopping: threading.Event, done: Callable[[int], None]) -> None:
+            activate(spark)
             job(Work(spark, assignment, place, client, stopping, done), options)
 
         return JobQuery(work, assignment.name)
     table = TableSink(assignment, place, client, ready.partition_by)
     return writer(build(spark, definition, place), assignment, place, table.write).start()
+
+
+def activate(spark: SparkSession) -> None:
+    """In a thread of one's own no session is active, and without one Spark finds no data source written in Python."""
+    java = cast("Any", spark)
+    java._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java._jsparkSession)
 
 
 def build(spark: SparkSession, definition: PipelineWish, place: Place, *, batch: bool = False) -> DataFrame:
@@ -94,11 +101,11 @@ def writer(rows: DataFrame, assignment: Assignment, place: Place, write_table: C
     if sink.topic is None:
         out: Any = rows.writeStream.foreachBatch(write_table)
     elif mode == "append":
-        out = as_records(rows, sink.tag).writeStream.format("topics").option("topic", sink.topic)
-        out = out.option("txnVersionBase", str(assignment.version_base)).options(**transaction_options(assignment))
+        out = as_records(rows, sink.tag).writeStream.format("topics").options(**record_options(assignment, place))
+        out = out.option("txnVersionBase", str(assignment.version_base))
     else:
         # Spark lets a sink in Python only append; a batch written by hand may be of any mode.
-        out = as_records(rows, sink.tag).writeStream.foreachBatch(partial(write_records, assignment, sink.topic))
+        out = as_records(rows, sink.tag).writeStream.foreachBatch(partial(write_records, assignment, place))
     out = out.queryName(assignment.name).option("checkpointLocation", place.checkpoint(assignment))
     out = out.outputMode(mode)
     trigger = definition.trigger

@@ -29,7 +29,7 @@ def read_source(spark: SparkSession, source: PipelineSource, place: Place, *, ba
         return read_table(spark, place, source.table)
     whole = batch or bool(source.static)
     reader: Any = spark.read if whole else spark.readStream
-    reader = reader.format("topics")
+    reader = reader.format("topics").options(**place.options())
     if source.pattern is not None:
         reader = reader.option("subscribePattern", source.pattern)
     else:
