@@ -16,6 +16,7 @@ from topics.model.ops import (
     Created,
     Deleted,
     Dropped,
+    KeyNoted,
     Op,
     Reserved,
     Run,
@@ -64,14 +65,22 @@ def rendered(records: list[dict[str, object]], first_seq: int, ts: int, node: st
     topic_id=IDS,
     floor=U64S,
     key=st.sampled_from([b"", bytes(range(16))]),
+    answer=st.none() | st.lists(U64S, min_size=1, max_size=9),
 )
 def test_an_appended_batch_reads_back_with_every_column(
-    records: list[dict[str, object]], node: str | None, first_seq: int, ts: int, topic_id: int, floor: int, key: bytes
+    records: list[dict[str, object]],
+    node: str | None,
+    first_seq: int,
+    ts: int,
+    topic_id: int,
+    floor: int,
+    key: bytes,
+    answer: list[int] | None,
 ) -> None:
     batch = rendered(records, first_seq, ts, node)
-    op = decode(Appended(topic_id, floor, key, batch).encode())
+    op = decode(Appended(topic_id, floor, key, batch, answer).encode())
     assert isinstance(op, Appended)
-    assert (op.topic_id, op.floor, op.key) == (topic_id, floor, key)
+    assert (op.topic_id, op.floor, op.key, op.answer) == (topic_id, floor, key, answer)
     assert columns_of(op.batch) == columns_of(batch)
 
 
@@ -87,6 +96,7 @@ def test_a_delete_reads_back_however_many_runs_it_has(runs: list[Run], topic_id:
         Dropped(7),
         Reserved(7, 2**63),
         Skipped(7, 2**62, 2**63),
+        KeyNoted(7, 2**45, bytes(range(16)), [3, 1, 2**63]),
     ],
 )
 def test_an_op_about_a_topic_reads_back(op: Op) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.queues.queue_rig import QueueRig
+from topics.engine.staged import Busy
 from topics.model.errors import InvalidRequest
+from topics.model.wishes import append_decoder, decode_body
 
 # --- delays ---
 
@@ -161,9 +164,6 @@ def test_only_the_repeated_jobs_of_a_batch_are_left_out(rig: QueueRig) -> None:
 
 
 def test_two_writes_of_one_key_in_the_same_tick_make_one_job(rig: QueueRig) -> None:
-    from topics.engine.staged import Busy
-    from topics.model.wishes import append_decoder, decode_body
-
     rig.queue(durability="fsync")
     body = b'{"records":[{"data":1,"unique_key":"k"}]}'
     first = rig.engine.append("q", decode_body(append_decoder, body))
@@ -201,6 +201,70 @@ def test_keys_survive_a_crash(rig: QueueRig, checkpoint: bool) -> None:
     rig.crash()
     assert rig.append("q", {"data": 2, "unique_key": "l"}).deduped
     assert not rig.append("q", {"data": 2, "unique_key": "k"}).deduped
+
+
+PENDING = {"data": 9, "unique_key": "k"}
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync", "ephemeral"])
+def test_a_retry_of_a_write_of_pending_jobs_adds_nothing_when_they_are_done(rig: QueueRig, durability: str) -> None:
+    rig.queue(durability=durability)
+    rig.append("q", PENDING, {"data": 2, "unique_key": "l"})
+    first = rig.append("q", PENDING, idempotency_key="i")
+    rig.claim(max=2)
+    rig.ack("w", 1, 2)
+    again = rig.append("q", PENDING, idempotency_key="i")
+    assert [(each.deduped, each.first_seq, each.count, each.result) for each in (first, again)] == [
+        (True, 1, 1, [1])
+    ] * 2
+    assert not rig.append("q", PENDING).deduped, "without the idempotency key it is another job"
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("others", [[], [{"data": 1}, {"data": 3}]], ids=["pending", "mixed"])
+def test_a_retry_is_answered_with_the_same_seqs_after_a_crash(
+    rig: QueueRig, others: list[dict[str, object]], checkpoint: bool
+) -> None:
+    rig.queue()
+    rig.append("q", PENDING)
+    batch = [*others[:1], PENDING, *others[1:]]
+    first = rig.append("q", *batch, idempotency_key="i")
+    assert first.result == ([2, 1, 3] if others else [1])
+    rig.claim()
+    rig.ack("w", 1)
+    if checkpoint:
+        rig.checkpoint()
+    for _ in range(2):
+        again = rig.append("q", *batch, idempotency_key="i")
+        assert (again.deduped, again.first_seq, again.count) == (True, first.first_seq, first.count)
+        assert again.result == first.result
+        rig.crash()
+
+
+def test_a_first_batch_that_repeats_a_key_is_answered_alike_when_retried(rig: QueueRig) -> None:
+    batch = {"config": {"type": "queue"}, "idempotency_key": "i"}
+    assert rig.append("q", PENDING, PENDING, {"data": 1}, **batch).result == [1, 1, 2]
+    assert rig.append("q", PENDING, PENDING, {"data": 1}, **batch).result == [1, 1, 2]
+
+
+@pytest.mark.parametrize("others", [[], [{"data": 1}]], ids=["pending", "mixed"])
+def test_a_retry_that_overtakes_the_sync_gets_the_seqs_of_the_write(
+    rig: QueueRig, others: list[dict[str, object]]
+) -> None:
+    rig.queue(durability="fsync")
+    rig.append("q", PENDING)
+    wishes = [
+        decode_body(append_decoder, msgspec.json.encode({"records": [*others, PENDING], "idempotency_key": "i"}))
+        for _ in range(2)
+    ]
+    first, again = (rig.engine.append("q", wish) for wish in wishes)
+    assert not first.done
+    assert not again.done
+    rig.finish(first)
+    assert again.done
+    assert again.deduped
+    assert again.result == first.result == ([2, 1] if others else [1])
+    assert rig.look("q").count == 1 + len(others)
 
 
 @pytest.mark.parametrize("key", ["", "k" * 257])

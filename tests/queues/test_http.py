@@ -107,6 +107,15 @@ def test_unique_keys_are_answered_with_the_seq_that_is_there(client: Client, que
     assert (mixed["deduped"], mixed["seqs"], mixed["count"]) == (False, [1, 2], 1)
 
 
+def test_a_repeated_write_with_pending_jobs_is_answered_as_the_first_one(client: Client, queue: str) -> None:
+    client.post(f"/v0/topics/{queue}", {"records": [{"data": 0, "unique_key": "k"}]})
+    body = {"idempotency_key": "i", "records": [{"data": 1}, {"data": 2, "unique_key": "k"}, {"data": 3}]}
+    first, again = (client.post(f"/v0/topics/{queue}", body).json for _ in range(2))
+    assert (first["deduped"], again["deduped"]) == (False, True)
+    for field, value in {"first_seq": 2, "last_seq": 3, "count": 2, "seqs": [2, 1, 3]}.items():
+        assert first[field] == again[field] == value, field
+
+
 # --- errors ---
 
 

@@ -38,18 +38,15 @@ def write_performance(call: Call, staged: Staged) -> Performance:
 
 def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
     first_seq, count = staged.first_seq, staged.count
-    last_seq = first_seq + count - 1
-    if staged.result is not None:
-        # Unique keys that were pending: each record's seq, wherever it is.
-        last_seq = max(staged.result) if staged.deduped else last_seq
+    last_seq = first_seq
     if not return_seqs:
+        last_seq = last_seq_of(staged)
         seqs = b""
-    elif staged.result is not None:
-        seqs = b'"seqs":%b,' % encode(staged.result)
-    elif count == 1:
+    elif count == 1 and staged.result is None:
         seqs = b'"seqs":[%d],' % first_seq
     else:
-        seqs = b'"seqs":%b,' % encode(list(range(first_seq, last_seq + 1)))
+        last_seq = last_seq_of(staged)
+        seqs = b'"seqs":%b,' % encode(seqs_of(staged))
     return (
         b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
         b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%b%b}}'
@@ -67,6 +64,16 @@ def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
         b"%.3f" % staged.fsync_ms if staged.fsync_ms else b"0.0",
         throttle_wait(call),
     )
+
+
+def last_seq_of(staged: Staged) -> int:
+    """Of an append. Jobs that were pending have earlier seqs than what was added."""
+    return staged.last_seq if staged.result is None else max(staged.result)
+
+
+def seqs_of(staged: Staged) -> list[int]:
+    """The seq of each record of an append, in the order of the request, wherever it is."""
+    return list(range(staged.first_seq, staged.last_seq + 1)) if staged.result is None else staged.result
 
 
 def throttle_wait(call: Call) -> bytes:

@@ -62,7 +62,7 @@ class Engine:
         self._creating: dict[str, Staged] = {}
         # Keys whose write is on its way.
         self._keys: dict[tuple[int, bytes], Staged] = {}
-        self._uniqueness = Uniqueness()
+        self._uniqueness = Uniqueness(pipeline)
         self.queues = Queues(self, clock)
 
     # --- topics ---
@@ -205,7 +205,8 @@ class Engine:
         admitted = None if bare else self._admit(topic, wish)
         if admitted is not None:
             if not admitted.wish.records:
-                return self._uniqueness.repeated(topic, admitted)
+                now = topic.now(self._clock.now_ms())
+                return self._keyed(topic, key, self._uniqueness.repeated(topic, admitted, key, now))
             wish = admitted.wish
         count = len(wish.records)
         if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
@@ -218,20 +219,23 @@ class Engine:
             self.refuse_over_quota(size, retention.freed_by_caps(topic, count, size))
         if config.discard == "reject":
             self.refuse_if_full(topic, count, size)
-        op = Appended(topic.id, topic.evict_floor, key, batch)
+        seqs = None if admitted is None else admitted.seqs(batch.first_seq)
+        op = Appended(topic.id, topic.evict_floor, key, batch, seqs if key else None)
         staged = self.pipeline.stage_append(op, config.durability)
         staged.first_seq = batch.first_seq
         staged.count = count
         topic.assigned_seq += count
         topic.pending_count += count
         topic.pending_bytes += size
-        if key:
-            self._keys[topic.id, key] = staged
-            staged.then(lambda _: self._keys.pop((topic.id, key), None))
+        staged.result = seqs
         if batch.jobs is not None:
             self._uniqueness.note(topic.id, batch, staged)
-        if admitted is not None:
-            staged.result = admitted.seqs(batch.first_seq)
+        return self._keyed(topic, key, staged) if key else staged
+
+    def _keyed(self, topic: Topic, key: bytes, staged: Staged) -> Staged:
+        """Until this is done, whoever repeats the key waits for it."""
+        self._keys[topic.id, key] = staged
+        staged.then(lambda _: self._keys.pop((topic.id, key), None))
         return staged
 
     def _admit(self, topic: Topic, wish: AppendWish) -> Admitted | None:
@@ -263,12 +267,13 @@ class Engine:
         self._announce(name, created)
         windowed = wish.idempotency_key is not None and config.idempotency_window_ms
         key = digest(wish.idempotency_key) if windowed and wish.idempotency_key is not None else b""
-        staged = self.pipeline.stage_append(Appended(created.topic_id, 1, key, batch), config.durability)
+        seqs = None if admitted is None else admitted.seqs(1)
+        op = Appended(created.topic_id, 1, key, batch, seqs if key else None)
+        staged = self.pipeline.stage_append(op, config.durability)
         staged.first_seq = 1
         staged.count = batch.count
         staged.created = True
-        if admitted is not None:
-            staged.result = admitted.seqs(1)
+        staged.result = seqs
         return self._announce(name, staged)
 
     def room_for(self, name: str, count: int, size: int) -> Room:
@@ -305,7 +310,7 @@ class Engine:
         if written is None:
             return None
         staged = Staged(None, topic.id, gated=False)
-        staged.first_seq, staged.count = written.first_seq, written.records
+        staged.first_seq, staged.count, staged.result = written.first_seq, written.records, written.seqs
         staged.head_seq = topic.head_seq
         staged.deduped = True
         staged.finish()

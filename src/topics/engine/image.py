@@ -19,7 +19,7 @@ import msgspec
 from topics.engine import group
 from topics.engine.block import Block
 from topics.engine.copying import Origin
-from topics.engine.idempotency import KeyTable, Written
+from topics.engine.idempotency import Written
 from topics.engine.leaselog import QueueImage, picture, restore
 from topics.engine.retention import Hole, Loss, note_hole
 from topics.engine.router import Evidence, EvidenceImage, RouterImage
@@ -62,6 +62,8 @@ class TopicImage(msgspec.Struct, array_like=True):
     groups: list[group.GroupImage] = []
     # Up to where the records of an ephemeral topic are not ephemeral.
     lasting_to: int = 0
+    # The seqs of those keys whose records are not simply those of one batch.
+    answers: dict[bytes, list[int]] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -76,7 +78,8 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
     ephemeral = topic.config.durability == "ephemeral"
     lasting = topic.lasting_blocks()
     window_ms = topic.config.idempotency_window_ms
-    keys = topic.keys.entries(topic.clock_ms - window_ms) if topic.keys is not None else ()
+    known = topic.keys.entries(topic.clock_ms - window_ms) if topic.keys is not None else ()
+    keys = [(key, written) for key, written in known if topic.lasts(written.first_seq)]
     image = TopicImage(
         id=topic.id,
         name=topic.name,
@@ -97,7 +100,8 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         resident=topic.count - sum(block.live for block in lasting) if ephemeral else 0,
         lasting_to=topic.lasting_to,
         blocks=b"".join([block_image(block, extents) for block in lasting]),
-        keys=b"".join([_KEY.pack(key, *written) for key, written in keys if topic.lasts(written.first_seq)]),
+        keys=b"".join([_KEY.pack(key, *written[:3]) for key, written in keys]),
+        answers={key: written.seqs for key, written in keys if written.seqs is not None},
         groups=group.picture(topic.groups) if topic.groups else [],
         queue=picture(topic, topic.queue) if topic.queue is not None else None,
         router=None if topic.inbound is None else topic.inbound.image(),
@@ -163,9 +167,8 @@ def decode_topic(chunk: bytes) -> tuple[Topic, RouterImage | None]:
     if image.resident:
         note_hole(topic, max(topic.lasting_to + 1, topic.evict_floor), topic.head_seq, image.resident)
     if image.keys:
-        topic.keys = KeyTable()
         for key, ts, first_seq, count in _KEY.iter_unpack(image.keys):
-            topic.keys.add(key, Written(ts, first_seq, count), image.config.idempotency_window_ms)
+            topic.note_key(key, Written(ts, first_seq, count, image.answers.get(key)))
     if topic.queue is not None:
         topic.queue.fresh = topic.count
         if image.queue is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topics.engine.due import Place
-from topics.model.ops import Extended, Leased, LeaseOp, Released
+from topics.model.leasing import Extended, Leased, LeaseOp, Released
 
 if TYPE_CHECKING:
     from topics.engine.due import Job

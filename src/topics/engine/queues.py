@@ -20,7 +20,8 @@ from topics.engine.redrive import Redriver
 from topics.engine.staged import Busy, Staged, settled
 from topics.model.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, TopicConfig
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
-from topics.model.ops import Deleted, Extended, Leased, LeaseOp, Paused, Released, Run
+from topics.model.leasing import Extended, Leased, LeaseOp, Paused, Released
+from topics.model.ops import Deleted, Run
 from topics.model.wishes import UNSET, AckWish, ClaimWish, ExtendWish, NackWish, RecordWish, check_u64
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ class Staged:
     def repeat(self, echo: Staged) -> None:
         """A retry gets the outcome of the write it repeats."""
         echo.first_seq, echo.count, echo.head_seq = self.first_seq, self.count, self.head_seq
-        echo.fsync_ms = self.fsync_ms
+        echo.fsync_ms, echo.result = self.fsync_ms, self.result
         echo.deduped = True
         echo.finish(self.error)
 

@@ -11,7 +11,7 @@ from topics.engine.block import BLOCK_BYTES, Block
 from topics.engine.body import Body
 from topics.engine.cold import Cold
 from topics.engine.group import fold
-from topics.engine.idempotency import KeyTable, Written
+from topics.engine.idempotency import Written
 from topics.engine.ledger import App, Ledger
 from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.routes import Routes
@@ -19,20 +19,17 @@ from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
 from topics.model.forwarded import Forwarded
 from topics.model.grouping import GroupAcked, GroupClaimed, GroupOp, GroupReset
+from topics.model.leasing import Extended, Leased, LeaseOp, Paused, Released
 from topics.model.ops import (
     Appended,
     Configured,
     Created,
     Deleted,
     Dropped,
-    Extended,
     Floored,
-    Leased,
-    LeaseOp,
+    KeyNoted,
     Moved,
     Op,
-    Paused,
-    Released,
     Reserved,
     RouterDropped,
     RouterPut,
@@ -97,6 +94,7 @@ class State:
             Extended: self._leased,
             Paused: self._paused,
             Moved: self._moved,
+            KeyNoted: self._key_noted,
             Forwarded: self.routes.forwarded,
             RouterPut: self.routes.put,
             RouterDropped: self.routes.drop,
@@ -166,14 +164,14 @@ class State:
             self.count += batch.count
             self.bytes += size
         if op.key:
-            if topic.keys is None:
-                topic.keys = KeyTable()
-            window_ms = topic.config.idempotency_window_ms
-            topic.keys.add(op.key, Written(batch.ts, batch.first_seq, batch.count), window_ms)
+            topic.note_key(op.key, Written(batch.ts, batch.first_seq, batch.count, op.answer))
         if topic.queue is not None:
             topic.queue.appended(batch)
         if topic.outbound is not None:
             self.routes.moved[topic] = None
+
+    def _key_noted(self, op: KeyNoted) -> None:
+        self.by_id[op.topic_id].note_key(op.key, Written(op.ts, min(op.seqs), len(op.seqs), op.seqs))
 
     def append(self, op: Appended) -> None:
         """Fold in records that came with another op."""

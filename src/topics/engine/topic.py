@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from topics.engine.block import Block
 from topics.engine.group import Group
-from topics.engine.idempotency import KeyTable
+from topics.engine.idempotency import KeyTable, Written
 from topics.engine.queue import Queue
 from topics.engine.retention import Hole, Loss
 from topics.model.config import TopicConfig
@@ -144,6 +144,11 @@ class Topic:
         if clock_ms > self.clock_ms:
             self.clock_ms = clock_ms
         return self.clock_ms
+
+    def note_key(self, key: bytes, written: Written) -> None:
+        if self.keys is None:
+            self.keys = KeyTable()
+        self.keys.add(key, written, self.config.idempotency_window_ms)
 
     def block_after(self, seq: int) -> int:
         """Index of the first block that may hold a seq greater than `seq`."""

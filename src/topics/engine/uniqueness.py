@@ -10,9 +10,11 @@ import msgspec
 from topics.engine.staged import Busy, Staged, settled
 from topics.model.batch import NO_KEY, Batch, unique_digest
 from topics.model.errors import InvalidRequest
+from topics.model.ops import KeyNoted
 from topics.model.wishes import AppendWish, RecordWish
 
 if TYPE_CHECKING:
+    from topics.engine.commit import Pipeline
     from topics.engine.topic import Topic
 
 
@@ -28,7 +30,8 @@ class Admitted:
 
 
 class Uniqueness:
-    def __init__(self) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
         # Keys whose job is on its way into the log.
         self._arriving: dict[tuple[int, bytes], Staged] = {}
 
@@ -83,11 +86,21 @@ class Uniqueness:
                 self._arriving[key] = staged
                 staged.then(lambda _, key=key: self._arriving.pop(key, None))
 
-    @staticmethod
-    def repeated(topic: Topic, admitted: Admitted) -> Staged:
-        """The answer to a write all of whose jobs are pending already."""
-        staged = settled(topic.id, admitted.seqs(0))
-        staged.first_seq, staged.count = min(staged.result), len(staged.result)
+    def repeated(self, topic: Topic, admitted: Admitted, key: bytes, now_ms: int) -> Staged:
+        """The answer to a write all of whose jobs are pending already.
+
+        With an idempotency key it is kept for those who ask again when the jobs are gone.
+        """
+        seqs = admitted.seqs(0)
+        if key:
+            op = KeyNoted(topic.id, now_ms, key, seqs)
+            durability = topic.config.durability
+            journaled = durability != "ephemeral"
+            staged = self._pipeline.stage(op, op.encode(), gated=durability == "fsync", journaled=journaled)
+        else:
+            staged = settled(topic.id)
+        staged.result = seqs
+        staged.first_seq, staged.count = min(seqs), len(seqs)
         staged.head_seq = topic.head_seq
         staged.deduped = True
         return staged

@@ -7,7 +7,8 @@ died), so that folding it needs neither a clock nor another topic.
                | key 16 if flags&1 | ends u32×count if count>1 |
                | nodes if flags&2: names_len u32, names (JSON array), u32×count |
                | tags if flags&4: tags_len u32, ends u32×count, bytes | metas u32×count if flags&8 |
-               | jobs if flags&16: delays u32×count, unique keys 16×count | blob |
+               | jobs if flags&16: delays u32×count, unique keys 16×count |
+               | answer if flags&32: records u32, seqs u64×records | blob |
     Deleted    | 2 | topic u32 | ts u64 | runs u32 | packed u8 | (from_seq u64, seqs u64, bytes u64)×runs |
     Created    | 3 | topic u32 | epoch u64 | ts u64 | ceiling u64 | name_len u16 | name | config JSON |
     Configured | 4 | topic u32 | head_seq u64 | ceiling u64 | floor u64 | config JSON |
@@ -15,12 +16,9 @@ died), so that folding it needs neither a clock nor another topic.
     Reserved   | 6 | topic u32 | ceiling u64 |
     Skipped    | 7 | topic u32 | head_seq u64 | ceiling u64 |
     Floored    | 13 | topic u32 | floor u64 |
-    Leased     | 8 | topic u32 | cursor u64 | deadline u64 | rest u32 | jobs u32 | node_len u16 | node |
-               | (seq u64, lease u64, deliveries u64)×jobs |
-    Released   | 9 | topic u32 | due u64 | jobs u32 | error_len u16 | error | seq u64×jobs |
-    Extended   | 10 | topic u32 | deadline u64 | rest u32 | jobs u32 | seq u64×jobs |
-    Paused     | 11 | topic u32 | paused u8 |
+    Leased, Released, Extended, Paused | 8 to 11 | see model/leasing.py
     Moved      | 12 | kind u8 | topic u32 | ts u64 | runs u32 | (from_seq u64, seqs u64, bytes u64)×runs | Appended |
+    KeyNoted   | 14 | topic u32 | ts u64 | key 16 | seqs u64… |
     Forwarded  | 32 | see model/forwarded.py
     RouterPut  | 33 | dest u32 | source u32 | cursor u64 (2⁶⁴−1: where it was) | name_len u16 | name | config JSON |
     RouterDropped | 34 | dest u32 |
@@ -40,10 +38,11 @@ import msgspec
 from topics.model.batch import Batch, JobColumns
 from topics.model.config import TopicConfig, decode_config, encode_config
 from topics.model.grouping import GROUP_CODES, GroupOp, decode_group_op
+from topics.model.leasing import LEASE_CODES, LeaseOp, Paused, decode_lease_op
 from topics.model.routing import RouterConfig, decode_router_config, encode_router_config
 
 APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
-LEASED, RELEASED, EXTENDED, PAUSED, MOVED, FLOORED = range(8, 14)
+MOVED, FLOORED, KEY_NOTED = range(12, 15)
 FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
 TXN_CODES = range(48, 53)
 
@@ -54,26 +53,27 @@ _CONFIGURED = struct.Struct("<BIQQQ")
 _DROPPED = struct.Struct("<BI")
 _RESERVED = struct.Struct("<BIQ")
 _SKIPPED = struct.Struct("<BIQQ")
-_LEASED = struct.Struct("<BIQQIIH")
-_RELEASED = struct.Struct("<BIQIH")
-_EXTENDED = struct.Struct("<BIQII")
-_PAUSED = struct.Struct("<BI?")
 _MOVED = struct.Struct("<BBIQI")
+_KEY_NOTED = struct.Struct("<BIQ16s")
 _ROUTER_PUT = struct.Struct("<BIIQH")
 _U32 = struct.Struct("<I")
 
-KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS = 1, 2, 4, 8, 16
+KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS, WITH_ANSWER = 1, 2, 4, 8, 16, 32
 RUNS_COMPRESSED_FROM = 64
 
 assert sys.byteorder == "little" and array("I").itemsize == 4 and array("Q").itemsize == 8, "columns are stored as is"
 
 
 class Appended:
-    """A batch became part of a topic. `floor` is the involuntary floor as it stood before this batch."""
+    """A batch became part of a topic. `floor` is the involuntary floor as it stood before this batch.
 
-    __slots__ = ("batch", "floor", "key", "topic_id")
+    `answer` has the seqs of all records that were asked for with `key`, if some of them are not of this batch.
+    """
 
-    def __init__(self, topic_id: int, floor: int, key: bytes, batch: Batch) -> None:
+    __slots__ = ("answer", "batch", "floor", "key", "topic_id")
+
+    def __init__(self, topic_id: int, floor: int, key: bytes, batch: Batch, answer: list[int] | None = None) -> None:
+        self.answer = answer
         self.topic_id = topic_id
         self.floor = floor
         self.key = key
@@ -101,6 +101,9 @@ class Appended:
         if batch.jobs is not None:
             flags |= WITH_JOBS
             parts += (batch.jobs.delays.tobytes(), batch.jobs.unique)
+        if self.answer is not None:
+            flags |= WITH_ANSWER
+            parts += (_U32.pack(len(self.answer)), array("Q", self.answer).tobytes())
         parts[0] = _APPENDED.pack(
             APPENDED, flags, batch.count, self.topic_id, batch.first_seq, batch.ts, self.floor, len(batch.blob)
         )
@@ -195,69 +198,6 @@ class Floored(NamedTuple):
         return _RESERVED.pack(FLOORED, self.topic_id, self.floor)
 
 
-class Leased(NamedTuple):
-    """Jobs (seq, lease, deliveries) went to a worker. `rest_ms` is how long they rest if the lease runs out.
-
-    `cursor` is how far fresh jobs have been handed out; a job that waited for its time may lie behind it.
-
-    An op of the leases log that is `ahead` was folded in when it was decided: nobody else may get the same job in the
-    meantime. Read back from the log it is not.
-    """
-
-    topic_id: int
-    cursor: int
-    deadline: int
-    rest_ms: int
-    node: str
-    jobs: list[tuple[int, int, int]]
-    ahead: bool = False
-
-    def encode(self) -> bytes:
-        node = self.node.encode()
-        times = self.cursor, self.deadline, self.rest_ms
-        head = _LEASED.pack(LEASED, self.topic_id, *times, len(self.jobs), len(node))
-        return head + node + array("Q", [number for job in self.jobs for number in job]).tobytes()
-
-
-class Released(NamedTuple):
-    """Jobs came back from their worker, to be claimed again from `due` on."""
-
-    topic_id: int
-    due: int
-    error: str
-    seqs: list[int]
-    ahead: bool = False
-
-    def encode(self) -> bytes:
-        error = self.error.encode()
-        head = _RELEASED.pack(RELEASED, self.topic_id, self.due, len(self.seqs), len(error))
-        return head + error + array("Q", self.seqs).tobytes()
-
-
-class Extended(NamedTuple):
-    """Leases got a new deadline."""
-
-    topic_id: int
-    deadline: int
-    rest_ms: int
-    seqs: list[int]
-    ahead: bool = False
-
-    def encode(self) -> bytes:
-        head = _EXTENDED.pack(EXTENDED, self.topic_id, self.deadline, self.rest_ms, len(self.seqs))
-        return head + array("Q", self.seqs).tobytes()
-
-
-class Paused(NamedTuple):
-    """A queue stopped handing out jobs, or began again."""
-
-    topic_id: int
-    paused: bool
-
-    def encode(self) -> bytes:
-        return _PAUSED.pack(PAUSED, self.topic_id, self.paused)
-
-
 class Moved(NamedTuple):
     """Records left one topic for another, in one step: a dead letter, or one on its way home."""
 
@@ -275,6 +215,18 @@ class Moved(NamedTuple):
         flat = array("Q", [number for run in self.runs for number in run]).tobytes()
         head = _MOVED.pack(MOVED, self.dead, self.topic_id, self.ts, len(self.runs))
         return head + flat + self.appended.encode()
+
+
+class KeyNoted(NamedTuple):
+    """A write with this idempotency key added nothing: its records are the jobs of these seqs, pending already."""
+
+    topic_id: int
+    ts: int
+    key: bytes
+    seqs: list[int]
+
+    def encode(self) -> bytes:
+        return _KEY_NOTED.pack(KEY_NOTED, self.topic_id, self.ts, self.key) + array("Q", self.seqs).tobytes()
 
 
 class RouterPut(NamedTuple):
@@ -313,7 +265,6 @@ class TxnOp:
 
 
 KEPT = 2**64 - 1
-LeaseOp = Leased | Released | Extended
 RouterOp = RouterPut | RouterDropped
 Op = (
     GroupOp
@@ -328,6 +279,7 @@ Op = (
     | LeaseOp
     | Paused
     | Moved
+    | KeyNoted
     | RouterOp
     | TxnOp
 )
@@ -340,6 +292,8 @@ def decode(body: bytes) -> Op:
         return _decode_appended(body)
     if code in GROUP_CODES:
         return decode_group_op(body)
+    if code in LEASE_CODES:
+        return decode_lease_op(body)
     match code:
         case _ if code == DELETED:
             _, topic_id, ts, count, packed = _DELETED.unpack_from(body)
@@ -363,8 +317,15 @@ def decode(body: bytes) -> Op:
             return Floored(*_RESERVED.unpack_from(body)[1:])
         case _ if code == SKIPPED:
             return Skipped(*_SKIPPED.unpack_from(body)[1:])
-        case _ if code >= LEASED and code <= MOVED:
-            return _decode_queue_op(code, body)
+        case _ if code == MOVED:
+            _, dead, topic_id, ts, count = _MOVED.unpack_from(body)
+            runs_end = _MOVED.size + 24 * count
+            numbers = array("Q", body[_MOVED.size : runs_end])
+            runs = [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
+            return Moved(topic_id, bool(dead), ts, runs, _decode_appended(body[runs_end:]))
+        case _ if code == KEY_NOTED:
+            _, topic_id, ts, key = _KEY_NOTED.unpack_from(body)
+            return KeyNoted(topic_id, ts, key, array("Q", body[_KEY_NOTED.size :]).tolist())
         case _ if code == ROUTER_PUT:
             _, topic_id, source_id, cursor, name_len = _ROUTER_PUT.unpack_from(body)
             name_end = _ROUTER_PUT.size + name_len
@@ -374,32 +335,6 @@ def decode(body: bytes) -> Op:
             return RouterDropped(_DROPPED.unpack_from(body)[1])
         case _:
             raise ValueError(f"op code {code} is unknown: the log was written by a newer version")
-
-
-def _decode_queue_op(code: int, body: bytes) -> Op:
-    match code:
-        case _ if code == LEASED:
-            _, topic_id, cursor, deadline, rest_ms, _, node_len = _LEASED.unpack_from(body)
-            jobs_at = _LEASED.size + node_len
-            numbers = array("Q", body[jobs_at:])
-            jobs = list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
-            return Leased(topic_id, cursor, deadline, rest_ms, body[_LEASED.size : jobs_at].decode(), jobs)
-        case _ if code == RELEASED:
-            _, topic_id, due, _, error_len = _RELEASED.unpack_from(body)
-            seqs_at = _RELEASED.size + error_len
-            error = body[_RELEASED.size : seqs_at].decode()
-            return Released(topic_id, due, error, array("Q", body[seqs_at:]).tolist())
-        case _ if code == EXTENDED:
-            _, topic_id, deadline, rest_ms, _ = _EXTENDED.unpack_from(body)
-            return Extended(topic_id, deadline, rest_ms, array("Q", body[_EXTENDED.size :]).tolist())
-        case _ if code == PAUSED:
-            return Paused(*_PAUSED.unpack_from(body)[1:])
-        case _:
-            _, dead, topic_id, ts, count = _MOVED.unpack_from(body)
-            runs_end = _MOVED.size + 24 * count
-            numbers = array("Q", body[_MOVED.size : runs_end])
-            runs = [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
-            return Moved(topic_id, bool(dead), ts, runs, _decode_appended(body[runs_end:]))
 
 
 def _decode_appended(body: bytes) -> Appended:
@@ -415,12 +350,16 @@ def _decode_appended(body: bytes) -> Appended:
     else:
         batch = Batch(first_seq, ts, count, blob, array("I", body[at : at + 4 * count]))
         at += 4 * count
+    answer = None
     if flags > KEYED:
-        _decode_columns(batch, body, at, flags)
-    return Appended(topic_id, floor, key, batch)
+        at = _decode_columns(batch, body, at, flags)
+        if flags & WITH_ANSWER:
+            answer = array("Q", body[at + 4 : len(body) - blob_len]).tolist()
+    return Appended(topic_id, floor, key, batch, answer)
 
 
-def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> None:
+def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> int:
+    """Where the columns end."""
     width = 4 * batch.count
     if flags & WITH_NODES:
         (size,) = _U32.unpack_from(body, at)
@@ -441,3 +380,5 @@ def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> None:
         delays = array("I", body[at : at + width])
         at += width
         batch.jobs = JobColumns(delays, body[at : at + 16 * batch.count])
+        at += 16 * batch.count
+    return at

@@ -1,0 +1,109 @@
+"""Leases of a queue in the log: who got which jobs, what came back, for how long, each with its bytes.
+
+Leased     | 8 | topic u32 | cursor u64 | deadline u64 | rest u32 | jobs u32 | node_len u16 | node |
+           | (seq u64, lease u64, deliveries u64)×jobs |
+Released   | 9 | topic u32 | due u64 | jobs u32 | error_len u16 | error | seq u64×jobs |
+Extended   | 10 | topic u32 | deadline u64 | rest u32 | jobs u32 | seq u64×jobs |
+Paused     | 11 | topic u32 | paused u8 |
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import NamedTuple
+
+LEASED, RELEASED, EXTENDED, PAUSED = range(8, 12)
+LEASE_CODES = range(8, 12)
+
+_LEASED = struct.Struct("<BIQQIIH")
+_RELEASED = struct.Struct("<BIQIH")
+_EXTENDED = struct.Struct("<BIQII")
+_PAUSED = struct.Struct("<BI?")
+
+
+class Leased(NamedTuple):
+    """Jobs (seq, lease, deliveries) went to a worker. `rest_ms` is how long they rest if the lease runs out.
+
+    `cursor` is how far fresh jobs have been handed out; a job that waited for its time may lie behind it.
+
+    An op of the leases log that is `ahead` was folded in when it was decided: nobody else may get the same job in the
+    meantime. Read back from the log it is not.
+    """
+
+    topic_id: int
+    cursor: int
+    deadline: int
+    rest_ms: int
+    node: str
+    jobs: list[tuple[int, int, int]]
+    ahead: bool = False
+
+    def encode(self) -> bytes:
+        node = self.node.encode()
+        times = self.cursor, self.deadline, self.rest_ms
+        head = _LEASED.pack(LEASED, self.topic_id, *times, len(self.jobs), len(node))
+        return head + node + array("Q", [number for job in self.jobs for number in job]).tobytes()
+
+
+class Released(NamedTuple):
+    """Jobs came back from their worker, to be claimed again from `due` on."""
+
+    topic_id: int
+    due: int
+    error: str
+    seqs: list[int]
+    ahead: bool = False
+
+    def encode(self) -> bytes:
+        error = self.error.encode()
+        head = _RELEASED.pack(RELEASED, self.topic_id, self.due, len(self.seqs), len(error))
+        return head + error + array("Q", self.seqs).tobytes()
+
+
+class Extended(NamedTuple):
+    """Leases got a new deadline."""
+
+    topic_id: int
+    deadline: int
+    rest_ms: int
+    seqs: list[int]
+    ahead: bool = False
+
+    def encode(self) -> bytes:
+        head = _EXTENDED.pack(EXTENDED, self.topic_id, self.deadline, self.rest_ms, len(self.seqs))
+        return head + array("Q", self.seqs).tobytes()
+
+
+class Paused(NamedTuple):
+    """A queue stopped handing out jobs, or began again."""
+
+    topic_id: int
+    paused: bool
+
+    def encode(self) -> bytes:
+        return _PAUSED.pack(PAUSED, self.topic_id, self.paused)
+
+
+LeaseOp = Leased | Released | Extended
+
+
+def decode_lease_op(body: bytes) -> LeaseOp | Paused:
+    code = body[0]
+    match code:
+        case _ if code == LEASED:
+            _, topic_id, cursor, deadline, rest_ms, _, node_len = _LEASED.unpack_from(body)
+            jobs_at = _LEASED.size + node_len
+            numbers = array("Q", body[jobs_at:])
+            jobs = list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
+            return Leased(topic_id, cursor, deadline, rest_ms, body[_LEASED.size : jobs_at].decode(), jobs)
+        case _ if code == RELEASED:
+            _, topic_id, due, _, error_len = _RELEASED.unpack_from(body)
+            seqs_at = _RELEASED.size + error_len
+            error = body[_RELEASED.size : seqs_at].decode()
+            return Released(topic_id, due, error, array("Q", body[seqs_at:]).tolist())
+        case _ if code == EXTENDED:
+            _, topic_id, deadline, rest_ms, _ = _EXTENDED.unpack_from(body)
+            return Extended(topic_id, deadline, rest_ms, array("Q", body[_EXTENDED.size :]).tolist())
+        case _:
+            return Paused(*_PAUSED.unpack_from(body)[1:])
