@@ -153,6 +153,16 @@ def test_publish_is_acknowledged_as_over_http(ws: Socket, client: Client, topic:
     assert client.payloads(topic) == [{"a": 1}, 1, 2]
 
 
+def test_publish_answers_pending_jobs_with_the_seqs_they_have(ws: Socket, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {"type": "queue"})
+    a, b = {"data": 0, "unique_key": "a"}, {"data": 0, "unique_key": "b"}
+    assert ws.ask("publish", topic=topic, records=[a, b])["seqs"] == [1, 2]
+    mixed = ws.ask("publish", topic=topic, records=[{"data": 1}, a, {"data": 3}])
+    assert (mixed["seqs"], mixed["first_seq"], mixed["last_seq"], mixed["count"]) == ([3, 1, 4], 3, 4, 2)
+    repeated = ws.ask("publish", topic=topic, records=[b, a, b])
+    assert (repeated["seqs"], repeated["first_seq"], repeated["last_seq"], repeated["count"]) == ([2, 1, 2], 1, 2, 3)
+
+
 def test_publish_takes_keys_and_configuration(ws: Socket, client: Client, topic: str) -> None:
     wish = {"topic": topic, "records": [{"data": 1}], "idempotency_key": "k", "config": {"durability": "fsync"}}
     first = ws.ask("publish", **wish)

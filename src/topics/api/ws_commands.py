@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from topics.api.replies import last_seq_of, seqs_of
 from topics.api.schema import WatchedTopic
 from topics.engine.staged import Staged
 from topics.model.config import U64
@@ -88,14 +89,14 @@ def subscribed(request_id: Raw, topics: dict[str, WatchedTopic]) -> bytes:
 def acknowledged(request_id: Raw, command: PublishCommand, staged: Staged) -> bytes:
     seqs: dict[str, Any] = {}
     if command.return_seqs is not False:
-        seqs["seqs"] = list(range(staged.first_seq, staged.last_seq + 1))
+        seqs["seqs"] = seqs_of(staged)
     spent = {"wal_append_ms": round(staged.wal_append_ms, 3), "fsync_ms": round(staged.fsync_ms, 3)}
     return reply(
         "ack",
         request_id,
         topic=command.topic,
         first_seq=staged.first_seq,
-        last_seq=staged.last_seq,
+        last_seq=last_seq_of(staged),
         head_seq=staged.head_seq,
         count=staged.count,
         created=staged.created,
