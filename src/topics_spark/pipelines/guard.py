@@ -55,28 +55,42 @@ FORBIDDEN_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"}
 
 def check_sql(spark: SparkSession, sql: str, views: Collection[str], field: str = "sql") -> None:
     """Refuse what is no query over these views; Spark's own ParseException tells the line of an error in the text."""
-    parser = cast("Any", spark)._jsparkSession.sessionState().sqlParser()
-    nodes = list(_nodes(json.loads(parser.parsePlan(sql).toJSON())))
+    nodes = parsed(spark, sql)
     named = {view.lower() for view in views}
-    named.update(name.lower() for node in nodes for name in _names_of_with(node))
+    named.update(name.lower() for node in nodes for name in names_of_with(node))
     for node in nodes:
-        package, _, kind = node["class"].rstrip("$").rpartition(".")
-        if kind not in ALLOWED.get(package, ()) and not package.startswith(_EXPRESSIONS):
+        kind = kind_of(node)
+        if not is_of_a_query(node):
             raise InvalidRequest(f"{field} must be a plain query: {kind} has no place in a pipeline", field=field)
         match kind:
             case "UnresolvedRelation":
-                parts = _parts(node["multipartIdentifier"])
-                if len(parts) != 1 or parts[0].lower() not in named:
+                name = parts(node["multipartIdentifier"])
+                if len(name) != 1 or name[0].lower() not in named:
                     there = ", ".join(sorted(views))
                     raise InvalidRequest(
-                        f"{field} reads {'.'.join(parts)}; the views of this pipeline are {there}", field=field
+                        f"{field} reads {'.'.join(name)}; the views of this pipeline are {there}", field=field
                     )
-            case "UnresolvedFunction" if _parts(node["nameParts"])[-1].lower() in FORBIDDEN_FUNCTIONS:
+            case "UnresolvedFunction" if parts(node["nameParts"])[-1].lower() in FORBIDDEN_FUNCTIONS:
                 raise InvalidRequest(f"{field}: {node['nameParts']} may not be called in a pipeline", field=field)
-            case "UnresolvedTableValuedFunction" if _parts(node["name"])[-1].lower() not in TABLE_FUNCTIONS:
+            case "UnresolvedTableValuedFunction" if parts(node["name"])[-1].lower() not in TABLE_FUNCTIONS:
                 raise InvalidRequest(f"{field}: {node['name']} may not be read in a pipeline", field=field)
             case _:
                 pass
+
+
+def parsed(spark: SparkSession, sql: str) -> list[dict[str, Any]]:
+    """Every node of what the text means, before any name in it is looked up."""
+    parser = cast("Any", spark)._jsparkSession.sessionState().sqlParser()
+    return list(_nodes(json.loads(parser.parsePlan(sql).toJSON())))
+
+
+def kind_of(node: dict[str, Any]) -> str:
+    return node["class"].rstrip("$").rpartition(".")[2]
+
+
+def is_of_a_query(node: dict[str, Any]) -> bool:
+    package, _, kind = node["class"].rstrip("$").rpartition(".")
+    return kind in ALLOWED.get(package, ()) or package.startswith(_EXPRESSIONS)
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
@@ -91,10 +105,10 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(part)
 
 
-def _names_of_with(node: dict[str, Any]) -> list[str]:
+def names_of_with(node: dict[str, Any]) -> list[str]:
     return [relation["_1"] for relation in node.get("cteRelations", ())]
 
 
-def _parts(text: str) -> list[str]:
+def parts(text: str) -> list[str]:
     """`[a, b]`, as Spark writes a name of several parts."""
     return text.strip("[]").split(", ")
