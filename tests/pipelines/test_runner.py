@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from topics import testing
 from topics.client import Client, Fenced
 from topics.model.clock import ManualClock
 from topics_spark.pipelines import building
+from topics_spark.pipelines import runner as runner_module
 from topics_spark.pipelines.assignment import Assignment, Place, app_of
 from topics_spark.pipelines.leases import LEASE_MS
 from topics_spark.pipelines.runner import PROGRESS, Runner
@@ -222,3 +224,54 @@ def test_once_runs_to_its_end_and_not_again(world: World) -> None:
     status = world.client.pipeline("p").status
     assert status is not None
     assert status["state"] == "idle"
+
+
+def is_up(world: World, pipeline: str) -> bool:
+    return f'topics_pipeline_up{{pipeline="{pipeline}"}} 1.0' in world.client.metrics()
+
+
+def test_a_runner_without_news_says_that_it_lives_and_a_dead_one_is_noticed(world: World) -> None:
+    runner = world.runner("a")
+    world.put("p")
+    world.later(120, runner)
+    assert is_up(world, "p")
+    world.later(61)
+    assert not is_up(world, "p")
+
+
+def test_leases_are_kept_while_a_query_takes_long_to_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = world.runner("a")
+    world.put("slow")
+
+    def start(spark: Any, assignment: Assignment, place: Place, client: Client) -> Query:
+        for _ in range(3 * LEASE_MS // 1000):
+            world.engine.advance(1000)
+            runner.extend_leases()
+        return Query(assignment)
+
+    monkeypatch.setattr(building, "start", start)
+    runner.turn()
+    runner.turn()
+    assert list(runner.running) == ["slow"]
+    assert world.runner("b").turn() is None
+    assert list(runner.running) == ["slow"]
+
+
+def test_a_definition_that_this_runner_is_too_old_for_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = world.runner("a")
+    world.put("p")
+    known = runner_module.PipelineWish
+    monkeypatch.setattr(runner_module, "PipelineWish", OlderWish)
+    world.later(3, runner)
+    status = world.client.pipeline("p").status
+    assert status is not None
+    assert status["state"] == "failed"
+    assert "sink" in status["last_error"]
+    monkeypatch.setattr(runner_module, "PipelineWish", known)
+    world.later(3, runner)
+    assert len(world.active("p")) == 1
+
+
+class OlderWish(msgspec.Struct, forbid_unknown_fields=True):
+    sources: dict[str, Any]
+    sql: str

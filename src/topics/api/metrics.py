@@ -179,7 +179,7 @@ def _per_topic(visible: list[Topic]) -> Iterator[Metric]:
 
 def _pipelines(store: Store, key: Key) -> Iterator[Metric]:
     """As their runners said last."""
-    up = GaugeMetricFamily("topics_pipeline_up", "1 if a runner says that it runs.", labels=["pipeline"])
+    up = GaugeMetricFamily("topics_pipeline_up", "1 if a runner said lately that it runs.", labels=["pipeline"])
     lag = GaugeMetricFamily("topics_pipeline_lag", "Records not dealt with yet per pipeline.", labels=["pipeline"])
     rate = GaugeMetricFamily("topics_pipeline_rows_per_second", "Rows a second per pipeline.", labels=["pipeline"])
     shown = store.pipelines.list(
@@ -188,7 +188,7 @@ def _pipelines(store: Store, key: Key) -> Iterator[Metric]:
     for state in shown:
         status = state.status
         if status is not None:
-            up.add_metric([state.name], int(status.state in ("running", "idle")))
+            up.add_metric([state.name], int(store.pipelines.is_up(status)))
             lag.add_metric([state.name], status.lag)
             rate.add_metric([state.name], status.rows_per_second)
     yield from (up, lag, rate)

@@ -35,6 +35,8 @@ HOME = "!pipelines"
 PIPELINES_MAX = 10_000
 PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
 READ_BYTES = 8 * 1024 * 1024
+# A runner says something every 20 s; one that was not heard of for so long is dead or cut off.
+SILENT_MS_MAX = 60_000
 
 
 class Entry(msgspec.Struct, omit_defaults=True):
@@ -202,3 +204,7 @@ class Pipelines:
         state = self.look(name)._replace(status=msgspec.structs.replace(status, ts=self._clock.now_ms()))
         self._table[name] = state
         return state
+
+    def is_up(self, status: PipelineStatus) -> bool:
+        """Whether a runner said lately that it runs."""
+        return status.state in ("running", "idle") and self._clock.now_ms() - status.ts <= SILENT_MS_MAX

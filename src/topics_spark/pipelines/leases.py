@@ -8,6 +8,7 @@ A lease alone stops nobody who is late; that is what the fencing token taken wit
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -30,12 +31,15 @@ class Held:
 
 
 class Leases:
+    """One thread takes, drops and gives back; another may `extend` meanwhile, since starting a query takes long."""
+
     def __init__(self, client: Client, runner: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._runner = runner
         self._clock = clock
         self._offered: frozenset[str] = frozenset()
         self._renewed_s = clock()
+        self._extending = threading.Lock()
         self.held: dict[str, Held] = {}
 
     def acquire(self, wanted: Collection[str]) -> list[str]:
@@ -67,16 +71,22 @@ class Leases:
 
     def renew(self) -> list[str]:
         """Keep what is held; the names that are not ours any more."""
-        now_s = self._clock()
-        if self.held and now_s - self._renewed_s >= RENEW_S:
-            self._renewed_s = now_s
-            by_seq = {held.job.seq: held for held in self.held.values()}
+        self.extend()
+        return self.expired()
+
+    def extend(self) -> None:
+        """Ask for more time, once a third of it has passed."""
+        with self._extending:
+            now_s = self._clock()
+            by_seq = {held.job.seq: held for held in self.held.copy().values()}
+            if not by_seq or now_s - self._renewed_s < RENEW_S:
+                return
             extended = self._client.extend(LEASES, [held.job for held in by_seq.values()], LEASE_MS, self._runner)
+            self._renewed_s = now_s
             for seq in extended.deadlines:
                 by_seq[seq].until_s = now_s + LEASE_MS / 1000
             for seq in extended.skipped:
                 by_seq[seq].until_s = 0.0
-        return self.expired()
 
     def expired(self) -> list[str]:
         """What may be somebody else's by now, as far as our own clock can tell."""

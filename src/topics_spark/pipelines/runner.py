@@ -1,10 +1,12 @@
 """The runner: takes definitions from the server, leases them, keeps one query going for each, and tells how they fare.
 
 every second    definitions ─▶ leases: what is ours ─▶ start, restart, stop ─▶ status and progress ─▶ the server
+beside it       leases are extended, however long a query takes to start or to stop
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -13,7 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from topics.client import Client, ConnectionFailed, NotReady, Outgoing, Pipeline, ShuttingDown, Timeout, TopicsError
+from topics.client import (
+    Client,
+    ConnectionFailed,
+    Forbidden,
+    NotReady,
+    Outgoing,
+    Pipeline,
+    PipelineNotFound,
+    ShuttingDown,
+    Timeout,
+    TopicsError,
+    Unauthorized,
+)
 from topics.model.pipelines import PipelineWish
 from topics_spark.pipelines import building
 from topics_spark.pipelines.assignment import Assignment, Place
@@ -32,6 +46,8 @@ PROGRESS: Final = "pipelines.progress"
 PROGRESS_RECORDS_MAX: Final = 100_000
 TURN_S: Final = 1.0
 REPORT_S: Final = 5.0
+# So often at least, even if nothing is new: who is silent for longer is taken for dead.
+SIGN_OF_LIFE_S: Final = 20.0
 UNREACHABLE: Final = (ConnectionFailed, Timeout, NotReady, ShuttingDown)
 
 
@@ -60,21 +76,45 @@ class Runner:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set; then every query ends and its lease goes back."""
         self._client.create(PROGRESS, cap_records=PROGRESS_RECORDS_MAX)
+        over = threading.Event()
+        extending = threading.Thread(target=self._extend_leases, args=(over,), name="leases", daemon=True)
+        extending.start()
         try:
             while not stop.is_set():
-                try:
-                    self.turn()
-                except UNREACHABLE as error:
-                    log.warning("the server does not answer, the queries go on: %s", error.message)
-                    self._stop_lost()
+                self._try_turn()
                 stop.wait(TURN_S)
         finally:
+            log.info("stopping %d pipelines", len(self.running))
             self.drain()
+            over.set()
+            extending.join()
+
+    def _try_turn(self) -> None:
+        try:
+            self.turn()
+        except UNREACHABLE as error:
+            log.warning("the server does not answer, the queries go on: %s", error.message)
+            self._stop_lost(self._leases.expired())
+        except (Unauthorized, Forbidden):
+            raise
+        except TopicsError as error:
+            log.warning("the server refuses, trying again: %s", error.message)
+
+    def _extend_leases(self, over: threading.Event) -> None:
+        while not over.wait(TURN_S):
+            self.extend_leases()
+
+    def extend_leases(self) -> None:
+        """To be called from a thread of its own: `turn` may take longer than a lease lasts."""
+        try:
+            self._leases.extend()
+        except TopicsError as error:
+            log.warning("no lease was extended: %s", error.message)
 
     def turn(self) -> None:
         wanted = {found.pipeline: found for found in self._client.pipelines() if self._wants(found)}
         self._stop_lost(self._leases.renew())
-        for name in [name for name in self.running if name not in wanted]:
+        for name in (self.running.keys() | self._leases.held.keys()) - wanted.keys():
             self._stop(name)
             self._leases.release(name, done=True)
         self._leases.acquire(wanted.keys())
@@ -94,23 +134,39 @@ class Runner:
         if running is not None:
             log.info("pipeline %s has changed", found.pipeline)
             running.stop()
-        definition = msgspec.convert(found.definition, PipelineWish)
+        try:
+            definition = msgspec.convert(found.definition, PipelineWish)
+        except msgspec.ValidationError as error:
+            self._not_understood(found, error)
+            return
         assignment = Assignment(found.pipeline, definition, found.revision, found.generation, fence)
         self.running[found.pipeline] = Running(assignment, self._start, self._clock)
 
+    def _not_understood(self, found: Pipeline, error: msgspec.ValidationError) -> None:
+        """The server is newer than this runner: another one may know what is meant."""
+        self.running.pop(found.pipeline, None)
+        status = {"state": "failed", "runner": self._name, "revision": found.revision}
+        status["last_error"] = f"this runner is too old for the definition: {error}"
+        if self._reported.get(found.pipeline, (0.0, {}))[1] != status:
+            self._reported[found.pipeline] = self._clock(), status
+            log.error("pipeline %s: %s", found.pipeline, status["last_error"])
+            self._client.report_pipeline(found.pipeline, status)
+
     def _start(self, assignment: Assignment) -> StreamingQuery | JobQuery:
+        log.info("pipeline %s starts, revision %d", assignment.name, assignment.revision)
         return building.start(self._spark.newSession(), assignment, self._place, self._client)
 
     def _stop(self, name: str) -> None:
         running = self.running.pop(name, None)
         if running is not None:
+            log.info("pipeline %s stops", name)
             running.stop()
             self._publish(running, [])
             self._reported.pop(name, None)
 
-    def _stop_lost(self, lost: Collection[str] | None = None) -> None:
+    def _stop_lost(self, lost: Collection[str]) -> None:
         """What is not ours any more must not go on: another runner may have it by now."""
-        for name in self._leases.expired() if lost is None else lost:
+        for name in lost:
             log.warning("pipeline %s is not ours any more", name)
             running = self.running.pop(name, None)
             if running is not None:
@@ -129,18 +185,17 @@ class Runner:
             events.append(Outgoing({"pipeline": name, "runner": self._name, **told_of}, tag=name))
         if events:
             self._client.append_many(PROGRESS, events)
-        if changed or (status != told and self._clock() - told_s >= REPORT_S):
-            self._reported[name] = self._clock(), status
-            try:
+        silent_s = self._clock() - told_s
+        if changed or silent_s >= SIGN_OF_LIFE_S or (status != told and silent_s >= REPORT_S):
+            with contextlib.suppress(PipelineNotFound):
                 self._client.report_pipeline(name, status)
-            except TopicsError as error:
-                if error.code != "pipeline_not_found":
-                    raise
+            self._reported[name] = self._clock(), status
 
     def drain(self) -> None:
-        for name in list(self.running):
+        """Stop everything, and give back what others may go on with at once."""
+        for name in self.running.keys() | self._leases.held.keys():
             try:
                 self._stop(name)
                 self._leases.release(name)
-            except UNREACHABLE as error:
+            except TopicsError as error:
                 log.warning("pipeline %s is stopped, and its lease runs out by itself: %s", name, error.message)

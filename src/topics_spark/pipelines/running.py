@@ -128,7 +128,10 @@ class Running:
         query, self._query, self._due_s = self._query, None, None
         self.state = "stopped"
         if query is not None:
-            query.stop()
+            try:
+                query.stop()
+            except Exception as error:  # noqa: BLE001 - what Spark cannot stop any more has ended by itself
+                log.warning("pipeline %s did not stop quietly: %s", self.assignment.name, words_of(error))
 
     def status(self, runner: str) -> dict[str, Any]:
         progress = self.progress or {}
