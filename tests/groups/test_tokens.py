@@ -133,6 +133,24 @@ def test_a_token_keeps_the_prefixes_it_was_made_with(server: ServerProcess) -> N
     refused(Consumer(server.client(token(prefixes="acme.")), "t").ask(), "INVALID_CREDENTIALS")
 
 
+@pytest.mark.parametrize("keys", [{}, {"api_keys": "full"}], ids=["open", "keys"])
+def test_what_does_not_exist_here_is_told_in_the_form_of_these_routes(tmp_path: Path, keys: dict[str, str]) -> None:
+    with serving(tmp_path, jwt_secret=SECRET, **keys) as server:
+        bearer = server.client(token())
+        wrong_method = bearer.get("/v1/api/topics/consume")
+        assert (wrong_method.status, wrong_method.headers["allow"]) == (405, "POST")
+        assert (set(wrong_method.json), wrong_method.json["code"]) == ({"error", "code"}, "METHOD_NOT_ALLOWED")
+        for path in ("/v1/api/topics/nothing", "/v1/api/nothing", "/v1/api", "/v1/api/topics/consume/more"):
+            unknown = bearer.post(path, {})
+            assert (unknown.status, set(unknown.json), unknown.json["code"]) == (404, {"error", "code"}, "NOT_FOUND")
+            refused(server.stranger().post(path, {}), "MISSING_AUTHORIZATION")
+            refused(server.client("full").post(path, {}), "INVALID_CREDENTIALS")
+        login = server.stranger().get("/v1/api/auth/login")
+        assert (login.status, login.json["code"]) == (405, "METHOD_NOT_ALLOWED")
+        elsewhere = server.client("full").get("/v1/nothing")
+        assert (elsewhere.status, elsewhere.code) == (404, "not_found")
+
+
 # --- logging in ---
 
 

@@ -67,15 +67,17 @@ class Api:
         """In the form that the contract of this path gives to errors."""
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
-        (answer if bound is None else bound.answer)(request, error)
+        entrance = bound.entrance if bound is not None else self.table.entrance_of(request.path_segments)
+        (answer if entrance is None else entrance.answer)(request, error)
 
     def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Key, str]:
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
         if not self._lifecycle.serving and (bound is None or not bound.always):
             raise self._lifecycle.refusal()
-        if bound is not None and bound.entrance is not None:
-            key = bound.entrance.authenticate(headers)
+        entrance = bound.entrance if bound is not None else self.table.entrance_of(request.path_segments)
+        if entrance is not None:
+            key = entrance.authenticate(headers)
         elif bound is not None and bound.public and self._stranger is not None:
             key = self._stranger
         else:

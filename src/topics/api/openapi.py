@@ -158,10 +158,7 @@ def _forget_null_defaults(components: Mapping[str, Any]) -> None:
 
 
 def _error_type(route: Route, status: int) -> Any:
-    # Without a route for the method there is no entrance either.
-    if route.entrance is None or status == status_of("method_not_allowed"):
-        return ErrorReply
-    return route.entrance.error_type(status)
+    return ErrorReply if route.entrance is None else route.entrance.error_type(status)
 
 
 def _errors_by_status(route: Route) -> dict[int, list[str]]:

@@ -21,6 +21,9 @@ from topics.api.errors import answer
 if TYPE_CHECKING:
     from topics.api.call import Call
 
+# From this many segments on, the paths below one belong together: /v1/api.
+FAMILY_DEPTH = 2
+
 Handler = Callable[["Call"], None]
 
 
@@ -75,14 +78,15 @@ class Route:
 
 
 class Node:
-    """One segment of the paths; `name` is where a variable segment leads."""
+    """One segment of the paths; `name` is where a variable segment leads, `entrance` whom paths below it belong to."""
 
-    __slots__ = ("by_method", "literals", "name")
+    __slots__ = ("by_method", "entrance", "literals", "name")
 
     def __init__(self) -> None:
         self.literals: dict[str, Node] = {}
         self.name: Node | None = None
         self.by_method: dict[str, Bound] = {}
+        self.entrance: Entrance | None = None
 
 
 class Bound:
@@ -125,16 +129,29 @@ class RouteTable:
 
     def _add(self, route: Route) -> None:
         node = self._root
-        for segment in route.path[1:].split("/"):
+        for depth, segment in enumerate(route.path[1:].split("/"), 1):
             if segment.startswith("{"):
                 node.name = node.name or Node()
                 node = node.name
             else:
                 node = node.literals.setdefault(segment, Node())
+            # Of several, the one that asks who is there: what does not exist is nobody else's business.
+            if depth >= FAMILY_DEPTH and (node.entrance is None or not node.entrance.scheme):
+                node.entrance = route.entrance or node.entrance
         assert route.method not in node.by_method, f"{route.method} {route.path} is in the table twice"
         bound = node.by_method[route.method] = Bound(route)
         if route.method == "GET":
             node.by_method["HEAD"] = bound
+
+    def entrance_of(self, segments: list[str]) -> Entrance | None:
+        """Whose a path is that has no route, at least not for its method."""
+        node = self._root
+        for segment in segments:
+            step = node.literals.get(segment, node.name)
+            if step is None:
+                break
+            node = step
+        return node.entrance
 
     def find(self, segments: list[str]) -> tuple[dict[str, Bound], str] | None:
         """What the path answers to, by method, and the name in it. A literal segment wins over a name."""
