@@ -1,0 +1,246 @@
+"""`topics sql`: one query, a file of them, or a prompt."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from topics.cli.connection import RETRIES_QUICK, Access, takes_access
+from topics.cli.failure import NOT_SO, WRONG_USE, CommandFailed, outcome_of
+from topics.cli.output import say
+
+if TYPE_CHECKING:
+    from topics_spark.sql.forms import Form
+    from topics_spark.sql.views import Reach, Views
+
+LIMIT_ROWS_MAX = 2**31 - 1
+SQL_BYTES_MAX = 1 << 20
+
+
+@takes_access
+def sql(
+    access: Access,
+    query: Annotated[
+        str | None,
+        typer.Argument(help="The query; several end with a semicolon each.", metavar="QUERY", show_default=False),
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Queries from a file; - is standard input.")] = None,
+    output: Annotated[
+        Literal["table", "csv", "json", "parquet"] | None,
+        typer.Option("--output", "-o", help="In which form.", show_default="table on a terminal, json elsewhere"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A file for the rows, instead of standard output.")] = None,
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--schema",
+            metavar="TOPIC=DDL",
+            help="Fields of a topic's payloads: orders='id BIGINT, total DOUBLE'; any number of times.",
+            show_default="found in samples",
+        ),
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Only records since then: 1h, 2026-11-16T08:00Z.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only records before then.")] = None,
+    limit_rows: Annotated[
+        int | None, typer.Option("--limit-rows", min=1, max=LIMIT_ROWS_MAX, help="Give no more rows than this.")
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(help="Where a runner of pipelines keeps its tables: these are views, too, also as tables.NAME."),
+    ] = None,
+    path: Annotated[
+        Path | None, typer.Option(help="Read topics from a data directory or a backup, and not from a server.")
+    ] = None,
+    master: Annotated[str | None, typer.Option(help="Where Spark runs [SPARK_MASTER, local[*]].")] = None,
+    conf: Annotated[list[str] | None, typer.Option(help="name=value, a setting of Spark; any number of times.")] = None,
+) -> None:
+    """Ask topics and archives in SQL: each topic that a query names is a table of its records.
+
+    Columns are topic, seq, ts, node, tag, data, meta and the fields of the payloads. Names with . : or - are written in
+    backticks. Without a query and on a terminal a prompt opens.
+    """
+    text = _text(query, file)
+    from topics_spark.commands import pairs
+    from topics_spark.sql.forms import form_for
+
+    reach = _reach(access, schema or [], since, until, tables, path)
+    form = form_for(output, out, on_terminal=sys.stdout.isatty())
+    _check_statements(text, out)
+    if path is None and tables is None:
+        with access.open(retries_max=RETRIES_QUICK) as client:
+            # A wrong address is told at once, not when Spark has started.
+            client.health()
+    views = _start(access, reach, master, dict(pairs(conf or [])))
+    session = Session(views, form, out, limit_rows)
+    try:
+        if text is None:
+            from topics_spark.sql.prompt import converse
+
+            converse(session, session.names)
+        else:
+            session.run_all(text)
+    finally:
+        views.spark.stop()
+
+
+def _text(query: str | None, file: Path | None) -> str | None:
+    """None: nobody said anything yet, and there is someone to ask."""
+    if query is not None and file is not None:
+        raise CommandFailed("give a query or --file, not both")
+    if query is not None:
+        return query
+    if file is None and sys.stdin.isatty():
+        return None
+    try:
+        with sys.stdin.buffer if file is None or str(file) == "-" else file.open("rb") as source:
+            data = source.read(SQL_BYTES_MAX + 1)
+        text = data.decode()
+    except OSError as error:
+        raise CommandFailed(f"--file {file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CommandFailed(f"the queries must be UTF-8, which byte {error.start} is not") from None
+    if len(data) > SQL_BYTES_MAX:
+        raise CommandFailed(f"the queries are longer than {SQL_BYTES_MAX} bytes; split the file")
+    return text
+
+
+def _check_statements(text: str | None, out: Path | None) -> None:
+    from topics_spark.sql.statements import statements
+
+    count = 2 if text is None else len(list(statements(text)))
+    if count == 0:
+        raise CommandFailed('there is no query; for example: topics sql "SELECT count(*) FROM orders"')
+    if count > 1 and out is not None:
+        raise CommandFailed("--out takes the rows of one query; run the others on their own")
+
+
+def _reach(
+    access: Access, schemas: list[str], since: str | None, until: str | None, tables: Path | None, path: Path | None
+) -> Reach:
+    from topics.cli.spans import moment_ms
+    from topics_spark.sql.views import Reach
+
+    for option, folder in (("--tables", tables), ("--path", path)):
+        if folder is not None and not folder.exists():
+            raise CommandFailed(f"{option} {folder}: there is no such place")
+    for given in schemas:
+        if "=" not in given:
+            raise CommandFailed(f"--schema takes TOPIC='field TYPE, …', not {given!r}")
+    return Reach(
+        url=None if path is not None else access.url,
+        path=None if path is None else str(path.absolute()),
+        tables_dir=None if tables is None else str(tables.absolute()),
+        since_ms=None if since is None else moment_ms(since, "--since"),
+        until_ms=None if until is None else moment_ms(until, "--until"),
+        schemas=dict(cast("tuple[str, str]", given.split("=", 1)) for given in schemas),
+    )
+
+
+def _start(access: Access, reach: Reach, master: str | None, conf: dict[str, str]) -> Views:
+    import logging
+
+    from topics_spark.commands import point_at
+    from topics_spark.sql.views import SESSION_SETTINGS, Views
+    from topics_spark.start import session
+    from topics_spark.waiting import waiting
+
+    point_at(access.url, access.key)
+    # Spark logs there, as JSON with the whole stack, what is said in one line here.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    with waiting("starting Spark", "Spark is ready"):
+        spark = session("topics sql", master=master, config={**SESSION_SETTINGS, **conf}, quick=True)
+    try:
+        return Views(spark, reach)
+    except BaseException:
+        spark.stop()
+        raise
+
+
+class Session:
+    """Queries one after another, and what is said about each: rows to where they belong, the rest to stderr."""
+
+    def __init__(self, views: Views, form: Form, out: Path | None = None, limit_rows: int | None = None) -> None:
+        self._views = views
+        self._form: Form = form
+        self._out = out
+        self._limit_rows = limit_rows
+
+    def run_all(self, text: str) -> None:
+        """The first failure is the end."""
+        from topics_spark.sql.statements import statements
+
+        for statement in statements(text):
+            try:
+                self._answer(statement.text)
+            except Exception as error:
+                if (failed := _failed(error)) is None:
+                    raise
+                raise failed from error
+
+    def _answer(self, sql: str) -> None:
+        from topics_spark.sql.forms import deliver
+        from topics_spark.sql.watching import watched
+
+        begun_s = time.monotonic()
+        with watched(self._views.spark) as watcher:
+            rows = self._views.ask(sql)
+            if self._limit_rows is not None:
+                rows = rows.limit(self._limit_rows)
+            count = deliver(rows, self._form, self._out, watcher.stop)
+            watcher.stop()
+        where = f" in {self._out}" if self._out is not None else ""
+        say(f"{count} {'row' if count == 1 else 'rows'}{where} after {time.monotonic() - begun_s:.1f} s")
+
+    # --- what a prompt asks ---
+
+    def run(self, sql: str) -> bool:
+        return self._said(lambda: self._answer(sql))
+
+    def list(self) -> bool:
+        from topics_spark.sql.prompt import show_names
+
+        return self._said(lambda: show_names(self._views.topics(), self._views.reach.table_names()))
+
+    def describe(self, name: str) -> bool:
+        from topics_spark.sql.prompt import show_columns
+
+        return self._said(lambda: show_columns(self._views.describe(name)))
+
+    def names(self) -> list[str]:
+        try:
+            return self._views.topics() + self._views.reach.table_names()
+        except Exception:  # noqa: BLE001 - a name that cannot be completed is no reason to say anything
+            return []
+
+    def _said(self, work: Callable[[], None]) -> bool:
+        try:
+            work()
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            say("stopped")
+        except Exception as error:  # noqa: BLE001 - the prompt stays, whatever a query did
+            known = outcome_of(_failed(error) or error)
+            say(known.line if known is not None else f"{type(error).__name__}: {error}")
+        else:
+            return True
+        return False
+
+
+def _failed(error: Exception) -> CommandFailed | None:
+    """Spark's errors in one line; None for all others, which the command line knows, or nobody."""
+    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+    from pyspark.errors import AnalysisException, PySparkException
+
+    from topics_spark.errors import ConnectorError
+    from topics_spark.sql.complaints import complaint
+
+    if isinstance(error, AnalysisException):
+        return CommandFailed(complaint(error), WRONG_USE)
+    if isinstance(error, PySparkException | Py4JError | ConnectorError):
+        return CommandFailed(complaint(error), NOT_SO)
+    return None

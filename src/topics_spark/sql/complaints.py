@@ -1,0 +1,52 @@
+"""What Spark says of a failure, by the page, as one line: what is wrong, and where in the text."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LINE_CHARS_MAX: Final = 600
+_PLACES: Final = (
+    # where it is told, and what must be added to its column to count from 1
+    (re.compile(r"\(line (\d+), pos (\d+)\)"), 1),
+    (re.compile(r"; line (\d+) pos (\d+)"), 1),
+    (re.compile(r"== SQL (?:of \S+ \S+ )?\(line (\d+), position (\d+)\) =="), 0),
+)
+_CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
+# Advice that has no meaning for views that a query is given.
+_ADVICE: Final = re.compile(
+    r"\s*(Verify the spelling|Search path:|If you did not qualify|If necessary set).*", re.DOTALL
+)
+_RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w+): (.+)$")
+
+
+def complaint(error: BaseException) -> str:
+    """One line, without plans, stack traces and the classes of errors."""
+    text = str(error).strip()
+    place = _place(text)
+    if "Traceback (most recent call last)" in text:
+        told = _raised(text)
+    else:
+        told = text.split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0]
+        told = _STATE.split(_CLASS.sub("", told))[0]
+        told = _ADVICE.sub("", told)
+    line = " ".join(told.split()).rstrip(" .;") or type(error).__name__
+    if len(line) > LINE_CHARS_MAX:
+        line = f"{line[:LINE_CHARS_MAX]}…"
+    return f"line {place[0]}, column {place[1]}: {line}" if place is not None else line
+
+
+def _place(text: str) -> tuple[int, int] | None:
+    for pattern, more in _PLACES:
+        if found := pattern.search(text):
+            return int(found[1]), int(found[2]) + more
+    return None
+
+
+def _raised(text: str) -> str:
+    """The words of an exception in Python, which Spark quotes with all its frames: the last line that is no frame."""
+    for line in reversed(text.split("\n\nJVM stacktrace:", maxsplit=1)[0].splitlines()):
+        if found := _RAISED.match(line.strip()):
+            return found[2]
+    return text.splitlines()[0]

@@ -1,0 +1,57 @@
+"""SQL text cut into statements at its semicolons, none of which stands in a string, a name or a comment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+# What hides a semicolon. One that is never closed reaches to the end of the text: a prompt goes on asking then.
+_OPAQUE: Final = re.compile(
+    r"""
+      '(?:[^'\\]|\\.)*(?:'|\Z)
+    | "(?:[^"\\]|\\.)*(?:"|\Z)
+    | `[^`]*(?:`|\Z)
+    | --[^\n]*
+    | /\*.*?(?:\*/|\Z)
+    | ;
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_COMMENT: Final = ("--", "/*")
+
+
+class Statement(NamedTuple):
+    """One statement; `text` begins with as much blank as makes lines and columns those of the text it came from."""
+
+    text: str
+    ended: bool
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Those that say anything, in order. Only the last one may lack its semicolon."""
+    begin = 0
+    for found in _OPAQUE.finditer(text):
+        if found[0] == ";":
+            if not is_blank(text[begin : found.start()]):
+                yield Statement(_placed(text, begin, found.start()), ended=True)
+            begin = found.end()
+    if not is_blank(text[begin:]):
+        yield Statement(_placed(text, begin, len(text)), ended=False)
+
+
+def is_blank(text: str) -> bool:
+    """Nothing but space and comments."""
+    return not _OPAQUE.sub(lambda found: "" if found[0].startswith(_COMMENT) else found[0], text).strip()
+
+
+def rest(text: str) -> str:
+    """What stands behind the last semicolon that ends a statement: the beginning of the next one."""
+    ends = [found.end() for found in _OPAQUE.finditer(text) if found[0] == ";"]
+    return text[ends[-1] :] if ends else text
+
+
+def _placed(text: str, begin: int, end: int) -> str:
+    lines = text.count("\n", 0, begin)
+    column = begin - (text.rfind("\n", 0, begin) + 1)
+    return "\n" * lines + " " * column + text[begin:end]

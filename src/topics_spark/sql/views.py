@@ -1,0 +1,250 @@
+"""Topics and tables as views: those that a query names, with the fields of their payloads as columns."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow.parquet
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql.functions import col, from_json
+from pyspark.sql.types import StringType, StructField, StructType
+
+from topics.cli.failure import REFUSED, CommandFailed
+from topics_spark.errors import ServerFailed
+from topics_spark.inference import inferred
+from topics_spark.options import COLUMNS, SourceOptions, Subscription
+from topics_spark.pipelines import tables
+from topics_spark.pipelines.assignment import Place as TablePlace
+from topics_spark.pipelines.sources import read_table
+from topics_spark.places import Place, place_of
+from topics_spark.rows import row_type
+from topics_spark.sql.complaints import complaint
+from topics_spark.sql.parsing import Question, question
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Tables can always be named `tables.NAME`: the database of Spark's global views has this name.
+TABLES: Final = "tables"
+SESSION_SETTINGS: Final = {
+    "spark.sql.globalTempDatabase": TABLES,
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.enabled": "false",
+}
+CORRUPT: Final = "_corrupt"
+SAMPLE_RECORDS: Final = 1_000
+CLOSE_NAMES_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What queries read: of which server or files, since when and until when, and what is told about payloads."""
+
+    url: str | None = None
+    path: str | None = None
+    tables_dir: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    schemas: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def options(self, topic: str) -> dict[str, str]:
+        """For `format("topics")`; the key is in the environment only."""
+        # What a cap drops while it is read was there too short for this query: that is no failure of it.
+        given = {"subscribe": topic, "failOnDataLoss": "false"}
+        told = {
+            "url": self.url,
+            "path": self.path,
+            "startingTimestamp": self.since_ms,
+            "endingTimestamp": self.until_ms,
+        }
+        return given | {name: str(value) for name, value in told.items() if value is not None}
+
+    @contextlib.contextmanager
+    def place(self, topic: str = "-") -> Generator[Place]:
+        """Where topics are; a refusal of the server is raised as the client has it."""
+        try:
+            with contextlib.closing(place_of(SourceOptions.parse(self.options(topic)))) as place:
+                yield place
+        except ServerFailed as error:
+            raise error.__cause__ or error from None
+
+    def table_names(self) -> list[str]:
+        if self.tables_dir is None:
+            return []
+        return sorted(folder.parent.name for folder in Path(self.tables_dir).glob(f"*/{tables.MANIFESTS}"))
+
+
+class Views:
+    """Answers queries. The session should be its own: it puts views there by the names that queries use."""
+
+    def __init__(self, spark: SparkSession, reach: Reach) -> None:
+        self.spark = spark
+        self.reach = reach
+        self._schemas = {name: self._parsed(name, ddl) for name, ddl in reach.schemas.items()}
+
+    def _parsed(self, name: str, ddl: str) -> StructType:
+        try:
+            schema = StructType.fromDDL(ddl)
+        except ParseException as error:
+            raise CommandFailed(f"--schema {name}: {complaint(error)}") from None
+        if not isinstance(schema, StructType):
+            raise CommandFailed(f"--schema {name}: give fields and their types, like id BIGINT, name STRING")
+        # What comes from a topic may always be missing.
+        return StructType.fromJson(json.loads(schema.json().replace('"nullable":false', '"nullable":true')))
+
+    def ask(self, sql: str) -> DataFrame:
+        """The rows of a query, as of now; nothing is read before they are."""
+        asked = question(self.spark, sql)
+        self._check_cases(asked)
+        self._provide(asked)
+        if asked.words is None:
+            return self.spark.sql(sql)
+        try:
+            return self.spark.sql(sql)
+        except AnalysisException:
+            # With all columns at hand the complaint can name one that was meant.
+            self._provide(Question(sql, asked.names, asked.given, None))
+            return self.spark.sql(sql)
+
+    @staticmethod
+    def _check_cases(asked: Question) -> None:
+        seen: dict[str, str] = {}
+        for name in (parts[0] for parts in asked.names if len(parts) == 1):
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise CommandFailed(f"{other} and {name} cannot be told apart in one query: SQL is blind to case")
+
+    def _provide(self, asked: Question) -> None:
+        for parts in asked.names:
+            match parts:
+                case (name,):
+                    self._provide_name(asked, name)
+                case (prefix, name) if prefix.lower() == TABLES:
+                    if name not in self.reach.table_names():
+                        raise self._absent(f"{TABLES}.{name}")
+                    self._table_rows(name).createOrReplaceGlobalTempView(quoted(name))
+                case _:
+                    name = ".".join(parts)
+                    raise CommandFailed(f"a name with dots is written in backticks: `{name}`")
+
+    def _provide_name(self, asked: Question, name: str) -> None:
+        """A topic comes before a table of the same name."""
+        if self._is_topic(name):
+            rows = self._topic_rows(asked, name)
+        elif name in self.reach.table_names():
+            rows = self._table_rows(name)
+        elif name.lower() in asked.given:
+            return
+        else:
+            raise self._absent(name)
+        rows.createOrReplaceTempView(quoted(name))
+
+    def _is_topic(self, name: str) -> bool:
+        with self.reach.place(name) as place:
+            return bool(place.heads(Subscription((name,))))
+
+    def _absent(self, name: str) -> CommandFailed:
+        there = self.topics() + self.reach.table_names()
+        close = difflib.get_close_matches(name, there, n=CLOSE_NAMES_MAX) or difflib.get_close_matches(
+            name.removeprefix(f"{TABLES}."), self.reach.table_names(), n=CLOSE_NAMES_MAX
+        )
+        hint = f"did you mean {', '.join(map(quoted, close))}?" if close else "`topics topic ls` lists what is there"
+        what = "topic or table" if self.reach.tables_dir is not None else "topic"
+        return CommandFailed(f"there is no {what} {quoted(name)}; {hint}", REFUSED)
+
+    def topics(self) -> list[str]:
+        if self.reach.path is None:
+            from topics.client import Client
+
+            with Client(self.reach.url) as client:
+                return [item.topic for item in client.list()]
+        with self.reach.place() as place:
+            return sorted(place.heads(Subscription(pattern=".*")))
+
+    # --- rows ---
+
+    def describe(self, name: str) -> list[tuple[str, str]]:
+        """The columns of a topic or table and their types."""
+        schema = self.ask(f"SELECT * FROM {name}").schema
+        return [(column.name, column.dataType.simpleString()) for column in schema.fields]
+
+    def _topic_rows(self, asked: Question, name: str) -> DataFrame:
+        payload = self._payload(name)
+        wanted = [column for column in COLUMNS if column != "data" and asked.mentions(column)]
+        if payload is None:
+            fields: list[str] = []
+            data = StringType() if asked.mentions("data") else None
+        else:
+            fields = columns_of(payload, asked)
+            whole = asked.mentions("data")
+            data = payload if whole else StructType([each for each in payload.fields if each.name in fields])
+            data = data if whole or fields or asked.mentions(CORRUPT) else None
+        struct = [StructField(column, row_type(column)) for column in wanted]
+        if data is not None:
+            struct.append(StructField("data", cast("Any", data)))
+        if payload is not None and data is not None and asked.mentions(CORRUPT):
+            # Whether a payload fits is judged by all of its fields.
+            struct[-1] = StructField("data", payload)
+            struct.append(StructField(CORRUPT, StringType()))
+        struct = struct or [StructField("seq", row_type("seq"))]
+        reader = self.spark.read.format("topics").options(**self.reach.options(name)).schema(StructType(struct))
+        return ordered(reader.load(), fields)
+
+    def _payload(self, name: str) -> StructType | None:
+        if name in self._schemas:
+            return self._schemas[name]
+        with self.reach.place(name) as place:
+            return inferred(place.sample(name, SAMPLE_RECORDS))
+
+    def _table_rows(self, name: str) -> DataFrame:
+        """An archive has payloads as text, which are read as those of a topic are."""
+        assert self.reach.tables_dir is not None
+        rows = read_table(self.spark, TablePlace("", self.reach.tables_dir), name)
+        if not {"seq", "data"} <= set(rows.columns) or not isinstance(rows.schema["data"].dataType, StringType):
+            return rows
+        payload = self._schemas.get(name) or inferred(archived(tables.files(f"{self.reach.tables_dir}/{name}")))
+        if payload is None:
+            return rows
+        return ordered(rows.withColumn("data", from_json(col("data"), payload)), columns_of(payload, None))
+
+
+def columns_of(payload: StructType, asked: Question | None) -> list[str]:
+    """The fields that are columns of their own: those whose names nothing else has, whatever their case."""
+    taken = {*COLUMNS, CORRUPT, "day"}
+    found: list[str] = []
+    for name in payload.names:
+        if name.lower() not in taken and (asked is None or asked.mentions(name)):
+            found.append(name)
+        taken.add(name.lower())
+    return found
+
+
+def ordered(rows: DataFrame, fields: list[str]) -> DataFrame:
+    """The record's own columns, then those of its payload, then what could not be read."""
+    own = [column for column in rows.columns if column != CORRUPT]
+    last = [column for column in rows.columns if column == CORRUPT]
+    return rows.select(*own, *(col("data").getField(name).alias(name) for name in fields), *last)
+
+
+def archived(files: list[str]) -> Iterator[str]:
+    """Payloads from the beginning and from the end of an archive."""
+    for path in {files[0], files[-1]}:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in islice(file.iter_batches(SAMPLE_RECORDS // 2, columns=["data"]), 1):
+                yield from (text for text in batch.column(0).to_pylist() if text is not None)
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,92 @@
+"""How far a query is, as Spark's status tracker tells it: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
+
+from topics.cli.output import say
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAINT_EVERY_S: Final = 0.2
+PLAIN_EVERY_S: Final = 5.0
+# What is over sooner needs no bar.
+QUIET_S: Final = 0.5
+BAR_CELLS: Final = 30
+CLEARED: Final = "\r\x1b[K"
+
+
+class Tasks(NamedTuple):
+    """How many tasks of a query are done, of those that are known by now."""
+
+    done: int
+    total: int
+
+
+@contextlib.contextmanager
+def watched(spark: SparkSession) -> Generator[Watcher]:
+    """While this is open, what the thread runs on Spark is watched; an interrupt ends it on Spark as well."""
+    context = spark.sparkContext
+    group = uuid.uuid4().hex
+    context.setJobGroup(group, "topics sql", interruptOnCancel=True)
+    watcher = Watcher(lambda: tasks_of(cast("Any", context.statusTracker()), group), sys.stderr)
+    try:
+        yield watcher
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        watcher.stop()
+
+
+def tasks_of(tracker: Any, group: str) -> Tasks:
+    jobs = [info for info in map(tracker.getJobInfo, tracker.getJobIdsForGroup(group)) if info is not None]
+    stages: set[int] = {stage for job in jobs for stage in job.stageIds}
+    infos = [info for info in map(tracker.getStageInfo, stages) if info is not None]
+    return Tasks(sum(info.numCompletedTasks for info in infos), sum(info.numTasks for info in infos))
+
+
+class Watcher:
+    """Paints until it is stopped; `pause` makes room for rows that go to the same terminal."""
+
+    def __init__(self, tasks: Any, out: TextIO) -> None:
+        self._tasks = tasks
+        self._out = out
+        self._over = threading.Event()
+        self._begun_s = time.monotonic()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """What was painted is gone when this returns. More than once is fine."""
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        on_terminal = self._out.isatty()
+        painted = False
+        wait_s = QUIET_S if on_terminal else PLAIN_EVERY_S
+        while not self._over.wait(wait_s):
+            tasks: Tasks = self._tasks()
+            spent_s = time.monotonic() - self._begun_s
+            if on_terminal:
+                self._out.write(f"{CLEARED}{bar(tasks, spent_s)}")
+                self._out.flush()
+                painted, wait_s = True, PAINT_EVERY_S
+            else:
+                say(f"query: {tasks.done} of {tasks.total} tasks after {spent_s:.0f} s")
+        if painted:
+            self._out.write(CLEARED)
+            self._out.flush()
+
+
+def bar(tasks: Tasks, spent_s: float) -> str:
+    full = BAR_CELLS * tasks.done // tasks.total if tasks.total else 0
+    return f"query {'━' * full}{'╌' * (BAR_CELLS - full)} {tasks.done}/{tasks.total} tasks {spent_s:.0f} s"
