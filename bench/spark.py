@@ -1,0 +1,132 @@
+"""Spark and topics on the same cores: 1,000,000 records of about 200 bytes in and out, and micro-batches of one row."""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import topics_spark
+from tests.serving import Client, serving
+
+RECORDS = 1_000_000
+APPEND = 10_000
+RUNS = 3
+MICRO_BATCHES = 30
+SCHEMA = "id BIGINT, kind STRING, price DOUBLE, text STRING"
+
+
+def fill(client: Client, topic: str) -> None:
+    for start in range(0, RECORDS, APPEND):
+        records = [
+            {"data": {"id": n, "kind": f"kind-{n % 100}", "price": n / 4, "text": "x" * 110}}
+            for n in range(start, start + APPEND)
+        ]
+        body = json.dumps({"records": records, "disable_backpressure": True}).encode()
+        headers = {"Content-Type": "application/json"}
+        reply = client.post(f"/v0/topics/{topic}?return_seqs=false", body=body, headers=headers)
+        assert reply.status in (200, 201), reply
+
+
+def rate(work: Callable[[int], None]) -> float:
+    """Rows a second of the best of some runs; the first one also warms Spark up."""
+    took_s: list[float] = []
+    for run in range(RUNS):
+        started_s = time.perf_counter()
+        work(run)
+        took_s.append(time.perf_counter() - started_s)
+    return RECORDS / min(took_s)
+
+
+def consumed(table: Callable[[], DataFrame]) -> Callable[[int], None]:
+    return lambda _run: table().write.format("noop").mode("overwrite").save()
+
+
+def micro_batches_ms(query: Any, feed: Callable[[int], None]) -> float:
+    """The median time of a micro-batch of one row, as Spark tells it, fed one at a time."""
+    took_ms: list[int] = []
+    for number in range(MICRO_BATCHES):
+        feed(number)
+        query.processAllAvailable()
+        took_ms.append(query.lastProgress.batchDuration)
+    query.stop()
+    return statistics.median(took_ms[MICRO_BATCHES // 3 :])
+
+
+def from_files_to_noop(spark: SparkSession, folder: Path) -> float:
+    source = folder / "source"
+    source.mkdir()
+    query = (
+        spark.readStream.text(str(source))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(folder / "of-files"))
+        .start()
+    )
+
+    def feed(number: int) -> None:
+        fresh = folder / f"{number}.new"
+        fresh.write_text(f"{number}\n")
+        fresh.replace(source / f"{number}.txt")
+
+    return micro_batches_ms(query, feed)
+
+
+def from_topic_to_topic(spark: SparkSession, client: Client, at: dict[str, str], folder: Path) -> float:
+    client.append("small", 0)
+    query = (
+        spark.readStream.format("topics")
+        .options(**at, subscribe="small")
+        .load()
+        .select("data")
+        .writeStream.format("topics")
+        .options(**at, topic="small-copy", checkpointLocation=str(folder / "of-topics"))
+        .start()
+    )
+    query.processAllAvailable()
+    return micro_batches_ms(query, lambda number: client.append("small", number) and None)
+
+
+def main() -> None:
+    print("| work | measured |\n| --- | --- |")
+    with tempfile.TemporaryDirectory() as name, serving(Path(name) / "data") as server:
+        folder = Path(name)
+        client = server.client()
+        fill(client, "orders")
+        at = {"url": f"http://127.0.0.1:{server.port}"}
+        spark = topics_spark.session("bench", master="local[2]", config={"spark.ui.enabled": "false"})
+
+        def orders(**options: str) -> DataFrame:
+            return spark.read.format("topics").options(subscribe="orders", **options).load()
+
+        orders(**at, columns="data").write.text(str(folder / "text"))
+        text = str(folder / "text")
+        for what, table in (
+            ("batch read from the server, `data` as text", lambda: orders(**at)),
+            ("the same parsed by `schema`", lambda: orders(**at, schema=SCHEMA)),
+            ("the same from files", lambda: orders(path=str(folder / "data"))),
+            ("`spark.read.json` with a schema over the same text", lambda: spark.read.schema(SCHEMA).json(text)),
+        ):
+            print(f"| {what} | {rate(consumed(table)):,.0f} rows/s |", flush=True)
+
+        def sink(run: int) -> None:
+            rows = spark.read.text(text).withColumnRenamed("value", "data")
+            rows.write.format("topics").options(**at, topic=f"copy-{run}").mode("append").save()
+
+        print(f"| sink, exactly once | {rate(sink):,.0f} rows/s |", flush=True)
+        assert client.state("copy-0")["count"] == RECORDS
+        files_ms = from_files_to_noop(spark, folder)
+        topics_ms = from_topic_to_topic(spark, client, at, folder)
+        print(
+            f"| micro-batch of one row, source and sink | {topics_ms:.0f} ms; file source to `noop` {files_ms:.0f} ms: "
+            f"{topics_ms / files_ms:.1f}× |",
+            flush=True,
+        )
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""docs/SPARK.md and the examples do what they say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.serving import Client, ServerProcess
+from tests.spark.conftest import SECRET
+from topics_spark import sink
+from topics_spark.options import KNOWN
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "SPARK.md").read_text()
+
+
+def test_every_option_is_on_the_page() -> None:
+    rows = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `")]
+    told = {name.lower() for row in rows for name in re.findall(r"`(\w+)`", row)}
+    # Kafka's name for `includeMeta` is taken, too.
+    assert (KNOWN | {name.lower() for name in sink.KNOWN}) - told == {"includeheaders"}
+
+
+@pytest.fixture
+def environ(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_URL", f"http://127.0.0.1:{server.port}")
+    monkeypatch.setenv("TOPICS_API_KEY", SECRET)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_example_counts_errors_once_however_often_it_is_run(
+    server: ServerProcess, client: Client, tmp_path: Path, environ: None
+) -> None:
+    levels = ["error", "info", "error", "error"]
+    client.append("logs", *({"level": level, "service": "shop"} for level in levels), "garbage")
+    for run in range(2):
+        done = subprocess.run(
+            [sys.executable, ROOT / "examples" / "spark" / "errors_per_minute.py", tmp_path / "checkpoint"],
+            env={**os.environ, "SPARK_MASTER": "local[1]"},
+            capture_output=True,
+            text=True,
+            timeout=140,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert "shop" in done.stdout
+        counted = client.payloads("errors")
+        assert [(each["service"], each["errors"]) for each in counted] == [("shop", 3)], f"run {run}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_page_can_be_copied(
+    spark: SparkSession, server: ServerProcess, client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python workers have the environment that Spark was started with: here, the server is named by options."""
+    client.post("/v0/topics/orders", {"records": [{"data": {"id": 1, "price": 2.5}, "tag": "a"}] * 3})
+    where = f'.options(url="http://127.0.0.1:{server.port}", key="{SECRET}")'
+    names: dict[str, Any] = {"spark": spark}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        block = re.sub(r'(\.format\("topics"\))', rf"\1{where}", block).replace("/checkpoints", str(tmp_path))
+        exec(block.replace(".start()", ".trigger(availableNow=True).start().awaitTermination()"), names)
+    assert names["typed"].select("data.id", "data.price").first() == (1, 2.5)
+    assert names["found"].select("data.price").first() == (2.5,)
+    assert names["any_shape"].first() == (2.5,)
+    assert client.payloads("orders-copy") == [{"id": 1, "price": 2.5}] * 3
+    assert re.search(r"\|\s*a\|\s+3\|", capfd.readouterr().out)
