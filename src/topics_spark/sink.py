@@ -6,12 +6,15 @@
 
 `app` and `version` are what a crash leaves the same: the query's id and the batch's number, or what the writer was
 told. A version that was committed is left alone, however often and by whomever it is committed again.
+
+Every run of a query takes a token of its app: tasks and drivers of the runs before it are refused from then on.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import uuid
@@ -24,6 +27,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from topics.client import Client, TopicsError
+from topics.client.errors import BatchTooLarge, PayloadTooLarge
 from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.options import FOREIGN, URL_DEFAULT, number
 from topics_spark.outgoing import RecordWriter
@@ -31,7 +35,8 @@ from topics_spark.server import client_for
 
 log = logging.getLogger("topics_spark")
 
-PART_RECORDS: Final = 5_000
+# What a server takes in one request unless it is set otherwise, and as many rows as Spark hands over at a time.
+PART_RECORDS: Final = 10_000
 PART_BYTES: Final = 4 * 1024 * 1024
 VERSION_MAX: Final = 2**63 - 1
 KNOWN: Final = frozenset(
@@ -52,6 +57,8 @@ KNOWN: Final = frozenset(
 # Spark's own notes for a task of a streaming query.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
+RUN_ID: Final = "spark.jobGroup.id"
+FENCES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +104,30 @@ class SinkOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """What a task works for, as far as Spark tells."""
+
+    query_id: str | None
+    run_id: str | None
+    number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Under what name and number rows are committed, and with which token; `of_run`: no other run has that token."""
+
+    app: str
+    number: int
+    fence: int | None
+    of_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Staged(WriterCommitMessage):
     """What a task has laid aside, and for which version."""
 
-    app: str
-    version: int
+    version: Version
     stage: str | None
-    records: int
 
 
 class Writing:
@@ -119,44 +143,88 @@ class Writing:
         """Made where it is used: it holds functions, and those do not travel."""
         return RecordWriter(self._schema, topic=self._options.topic, plain_text=self._options.plain_text)
 
-    def stage(self, batches: Iterator[Any], app: str, version: int) -> Staged:
-        options, client, records = self._options, self._options.client(), self._record_writer()
-        stage, part, total = uuid.uuid4().hex, 0, 0
+    def version_of_run(self, app: str, number: int, run_id: str | None) -> Version:
+        options = self._options
+        if options.fence is not None or run_id is None:
+            return Version(app, number, options.fence)
+        try:
+            return Version(app, number, fence_of(options, app, run_id), of_run=True)
+        except TopicsError as error:
+            raise ServerFailed(f"no token could be taken at {options.url}: {error}") from error
+
+    def stage(self, batches: Iterator[Any], version: Version) -> Staged:
+        stage = Stage(self._options, self._record_writer(), version)
         try:
             for batch in batches:
                 for start, stop in _parts(batch):
-                    body = records.records(batch, start, stop)
-                    told = client.stage(app, version, stage, part, body, topic=options.topic, fence=options.fence)
-                    if told.done:
-                        return Staged(app, version, None, 0)
-                    part += 1
-                    total += stop - start
+                    stage.add(batch, start, stop)
         except TopicsError as error:
-            raise ServerFailed(f"the rows could not be staged at {options.url}: {error}") from error
-        return Staged(app, version, stage if part else None, total)
+            raise ServerFailed(f"the rows could not be staged at {self._options.url}: {error}") from error
+        return Staged(version, stage.name if stage.parts and not stage.done else None)
 
     def commit_all(self, messages: list[Any]) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return
-        options = self._options
+        options, version = self._options, staged[0].version
         stages = [message.stage for message in staged if message.stage is not None]
         try:
-            done = options.client().commit_txn(staged[0].app, staged[0].version, stages, fence=options.fence)
+            done = options.client().commit_txn(version.app, version.number, stages, fence=version.fence)
         except TopicsError as error:
             raise ServerFailed(f"the transaction could not be committed at {options.url}: {error}") from error
         if done.deduped:
-            log.info("version %d of %s had been committed before", staged[0].version, staged[0].app)
+            log.info("version %d of %s had been committed before", version.number, version.app)
 
     def abort_all(self, messages: list[Any]) -> None:
         """Best effort: what is not aborted expires."""
-        options = self._options
-        for message in messages:
-            if isinstance(message, Staged) and message.stage is not None:
-                try:
-                    options.client().abort_txn(message.app, message.version, [message.stage], fence=options.fence)
-                except TopicsError as error:
-                    log.info("a stage is left to expire: %s", error)
+        staged = [message for message in messages if isinstance(message, Staged) and message.stage is not None]
+        if not staged:
+            return
+        options, version = self._options, staged[0].version
+        stages = [message.stage for message in staged if message.stage is not None]
+        try:
+            options.client().abort_txn(version.app, version.number, stages, fence=version.fence)
+        except TopicsError as error:
+            log.info("%d stages are left to expire: %s", len(stages), error)
+
+
+class Stage:
+    """What one attempt of one task lays aside, under a name that no other attempt has."""
+
+    def __init__(self, options: SinkOptions, records: RecordWriter, version: Version) -> None:
+        self.name = uuid.uuid4().hex
+        self.parts = 0
+        self.done = False
+        self._options = options
+        self._records = records
+        self._version = version
+        self._client = options.client()
+
+    def add(self, batch: Any, start: int, stop: int) -> None:
+        if self.done:
+            return
+        version = self._version
+        body = self._records.records(batch, start, stop)
+        try:
+            told = self._client.stage(
+                version.app, version.number, self.name, self.parts, body, self._options.topic, version.fence
+            )
+        except (BatchTooLarge, PayloadTooLarge):
+            # The server is set to less than is usual.
+            if stop - start < 2:
+                raise
+            middle = (start + stop) // 2
+            self.add(batch, start, middle)
+            self.add(batch, middle, stop)
+            return
+        if told.done and version.of_run and told.fence == version.fence:
+            # A run does each batch once, so it was another write of the same batch, and these rows would be lost.
+            raise OptionError(
+                "sinkName",
+                f"must be given: another write of batch {version.number} has the name {self._options.sink_name!r}, too",
+            )
+        self.done = told.done
+        self.parts += 1
 
 
 class BatchWriter(Writing, DataSourceArrowWriter):
@@ -169,17 +237,19 @@ class BatchWriter(Writing, DataSourceArrowWriter):
         self._app_of_this_write = f"spark:write:{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        options = self._options
-        query_id, batch_id = _query_and_batch()
+        return self.stage(iterator, self._version())
+
+    def _version(self) -> Version:
+        options, batch = self._options, _batch()
         if options.app is not None and options.version is not None:
-            return self.stage(iterator, options.app, options.version)
-        if query_id is not None and batch_id is not None:
-            return self.stage(iterator, app_of_query(query_id, options.sink_name), batch_id)
-        return self.stage(iterator, self._app_of_this_write, 0)
+            return Version(options.app, options.version, options.fence)
+        if batch.query_id is not None and batch.number is not None:
+            return self.version_of_run(app_of_query(batch.query_id, options.sink_name), batch.number, batch.run_id)
+        return Version(self._app_of_this_write, 0, None)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.commit_all(messages)
-        if any(isinstance(message, Staged) and message.app == self._app_of_this_write for message in messages):
+        if any(isinstance(message, Staged) and message.version.app == self._app_of_this_write for message in messages):
             self._forget()
 
     def _forget(self) -> None:
@@ -202,11 +272,10 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
         super().__init__(schema, options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        options = self._options
-        query_id, batch_id = _query_and_batch()
-        assert query_id is not None and batch_id is not None, "Spark tells a task of a stream what it works for"
-        app = options.app or app_of_query(query_id, options.sink_name)
-        return self.stage(iterator, app, options.version_base + batch_id)
+        options, batch = self._options, _batch()
+        assert batch.query_id is not None and batch.number is not None, "Spark tells a task what it works for"
+        app = options.app or app_of_query(batch.query_id, options.sink_name)
+        return self.stage(iterator, self.version_of_run(app, options.version_base + batch.number, batch.run_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         del batchId
@@ -217,17 +286,25 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
         self.abort_all(messages)
 
 
+@functools.lru_cache(maxsize=FENCES_MAX)
+def fence_of(options: SinkOptions, app: str, run_id: str) -> int:
+    """The token of this run: every task of it asks, and is told the same."""
+    return options.client().take_fence(app, owner=run_id)
+
+
 def app_of_query(query_id: str, sink_name: str) -> str:
     """Two sinks of one query must not take each other's versions for their own."""
     return f"spark:{query_id}:{sink_name}"
 
 
-def _query_and_batch() -> tuple[str | None, int | None]:
+def _batch() -> Batch:
     context = TaskContext.get()
     if context is None:
-        return None, None
-    batch_id = context.getLocalProperty(BATCH_ID)
-    return context.getLocalProperty(QUERY_ID), None if batch_id is None else int(batch_id)
+        return Batch(None, None, None)
+    number = context.getLocalProperty(BATCH_ID)
+    return Batch(
+        context.getLocalProperty(QUERY_ID), context.getLocalProperty(RUN_ID), None if number is None else int(number)
+    )
 
 
 def _parts(batch: Any) -> Iterator[tuple[int, int]]:
