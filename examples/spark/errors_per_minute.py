@@ -1,4 +1,4 @@
-"""Counts errors per minute from a topic of logs into another topic, exactly once: `topics spark submit` this file.
+"""Counts errors per minute from a topic of logs into another topic, exactly once; run by `topics spark submit`.
 
 Run it as often as you like: each run takes what has come since the last one.
 """
