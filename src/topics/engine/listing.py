@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,6 +16,7 @@ from topics.engine.topic import Topic
 from topics.model.config import TopicConfig
 from topics.model.errors import InvalidRequest
 
+PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
 AUTO_PRIORITY_MAX = 500
 AUTO_PRIORITY_HALVES_AFTER_MS = 60_000
 
@@ -87,6 +90,34 @@ def effective_priority(topic: Topic, now_ms: int) -> int:
         return 0
     idle_ms = max(0, now_ms - topic.last_read_ts)
     return int(AUTO_PRIORITY_MAX * 0.5 ** (idle_ms / AUTO_PRIORITY_HALVES_AFTER_MS))
+
+
+T = TypeVar("T")
+
+
+def page_of(
+    names: Sequence[str],
+    prefix: str,
+    cursor: str | None,
+    page_size: int,
+    find: Callable[[str], T],
+    wanted: Callable[[T], bool],
+) -> tuple[list[T], str | None]:
+    """What stands behind the cursor among sorted names, as far as it is wanted, and the cursor of the next page."""
+    page_size = max(1, min(PAGE_SIZE_MAX, page_size))
+    start = decode_cursor(cursor) if cursor is not None else ""
+    index = max(bisect_right(names, start), bisect_left(names, prefix))
+    page: list[T] = []
+    last = ""
+    while index < len(names) and names[index].startswith(prefix):
+        found = find(names[index])
+        if wanted(found):
+            if len(page) == page_size:
+                return page, encode_cursor(last)
+            page.append(found)
+            last = names[index]
+        index += 1
+    return page, None
 
 
 class _Cursor(msgspec.Struct):

@@ -7,7 +7,7 @@ DELETE  ─▶ record {pipeline}                             not even that of a 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from topics.engine import deletion
 from topics.engine.diff import View, read
-from topics.engine.listing import decode_cursor, encode_cursor
+from topics.engine.listing import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_of
 from topics.engine.staged import Busy, Staged, settled
 from topics.model.batch import render
 from topics.model.config import TopicConfig
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 HOME = "!pipelines"
 PIPELINES_MAX = 10_000
-PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
 READ_BYTES = 8 * 1024 * 1024
 # A runner says something every 20 s; one that was not heard of for so long is dead or cut off.
 SILENT_MS_MAX = 60_000
@@ -186,18 +185,7 @@ class Pipelines:
         wanted: Callable[[PipelineState], bool],
     ) -> PipelinePage:
         """Pipelines by name, those that start with `prefix` and are `wanted`."""
-        page_size = max(1, min(PAGE_SIZE_MAX, page_size))
-        start = decode_cursor(cursor) if cursor is not None else ""
-        index = max(bisect_right(self._names, start), bisect_left(self._names, prefix))
-        page: list[PipelineState] = []
-        while index < len(self._names) and self._names[index].startswith(prefix):
-            found = self._table[self._names[index]]
-            if wanted(found):
-                if len(page) == page_size:
-                    return PipelinePage(page, encode_cursor(page[-1].name))
-                page.append(found)
-            index += 1
-        return PipelinePage(page, None)
+        return PipelinePage(*page_of(self._names, prefix, cursor, page_size, self._table.__getitem__, wanted))
 
     def report(self, name: str, status: PipelineStatus) -> PipelineState:
         """What a runner says about a pipeline; kept in memory, the next word comes soon."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from topics.engine.listing import decode_cursor, encode_cursor
+from topics.engine.listing import PAGE_SIZE_DEFAULT, page_of
 from topics.engine.router import Router
 from topics.engine.staged import Busy, Staged, settled
 from topics.engine.topic import Topic
@@ -17,8 +16,6 @@ from topics.model.routing import RouterConfig, RouterWish, resolve_router
 
 if TYPE_CHECKING:
     from topics.engine.engine import Engine
-
-PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
 
 
 class RouterState(NamedTuple):
@@ -117,19 +114,10 @@ class Routers:
         wanted: Callable[[RouterState], bool],
     ) -> RouterPage:
         """Routers by name, those that start with `prefix` and are `wanted`."""
-        page_size = max(1, min(PAGE_SIZE_MAX, page_size))
-        names = self._routes.names
-        start = decode_cursor(cursor) if cursor is not None else ""
-        index = max(bisect_right(names, start), bisect_left(names, prefix))
-        page: list[RouterState] = []
-        while index < len(names) and names[index].startswith(prefix):
-            found = describe(self._routes.by_name[names[index]])
-            if wanted(found):
-                if len(page) == page_size:
-                    return RouterPage(page, encode_cursor(page[-1].name))
-                page.append(found)
-            index += 1
-        return RouterPage(page, None)
+        find = self._routes.by_name
+        return RouterPage(
+            *page_of(self._routes.names, prefix, cursor, page_size, lambda name: describe(find[name]), wanted)
+        )
 
     def _announce(self, staged: Staged, router: Router | None) -> Staged:
         """Until this is done, nobody changes a router, and this one forwards nothing."""
