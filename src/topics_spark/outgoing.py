@@ -9,7 +9,8 @@ tag     "x"       null           Python only for what Arrow has no words for
 
 from __future__ import annotations
 
-from typing import Any, Final
+from operator import attrgetter
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -35,6 +36,7 @@ class _Sent(msgspec.Struct, gc=False):
 
 _sent = msgspec.json.Decoder(list[_Sent])
 _one = msgspec.json.Decoder(Raw)
+_data_of = attrgetter("data")
 
 
 class RecordWriter:
@@ -95,8 +97,7 @@ class RecordWriter:
         """A text that is not exactly one JSON value could pass for other fields, or for more records."""
         try:
             sent = _sent.decode(records)
-            found = {"data": [record.data for record in sent], "meta": [record.meta for record in sent]}
-            if all(_same(found[name], part.column(name)) for name in self._as_it_is):
+            if all(_lengths(sent, name) == _meant(part.column(name), name) for name in self._as_it_is):
                 return
         except msgspec.DecodeError:
             pass
@@ -110,14 +111,15 @@ def _json_texts(column: Column) -> Column:
     return column.cast(pa.string())
 
 
-def _same(found: list[Any], column: Column) -> bool:
-    """Whether what a reader finds is as long as what was meant; what stands inside something is always shorter."""
-    if len(found) != len(column):
-        return False
-    lengths = pc.binary_length(column).to_pylist()
-    return all(
-        length is None or (raw is not UNSET and len(raw) == length) for raw, length in zip(found, lengths, strict=True)
-    )
+def _lengths(sent: list[_Sent], name: str) -> list[int]:
+    """How long the values are that a reader finds; what stands inside of something is always shorter than that."""
+    if name == "data":
+        return list(map(len, map(_data_of, sent)))
+    return [0 if record.meta is UNSET else len(record.meta) for record in sent]
+
+
+def _meant(column: Column, name: str) -> list[int]:
+    return pc.fill_null(pc.binary_length(column), pa.scalar(len("null") if name == "data" else 0)).to_pylist()
 
 
 def _check_one(value: str, name: str) -> None:
