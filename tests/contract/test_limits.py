@@ -84,9 +84,9 @@ def two_in_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
 class Poll:
     """A long-poll held open on a raw socket."""
 
-    def __init__(self, server: ServerProcess, key: str, wait_ms: int = 30_000) -> None:
+    def __init__(self, server: ServerProcess, key: str, wait_ms: int = 30_000, topic: str = "quiet") -> None:
         body = json.dumps({"wait_ms": wait_ms}).encode()
-        head = f"POST /v0/topics/quiet/diff HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+        head = f"POST /v0/topics/{topic}/diff HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
         self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
         self.socket.sendall(
             head.encode() + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
@@ -96,11 +96,11 @@ class Poll:
         self.socket.close()
 
 
-def until(client: Client, status: int) -> Reply:
+def until(client: Client, status: int, topic: str = "quiet") -> Reply:
     """Ask until the answer has this status."""
     deadline_s = time.monotonic() + 10
     while True:
-        reply = client.get("/v0/topics/quiet?touch=false")
+        reply = client.get(f"/v0/topics/{topic}?touch=false")
         if reply.status == status:
             return reply
         assert time.monotonic() < deadline_s, reply
@@ -115,6 +115,53 @@ def test_requests_in_flight_are_capped_per_key_and_freed_by_disconnects(two_in_f
     polls[0].close()
     assert until(one, 200)
     polls[1].close()
+
+
+def test_what_is_wrong_with_a_request_is_told_before_the_cap_on_requests(tmp_path: Path) -> None:
+    environ = {"api_keys": "full,two:rw+a:acme.", "max_inflight_per_key": 1}
+    with serving(tmp_path, **environ) as server:
+        full, two = server.client("full"), server.client("two")
+        full.put("/v0/topics/quiet", {})
+        full.put("/v0/topics/acme.q", {"type": "queue"})
+        full.append("acme.log", 1, idempotency_key="i")
+        full.put("/v0/topics/acme.quiet", {})
+        poll = Poll(server, "two", topic="acme.quiet")
+        capped = until(two, 429, topic="acme.quiet")
+        assert_capped(capped, "max_inflight_per_key", 1)
+        held = {"node": "w", "seqs": [1]}
+        wrong = [
+            (two.post("/v0/watch", {"topics": {"other": {}}}), 403),
+            (two.put("/v0/routers/acme.r", {"source": "acme.log", "dest": "other"}), 403),
+            (two.post("/v0/watch", {"topics": {"acme.nope": {}}}), 404),
+            (two.post("/v0/topics/acme.nope/diff", {}), 404),
+            (two.post("/v0/topics/acme.nope/claim", {"node": "w"}), 404),
+            (two.append("acme.nope", 1, create=False), 404),
+            (two.post("/v0/topics/acme.log/claim", {"node": "w"}), 409),
+            *(
+                (two.post(f"/v0/topics/acme.log/{verb}", {**held, "lease_ms": 5}), 409)
+                for verb in ("ack", "nack", "extend")
+            ),
+            (two.post("/v0/topics/acme.q/ack", {**held, "seqs": []}), 400),
+        ]
+        for reply, status in wrong:
+            assert reply.status == status, reply
+        again = two.append("acme.log", 1, idempotency_key="i")
+        assert (again.status, again.json["deduped"], again.json["seqs"]) == (200, True, [1])
+        right = [
+            two.post("/v0/watch", {"topics": {"acme.log": {}}}),
+            two.put("/v0/routers/acme.r", {"source": "acme.log", "dest": "acme.copy"}),
+            two.post("/v0/topics/acme.log/diff", {}),
+            two.post("/v0/topics/acme.q/claim", {"node": "w"}),
+            *(two.post(f"/v0/topics/acme.q/{verb}", {**held, "lease_ms": 5}) for verb in ("ack", "nack", "extend")),
+            two.append("acme.log", 2),
+            two.append("acme.new", 1),
+        ]
+        for reply in right:
+            assert_capped(reply, "max_inflight_per_key", 1)
+        poll.close()
+        until(two, 200, topic="acme.quiet")
+        assert full.state("acme.log")["head_seq"] == 1
+        assert full.get("/v0/topics/acme.new").status == 404
 
 
 def test_answered_requests_free_their_slot(two_in_flight: ServerProcess) -> None:

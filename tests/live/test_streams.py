@@ -1,6 +1,7 @@
 """GET /v0/watch/:wid: headers, frames and their order, gaps, deletion, heartbeats, and the end of a server."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,23 @@ def test_an_open_stream_takes_no_request_slot(tmp_path: Path) -> None:
         stream.until("caught-up")
         assert watcher.client.append("t", 2).status == 200
         assert stream.event().seqs == [2]
+
+
+def test_streams_open_when_all_request_slots_are_taken(tmp_path: Path) -> None:
+    with serving(tmp_path, api_keys="k,other", max_inflight_per_key=1) as server, watching(server) as watcher:
+        watcher.client.key = "k"
+        client = server.client("other")
+        client.append("t", 1)
+        client.put("/v0/topics/q", {"type": "queue"})
+        session = watcher.session({"t": {}})
+        with ThreadPoolExecutor(1) as pool:
+            poll = pool.submit(server.client("k").post, "/v0/topics/t/diff", {"from_seq": 1, "wait_ms": 20_000})
+            eventually(lambda: watcher.client.get("/v0/topics/t").status == 429)
+            for path in (session["stream_url"], "/v0/topics/q/work?node=w"):
+                assert watcher.open(path, key="k").status == 200, path
+            assert watcher.client.get("/v0/ws").detail["field"] == "upgrade", "a WebSocket would open"
+            client.append("t", 2)
+            assert poll.result().status == 200
 
 
 def test_a_stream_that_ends_frees_its_place(watcher: Watcher, client: Client, topic: str) -> None:

@@ -15,7 +15,7 @@ from topics.api.lifecycle import Lifecycle
 from topics.api.routes import Bound, RouteTable
 from topics.api.waiting import Turns
 from topics.http.message import Request
-from topics.model.errors import Throttled, TopicsError
+from topics.model.errors import TopicsError
 from topics.model.wishes import decode_body
 
 # No names that keys could be limited to: a wid belongs to the key that made it, an app writes where its key may.
@@ -46,14 +46,16 @@ class Api:
                 if body and headers.get(b"content-type") != b"application/json":
                     _check_is_json(headers)
                 call.wish = decode_body(bound.decoder, body or b"{}")
-            if key.inflight >= key.inflight_max:
-                raise Throttled(
-                    "the key has too many requests in flight", limit="max_inflight_per_key", max=key.inflight_max
-                )
+            if not bound.long_lived:
+                if key.inflight < key.inflight_max:
+                    call.take_slot()
+                else:
+                    call.crowded = True
+                    if not bound.checks_slot:
+                        call.check_slot()
         except TopicsError as error:
             self._refuse(request, error)
             return
-        call.take_slot()
         self._turns.run(call)
 
     def handle_head(self, request: Request) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from topics.http.message import JSON, Bytes, Request
 from topics.http.service import log_bug
-from topics.model.errors import InvalidRequest, TopicsError
+from topics.model.errors import InvalidRequest, Throttled, TopicsError
 
 if TYPE_CHECKING:
     from topics.api.auth import Headers, Key
@@ -25,6 +25,7 @@ class Call:
     __slots__ = (
         "_holds_slot",
         "bound",
+        "crowded",
         "headers",
         "key",
         "name",
@@ -45,6 +46,8 @@ class Call:
         # the decoded body, if the route takes one
         self.wish: Any = None
         self._holds_slot = False
+        # came when its key had no slot left: it may be refused for what is wrong with it, and answered from memory
+        self.crowded = False
         # a call that waits: what it has done so far, and what to undo when it is answered or its client has gone
         self.started: Any = None
         self.on_end: Callable[[], None] | None = None
@@ -57,6 +60,11 @@ class Call:
     def take_slot(self) -> None:
         self._holds_slot = True
         self.key.inflight += 1
+
+    def check_slot(self) -> None:
+        if self.crowded:
+            limit = self.key.inflight_max
+            raise Throttled("the key has too many requests in flight", limit="max_inflight_per_key", max=limit)
 
     def may_be_abandoned(self) -> None:
         """From here on the call ends when its client goes. A write is not: what was decided is also finished."""

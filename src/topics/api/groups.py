@@ -126,6 +126,7 @@ class Groups:
         under = "/v1/api/topics"
 
         def row(path: str, handler: Callable[[Call], None], summary: str, reply: Any, body: Any, scope: Scope) -> Route:
+            checks_slot = body in (ConsumeWish, GroupAckWish)
             return Route(
                 method="POST" if body is not None else "GET",
                 path=under + path,
@@ -133,6 +134,7 @@ class Groups:
                 summary=summary,
                 scopes=scope,
                 body=body,
+                checks_slot=checks_slot,
                 query=() if body is not None else _LIST_QUERY,
                 replies={200: reply},
                 errors=("topic_not_found",),
@@ -168,6 +170,7 @@ class Groups:
         start = parse_start(wish.start)
         reading = Reading(topic_id, group_id, every, wish.limit, wish.timeout_seconds)
         partitions = self._partitions(call, topic_id, wish.partition_id, every)
+        call.check_slot()
         if every:
             self._rotation += 1
             turn = self._rotation % len(partitions)
@@ -207,6 +210,7 @@ class Groups:
         topic_id = check_id(wish.topic_id, "topic_id")
         group_id = check_group(wish.group_id)
         ((_, topic),) = self._partitions(call, topic_id, wish.partition_id, every=False)
+        call.check_slot()
         self._consuming.ack(topic, group_id, wish.upto_offset + 1).then(answering(call, self._acked))
 
     def _acked(self, call: Call, staged: Staged) -> None:

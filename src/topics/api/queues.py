@@ -56,6 +56,7 @@ class Queues:
                 summary="Lease jobs to a worker.",
                 scopes=Scope.READ | Scope.WRITE,
                 body=ClaimWish,
+                checks_slot=True,
                 replies={200: ClaimReply},
                 errors=(*QUEUE_ERRORS, "throttled"),
             ),
@@ -95,6 +96,7 @@ class Queues:
         wish: ClaimWish = call.wish
         claim = self._queues.read_claim(wish)
         topic, queue, _ = self._queues.find(call.name)
+        call.check_slot()
         if self._pressure.floor is not None and self._pressure.sheds(call, self._engine.effective_priority(topic)):
             raise self._pressure.refusal()
         claim = self._queues.for_topic(claim, topic.config)
@@ -108,7 +110,15 @@ class Queues:
     # --- ack, nack, extend ---
 
     def ack(self, call: Call) -> None:
+        self._check_slot(call)
         self._queues.ack(call.name, call.wish).then(answering(call, self._acked))
+
+    def _check_slot(self, call: Call) -> None:
+        """What is wrong with the call itself is told before its key's cap."""
+        if call.crowded:
+            self._queues.check_seqs(call.wish)
+            self._queues.find(call.name)
+            call.check_slot()
 
     def _acked(self, call: Call, staged: Staged) -> None:
         held: Held = staged.result
@@ -136,6 +146,7 @@ class Queues:
         return topic.queue.ready, topic.queue.in_flight
 
     def nack(self, call: Call) -> None:
+        self._check_slot(call)
         self._queues.nack(call.name, call.wish).then(answering(call, self._nacked))
 
     def _nacked(self, call: Call, staged: Staged) -> None:
@@ -145,6 +156,7 @@ class Queues:
         call.reply(200, encode(reply))
 
     def extend(self, call: Call) -> None:
+        self._check_slot(call)
         self._queues.extend(call.name, call.wish).then(answering(call, self._extended))
 
     def _extended(self, call: Call, staged: Staged) -> None:
@@ -313,6 +325,7 @@ def _write(path: str, handler: Handler, summary: str, body: type[msgspec.Struct]
         summary=summary,
         scopes=Scope.WRITE,
         body=body,
+        checks_slot=True,
         replies={200: reply},
         errors=(*QUEUE_ERRORS, "batch_too_large"),
     )

@@ -39,6 +39,7 @@ class Records:
                 summary="Append records.",
                 scopes=Scope.WRITE,
                 body=AppendWish,
+                checks_slot=True,
                 query=(QueryField("return_seqs", bool, "Whether the answer lists every seq."),),
                 headers=(QueryField("Idempotency-Key", str, "As idempotency_key in the body, which wins."),),
                 replies={200: AppendReply, 201: AppendReply},
@@ -58,6 +59,7 @@ class Records:
                 summary="Records after a cursor.",
                 scopes=Scope.READ,
                 body=DiffWish,
+                checks_slot=True,
                 replies={200: DiffReply},
                 errors=("topic_not_found", "throttled"),
             ),
@@ -87,8 +89,8 @@ class Records:
             self._check_config(call, wish)
         try:
             admit = None
-            if self._pressure.floor is not None:
-                admit = partial(self._check_pressure, call)
+            if self._pressure.floor is not None or call.crowded:
+                admit = partial(self._admit, call)
             staged = self._engine.append(call.name, wish, admit)
         except Throttled as error:
             # A cap stands until somebody makes room; pressure passes, so a writer may choose to wait for that.
@@ -110,6 +112,10 @@ class Records:
         if wish.create is not False and call.name not in self._engine.state.by_name:
             call.key.check_scopes(Scope.ADMIN)
 
+    def _admit(self, call: Call, topic: Topic | None) -> None:
+        call.check_slot()
+        self._check_pressure(call, topic)
+
     def _check_pressure(self, call: Call, topic: Topic | None) -> None:
         priority = self._engine.effective_priority(topic) if topic is not None else 0
         if self._pressure.sheds(call, priority):
@@ -121,9 +127,9 @@ class Records:
         wish: DiffWish = call.wish
         poll: LongPoll | None = call.started
         topic = self._engine.state.by_name.get(call.name)
-        if poll is None and self._pressure.floor is not None and topic is not None:
+        if poll is None and topic is not None and (self._pressure.floor is not None or call.crowded):
             check_u64(wish.from_seq, "from_seq")
-            self._check_pressure(call, topic)
+            self._admit(call, topic)
         diff = self._engine.diff(call.name, wish)
         if diff.count or diff.tombstone is not None or not wish.wait_ms or (poll is not None and poll.expired):
             call.reply(200, difference(call, diff, diff.scanned + (poll.scanned if poll is not None else 0)))

@@ -30,6 +30,7 @@ class Routers:
                 summary="Create a router or change it.",
                 scopes=Scope.ADMIN,
                 body=RouterWish,
+                checks_slot=True,
                 replies={200: RouterPutReply, 201: RouterPutReply},
                 errors=("topic_not_found", "router_cycle", "topic_exists_incompatible"),
             ),
@@ -73,6 +74,7 @@ class Routers:
         resolve_router(wish)
         call.key.check_name(wish.source, "source")
         call.key.check_name(wish.dest, "dest")
+        call.check_slot()
         self._verbs.put(call.name, wish).then(answering(call, self._was_put))
 
     def _was_put(self, call: Call, staged: Staged) -> None:

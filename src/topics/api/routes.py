@@ -60,6 +60,10 @@ class Route:
     key_in_query: bool = False
     # takes the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
     key_in_subprotocol: bool = False
+    # stays open, and is counted as a stream instead of a request in flight
+    long_lived: bool = False
+    # looks by itself whether its key is at its cap (`Call.check_slot`), behind what else may be wrong with the call
+    checks_slot: bool = False
     media_type: str = "application/json"
     # what a client may ask for instead by `Accept`, by media type
     other_forms: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -95,11 +99,13 @@ class Bound:
     __slots__ = (
         "always",
         "answer",
+        "checks_slot",
         "decoder",
         "entrance",
         "handler",
         "key_in_query",
         "key_in_subprotocol",
+        "long_lived",
         "parameter",
         "public",
         "route",
@@ -113,6 +119,8 @@ class Bound:
         self.answer = answer if route.entrance is None else route.entrance.answer
         self.always = route.always
         self.public = route.public
+        self.long_lived = route.long_lived
+        self.checks_slot = route.checks_slot
         self.key_in_query = route.key_in_query
         self.key_in_subprotocol = route.key_in_subprotocol
         self.scopes = int(route.scopes)

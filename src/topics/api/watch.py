@@ -103,6 +103,7 @@ class Watch:
                 summary="Create a watch session: which topics, from where.",
                 scopes=Scope.READ,
                 body=WatchWish,
+                checks_slot=True,
                 query=(QueryField("lenient", bool, "Leave out topics that do not exist instead of answering 404."),),
                 replies={200: WatchReply},
                 errors=("topic_not_found", "throttled"),
@@ -118,6 +119,7 @@ class Watch:
                 replies={200: str},
                 errors=("not_acceptable", "throttled"),
                 key_in_query=True,
+                long_lived=True,
                 media_type="text/event-stream",
             ),
         ]
@@ -149,6 +151,7 @@ class Watch:
                 seq = self._subscriptions.start_of(topic, start or StartWish())
             positions[name] = Position(seq, topic.epoch)
             shown[name] = self._subscriptions.describe(topic, seq)
+        call.check_slot()
         self.sessions.check_room()
         heartbeat_ms = HEARTBEAT_MS_DEFAULT if wish.heartbeat_ms is UNSET else wish.heartbeat_ms
         session = Session(call.key, lens, heartbeat_ms, positions)

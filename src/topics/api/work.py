@@ -47,6 +47,7 @@ class Work:
                 replies={200: str},
                 errors=("topic_not_found", "not_a_queue", "not_acceptable", "throttled"),
                 key_in_query=True,
+                long_lived=True,
                 media_type="text/event-stream",
             )
         ]

@@ -102,6 +102,7 @@ class Sockets:
                 replies={101: str},
                 errors=("throttled",),
                 key_in_subprotocol=True,
+                long_lived=True,
             )
         ]
 

@@ -197,7 +197,7 @@ class Queues:
 
     def ack(self, name: str, wish: AckWish) -> Staged:
         """Complete jobs: their records die, as durably as the topic is. `result` is a Held."""
-        self._check_seqs(wish)
+        self.check_seqs(wish)
         topic, queue, now = self.find(name)
         self._pipeline.check_writable()
         jobs, skipped = self._held(queue, wish, now)
@@ -227,7 +227,7 @@ class Queues:
 
     def nack(self, name: str, wish: NackWish) -> Staged:
         """Give jobs back, now or after a rest, or send them where dead letters go. `result` is a Held."""
-        self._check_seqs(wish)
+        self.check_seqs(wish)
         error = wish.error or ""
         if len(error) > ERROR_CHARS_MAX:
             raise InvalidRequest(f"error may have {ERROR_CHARS_MAX} characters", field="error")
@@ -268,7 +268,7 @@ class Queues:
 
     def extend(self, name: str, wish: ExtendWish) -> Staged:
         """Set the deadline of held leases anew, counted from now. `result` is a Held with the deadline."""
-        self._check_seqs(wish)
+        self.check_seqs(wish)
         lease_ms = max(LEASE_MS_MIN, min(LEASE_MS_MAX, check_u64(wish.lease_ms, "lease_ms")))
         topic, queue, now = self.find(name)
         jobs, skipped = self._held(queue, wish, now)
@@ -285,7 +285,7 @@ class Queues:
         staged.result = Held([job.seq for job in jobs], skipped, deadline)
         return staged
 
-    def _check_seqs(self, wish: AckWish | NackWish | ExtendWish) -> None:
+    def check_seqs(self, wish: AckWish | NackWish | ExtendWish) -> None:
         self.check_node(wish.node)
         if not wish.seqs:
             raise InvalidRequest("seqs must hold at least one seq", field="seqs")
