@@ -151,6 +151,14 @@ def test_what_does_not_exist_here_is_told_in_the_form_of_these_routes(tmp_path: 
         assert (elsewhere.status, elsewhere.code) == (404, "not_found")
 
 
+def test_a_web_page_from_elsewhere_gets_nowhere_without_keys(server: ServerProcess) -> None:
+    foreign = {"Host": "evil.example"}, {"Origin": "http://evil.example"}
+    for headers in foreign:
+        for path, body in (("topics/consume", {"topic_id": "t"}), ("auth/login", {"user": "a", "password": "b"})):
+            reply = server.client(token()).post(f"/v1/api/{path}", body, headers=headers)
+            assert (reply.status, reply.json["code"]) == (403, "FORBIDDEN"), (path, headers)
+
+
 # --- logging in ---
 
 

@@ -79,6 +79,7 @@ class Api:
             raise self._lifecycle.refusal()
         entrance = bound.entrance if bound is not None else self.table.entrance_of(request.path_segments)
         if entrance is not None:
+            self._door.check_origin(headers)
             key = entrance.authenticate(headers)
         elif bound is not None and bound.public and self._stranger is not None:
             key = self._stranger
