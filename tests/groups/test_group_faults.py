@@ -18,6 +18,7 @@ from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import Client, serving
 from topics.api.call import Call
 from topics.api.group_reading import Reading
+from topics.api.tokens import Tokens
 from topics.engine.consuming import Portion
 from topics.engine.staged import Staged
 from topics.model.settings import Settings
@@ -143,3 +144,16 @@ def test_a_server_that_stops_answers_those_who_wait(tmp_path: Path) -> None:
         waiting.join()
         assert time.monotonic() - started_s < 8
     assert (replies[0].status, replies[0].json["messages"]) == (200, [])
+
+
+def test_a_bug_before_a_route_is_chosen_is_told_in_the_form_of_the_path(
+    start: Start, connect: Callable[[ServerThread], Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def boom(*_: object) -> None:
+        raise ZeroDivisionError("boom")
+
+    consumer = connect(start())
+    monkeypatch.setattr(Tokens, "authenticate", boom)
+    reply = consumer.ask()
+    assert (reply.status, reply.json["code"]) == (500, "INTERNAL_ERROR")
+    assert "boom" not in reply.body.decode()

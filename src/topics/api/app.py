@@ -15,6 +15,7 @@ from topics.api.lifecycle import Lifecycle
 from topics.api.routes import Bound, RouteTable
 from topics.api.waiting import Turns
 from topics.http.message import Request
+from topics.http.service import log_bug
 from topics.model.errors import TopicsError
 from topics.model.wishes import decode_body
 
@@ -56,6 +57,9 @@ class Api:
         except TopicsError as error:
             self._refuse(request, error)
             return
+        except Exception as bug:  # noqa: BLE001 - told in the form of the path, which only this place knows
+            self._refuse_by_bug(request, bug)
+            return
         self._turns.run(call)
 
     def handle_head(self, request: Request) -> None:
@@ -64,6 +68,8 @@ class Api:
             self._judge(request, first_values(request))
         except TopicsError as error:
             self._refuse(request, error)
+        except Exception as bug:  # noqa: BLE001 - as above
+            self._refuse_by_bug(request, bug)
 
     def _refuse(self, request: Request, error: TopicsError) -> None:
         """In the form that the contract of this path gives to errors."""
@@ -71,6 +77,9 @@ class Api:
         bound = found[0].get(request.method) if found is not None else None
         entrance = bound.entrance if bound is not None else self.table.entrance_of(request.path_segments)
         (answer if entrance is None else entrance.answer)(request, error)
+
+    def _refuse_by_bug(self, request: Request, bug: Exception) -> None:
+        self._refuse(request, TopicsError("a bug in the server, see its log", trace_id=log_bug(request, bug)))
 
     def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Key, str]:
         found = self.table.find(request.path_segments)

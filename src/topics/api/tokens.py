@@ -159,7 +159,8 @@ class Tokens:
             raise TokenRefused("TOKEN_EXPIRED", "the token has expired") from None
         except (jwt.PyJWTError, ValueError):
             raise _invalid() from None
-        if claims["iss"] not in self._issuers or claims.get("token_type", "access") != kind:
+        issuer = claims["iss"]
+        if not isinstance(issuer, str) or issuer not in self._issuers or claims.get("token_type", "access") != kind:
             raise _invalid()
         return claims
 
