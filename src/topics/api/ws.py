@@ -171,7 +171,7 @@ class Sockets:
                     connection.send(reply("pong", request_id))
                 case other:
                     raise InvalidRequest(
-                        f"op is {other!r}; it may be subscribe, unsubscribe, publish or ping", field="op"
+                        f"op is {other!r:.64}; it may be subscribe, unsubscribe, publish or ping", field="op"
                     )
         except TopicsError as error:
             if isinstance(error, Throttled) and self._may_wait(message, error):

@@ -22,7 +22,7 @@ NO_ID = Raw(b"")
 class Command(msgspec.Struct):
     """What every command has; the rest depends on `op`."""
 
-    op: str
+    op: Any = None
     # As the client wrote it; empty if it did not.
     request_id: Raw = NO_ID
 
