@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from topics import testing
-from topics.client import Client, Fenced
+from topics.client import Client, Fenced, Record
 from topics.model.clock import ManualClock
 from topics_spark.pipelines import building
 from topics_spark.pipelines import runner as runner_module
@@ -22,10 +23,15 @@ COPY = {"sources": {"logs": {"topic": "logs"}}, "sql": "SELECT * FROM logs", "si
 PLACE = Place("/nowhere/state", "/nowhere/tables")
 
 
+seconds = itertools.count()
+
+
 class Told:
-    def __init__(self, batch: int, rows: int) -> None:
+    def __init__(self, batch: int, rows: int, *, idle: bool = False) -> None:
         sources = [{"latestOffset": json.dumps({"logs": {"lag": 4, "seq": 9}})}]
-        told = {"batchId": batch, "numInputRows": rows, "processedRowsPerSecond": 2.5, "sources": sources}
+        told = {"batchId": batch, "numInputRows": rows, "processedRowsPerSecond": 2.5 if rows else 0.0}
+        told |= {"sources": sources, "durationMs": {"triggerExecution": 3} | ({} if idle else {"addBatch": 2})}
+        told["timestamp"] = f"2026-01-01T00:00:{next(seconds):06}Z"
         self.json = json.dumps(told)
 
 
@@ -74,6 +80,9 @@ class World:
 
     def put(self, name: str, **changes: Any) -> None:
         self.client.put_pipeline(name, {**COPY, **changes})
+
+    def told(self) -> list[Any]:
+        return [record.data for record in self.client.read(PROGRESS) if isinstance(record, Record)]
 
     def active(self, name: str) -> list[Query]:
         return [query for query in self.queries if query.assignment.name == name and query.isActive]
@@ -192,7 +201,7 @@ def test_a_failure_is_told_and_tried_again_after_growing_pauses(world: World) ->
             world.later(1, runner)
             waited += 1
         assert waited >= 2**number
-    told = [record.data for record in world.client.read(PROGRESS)]
+    told = world.told()
     assert [event["last_error"] for event in told if event.get("state") == "restarting"] == [
         f"no {number}" for number in range(4)
     ]
@@ -205,13 +214,29 @@ def test_batches_are_told_once_each_with_rate_and_lag(world: World) -> None:
     query = world.active("p")[0]
     query.recentProgress = [Told(0, 3), Told(1, 2)]
     runner.turn()
-    query.recentProgress = [Told(0, 3), Told(1, 2), Told(2, 1)]
+    query.recentProgress.append(Told(2, 1))
     world.later(6, runner)
     status = world.client.pipeline("p").status
     assert status is not None
     assert (status["batch"], status["rows_total"], status["rows_per_second"], status["lag"]) == (2, 6, 2.5, 4)
-    told = [record.data for record in world.client.read(PROGRESS)]
+    told = world.told()
     assert [event["batchId"] for event in told if "batchId" in event] == [0, 1, 2]
+
+
+def test_a_number_heard_of_while_there_was_nothing_to_do_is_told_with_its_batch(world: World) -> None:
+    runner = world.runner("a")
+    world.put("p")
+    world.later(2, runner)
+    query = world.active("p")[0]
+    query.recentProgress = [Told(0, 3), Told(1, 0, idle=True)]
+    world.later(6, runner)
+    status = world.client.pipeline("p").status
+    assert status is not None
+    assert (status["batch"], status["rows_per_second"]) == (0, 0.0)
+    query.recentProgress.append(Told(1, 2))
+    world.client.drop_pipeline("p")
+    runner.turn()
+    assert [event["batchId"] for event in world.told() if "batchId" in event] == [0, 1]
 
 
 def test_once_runs_to_its_end_and_not_again(world: World) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from topics.model.pipelines import PipelineWish
@@ -46,6 +48,12 @@ class Place:
 
     def checkpoint(self, assignment: Assignment) -> str:
         return f"{self.state_dir}/{assignment.name}/{assignment.generation}"
+
+    def forget_checkpoints(self, pipeline: str, below: int | None = None) -> None:
+        """Those of a pipeline before a generation, or all: none of them is ever gone on with."""
+        for found in Path(self.state_dir, pipeline).glob("*"):
+            if found.name.isdecimal() and (below is None or int(found.name) < below):
+                shutil.rmtree(found, ignore_errors=True)
 
 
 def app_of(pipeline: str) -> str:

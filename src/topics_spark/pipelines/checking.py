@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -17,6 +17,8 @@ from topics_spark.pipelines.running import words_of
 from topics_spark.waiting import waiting
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from topics.client import Client
 
 SAMPLE_ROWS = 10
@@ -27,13 +29,11 @@ SAMPLE_RECORDS = 10_000
 class Checker:
     """Holds one Spark session for several looks."""
 
-    def __init__(
-        self, client: Client, url: str | None, key: str | None, master: str | None, allow_python: tuple[str, ...]
-    ) -> None:
+    def __init__(self, client: Client, key: str | None, master: str | None, place: Place) -> None:
         self._client = client
         self._master = master
-        self._place = Place("", "", allow_python)
-        point_at(url, key)
+        self._place = place
+        point_at(client.url, key)
 
     def __enter__(self) -> Checker:
         from topics_spark.start import session
@@ -56,6 +56,7 @@ class Checker:
         from topics_spark.pipelines.building import build
 
         try:
+            check_streaming(self._spark.newSession(), definition, self._place)
             rows = build(self._spark.newSession(), self._sampled(definition), self._place, batch=True)
             sample = [row[0] for row in rows.limit(SAMPLE_ROWS).select(to_json(struct("*"))).collect()]
             say(f"{name}: {rows.schema.simpleString()}")
@@ -75,7 +76,25 @@ class Checker:
         return msgspec.structs.replace(definition, sources=sources)
 
     def _newest(self, source: PipelineSource) -> PipelineSource:
-        if len(source.names()) != 1:
+        if source.static or len(source.names()) != 1:
             return source
         head_seq = self._client.state(source.names()[0], touch=False).head_seq
         return msgspec.structs.replace(source, start=max(0, head_seq - SAMPLE_RECORDS))
+
+
+def check_streaming(spark: SparkSession, definition: PipelineWish, place: Place) -> None:
+    """Not everything that can be asked of rows that are there can be asked of a stream: Spark tells, before it runs."""
+    from topics_spark.pipelines.building import build
+    from topics_spark.pipelines.ready_made import BY_NAME
+
+    if definition.use is not None and BY_NAME[definition.use].job is not None:
+        return
+    rows: Any = build(spark, definition, place)
+    if not rows.isStreaming:
+        raise InvalidRequest("sources: a pipeline needs a topic that is not static", field="sources")
+    java: Any = cast("Any", spark)._jvm.org.apache.spark.sql
+    modes = java.streaming.OutputMode
+    mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[
+        definition.output_mode or "append"
+    ]
+    java.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(rows._jdf.queryExecution().analyzed(), mode())

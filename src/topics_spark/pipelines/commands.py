@@ -85,7 +85,7 @@ def list_pipelines(client: Client, output: Output = "text") -> None:
 
 def _row(pipeline: Pipeline) -> tuple[object, ...]:
     status = pipeline.status or {}
-    state = "disabled" if pipeline.definition.get("enabled") is False else status.get("state", "-")
+    state = "disabled" if pipeline.definition.get("enabled") is False else status.get("state", "no runner")
     error = str(status.get("last_error") or "-").partition("\n")[0]
     batch = status.get("batch")
     return (
@@ -167,15 +167,17 @@ def check_pipelines(
         typer.Argument(help="Files, or names of pipelines that the server has.", metavar="FILE|NAME..."),
     ],
     master: Master = None,
+    tables: Annotated[str, typer.Option(help="Where the runner keeps its tables.")] = TABLES_DIR,
     allow_python: AllowPython = None,
 ) -> None:
     """Build a pipeline without running it: the schema of its rows, and ten of them made of real records."""
+    from topics_spark.pipelines.assignment import Place
     from topics_spark.pipelines.checking import Checker
 
+    place = Place("", str(Path(tables).absolute()), tuple(allow_python or ()))
     with access.open() as client:
         definitions = [found for text in pipelines for found in _definitions(client, text)]
-        checker = Checker(client, access.url, access.key, master, tuple(allow_python or ()))
-        with checker:
+        with Checker(client, access.key, master, place) as checker:
             wrong = [name for name, definition in definitions if not checker.check(name, definition)]
     if wrong:
         raise CommandFailed(f"{', '.join(wrong)}: see above", NOT_SO)

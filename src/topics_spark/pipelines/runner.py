@@ -112,11 +112,14 @@ class Runner:
             log.warning("no lease was extended: %s", error.message)
 
     def turn(self) -> None:
-        wanted = {found.pipeline: found for found in self._client.pipelines() if self._wants(found)}
+        defined = {found.pipeline: found for found in self._client.pipelines()}
+        wanted = {name: found for name, found in defined.items() if self._wants(found)}
         self._stop_lost(self._leases.renew())
         for name in (self.running.keys() | self._leases.held.keys()) - wanted.keys():
             self._stop(name)
             self._leases.release(name, done=True)
+            if name not in defined:
+                self._place.forget_checkpoints(name)
         self._leases.acquire(wanted.keys())
         for name, held in self._leases.held.items():
             self._keep_up(wanted[name], held.fence)
@@ -133,7 +136,7 @@ class Runner:
             return
         if running is not None:
             log.info("pipeline %s has changed", found.pipeline)
-            running.stop()
+            self._publish(running, running.stop())
         try:
             definition = msgspec.convert(found.definition, PipelineWish)
         except msgspec.ValidationError as error:
@@ -154,14 +157,15 @@ class Runner:
 
     def _start(self, assignment: Assignment) -> StreamingQuery | JobQuery:
         log.info("pipeline %s starts, revision %d", assignment.name, assignment.revision)
-        return building.start(self._spark.newSession(), assignment, self._place, self._client)
+        query = building.start(self._spark.newSession(), assignment, self._place, self._client)
+        self._place.forget_checkpoints(assignment.name, assignment.generation)
+        return query
 
     def _stop(self, name: str) -> None:
         running = self.running.pop(name, None)
         if running is not None:
             log.info("pipeline %s stops", name)
-            running.stop()
-            self._publish(running, [])
+            self._publish(running, running.stop())
             self._reported.pop(name, None)
 
     def _stop_lost(self, lost: Collection[str]) -> None:

@@ -51,7 +51,9 @@ class Running:
         self.restarts = 0
         self.rows_total = 0
         self.last_error: str | None = None
+        # the last batch, and what Spark said last, which it also does when there is nothing to do
         self.progress: dict[str, Any] | None = None
+        self._heard: dict[str, Any] = {}
 
     def _first_due_s(self) -> float | None:
         return self._clock() if self._schedule is None else self._next_due_s()
@@ -76,8 +78,9 @@ class Running:
             elif self.state == "starting":
                 self.state = "idle"
             return []
+        active = self._query.isActive
         fresh = self._fresh_batches(self._query)
-        if not self._query.isActive:
+        if not active:
             self._ended(self._query)
         return fresh
 
@@ -91,13 +94,15 @@ class Running:
             self._failed(error)
 
     def _fresh_batches(self, query: StreamingQuery | JobQuery) -> list[dict[str, Any]]:
-        seen = -1 if self.progress is None else int(self.progress["batchId"])
-        batches = [cast("dict[str, Any]", json.loads(progress.json)) for progress in query.recentProgress]
-        fresh = [batch for batch in batches if int(batch["batchId"]) > seen or self.progress is None]
-        if batches:
-            self.progress = batches[-1]
-        self.rows_total += sum(int(batch["numInputRows"]) for batch in fresh)
-        return fresh
+        """Numbers alone do not tell: a number is heard of while there is nothing to do, and again with its batch."""
+        seen = moment_of(self._heard)
+        heard = [cast("dict[str, Any]", json.loads(progress.json)) for progress in query.recentProgress]
+        fresh = [progress for progress in heard if moment_of(progress) > seen]
+        batches = [progress for progress in fresh if not is_idle(progress)]
+        self._heard = fresh[-1] if fresh else self._heard
+        self.progress = batches[-1] if batches else self.progress
+        self.rows_total += sum(int(batch["numInputRows"]) for batch in batches)
+        return batches
 
     def _ended(self, query: StreamingQuery | JobQuery) -> None:
         self._query = None
@@ -123,15 +128,20 @@ class Running:
         self._due_s = self._clock() + self._pause_s
         self._pause_s = min(PAUSE_S_MAX, 2 * self._pause_s)
 
-    def stop(self) -> None:
-        """The batch under way is finished or given up; what it did not commit is done again by whoever is next."""
+    def stop(self) -> list[dict[str, Any]]:
+        """The batch under way is finished or given up; what it did not commit is done again by whoever is next.
+
+        The batches that were finished since the last `poll`.
+        """
         query, self._query, self._due_s = self._query, None, None
         self.state = "stopped"
-        if query is not None:
-            try:
-                query.stop()
-            except Exception as error:  # noqa: BLE001 - what Spark cannot stop any more has ended by itself
-                log.warning("pipeline %s did not stop quietly: %s", self.assignment.name, words_of(error))
+        if query is None:
+            return []
+        try:
+            query.stop()
+        except Exception as error:  # noqa: BLE001 - what Spark cannot stop any more has ended by itself
+            log.warning("pipeline %s did not stop quietly: %s", self.assignment.name, words_of(error))
+        return self._fresh_batches(query)
 
     def status(self, runner: str) -> dict[str, Any]:
         progress = self.progress or {}
@@ -141,12 +151,21 @@ class Running:
             "revision": self.assignment.revision,
             "batch": progress.get("batchId"),
             "rows_total": self.rows_total,
-            "rows_per_second": float(progress.get("processedRowsPerSecond") or 0.0) if self.active else 0.0,
-            "lag": lag_of(progress),
+            "rows_per_second": float(self._heard.get("processedRowsPerSecond") or 0.0) if self.active else 0.0,
+            "lag": lag_of(self._heard),
             "restarts": self.restarts,
             "last_error": self.last_error,
             "progress": brief(progress) if progress else None,
         }
+
+
+def moment_of(progress: dict[str, Any]) -> tuple[str, int]:
+    return progress.get("timestamp", ""), int(progress.get("batchId", -1))
+
+
+def is_idle(progress: dict[str, Any]) -> bool:
+    """Whether Spark only says that it is still there."""
+    return "durationMs" in progress and "addBatch" not in progress["durationMs"]
 
 
 def lag_of(progress: dict[str, Any]) -> int:

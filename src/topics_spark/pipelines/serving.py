@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from topics_spark.commands import point_at
 from topics_spark.pipelines.assignment import Place
 from topics_spark.pipelines.guard import SESSION_SETTINGS
+from topics_spark.pipelines.leases import RENEW_S
 from topics_spark.waiting import waiting
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def serve(
     stop = threading.Event()
     _stop_on_signals(stop)
     name = runner or f"{socket.gethostname()}-{os.getpid()}"
-    with access.open() as client:
+    # No patience beyond a lease: what a call waits for is decided anew at every turn.
+    with access.open(timeout_s=RENEW_S, retry_s_max=RENEW_S) as client:
         client.health()
         point_at(client.url, access.key)
         for directory in (place.state_dir, place.tables_dir):

@@ -16,12 +16,20 @@ from topics_spark.pipelines.assignment import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# A batch is done again as a whole after a failure, so that none may take for ever.
+BATCH_RECORDS_MAX: Final = 1_000_000
 RECORD_COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
 
 
 def read_views(spark: SparkSession, definition: PipelineWish, place: Place, *, batch: bool) -> dict[str, DataFrame]:
     """The views of a definition; `batch`: over what is there now."""
-    return {view: read_source(spark, source, place, batch=batch) for view, source in definition.sources.items()}
+    views = {view: read_source(spark, source, place, batch=batch) for view, source in definition.sources.items()}
+    if definition.state_retention is not None and definition.use is None:
+        for view, source in definition.sources.items():
+            # State of rows older than that is not kept, unless the source itself says what is late.
+            if source.watermark is None and views[view].isStreaming:
+                views[view] = views[view].withWatermark("ts", definition.state_retention)
+    return views
 
 
 def read_source(spark: SparkSession, source: PipelineSource, place: Place, *, batch: bool = False) -> DataFrame:
@@ -36,6 +44,8 @@ def read_source(spark: SparkSession, source: PipelineSource, place: Place, *, ba
         reader = reader.option("subscribe", ",".join(source.names()))
     if source.schema is not None:
         reader = reader.option("schema", source.schema)
+    if not whole:
+        reader = reader.option("maxOffsetsPerTrigger", str(BATCH_RECORDS_MAX))
     for name, value in starting_options(source, whole=whole).items():
         reader = reader.option(name, value)
     rows = with_payload_columns(cast("DataFrame", reader.load()))

@@ -1,0 +1,154 @@
+"""The figures of pipelines: a runner's start, an archive under way, and how old a running count is when it is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.serving import serving
+from tests.spark.runner_process import RunnerProcess, until
+from topics.client import Arrived, Client, Record, TopicNotFound
+from topics_spark.pipelines import tables
+
+ROWS = 4_000_000
+PART_ROWS = 10_000
+# About 200 bytes as a record.
+ROW = '{"data":{"id":1%08d,"kind":"resize","url":"s3://bucket/images/2026/11/16/image-%09d.png","w":256,"note":"%s"}}'
+NOTE = "n" * 60
+KEYS = 10
+LATENCY_S = 60.0
+SEND_S = 0.05
+WARM_S = 20.0
+STARTS = 3
+
+ARCHIVE = {"sources": {"rows": {"topic": "rows"}}, "use": "archive", "sink": {"table": "rows"}}
+COUNTS = {
+    "sources": {"events": {"topic": "events", "schema": "key STRING"}},
+    "sql": "SELECT key, count(*) AS n FROM events GROUP BY key",
+    "sink": {"topic": "counts", "tag": "key"},
+    "output_mode": "update",
+    "trigger": {"every": "1 second"},
+}
+
+
+class World:
+    def __init__(self, home: Path, port: int) -> None:
+        self.home = home
+        self.port = port
+        self.client = Client(f"http://127.0.0.1:{port}")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[RunnerProcess]:
+        runner = RunnerProcess(self.port, self.home)
+        try:
+            yield runner
+            runner.terminate()
+        finally:
+            runner.kill()
+
+    def head_seq(self, topic: str) -> int:
+        try:
+            return self.client.state(topic, touch=False).head_seq
+        except TopicNotFound:
+            return 0
+
+
+def started_s(world: World) -> float:
+    """From the command to the first record of its pipeline."""
+    seen = world.head_seq("counts")
+    world.client.append("events", {"key": "start"})
+    begun_s = time.perf_counter()
+    with world.running() as runner:
+        until(lambda: world.head_seq("counts") > seen, lambda: runner.log)
+        return time.perf_counter() - begun_s
+
+
+def latencies_s(world: World) -> list[float]:
+    """For every event: from its acknowledgement to the count that has it."""
+    sent_s: dict[str, list[float]] = {f"k{key}": [] for key in range(KEYS)}
+    took_s: list[float] = []
+    over = threading.Event()
+
+    def send() -> None:
+        number = 0
+        while not over.wait(SEND_S):
+            key = f"k{number % KEYS}"
+            world.client.append("events", {"key": key})
+            sent_s[key].append(time.perf_counter())
+            number += 1
+
+    with world.running(), world.client.watch({"counts": world.head_seq("counts")}) as watch:
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        counted = dict.fromkeys(sent_s, 0)
+        first_s = None
+        for event in watch:
+            now_s = time.perf_counter()
+            for record in event.records if isinstance(event, Arrived) else ():
+                key, count = record.data["key"], record.data["n"]
+                if key in sent_s:
+                    first_s = first_s or now_s
+                    fresh = sent_s[key][counted[key] : count]
+                    counted[key] = count
+                    took_s += [now_s - each for each in fresh if each - first_s > WARM_S]
+            if first_s is not None and now_s - first_s > WARM_S + LATENCY_S:
+                break
+        over.set()
+        sender.join()
+    return took_s
+
+
+def fill(client: Client, rows: int) -> None:
+    for first in range(0, rows, PART_ROWS):
+        body = ",".join([ROW % (number, number, NOTE) for number in range(first, first + PART_ROWS)])
+        client.append_many("rows", f"[{body}]".encode(), return_seqs=False)
+
+
+def archived(world: World) -> tuple[float, list[dict[str, Any]]]:
+    """Records a second from the first batch to the last, and what Spark says about each batch."""
+    fill(world.client, ROWS)
+    table = world.home / "tables" / "rows"
+    world.client.put_pipeline("archive", ARCHIVE)
+    with world.running() as runner:
+        until(lambda: sum(file.rows for file in tables.load(table).files), lambda: runner.log, 300)
+        first_s, first_rows = time.perf_counter(), sum(file.rows for file in tables.load(table).files)
+        until(lambda: sum(file.rows for file in tables.load(table).files) == ROWS, lambda: runner.log, 300)
+        took_s = time.perf_counter() - first_s
+    records = world.client.read("pipelines.progress")
+    told = [record.data for record in records if isinstance(record, Record) and record.tag == "archive"]
+    return (ROWS - first_rows) / took_s, [batch for batch in told if batch.get("numInputRows")]
+
+
+def main() -> None:
+    print("| work | figure |")
+    print("| --- | --- |")
+    with tempfile.TemporaryDirectory() as root, serving(Path(root) / "data") as server:
+        world = World(Path(root), server.port)
+        world.client.put_pipeline("counts", COUNTS)
+        starts = [started_s(world) for _ in range(STARTS)]
+        told = ", ".join(f"{each:.1f}" for each in starts)
+        print(
+            f"| `topics pipelines run` with one pipeline to its first result, {STARTS} starts | {told} s |", flush=True
+        )
+        took_s = latencies_s(world)
+        p50, p95 = statistics.median(took_s), statistics.quantiles(took_s, n=20)[18]
+        print(f"| event to its count, update mode, trigger 1 s | p50 {p50:.2f} s, p95 {p95:.2f} s |", flush=True)
+        world.client.drop_pipeline("counts")
+        rate, batches = archived(world)
+        rates = [batch["processedRowsPerSecond"] for batch in batches]
+        print(
+            f"| archive of {ROWS:,} records of 200 bytes, two cores | {rate:,.0f} records/s; "
+            f"batches {min(rates):,.0f} to {max(rates):,.0f} |",
+            flush=True,
+        )
+        world.client.close()
+
+
+if __name__ == "__main__":
+    main()
