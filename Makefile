@@ -30,7 +30,7 @@ run: $(VENV)/.ready-run ## Serve on 127.0.0.1:4000 with data in ./data (docs/SET
 	@exec $(BIN)/topics serve
 
 check: lint ## Format, lint, types, layers and the fast tests: under 3 minutes
-	$(PYTEST) -n 2 -m "not slow and not crash"
+	$(PYTEST) -n 2 --dist loadfile -m "not slow and not crash"
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -40,7 +40,7 @@ lint: $(VENV)/.ready-dev
 
 test: check ## Everything: check, then the slow and the crash tests
 	@.ci/packages chromium nginx
-	$(PYTEST) -n 2 -m "slow or crash"
+	$(PYTEST) -n 2 --dist loadfile -m "slow or crash"
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
 	TOPICS_TORTURE=$${TORTURE:-10} $(PYTEST) -m crash --timeout=3600
