@@ -337,3 +337,23 @@ def test_dead_letters_are_sent_home_over_http(client: Client, queue: str) -> Non
     assert (driven["moved"], driven["skipped"], driven["more"]) == (1, 0, False)
     assert claim(client, queue)["claimed"][0]["data"] == 1
     assert post(client, "nowhere", "redrive").code == "topic_not_found"
+
+
+# --- large jobs ---
+
+
+def test_a_claim_below_max_means_that_the_queue_is_empty(client: Client, queue: str) -> None:
+    for _ in range(4):
+        client.append(queue, *["x" * 900_000] * 5)
+    reply = claim(client, queue, max=30)
+    assert (reply["count"], reply["ready"], "more" in reply) == (20, 0, False)
+
+
+def test_a_claim_that_bytes_cut_says_that_there_is_more(client: Client, queue: str) -> None:
+    for _ in range(8):
+        client.append(queue, *["x" * 1_000_000] * 10)
+    first = claim(client, queue, max=100)
+    assert (first["more"], first["count"]) == (True, 68)
+    assert first["ready"] == 80 - first["count"]
+    rest = claim(client, queue, max=100)
+    assert (rest["count"], rest["ready"], "more" in rest) == (12, 0, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.queues.conftest import OpenRig
 from tests.queues.queue_rig import QueueRig, wish_of
+from topics.engine.claims import Claim
 from topics.engine.due import DueTimes
 from topics.model.wishes import ClaimWish
 
@@ -52,12 +53,21 @@ def test_many_delayed_jobs_do_not_stand_in_the_way(rig: QueueRig) -> None:
 
 def test_an_answer_has_a_bounded_size(rig: QueueRig) -> None:
     rig.queue()
-    for _ in range(12):
-        rig.append("q", "x" * 1_000_000)
+    for _ in range(9):
+        rig.append("q", *["x" * 1_000_000] * 8)
     topic, queue = rig.parts()
     grant = rig.engine.queues.claim("q", wish_of(ClaimWish, node="w", max=100)).result
-    assert 8_000_000 < sum(map(len, grant.jobs)) < 10_000_000
-    assert (queue.ready, topic.count) == (12 - len(grant.seqs), 12)
+    assert 64 << 20 < sum(map(len, grant.jobs)) < 66 << 20
+    assert (queue.ready, topic.count, grant.more) == (72 - len(grant.seqs), 72, True)
+
+
+def test_claimers_of_a_cohort_do_not_share_the_size_of_one_answer(rig: QueueRig) -> None:
+    rig.queue()
+    for _ in range(9):
+        rig.append("q", *["x" * 1_000_000] * 8)
+    topic, queue = rig.parts()
+    grants = rig.engine.queues.serve(topic, queue, [Claim("a", 36, 1_000), Claim("b", 36, 1_000)])
+    assert [(len(grant.seqs), grant.more) for grant in grants] == [(36, False), (36, False)]
 
 
 def test_deadlines_far_away_leave_nothing_behind_once_their_jobs_are_acked(rig: QueueRig) -> None:

@@ -28,6 +28,8 @@ class ClaimReply(msgspec.Struct):
     count: int
     ready: int
     performance: Performance
+    # There is more than fitted this answer, though it holds less than `max`.
+    more: bool | UnsetType = UNSET
 
 
 class AckReply(msgspec.Struct):

@@ -286,13 +286,14 @@ def answer_claim(call: Call, queue: Queue, grant: Grant) -> None:
 
 def claimed(call: Call, queue: Queue, grant: Grant) -> bytes:
     return (
-        b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,'
+        b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,%b'
         b'"performance":{"server_total_ms":%.3f,"throttle_wait_ms":%.1f}}'
     ) % (
         call.name.encode(),
         b",".join(grant.jobs),
         len(grant.jobs),
         queue.ready,
+        b'"more":true,' if grant.more else b"",
         (perf_counter() - call.request.received_s) * 1000,
         call.throttled_s * 1000,
     )

@@ -13,6 +13,11 @@ from topics.model.config import TopicConfig
 from topics.model.wishes import UNSET
 
 JITTER_STEPS = 16
+# What one claimer gets at once: an answer as large as a request may be, or what a stream is pushed before it is looked
+# at again; and what all of a cohort get together.
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+PUSHED_BYTES_MAX = 8 * 1024 * 1024
+PASS_BYTES_MAX = 256 * 1024 * 1024
 
 _encode_string = msgspec.json.Encoder().encode
 
@@ -29,12 +34,20 @@ class Claim(NamedTuple):
 class Grant:
     """What one claimer got: jobs rendered as they are answered, ascending by seq."""
 
-    __slots__ = ("jobs", "seqs", "staged")
+    __slots__ = ("jobs", "more", "seqs", "staged")
 
     def __init__(self) -> None:
+        # Less than was wanted, though not for lack of jobs.
+        self.more = False
         self.seqs: list[int] = []
         self.jobs: list[bytes] = []
         self.staged: Staged | None = None
+
+
+def bytes_for(claims: list[Claim]) -> int:
+    """How many bytes of jobs one pass over these claimers may hand out."""
+    most = sum(ANSWER_BYTES_MAX if claim.stream == NO_STREAM else PUSHED_BYTES_MAX for claim in claims)
+    return min(PASS_BYTES_MAX, most)
 
 
 def deal(taken: list[Taken], claims: list[Claim]) -> list[list[Taken]]:

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 SCAN_RECORDS_MAX = 20_000
 DOOMED_PER_TAKE_MAX = 256
 
-
-# An answer to a claim never grows beyond this by more than one job.
-TAKE_BYTES_MAX = 8 * 1024 * 1024
-
 Load = Callable[["Block"], None]
 
 
@@ -225,27 +221,38 @@ class Queue:
 
     # --- choosing ---
 
-    def take(self, topic: Topic, wanted: int, deliveries_max: int, load: Load) -> tuple[list[Taken], list[Job]]:
+    def take(
+        self, topic: Topic, wanted: int, bytes_max: int, deliveries_max: int, load: Load
+    ) -> tuple[list[Taken], list[Job]]:
         """Up to `wanted` claimable jobs, given back ones first, and those delivered too often to be so again.
+
+        The last one may go beyond `bytes_max`.
 
         May raise ColdMiss as long as nothing is taken.
         """
         taken: list[Taken] = []
         doomed: list[Job] = []
         try:
-            size = self._take_released(topic, wanted, deliveries_max, load, taken, doomed)
-            if len(taken) < wanted and self.fresh and size < TAKE_BYTES_MAX:
-                self._take_fresh(topic, wanted, TAKE_BYTES_MAX - size, load, taken)
+            size = self._take_released(topic, wanted, bytes_max, deliveries_max, load, taken, doomed)
+            if len(taken) < wanted and self.fresh and size < bytes_max:
+                self._take_fresh(topic, wanted, bytes_max - size, load, taken)
         except ColdMiss:
             if not taken and not doomed:
                 raise
         return taken, doomed
 
     def _take_released(
-        self, topic: Topic, wanted: int, deliveries_max: int, load: Load, taken: list[Taken], doomed: list[Job]
+        self,
+        topic: Topic,
+        wanted: int,
+        bytes_max: int,
+        deliveries_max: int,
+        load: Load,
+        taken: list[Taken],
+        doomed: list[Job],
     ) -> int:
         size = 0
-        while self.released and len(taken) < wanted and size < TAKE_BYTES_MAX and len(doomed) < DOOMED_PER_TAKE_MAX:
+        while self.released and len(taken) < wanted and size < bytes_max and len(doomed) < DOOMED_PER_TAKE_MAX:
             job = self._next_released()
             block = topic.blocks[topic.block_after(job.seq - 1)]
             load(block)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine import moving
-from topics.engine.claims import Claim, Grant, deal, render_job, rest_after
+from topics.engine.claims import Claim, Grant, bytes_for, deal, render_job, rest_after
 from topics.engine.cold import ColdMiss
 from topics.engine.deletion import find_seqs
 from topics.engine.due import NO_STREAM, Job
@@ -114,10 +114,11 @@ class Queues:
         config = topic.config
         deliveries_max = config.max_deliveries if config.max_deliveries and config.dead_letter else UNLIMITED
         wanted = sum(claim.wanted for claim in claims)
-        taken, doomed = queue.take(topic, wanted, deliveries_max, self._state.cold.load)
+        taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load)
         for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
             if share:
                 grant.staged = self._lease(topic, queue, claim, share, grant, now)
+            grant.more = len(share) < claim.wanted and queue.ready > 0
         if doomed:
             self._bury(topic, doomed, now)
             if len(doomed) >= DOOMED_PER_TAKE_MAX:
