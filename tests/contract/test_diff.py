@@ -72,6 +72,13 @@ def test_own_records_are_left_out_but_advance_the_cursor(client: Client, topic: 
     assert client.payloads(topic, node="A") == ["a", "b", "a", "c"], "nodes match exactly"
 
 
+@pytest.mark.parametrize("node", ["n" * 129, ["n" * 129], [f"n{number}" for number in range(65)]])
+def test_nodes_to_leave_out_are_limited(client: Client, topic: str, node: str | list[str]) -> None:
+    client.append(topic, 1)
+    reply = client.post(f"/v0/topics/{topic}/diff", {"node": node})
+    assert (reply.status, reply.code, reply.detail["field"]) == (400, "invalid_request", "node")
+
+
 def test_dedupe_node_false_gives_echoes(client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {"dedupe_node": False})
     client.append(topic, 1, node="a")

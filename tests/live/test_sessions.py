@@ -48,6 +48,8 @@ def test_wids_do_not_repeat(watcher: Watcher, client: Client, topic: str) -> Non
         {"topics": {"t": {"tail": "yes"}}},
         {"topics": {"t": {}}, "limit": None},
         {"topics": {"t": {}}, "consistency": "later"},
+        {"topics": {"t": {}}, "node": "n" * 129},
+        {"topics": {"t": {}}, "node": [f"n{number}" for number in range(65)]},
         {"topics": {"t": {}}, "cursor": "not a cursor"},
         {"topics": {f"t{number}": {} for number in range(257)}},
     ],

@@ -119,6 +119,8 @@ def test_an_arrow_in_a_name_may_be_escaped(client: Client, name: str, arrow: str
         ({"source": None, "dest": "b"}, "source"),
         ({"source": "a", "dest": "b", "filter": ["tag", "Glob", "a*b*"]}, "filter"),
         ({"source": "a", "dest": "b", "filter": {}}, "filter"),
+        ({"source": "a", "dest": "b", "filter": "x" * 257}, "filter"),
+        ({"source": "a", "dest": "b", "filter": ["tag", "Glob", "x" * 257 + "*"]}, "filter"),
         ({"source": "a", "dest": "b", "guarantee": "sometimes"}, "guarantee"),
         ({"source": "a", "dest": "b", "allow_cycle": 1}, "allow_cycle"),
         ({"source": "a/b", "dest": "b"}, "source"),

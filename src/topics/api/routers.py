@@ -13,7 +13,7 @@ from topics.engine.routers import Routers as Verbs
 from topics.engine.staged import Staged
 from topics.model.errors import RouterNotFound
 from topics.model.names import check_router_name
-from topics.model.routing import RouterConfig, RouterWish, resolve_router
+from topics.model.routing import RouterConfig, RouterWish
 
 
 class Routers:
@@ -71,7 +71,7 @@ class Routers:
     def put(self, call: Call) -> None:
         wish: RouterWish = call.wish
         check_router_name(call.name)
-        resolve_router(wish)
+        self._verbs.resolve(wish)
         call.key.check_name(wish.source, "source")
         call.key.check_name(wish.dest, "dest")
         call.check_slot()

@@ -36,7 +36,7 @@ class Subscriptions:
 
     def lens(self, wish: FollowWish) -> Lens:
         view = View(
-            wish.nodes(),
+            wish.nodes(self._settings.max_node_bytes),
             tags=bool(wish.include_tags),
             meta=wish.include_meta is not False,
             data=wish.include_data is not False,

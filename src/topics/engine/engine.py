@@ -45,8 +45,8 @@ from topics.model.wishes import (
 
 DIFF_BYTES_MAX = 8 * 1024 * 1024
 PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
-SEQ_CHUNK_MAX = 1 << 24
-SEQ_CHUNK_LASTS_MS = 1_000
+SEQ_CHUNK_MAX, SEQ_CHUNK_LASTS_MS = 1 << 24, 1_000
+NOBODY: frozenset[str] = frozenset()
 
 
 class Engine:
@@ -356,7 +356,7 @@ class Engine:
         if topic.config.ttl_ms:
             self._expire(topic)
         view = View(
-            wish.nodes() if wish.node is not None and topic.config.dedupe_node else frozenset(),
+            wish.nodes(self.settings.max_node_bytes) if wish.node is not None and topic.config.dedupe_node else NOBODY,
             tags=bool(wish.include_tags),
             meta=wish.include_meta is not False,
         )

@@ -53,10 +53,13 @@ class Routers:
         self._routes = engine.state.routes
         self._changing: Staged | None = None
 
+    def resolve(self, wish: RouterWish) -> RouterConfig:
+        return resolve_router(wish, self._engine.settings.max_tag_bytes)
+
     def put(self, name: str, wish: RouterWish) -> Staged:
         """Create the router, or change it. `result` is the resolved configuration."""
         check_router_name(name)
-        config = resolve_router(wish)
+        config = self.resolve(wish)
         if self._changing is not None:
             raise Busy(self._changing)
         router = self._routes.by_name.get(name)

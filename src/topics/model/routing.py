@@ -55,7 +55,7 @@ def decode_router_config(data: bytes) -> RouterConfig:
     return _decoder.decode(data)
 
 
-def resolve_router(wish: RouterWish) -> RouterConfig:
+def resolve_router(wish: RouterWish, tag_bytes_max: int) -> RouterConfig:
     """Fill in defaults; refuse what no router can be."""
     check_topic_name(wish.source, "source")
     check_topic_name(wish.dest, "dest")
@@ -70,5 +70,7 @@ def resolve_router(wish: RouterWish) -> RouterConfig:
         allow_cycle=bool(wish.allow_cycle),
         guarantee=wish.guarantee or "at_least_once",
     )
-    config.match()
+    match = config.match()
+    if match is not None and len(match.tag) > tag_bytes_max:
+        raise InvalidRequest(f"filter: a tag has at most {tag_bytes_max} bytes", field="filter", max=tag_bytes_max)
     return config

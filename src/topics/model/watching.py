@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from topics.model.config import U64
-from topics.model.wishes import DIFF_LIMIT_DEFAULT
+from topics.model.wishes import DIFF_LIMIT_DEFAULT, node_set
 
 FRAME_BYTES_DEFAULT = 256 * 1024
 FRAME_BYTES_SERVER = 1024 * 1024
@@ -36,10 +36,8 @@ class FollowWish(msgspec.Struct, kw_only=True):
     include_data: bool | None = None
     consistency: Literal["eventual", "strong"] | None = None
 
-    def nodes(self) -> frozenset[str]:
-        if self.node is None:
-            return frozenset()
-        return frozenset((self.node,)) if isinstance(self.node, str) else frozenset(self.node)
+    def nodes(self, bytes_max: int) -> frozenset[str]:
+        return node_set(self.node, bytes_max)
 
     def frame_records_max(self, limit_max: int) -> int:
         return min(self.limit or DIFF_LIMIT_DEFAULT, limit_max)

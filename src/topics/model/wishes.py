@@ -14,6 +14,7 @@ from topics.model.errors import InvalidRequest
 W = TypeVar("W", bound=msgspec.Struct)
 
 DIFF_LIMIT_DEFAULT = 256
+NODES_MAX = 64
 DIFF_BYTES_DEFAULT = 1024 * 1024
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
@@ -55,10 +56,20 @@ class DiffWish(msgspec.Struct):
     max_batch_bytes: U64 = DIFF_BYTES_DEFAULT
     from_ts: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
 
-    def nodes(self) -> frozenset[str]:
-        if self.node is None:
-            return frozenset()
-        return frozenset((self.node,)) if isinstance(self.node, str) else frozenset(self.node)
+    def nodes(self, bytes_max: int) -> frozenset[str]:
+        return node_set(self.node, bytes_max)
+
+
+def node_set(node: str | list[str] | None, bytes_max: int) -> frozenset[str]:
+    """Whose records a reader leaves out: one node, or some, each as long as a node may be."""
+    if node is None:
+        return frozenset()
+    nodes = frozenset((node,) if isinstance(node, str) else node)
+    if len(nodes) > NODES_MAX:
+        raise InvalidRequest(f"node may name at most {NODES_MAX} nodes", field="node", max=NODES_MAX)
+    if any(len(_utf8(each, "node")) > bytes_max for each in nodes):
+        raise InvalidRequest(f"node: a node has at most {bytes_max} bytes", field="node", max=bytes_max)
+    return nodes
 
 
 class DeleteWish(msgspec.Struct):
