@@ -227,6 +227,23 @@ def test_deleted_records_are_passed_over(client: Client, consumer: Consumer, top
     assert consumer.standing()["lag"] == 0
 
 
+def test_lag_counts_what_there_is_to_consume(client: Client, consumer: Consumer, topic: str) -> None:
+    client.append(topic, *range(10))
+    consumer.ack(1)
+    assert consumer.standing()["lag"] == 8
+    client.post(f"/v0/topics/{topic}/delete", {"before_seq": 6})
+    assert consumer.standing()["lag"] == 5
+    consumer.offsets(limit=2)
+    another = Consumer(consumer.client, topic)
+    another.offsets(limit=2)
+    another.ack(8)
+    assert consumer.standing()["acked_ahead"] == 2
+    assert consumer.standing()["lag"] == 3
+    client.post(f"/v0/topics/{topic}/delete", {"before_seq": 99})
+    assert consumer.offsets() == []
+    assert consumer.standing()["lag"] == 0
+
+
 def test_what_a_worker_does_all_day(client: Client, consumer: Consumer, topic: str) -> None:
     filled(client, topic, 25)
     seen: list[int] = []

@@ -251,6 +251,7 @@ class Consuming:
             if topic.groups is None:
                 continue
             now_ms = self._now_ms(topic)
+            self._state.expire(topic, now_ms, None)
             for group_id, group in sorted(topic.groups.items()):
                 if wanted(name, group_id):
                     found.append(_standing(topic, group_id, group, now_ms))
@@ -334,11 +335,17 @@ def _standing(topic: Topic, group_id: str, group: Group, now_ms: int) -> Standin
         committed=group.committed,
         position=group.position,
         head_seq=topic.head_seq,
-        lag=group.lag(topic.head_seq),
+        lag=_lag(topic, group),
         open_claims=still_open,
         expired_claims=len(group.claims) - still_open,
         acked_ahead=sum(seqs.to_seq - seqs.from_seq + 1 for seqs in group.acked),
     )
+
+
+def _lag(topic: Topic, group: Group) -> int:
+    """Records that the group has not acked; what is gone is nobody's to ack."""
+    behind = topic.live_within(group.position + 1, topic.head_seq)
+    return behind - sum(topic.live_within(*seqs) for seqs in group.acked)
 
 
 def _starting_with(names: list[str], prefix: str) -> list[str]:

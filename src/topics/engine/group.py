@@ -66,10 +66,6 @@ class Group:
     def open_claims(self, now_ms: int) -> list[Claim]:
         return [claim for claim in self.claims if claim.deadline > now_ms]
 
-    def lag(self, head_seq: int) -> int:
-        """Seqs up to the head that are not acked."""
-        return max(0, head_seq - self.position - sum(seqs.to_seq - seqs.from_seq + 1 for seqs in self.acked))
-
     def stretches(self, start_seq: int, head_seq: int, now_ms: int) -> Iterator[SeqRange]:
         """What may be handed out next, in order; one claim can cover a stretch.
 

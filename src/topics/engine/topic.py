@@ -154,6 +154,20 @@ class Topic:
         """Index of the first block that may hold a seq greater than `seq`."""
         return bisect_left(self.blocks, seq + 1, key=_last_seq)
 
+    def live_within(self, from_seq: int, to_seq: int) -> int:
+        """How many records there are from … to, both included; looks at every block between."""
+        live = 0
+        for index in range(self.block_after(from_seq - 1), len(self.blocks)):
+            block = self.blocks[index]
+            if block.first_seq > to_seq:
+                break
+            if from_seq <= block.first_seq and block.last_seq <= to_seq:
+                live += block.live
+            else:
+                first, stop = block.number_after(from_seq - 1), block.number_after(to_seq)
+                live += sum(end - begin for begin, end in block.alive_runs(first, stop))
+        return live
+
     def lasts(self, seq: int) -> bool:
         """Whether the record of this seq outlives the process."""
         return self.config.durability != "ephemeral" or seq <= self.lasting_to
