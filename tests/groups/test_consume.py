@@ -285,6 +285,16 @@ def test_an_ack_beyond_the_head_is_clamped_to_the_head(client: Client, consumer:
     assert consumer.offsets() == [3]
 
 
+def test_an_ack_before_anything_was_written_is_a_bad_request(client: Client, consumer: Consumer, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {})
+    wish = {"topic_id": topic, "group_id": "workers", "upto_offset": 5}
+    refused = consumer.client.post("/v1/api/topics/ack", wish)
+    assert (refused.status, refused.json["code"]) == (400, "BAD_REQUEST")
+    filled(client, topic, 2)
+    client.post(f"/v0/topics/{topic}/delete", {"before_seq": 99})
+    assert consumer.ack(5)["acknowledged_offset"] == 1, "written and deleted is clamped to the head"
+
+
 def test_an_ack_over_anothers_open_claim_says_what_holds_it_back(
     client: Client, consumer: Consumer, another: Consumer, topic: str
 ) -> None:
@@ -442,6 +452,7 @@ def test_a_consume_that_makes_no_sense_is_a_bad_request(server: ServerProcess, c
         {"topic_id": "t", "group_id": "g", "upto_offset": -1},
         {"topic_id": "t", "group_id": "g", "upto_offset": "1"},
         {"topic_id": "t", "group_id": "g", "upto_offset": 1.5},
+        {"topic_id": "t", "group_id": "g", "upto_offset": 2**64},
         {"topic_id": "t", "group_id": "g", "upto_offset": 0, "partition_id": "all"},
     ],
 )

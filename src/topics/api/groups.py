@@ -33,6 +33,7 @@ from topics.model.consuming import (
     wants_all,
 )
 from topics.model.errors import InvalidRequest
+from topics.model.wishes import check_u64
 
 PARTITIONS_ASKED_MAX = 1_000
 STANDINGS_MAX = 10_000
@@ -209,9 +210,10 @@ class Groups:
         wish: GroupAckWish = call.wish
         topic_id = check_id(wish.topic_id, "topic_id")
         group_id = check_group(wish.group_id)
+        upto_offset = check_u64(wish.upto_offset, "upto_offset")
         ((_, topic),) = self._partitions(call, topic_id, wish.partition_id, every=False)
         call.check_slot()
-        self._consuming.ack(topic, group_id, wish.upto_offset + 1).then(answering(call, self._acked))
+        self._consuming.ack(topic, group_id, upto_offset + 1).then(answering(call, self._acked))
 
     def _acked(self, call: Call, staged: Staged) -> None:
         acked: Acked = staged.result

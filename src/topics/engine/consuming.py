@@ -20,7 +20,7 @@ from topics.engine.staged import Busy, Staged
 from topics.engine.topic import Topic
 from topics.model.clock import Clock
 from topics.model.consuming import Start, partition_name, split_partition
-from topics.model.errors import Throttled, TopicNotFound
+from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
 from topics.model.grouping import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupReset, SeqRange
 
 GROUPS_PER_TOPIC_MAX = 10_000
@@ -202,10 +202,12 @@ class Consuming:
     def ack(self, topic: Topic, group_id: str, upto_seq: int) -> Staged:
         """The group is done up to here, but for what others were handed below. `result` is Acked."""
         group = self._group(topic, group_id)
+        if not topic.head_seq:
+            raise InvalidRequest("there is nothing to ack yet", field="upto_offset")
         seq = min(upto_seq, topic.head_seq)
         if seq <= max(group.committed, 0):
             staged = Staged(None, topic.id, gated=False)
-            staged.result = Acked(min(upto_seq, max(1, topic.head_seq)), group.committed, [])
+            staged.result = Acked(seq, group.committed, [])
             staged.finish()
             return staged
         self._pipeline.check_writable()
