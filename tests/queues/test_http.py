@@ -357,3 +357,27 @@ def test_a_claim_that_bytes_cut_says_that_there_is_more(client: Client, queue: s
     assert first["ready"] == 80 - first["count"]
     rest = claim(client, queue, max=100)
     assert (rest["count"], rest["ready"], "more" in rest) == (12, 0, False)
+
+
+# --- numbers beyond all bounds ---
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "field"),
+    [
+        ("ack", {"seqs": [1, 2**64]}, "seqs"),
+        ("nack", {"seqs": [2**64]}, "seqs"),
+        ("nack", {"seqs": [1], "delay_ms": 2**64}, "delay_ms"),
+        ("extend", {"seqs": [2**64], "lease_ms": 1}, "seqs"),
+    ],
+)
+def test_a_number_that_no_u64_holds_is_refused(
+    client: Client, queue: str, verb: str, body: dict[str, Any], field: str
+) -> None:
+    reply = post(client, queue, verb, node="w", **body)
+    assert (reply.status, reply.code, reply.detail["field"]) == (400, "invalid_request", field)
+
+
+def test_a_delay_that_no_u64_holds_is_refused(client: Client, queue: str) -> None:
+    reply = client.post(f"/v0/topics/{queue}", {"records": [{"data": 1}, {"data": 1, "delay_ms": 2**64}]})
+    assert (reply.status, reply.detail["field"]) == (400, "records[1].delay_ms")

@@ -229,6 +229,8 @@ class Queues:
     def nack(self, name: str, wish: NackWish) -> Staged:
         """Give jobs back, now or after a rest, or send them where dead letters go. `result` is a Held."""
         self.check_seqs(wish)
+        if wish.delay_ms is not UNSET:
+            check_u64(wish.delay_ms, "delay_ms")
         error = wish.error or ""
         if len(error) > ERROR_CHARS_MAX:
             raise InvalidRequest(f"error may have {ERROR_CHARS_MAX} characters", field="error")
@@ -296,6 +298,7 @@ class Queues:
                 field="seqs",
                 max=self._settings.max_claim,
             )
+        check_u64(max(wish.seqs), "seqs")
         if wish.lease_ids is not None and len(wish.lease_ids) != len(wish.seqs):
             raise InvalidRequest("lease_ids must hold one token for each of seqs", field="lease_ids")
 

@@ -21,7 +21,7 @@ from msgspec import UNSET, Raw
 
 from topics.model.config import DELAY_MS_MAX
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.model.wishes import AppendWish, RecordWish
+from topics.model.wishes import AppendWish, RecordWish, check_u64
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
@@ -154,6 +154,8 @@ def _check_columns(record: RecordWish, index: int, limits: BatchLimits) -> int:
         _check_text(record.node, f"records[{index}].node", limits.max_node_bytes)
     if record.unique_key is not None:
         _check_key(record.unique_key, f"records[{index}].unique_key")
+    if record.delay_ms:
+        check_u64(record.delay_ms, f"records[{index}].delay_ms")
     if record.meta is UNSET:
         return 0
     if bytes(record.meta) == b"null":
