@@ -21,7 +21,13 @@ def spark() -> Iterator[SparkSession]:
         "tests",
         master="local[2]",
         quick=True,
-        config={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
+        config={
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            # `tables.NAME` of `topics sql`, which is set once for all sessions.
+            "spark.sql.globalTempDatabase": "tables",
+        },
     )
     yield session
     with warnings.catch_warnings():

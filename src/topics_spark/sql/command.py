@@ -150,11 +150,12 @@ def _start(access: Access, reach: Reach, master: str | None, conf: dict[str, str
     from topics_spark.waiting import waiting
 
     point_at(access.url, access.key)
-    # Spark logs there, as JSON with the whole stack, what is said in one line here.
+    # Both logs of Spark tell by the page what is said in one line here.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     with waiting("starting Spark", "Spark is ready"):
         spark = session("topics sql", master=master, config={**SESSION_SETTINGS, **conf}, quick=True)
     try:
+        spark.sparkContext.setLogLevel("OFF")
         return Views(spark, reach)
     except BaseException:
         spark.stop()

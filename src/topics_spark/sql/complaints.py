@@ -18,6 +18,9 @@ _STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
 _ADVICE: Final = re.compile(
     r"\s*(Verify the spelling|Search path:|If you did not qualify|If necessary set).*", re.DOTALL
 )
+_TRACEBACK: Final = "Traceback (most recent call last):"
+# What made the last of a chain of exceptions in Java, each with its frames.
+_CAUSE: Final = re.compile(r"(?:\nCaused by|calling \S+\.\n): [\w.$]+: ")
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w+): (.+)$")
 
 
@@ -25,10 +28,10 @@ def complaint(error: BaseException) -> str:
     """One line, without plans, stack traces and the classes of errors."""
     text = str(error).strip()
     place = _place(text)
-    if "Traceback (most recent call last)" in text:
+    if _TRACEBACK in text:
         told = _raised(text)
     else:
-        told = text.split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0]
+        told = _CAUSE.split(text.split("\n\nJVM stacktrace:")[0])[-1].split("\n\tat ")[0].split("\n== SQL")[0]
         told = _STATE.split(_CLASS.sub("", told))[0]
         told = _ADVICE.sub("", told)
     line = " ".join(told.split()).rstrip(" .;") or type(error).__name__
@@ -45,8 +48,8 @@ def _place(text: str) -> tuple[int, int] | None:
 
 
 def _raised(text: str) -> str:
-    """The words of an exception in Python, which Spark quotes with all its frames: the last line that is no frame."""
-    for line in reversed(text.split("\n\nJVM stacktrace:", maxsplit=1)[0].splitlines()):
-        if found := _RAISED.match(line.strip()):
+    """The words of an exception in Python, which Spark quotes with all its frames: the first line that is no frame."""
+    for line in text.rpartition(_TRACEBACK)[2].splitlines():
+        if found := _RAISED.match(line):
             return found[2]
     return text.splitlines()[0]

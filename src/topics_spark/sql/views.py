@@ -7,16 +7,17 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.functions import col, from_json
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from topics.cli.failure import REFUSED, CommandFailed
 from topics_spark.errors import ServerFailed
@@ -44,6 +45,8 @@ SESSION_SETTINGS: Final = {
     "spark.ui.enabled": "false",
 }
 CORRUPT: Final = "_corrupt"
+# Archives have this one, too.
+DAY: Final = "day"
 SAMPLE_RECORDS: Final = 1_000
 CLOSE_NAMES_MAX: Final = 3
 
@@ -182,22 +185,16 @@ class Views:
 
     def _topic_rows(self, asked: Question, name: str) -> DataFrame:
         payload = self._payload(name)
-        wanted = [column for column in COLUMNS if column != "data" and asked.mentions(column)]
-        if payload is None:
-            fields: list[str] = []
-            data = StringType() if asked.mentions("data") else None
-        else:
-            fields = columns_of(payload, asked)
-            whole = asked.mentions("data")
-            data = payload if whole else StructType([each for each in payload.fields if each.name in fields])
-            data = data if whole or fields or asked.mentions(CORRUPT) else None
-        struct = [StructField(column, row_type(column)) for column in wanted]
-        if data is not None:
-            struct.append(StructField("data", cast("Any", data)))
-        if payload is not None and data is not None and asked.mentions(CORRUPT):
-            # Whether a payload fits is judged by all of its fields.
-            struct[-1] = StructField("data", payload)
-            struct.append(StructField(CORRUPT, StringType()))
+        fields = [] if payload is None else columns_of(payload, asked)
+        struct = [
+            StructField(column, row_type(column)) for column in COLUMNS if column != "data" and asked.mentions(column)
+        ]
+        if (data := data_type(payload, fields, asked)) is not None:
+            # Where it stands among the columns of a record.
+            at = sum(COLUMNS.index(each.name) < COLUMNS.index("data") for each in struct)
+            struct.insert(at, StructField("data", data))
+            if payload is not None and asked.mentions(CORRUPT):
+                struct.append(StructField(CORRUPT, StringType()))
         struct = struct or [StructField("seq", row_type("seq"))]
         reader = self.spark.read.format("topics").options(**self.reach.options(name)).schema(StructType(struct))
         return ordered(reader.load(), fields)
@@ -222,13 +219,18 @@ class Views:
 
 def columns_of(payload: StructType, asked: Question | None) -> list[str]:
     """The fields that are columns of their own: those whose names nothing else has, whatever their case."""
-    taken = {*COLUMNS, CORRUPT, "day"}
-    found: list[str] = []
-    for name in payload.names:
-        if name.lower() not in taken and (asked is None or asked.mentions(name)):
-            found.append(name)
-        taken.add(name.lower())
-    return found
+    known = Counter(name.lower() for name in (*payload.names, *COLUMNS, CORRUPT, DAY))
+    return [name for name in payload.names if known[name.lower()] == 1 and (asked is None or asked.mentions(name))]
+
+
+def data_type(payload: StructType | None, fields: list[str], asked: Question) -> DataType | None:
+    """As what payloads are read: whole, only the fields that are asked for, as text, or not at all."""
+    if payload is None:
+        return StringType() if asked.mentions("data") else None
+    # Whether a payload fits is judged by all of its fields.
+    if asked.mentions("data") or asked.mentions(CORRUPT):
+        return payload
+    return StructType([each for each in payload.fields if each.name in fields]) if fields else None
 
 
 def ordered(rows: DataFrame, fields: list[str]) -> DataFrame:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 
 from topics.cli.output import say
@@ -39,7 +39,7 @@ def watched(spark: SparkSession) -> Generator[Watcher]:
     watcher = Watcher(lambda: tasks_of(cast("Any", context.statusTracker()), group), sys.stderr)
     try:
         yield watcher
-    except BaseException:
+    except (KeyboardInterrupt, BrokenPipeError):
         context.cancelJobGroup(group)
         raise
     finally:
@@ -54,9 +54,9 @@ def tasks_of(tracker: Any, group: str) -> Tasks:
 
 
 class Watcher:
-    """Paints until it is stopped; `pause` makes room for rows that go to the same terminal."""
+    """Paints until it is stopped, which makes room for rows that go to the same terminal."""
 
-    def __init__(self, tasks: Any, out: TextIO) -> None:
+    def __init__(self, tasks: Callable[[], Tasks], out: TextIO) -> None:
         self._tasks = tasks
         self._out = out
         self._over = threading.Event()
@@ -74,19 +74,27 @@ class Watcher:
         painted = False
         wait_s = QUIET_S if on_terminal else PLAIN_EVERY_S
         while not self._over.wait(wait_s):
-            tasks: Tasks = self._tasks()
+            tasks = self._tasks()
             spent_s = time.monotonic() - self._begun_s
             if on_terminal:
                 self._out.write(f"{CLEARED}{bar(tasks, spent_s)}")
                 self._out.flush()
                 painted, wait_s = True, PAINT_EVERY_S
             else:
-                say(f"query: {tasks.done} of {tasks.total} tasks after {spent_s:.0f} s")
+                say(plain(tasks, spent_s))
         if painted:
             self._out.write(CLEARED)
             self._out.flush()
 
 
 def bar(tasks: Tasks, spent_s: float) -> str:
-    full = BAR_CELLS * tasks.done // tasks.total if tasks.total else 0
+    if not tasks.total:
+        return f"query: planning {spent_s:.0f} s"
+    full = BAR_CELLS * tasks.done // tasks.total
     return f"query {'━' * full}{'╌' * (BAR_CELLS - full)} {tasks.done}/{tasks.total} tasks {spent_s:.0f} s"
+
+
+def plain(tasks: Tasks, spent_s: float) -> str:
+    if not tasks.total:
+        return f"query: planning, {spent_s:.0f} s so far"
+    return f"query: {tasks.done} of {tasks.total} tasks after {spent_s:.0f} s"
