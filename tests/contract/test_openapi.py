@@ -125,6 +125,59 @@ def test_only_what_writes_may_find_the_disk_full(document: Any) -> None:
     assert not {("post", "/v0/topics/{topic}/diff"), ("post", "/v0/watch"), ("post", "/v1/api/auth/login")} & told
 
 
+# As the contract has them.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "WatchWish": {
+        "limit": 256,
+        "max_batch_bytes": 262_144,
+        "include_meta": True,
+        "include_tags": False,
+        "include_data": True,
+        "consistency": "eventual",
+        "heartbeat_ms": 15_000,
+    },
+    "StartWish": {"from_seq": 0, "tail": False},
+    "RouterWish": {
+        "preserve_node": True,
+        "preserve_tag": True,
+        "create_dest": True,
+        "allow_cycle": False,
+        "guarantee": "at_least_once",
+        "backfill": False,
+    },
+    "ClaimWish": {"max": 1, "wait_ms": 0},
+    "AckWish": {},
+    "NackWish": {"dead_letter": False},
+    "ExtendWish": {},
+    "RedriveWish": {"limit": 0, "rate_per_s": 0, "dry_run": False},
+    "ConsumeWish": {"start": "Latest", "limit": 100, "all_partitions": False},
+    "GroupAckWish": {"partition_id": 0},
+    "ResetWish": {"all_partitions": False, "forget": False},
+}
+QUERY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
+    ("post", "/v0/topics/{topic}"): {"return_seqs": True},
+    ("post", "/v0/watch"): {"lenient": False},
+    ("get", "/v0/topics/{topic}/work"): {"max": 1},
+    ("get", "/v0/topics/{topic}/leases"): {"page_size": 100},
+    ("get", "/v0/routers"): {"page_size": 100},
+    ("get", "/v1/api/topics/groups"): {"limit": 10_000},
+}
+
+
+def test_fields_of_the_query_tell_their_defaults_and_whether_they_are_needed(document: Any) -> None:
+    described = operations(document)
+    for key, told in QUERY_DEFAULTS.items():
+        shown = {each["name"]: each["schema"] for each in described[key]["parameters"]}
+        assert {name: shown[name].get("default") for name in told} == told, key
+    required = {
+        (path, each["name"])
+        for (_, path), operation in described.items()
+        for each in operation.get("parameters", ())
+        if each["in"] == "query" and each["required"]
+    }
+    assert required == {("/v0/topics/{topic}/work", "node")}
+
+
 def test_defaults_are_what_the_server_takes_in_the_place_of_an_absent_field(
     document: Any, client: Client, topic: str
 ) -> None:
@@ -141,6 +194,8 @@ def test_defaults_are_what_the_server_takes_in_the_place_of_an_absent_field(
         "max_batch_bytes": DIFF_BYTES_DEFAULT,
     }
     assert defaults("AppendWish") == {"create": True, "disable_backpressure": False}
+    for name, told in DEFAULTS.items():
+        assert defaults(name) == told, name
     config = client.put(f"/v0/topics/{topic}", {}).json["config"]
     told = defaults("ConfigWish")
     assert told == {name: config[name] for name in told}
@@ -162,6 +217,9 @@ def test_bounds_that_answer_400_are_told(document: Any, client: Client, topic: s
     schemas = document["components"]["schemas"]
     assert schemas["AppendWish"]["properties"]["records"]["minItems"] == 1
     assert client.post(f"/v0/topics/{topic}", {"records": []}).status == 400
+    for struct in ("AckWish", "NackWish", "ExtendWish"):
+        shown = schemas[struct]["properties"]["seqs"]
+        assert (shown["minItems"], shown["maxItems"]) == (1, 1000)
     for struct, field, path in (
         ("DiffWish", "from_seq", f"/v0/topics/{topic}/diff"),
         ("DeleteWish", "before_seq", f"/v0/topics/{topic}/delete"),

@@ -286,7 +286,7 @@ class Groups:
 _LIST_QUERY = (
     QueryField("topic_id", str, "Only this topic's groups."),
     QueryField("group_id", str, "Only this group."),
-    QueryField("limit", int, "Entries in the answer, at most 10000."),
+    QueryField("limit", int, "Entries in the answer, at most 10000.", default=STANDINGS_MAX),
 )
 
 

@@ -125,7 +125,13 @@ def _parameter(field: QueryField, place: str) -> dict[str, Any]:
     schema = msgspec.json.schema(field.type)
     if field.default is not None:
         schema["default"] = field.default
-    return {"name": field.name, "in": place, "required": False, "description": field.summary, "schema": schema}
+    return {
+        "name": field.name,
+        "in": place,
+        "required": field.required,
+        "description": field.summary,
+        "schema": schema,
+    }
 
 
 def _responses(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:

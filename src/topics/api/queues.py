@@ -82,7 +82,7 @@ class Queues:
                 summary="Who holds what, soonest to run out first.",
                 scopes=Scope.READ,
                 query=(
-                    QueryField("page_size", int, "Leases in one answer, 1 to 1000."),
+                    QueryField("page_size", int, "Leases in one answer, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
                     QueryField("cursor", str, "The next_cursor of the page before."),
                 ),
                 replies={200: LeaseList},

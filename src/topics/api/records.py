@@ -40,7 +40,7 @@ class Records:
                 scopes=Scope.WRITE,
                 body=AppendWish,
                 checks_slot=True,
-                query=(QueryField("return_seqs", bool, "Whether the answer lists every seq."),),
+                query=(QueryField("return_seqs", bool, "Whether the answer lists every seq.", default=True),),
                 headers=(QueryField("Idempotency-Key", str, "As idempotency_key in the body, which wins."),),
                 replies={200: AppendReply, 201: AppendReply},
                 errors=(

@@ -53,7 +53,7 @@ class Routers:
                     QueryField("prefix", str, "Only names that start with this."),
                     QueryField("source", str, "Only routers from this topic."),
                     QueryField("dest", str, "Only routers to this topic."),
-                    QueryField("page_size", int, "Routers in one answer, 1 to 1000."),
+                    QueryField("page_size", int, "Routers in one answer, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
                     QueryField("cursor", str, "The next_cursor of the page before."),
                 ),
                 replies={200: RouterList},

@@ -36,6 +36,7 @@ class QueryField:
     summary: str
     # what counts if the field is absent; None: nothing in particular
     default: bool | int | None = None
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from topics.model.settings import Settings
 RETRY = b"retry: 2000\n\n"
 HEADERS = ((b"Cache-Control", b"no-store"), (b"X-Accel-Buffering", b"no"))
 KEEP_ALIVE = (b"Connection", b"keep-alive")
-HEARTBEAT_MS_DEFAULT, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX = 15_000, 1_000, 60_000
+HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX = 1_000, 60_000
 # Bytes of one connection that the kernel has not taken, above which nothing more is rendered for it.
 BUFFERED_BYTES_MAX = 64 * 1024
 

@@ -8,7 +8,7 @@ from topics.api.following import Fetching, Follower
 from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic, WatchReply
-from topics.api.sse import HEARTBEAT_MS_DEFAULT, EventStream, EventStreams, check_accepts_events, error_frame
+from topics.api.sse import EventStream, EventStreams, check_accepts_events, error_frame
 from topics.api.watch_cursor import RESTARTS, CursorWriter, decode_cursor, single_id
 from topics.api.watch_session import Position, Session, Sessions
 from topics.engine.diff import View
@@ -104,7 +104,9 @@ class Watch:
                 scopes=Scope.READ,
                 body=WatchWish,
                 checks_slot=True,
-                query=(QueryField("lenient", bool, "Leave out topics that do not exist instead of answering 404."),),
+                query=(
+                    QueryField("lenient", bool, "Leave out absent topics instead of answering 404.", default=False),
+                ),
                 replies={200: WatchReply},
                 errors=("topic_not_found", "throttled"),
             ),
@@ -153,8 +155,7 @@ class Watch:
             shown[name] = self._subscriptions.describe(topic, seq)
         call.check_slot()
         self.sessions.check_room()
-        heartbeat_ms = HEARTBEAT_MS_DEFAULT if wish.heartbeat_ms is UNSET else wish.heartbeat_ms
-        session = Session(call.key, lens, heartbeat_ms, positions)
+        session = Session(call.key, lens, wish.heartbeat_ms, positions)
         self.sessions.add(session)
         reply = WatchReply(
             wid=session.wid,

@@ -8,11 +8,12 @@ from topics.api.call import Call
 from topics.api.cohorts import Cohort, Cohorts
 from topics.api.errors import status_of
 from topics.api.routes import QueryField, Route
-from topics.api.sse import HEARTBEAT_MS_DEFAULT, EventStream, EventStreams, check_accepts_events, error_frame
+from topics.api.sse import EventStream, EventStreams, check_accepts_events, error_frame
 from topics.engine.claims import Claim, Grant
 from topics.engine.engine import Engine
 from topics.engine.topic import Topic
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
+from topics.model.watching import HEARTBEAT_MS_DEFAULT
 from topics.model.wishes import UNSET, ClaimWish
 
 # Jobs sent to a stream before it is asked whether its client keeps up.
@@ -39,8 +40,8 @@ class Work:
                 summary="Jobs pushed as events, up to max in flight on this connection.",
                 scopes=Scope.READ | Scope.WRITE,
                 query=(
-                    QueryField("node", str, "The worker that the jobs are leased to."),
-                    QueryField("max", int, "Jobs in flight on this connection, 1 to 1000."),
+                    QueryField("node", str, "The worker that the jobs are leased to.", required=True),
+                    QueryField("max", int, "Jobs in flight on this connection, 1 to 1000.", default=1),
                     QueryField("lease_ms", int, "How long a lease lasts; the queue's lease_ms if absent."),
                     QueryField("token", str, "The key, for browsers."),
                 ),

@@ -33,9 +33,9 @@ class SubscribeCommand(FollowWish, kw_only=True):
     topic: str | None = None
     topics: dict[str, StartWish | None] | None = None
     from_seq: U64 = 0
-    tail: bool | None = None
+    tail: bool | None = False
     from_ts: Ts | UnsetType = UNSET
-    lenient: bool | None = None
+    lenient: bool | None = False
 
     def starts(self) -> dict[str, StartWish]:
         starts = {name: start or StartWish() for name, start in (self.topics or {}).items()}

@@ -28,10 +28,10 @@ _PARTITION_NAME = re.compile(r"(.+):p([1-9][0-9]{0,8})", re.ASCII)
 class ConsumeWish(msgspec.Struct):
     topic_id: str
     group_id: str | None = None
-    start: str | dict[str, int] | None = None
-    limit: Number | None = None
-    partition_id: Partition = None
-    all_partitions: bool | None = None
+    start: str | dict[str, int] | None = "Latest"
+    limit: Number | None = LIMIT_DEFAULT
+    partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them by all_partitions.")] = None
+    all_partitions: bool | None = False
     timeout_seconds: Number | None = None
 
 
@@ -39,7 +39,7 @@ class GroupAckWish(msgspec.Struct):
     topic_id: str
     group_id: str
     upto_offset: U64
-    partition_id: Annotated[int, Meta(ge=0)] | None = None
+    partition_id: Annotated[int, Meta(ge=0)] | None = 0
 
 
 class ResetWish(msgspec.Struct):
@@ -48,14 +48,14 @@ class ResetWish(msgspec.Struct):
     topic_id: str
     group_id: str
     start: str | dict[str, int] | None = None
-    partition_id: Partition = None
-    all_partitions: bool | None = None
-    forget: bool | None = None
+    partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them by all_partitions.")] = None
+    all_partitions: bool | None = False
+    forget: bool | None = False
 
 
 class PartitionWish(msgspec.Struct):
     topic_id: str
-    partition_id: Annotated[int, Meta(ge=0)] | None = None
+    partition_id: Annotated[int, Meta(ge=0)] | None = 0
 
 
 class LatestOffsetsWish(msgspec.Struct):

@@ -18,14 +18,14 @@ class RouterWish(msgspec.Struct, frozen=True):
 
     source: str
     dest: str
-    preserve_node: bool | None = None
-    preserve_tag: bool | None = None
-    create_dest: bool | None = None
+    preserve_node: bool | None = True
+    preserve_tag: bool | None = True
+    create_dest: bool | None = True
     filter: str | list[str] | None = None
-    allow_cycle: bool | None = None
-    guarantee: Guarantee | None = None
+    allow_cycle: bool | None = False
+    guarantee: Guarantee | None = "at_least_once"
     # A new router starts at the source's earliest record instead of its head.
-    backfill: bool | None = None
+    backfill: bool | None = False
 
 
 class RouterConfig(msgspec.Struct, frozen=True):

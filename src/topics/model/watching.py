@@ -13,6 +13,7 @@ from topics.model.wishes import DIFF_LIMIT_DEFAULT, node_set
 FRAME_BYTES_DEFAULT = 256 * 1024
 FRAME_BYTES_SERVER = 1024 * 1024
 FRAME_BYTES_MAX = 8 * 1024 * 1024
+HEARTBEAT_MS_DEFAULT = 15_000
 
 Ts = Annotated[int, Meta(ge=0)]
 
@@ -21,7 +22,7 @@ class StartWish(msgspec.Struct):
     """Where to begin in one topic: behind a seq, at a time, or with what comes next."""
 
     from_seq: U64 = 0
-    tail: bool | None = None
+    tail: bool | None = False
     from_ts: Ts | UnsetType = UNSET
 
 
@@ -29,12 +30,12 @@ class FollowWish(msgspec.Struct, kw_only=True):
     """What frames shall hold."""
 
     node: str | list[str] | None = None
-    limit: U64 = 0
-    max_batch_bytes: U64 | UnsetType = UNSET
-    include_meta: bool | None = None
-    include_tags: bool | None = None
-    include_data: bool | None = None
-    consistency: Literal["eventual", "strong"] | None = None
+    limit: U64 = DIFF_LIMIT_DEFAULT
+    max_batch_bytes: U64 = FRAME_BYTES_DEFAULT
+    include_meta: bool | None = True
+    include_tags: bool | None = False
+    include_data: bool | None = True
+    consistency: Literal["eventual", "strong"] | None = "eventual"
 
     def nodes(self, bytes_max: int) -> frozenset[str]:
         return node_set(self.node, bytes_max)
@@ -44,13 +45,11 @@ class FollowWish(msgspec.Struct, kw_only=True):
 
     def frame_bytes_max(self) -> int:
         """0 stands for the server's own choice; a frame holds one record even if that is larger."""
-        if self.max_batch_bytes is UNSET:
-            return FRAME_BYTES_DEFAULT
         return min(self.max_batch_bytes or FRAME_BYTES_SERVER, FRAME_BYTES_MAX)
 
 
 class WatchWish(FollowWish, kw_only=True):
     topics: dict[str, StartWish | None] | None = None
-    heartbeat_ms: U64 | UnsetType = UNSET
+    heartbeat_ms: U64 = HEARTBEAT_MS_DEFAULT
     # Positions of an earlier stream, as its ids tell them; they win over those in `topics`.
     cursor: str | None = None

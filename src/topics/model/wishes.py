@@ -77,31 +77,34 @@ class DeleteWish(msgspec.Struct):
     match: str | list[str] | None = None
 
 
+Seqs = Annotated[list[U64], Meta(extra_json_schema={"minItems": 1, "maxItems": 1000})]
+
+
 class ClaimWish(msgspec.Struct):
     node: str
     max: U64 = 1
-    lease_ms: U64 | UnsetType = UNSET
+    lease_ms: Annotated[U64 | UnsetType, Meta(description="Absent: the queue's lease_ms.")] = UNSET
     wait_ms: U64 = 0
 
 
 class AckWish(msgspec.Struct):
     node: str
-    seqs: list[U64]
+    seqs: Seqs
     lease_ids: list[str] | None = None
 
 
 class NackWish(msgspec.Struct):
     node: str
-    seqs: list[U64]
+    seqs: Seqs
     lease_ids: list[str] | None = None
-    delay_ms: U64 | UnsetType = UNSET
-    dead_letter: bool | None = None
+    delay_ms: Annotated[U64 | UnsetType, Meta(description="Absent: what retry_backoff says, or 0.")] = UNSET
+    dead_letter: bool | None = False
     error: str | None = None
 
 
 class ExtendWish(msgspec.Struct):
     node: str
-    seqs: list[U64]
+    seqs: Seqs
     lease_ms: U64
     lease_ids: list[str] | None = None
 
@@ -112,7 +115,7 @@ class RedriveWish(msgspec.Struct):
     match: str | list[str] | None = None
     limit: U64 = 0
     rate_per_s: U64 = 0
-    dry_run: bool | None = None
+    dry_run: bool | None = False
 
 
 class PauseWish(msgspec.Struct):
