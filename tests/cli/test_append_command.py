@@ -133,3 +133,18 @@ def test_wishes_that_exclude_each_other_are_refused(server: ServerProcess, invok
     assert "exclude each other" in invoke("append", topic, "1", "--text", "--json").complaint
     assert "not both" in invoke("append", topic, "1", "-f", os.devnull).complaint
     assert "standard input" in run(server, "append", topic, "--idempotency-key", "k", stdin="1").complaint
+
+
+def test_a_line_that_is_refused_is_named_and_what_came_before_it_is_told(
+    server: ServerProcess, client: Client, topic: str, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{number}\n" for number in range(1_000)) + "\n" + "x" * 1_100_000 + "\n")
+    done = run(server, "append", topic, "--file", lines)
+    assert done.code == 3
+    told, complaint = done.err.splitlines()[-2:]
+    assert told == "topics: 1000 records were appended before this, up to seq 1000"
+    assert complaint.startswith(f"topics: {lines}, line 1002 has 1100002 bytes")
+    done = run(server, "append", topic, "--json", stdin="\n\n1\n\n{bad\n")
+    assert "topics: line 5 is no JSON" in done.err
+    assert client.state(topic)["head_seq"] == 1_000

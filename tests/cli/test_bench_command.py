@@ -17,6 +17,8 @@ def test_a_bench_measures_each_kind_and_leaves_nothing(invoke: Invoke, client: C
 
 
 def test_the_table_is_for_people(invoke: Invoke) -> None:
-    lines = invoke("bench", "--seconds", 0.1, "--durability", "fsync", "-c", 1).out.splitlines()
+    done = invoke("bench", "--seconds", 0.1, "--durability", "fsync", "-c", 1)
+    assert "what one Python program gets" in done.err
+    lines = done.out.splitlines()
     assert lines[0].split()[:3] == ["WHAT", "REQUESTS/S", "RECORDS/S"]
     assert len(lines) == 5

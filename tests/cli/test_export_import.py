@@ -186,6 +186,20 @@ def test_a_file_of_plain_payloads_is_led_to_append(invoke: Invoke, topic: str, t
     assert f"cannot use {tmp_path / 'no'}" in invoke("import", topic, tmp_path / "no").complaint
 
 
+def test_a_cut_file_is_told_with_the_line_to_go_on_at(
+    invoke: Invoke, client: Client, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "cut"
+    path.write_text("".join(f'{{"data":{number}}}\n' for number in range(25)) + '{"da')
+    done = invoke("import", topic, path, "--batch", 10)
+    assert done.code == 1
+    way_on = "20 records were imported: mend the file, then go on with --from-line 21"
+    assert done.complaint == f"line 26 is cut: the file is not whole; {way_on}"
+    path.write_text("".join(f'{{"data":{number}}}\n' for number in range(25)))
+    assert invoke("import", topic, path, "--batch", 10, "--from-line", 21).code == 0
+    assert [record["data"] for record in client.diff(topic)["records"]] == list(range(25))
+
+
 def test_lines_need_no_dollar(invoke: Invoke, client: Client, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "own"
     path.write_text('{"data":1,"tag":"t","node":"n","meta":{"m":1}}\n\n{"data":2}')

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Invoke, environ, run, start
-from tests.serving import Client, ServerProcess, serving
+from tests.serving import TOPICS, Client, ServerProcess, serving
 from topics import cli
 from topics.cli.commands import TABLE, root_command
 from topics.cli.failure import MEANINGS
@@ -252,3 +252,38 @@ def test_spans_and_sizes_are_read_as_people_write_them() -> None:
     assert moment_ms("2026-11-16T00:00:00Z", "--x") == moment_ms("2026-11-16T01:00:00+01:00", "--x")
     assert shown_time(moment_ms("2026-11-16T00:00:00.007Z", "--x")) == "2026-11-16T00:00:00.007Z"
     assert [shown_bytes(size) for size in (5, 2048, 3 << 20, 5 << 30)] == ["5 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"]
+
+
+# --- streams that are not there, or full ---
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("topic", "ls"), ("tail",), ("export",)])
+def test_a_full_disk_is_one_line(server: ServerProcess, client: Client, topic: str, arguments: tuple[str, ...]) -> None:
+    client.append(topic, 1)
+    named = (*arguments, topic) if arguments in (("tail",), ("export",)) else arguments
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([TOPICS, *named], env=environ(server), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    said = "topics: cannot write the output: No space left on device; make room, and run the command again\n"
+    assert done.stderr == said
+
+
+def test_closed_streams_are_empty_or_go_nowhere(server: ServerProcess, client: Client, topic: str) -> None:
+    client.append(topic, 1)
+
+    def shell(command: str) -> subprocess.CompletedProcess[str]:
+        line = f"exec {TOPICS} {command}"
+        return subprocess.run(["/bin/sh", "-c", line], env=environ(server), capture_output=True, text=True)
+
+    assert (shell(f"tail {topic} >&-").returncode, shell(f"tail {topic} >&-").stderr) == (0, "")
+    assert shell(f"append {topic} <&-").stderr == "topics: there was nothing to append\n"
+    nobody = shell("tail nobody 2>&-")
+    assert (nobody.returncode, nobody.stdout, nobody.stderr) == (3, "", "")
+
+
+def test_a_missing_extra_is_told_in_one_line(tmp_path: Path) -> None:
+    # Stands before the installed packages: an import of pyspark fails as it does where the extra is missing.
+    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')")
+    done = run(None, "spark", "submit", "job.py", PYTHONPATH=str(tmp_path))
+    assert done.complaint == "this needs the package pyspark: pip install 'topicsd[spark]'"
+    assert done.code == 1

@@ -235,3 +235,9 @@ def wait_for(happened: Any) -> None:
     while not happened():
         assert time.monotonic() < end_s
         time.sleep(0.01)
+
+
+def test_a_claimed_job_is_printed_byte_for_byte(invoke: Invoke, client: Client, queue: str) -> None:
+    invoke("append", queue, '{"total": 9.90, "far": 1e400}', "--meta", '{"price": 1.10}', "--tag", "é")
+    line = invoke("queue", "claim", queue).out
+    assert line.endswith(',"$tag":"é","data":{"total": 9.90, "far": 1e400},"meta":{"price": 1.10}}\n')

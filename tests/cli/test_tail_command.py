@@ -144,3 +144,15 @@ def test_what_is_printed_goes_back_in(server: ServerProcess, client: Client, top
 def test_a_topic_that_is_not_there_is_told_at_once(invoke: Invoke, topic: str) -> None:
     done = invoke("tail", "-f", topic)
     assert (done.code, done.complaint) == (3, f'topic "{topic}" does not exist; `topics topic ls` lists what is there')
+
+
+def test_headers_come_back_as_they_were_sent(invoke: Invoke, client: Client, topic: str) -> None:
+    invoke("append", topic, '{"b": 1.10}', "--meta", '{"price": 1.10, "far": 1e400}')
+    (line,) = invoke("tail", topic).out.splitlines()
+    assert line.endswith(',"data":{"b": 1.10},"meta":{"price": 1.10, "far": 1e400}}')
+
+
+def test_one_place_to_start_at(invoke: Invoke, client: Client, topic: str) -> None:
+    client.append(topic, 1, 2, 3)
+    for others in (("--from", 0, "--since", "1m"), ("-n", 1, "--from", 0), ("-n", 1, "--since", "1m")):
+        assert invoke("tail", topic, *others).complaint == "--last, --from and --since exclude each other"

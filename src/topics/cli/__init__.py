@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -9,15 +10,19 @@ from collections.abc import Sequence
 PROGRAM = "topics"
 COMPLETION_VARIABLE = "_TOPICS_COMPLETE"
 INTERRUPTED = 130
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
 def main() -> None:
     """What the installed program calls."""
+    _open_what_is_closed()
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
         code = _pipe_closed()
+    except OSError as error:
+        code = _cannot_write(error)
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)
@@ -51,6 +56,8 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _pipe_closed()
+    except OSError as error:
+        return _cannot_write(error)
     except Exception as error:
         outcome = outcome_of(error)
         if outcome is None:
@@ -79,11 +86,40 @@ def _complain_of_use(error: Exception) -> None:
     _complain(f"{told[:1].lower()}{told[1:]}; see {path} --help")
 
 
+def _open_what_is_closed() -> None:
+    """With `>&-` or `<&-` a stream is missing: nothing comes from it, and what goes to it goes nowhere.
+
+    Otherwise the next file or socket would get its number, and be taken for it by whatever this program starts.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def _pipe_closed() -> int:
     """Nobody reads on: what is still in the buffer goes nowhere, and nothing is said about it."""
     from topics.cli.failure import PIPE_CLOSED
 
+    _drop_output()
+    return PIPE_CLOSED
+
+
+def _cannot_write(error: OSError) -> int:
+    """The output cannot be written: a full disk. Other files and the network are the commands' own business."""
+    from topics.cli.failure import NOT_SO
+
+    if error.filename is not None or error.errno not in UNWRITABLE:
+        raise error
+    _drop_output()
+    _complain(f"cannot write the output: {error.strerror}; make room, and run the command again")
+    return NOT_SO
+
+
+def _drop_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-    return PIPE_CLOSED

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -26,6 +28,8 @@ BATCH_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 18
 LINGER_S = 0.02
 
+# How the server names a record of the request.
+_RECORD_PLACE = re.compile(r"records\[(\d+)\]")
 _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -97,19 +101,15 @@ def append(
     }
     wish = Wish("text" if text else "json" if json else "auto", fields)
     sender = Sender(client, topic, node, create, idempotency_key, rate)
-    if payloads:
-        records = [wish.record(os.fsencode(payload), f"record {n}") for n, payload in enumerate(payloads, 1)]
-        if rate is None:
-            sender.send(records)
+    if not payloads and not files and idempotency_key is not None:
+        raise CommandFailed("--idempotency-key needs arguments or files: standard input is cut by time")
+    with sender.telling_how_far():
+        if payloads:
+            _send_arguments(sender, wish, payloads, together=rate is None)
+        elif files:
+            _send_files(sender, wish, files)
         else:
-            for record in records:
-                sender.send([record])
-    elif files:
-        _send_files(sender, wish, files)
-    else:
-        if idempotency_key is not None:
-            raise CommandFailed("--idempotency-key needs arguments or files: standard input is cut by time")
-        _send_stdin(sender, wish)
+            _send_stdin(sender, wish)
     sender.report()
 
 
@@ -131,9 +131,12 @@ class Sender:
         self._last: Appended | None = None
         self.records = 0
         self.deduped = 0
+        # of the batch that is being sent: where each record stands, for errors
+        self._places: list[str] = []
         self.batch_records_max = BATCH_RECORDS_MAX if rate is None else max(1, min(BATCH_RECORDS_MAX, int(rate / 10)))
 
-    def send(self, records: list[bytes]) -> None:
+    def send(self, records: list[bytes], places: list[str]) -> None:
+        self._places = places
         if self._rate is not None:
             # Time that was lost is not made up for: the rate is a limit at any moment.
             time.sleep(max(0.0, self._next_s - time.monotonic()))
@@ -148,6 +151,26 @@ class Sender:
         self._first = self._first or appended
         self._last = appended
 
+    @contextlib.contextmanager
+    def telling_how_far(self) -> Generator[None]:
+        """An error names the line instead of its place in a batch; whatever ends the work, what was done is told."""
+        from topics.client import TopicsError
+
+        try:
+            yield
+        except TopicsError as error:
+            if (found := _RECORD_PLACE.match(error.message)) and int(found[1]) < len(self._places):
+                error.message = self._places[int(found[1])] + error.message[found.end() :]
+            self._tell_how_far()
+            raise
+        except (CommandFailed, KeyboardInterrupt):
+            self._tell_how_far()
+            raise
+
+    def _tell_how_far(self) -> None:
+        if self._last is not None:
+            say(f"{self.records} records were appended before this, up to seq {self._last.last_seq}")
+
     def report(self) -> None:
         if self._first is None or self._last is None:
             say("there was nothing to append")
@@ -155,6 +178,16 @@ class Sender:
         told = {"topic": self._topic, "records": self.records, "first_seq": self._first.first_seq}
         told |= {"last_seq": self._last.last_seq, "created": self._first.created, "deduped": self.deduped}
         print_json(told)
+
+
+def _send_arguments(sender: Sender, wish: Wish, payloads: list[str], *, together: bool) -> None:
+    places = [f"record {number}" for number in range(1, len(payloads) + 1)]
+    records = [wish.record(os.fsencode(payload), place) for payload, place in zip(payloads, places, strict=True)]
+    if together:
+        sender.send(records, places)
+        return
+    for record, place in zip(records, places, strict=True):
+        sender.send([record], [place])
 
 
 def _send_files(sender: Sender, wish: Wish, paths: list[str]) -> None:
@@ -170,18 +203,20 @@ def _send_files(sender: Sender, wish: Wish, paths: list[str]) -> None:
 
 def _send_lines(sender: Sender, wish: Wish, lines: Any, path: str, step: Step) -> None:
     batch: list[bytes] = []
+    places: list[str] = []
     size = read = 0
     for number, line in enumerate(lines, 1):
         read += len(line)
         if stripped := line.strip():
-            batch.append(wish.record(stripped, f"{path}, line {number}"))
+            places.append(f"{path}, line {number}")
+            batch.append(wish.record(stripped, places[-1]))
             size += len(batch[-1])
         if len(batch) >= sender.batch_records_max or size >= BATCH_BYTES_MAX:
-            sender.send(batch)
+            sender.send(batch, places)
             step(read)
-            batch, size, read = [], 0, 0
+            batch, places, size, read = [], [], 0, 0
     if batch:
-        sender.send(batch)
+        sender.send(batch, places)
     step(read)
 
 
@@ -189,18 +224,19 @@ def _send_stdin(sender: Sender, wish: Wish) -> None:
     if sys.stdin.isatty():
         say("one record a line; Ctrl-D ends")
     with progress("append", None) as step:
-        for number, batch in _stdin_batches(sender.batch_records_max):
-            records = [wish.record(line, f"line {number + place}") for place, line in enumerate(batch)]
-            sender.send(records)
+        for batch in _stdin_batches(sender.batch_records_max):
+            places = [f"line {number}" for number, _ in batch]
+            records = [wish.record(line, place) for (_, line), place in zip(batch, places, strict=True)]
+            sender.send(records, places)
             step(len(records))
 
 
-def _stdin_batches(records_max: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The number of its first line, and as many lines as have come by now: nobody waits for a batch to fill."""
+def _stdin_batches(records_max: int) -> Iterator[list[tuple[int, bytes]]]:
+    """As many lines as have come by now, each with its number: nobody waits for a batch to fill."""
     source = sys.stdin.fileno()
-    batch: list[bytes] = []
+    batch: list[tuple[int, bytes]] = []
     rest = b""
-    number, size, ended = 1, 0, False
+    number, size, ended = 0, 0, False
     while not ended:
         readable = not batch or bool(select.select([source], [], [], LINGER_S)[0])
         piece = os.read(source, READ_BYTES) if readable else b""
@@ -208,25 +244,25 @@ def _stdin_batches(records_max: int) -> Iterator[tuple[int, list[bytes]]]:
         *lines, rest = (rest + piece).split(b"\n")
         if ended and rest:
             lines.append(rest)
-        for line in lines:
+        for number, line in enumerate(lines, number + 1):  # noqa: B020 - goes on counting
             if stripped := line.strip():
-                batch.append(stripped)
+                batch.append((number, stripped))
                 size += len(stripped)
             if len(batch) >= records_max or size >= BATCH_BYTES_MAX:
-                yield number, batch
-                number, batch, size = number + len(batch), [], 0
+                yield batch
+                batch, size = [], 0
         if batch and (ended or not readable):
-            yield number, batch
-            number, batch, size = number + len(batch), [], 0
+            yield batch
+            batch, size = [], 0
 
 
 def _meta(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        found = msgspec.json.decode(text)
+        found = msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError as error:
         raise CommandFailed(f"--meta is no JSON ({error})") from None
-    if not isinstance(found, dict):
+    if not bytes(found).startswith(b"{"):
         raise CommandFailed('--meta must be a JSON object like {"trace":"abc"}')
-    return msgspec.Raw(text.encode())
+    return found

@@ -80,6 +80,7 @@ def bench(
         client.create(topic, durability=durability)
         try:
             say(f"{client.url}, {connections} connections, {size} bytes a record, {durability}, {seconds:g} s each")
+            say("this is what one Python program gets from it; the server itself can do more, see docs/BENCHMARKS.md")
             for what, request in kinds:
                 rows.append(_measure(access, what, request, connections, seconds))
             rows.append(_export(client, topic, size))

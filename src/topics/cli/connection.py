@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from topics.cli.failure import NO_ACCESS, CommandFailed
+
 if TYPE_CHECKING:
     from topics.client import Client
 
@@ -64,8 +66,15 @@ def takes_member(command: Callable[..., None]) -> Callable[..., None]:
     """The same for the routes of consumer groups, which ask for a token or a login instead of a key."""
 
     def run(access: Access, **given: Any) -> None:
+        from topics.client import Unauthorized
+
         with access.open(retries_max=RETRIES_QUICK) as client:
-            command(client, **given)
+            try:
+                command(client, **given)
+            except Unauthorized as error:
+                raise CommandFailed(
+                    f"{error.message.rstrip('.')}; set {TOKEN_VARIABLE}, or log in with --user", NO_ACCESS
+                ) from None
 
     return _with_flags(command, run, [_url_flag(), _token_flag(), _user_flag()])
 
@@ -127,8 +136,6 @@ def _password_of(user: str) -> str:
     import getpass
     import os
     import sys
-
-    from topics.cli.failure import CommandFailed
 
     password = os.environ.get(PASSWORD_VARIABLE)
     if password is None and sys.stdin.isatty():

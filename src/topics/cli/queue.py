@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from topics.cli.spans import shown_time, span_ms
 from topics.cli.work import work
 
 if TYPE_CHECKING:
-    from topics.client import Client, Job, Record
+    from topics.client import Client, Record
 
 app = typer.Typer(
     help="Look into queues, take jobs, work on them, bring dead ones back.",
@@ -69,10 +69,12 @@ def claim(
     node: Node = None,
 ) -> None:
     """Lease jobs and print them, one a line; `ack` or `nack` them within the lease. Exit code 1: there was none."""
+    from topics.cli.lines import job_json
+
     lease_ms = None if lease is None else span_ms(lease, "--lease")
     jobs = client.claim(queue, node or _default_node(), count, lease_ms, span_ms(wait, "--wait"))
     for job in jobs:
-        print_json(_job(job))
+        print(job_json(job).decode())
     raise typer.Exit(FINE if jobs else NOT_SO)
 
 
@@ -155,13 +157,6 @@ def resume(client: Client, queue: Queue) -> None:
 def _default_node() -> str:
     """The same in every command, so that `ack` may finish what `claim` took."""
     return f"cli@{socket.gethostname()}"
-
-
-def _job(job: Job) -> dict[str, Any]:
-    told: dict[str, Any] = {"$seq": job.seq, "$ts": job.ts, "lease_id": job.lease_id, "deadline": job.deadline}
-    told["deliveries"] = job.deliveries
-    optional = {"$node": job.node, "$tag": job.tag, "meta": job.meta}
-    return told | {name: value for name, value in optional.items() if value is not None} | {"data": job.data}
 
 
 def _report(verb: str, count: int, skipped: list[int]) -> None:

@@ -32,8 +32,11 @@ def tail(
         bool, typer.Option("--follow/--until-end", "-f", help="Go on with what comes next, or stop at the end.")
     ] = False,
     last: Annotated[
-        int, typer.Option("--last", "-n", help="Start with the last so many records.", min=0)
-    ] = LAST_DEFAULT,
+        int | None,
+        typer.Option(
+            "--last", "-n", help="Start with the last so many records.", min=0, show_default=str(LAST_DEFAULT)
+        ),
+    ] = None,
     from_seq: Annotated[
         int | None, typer.Option("--from", help="Start behind this seq; 0 is the beginning.", min=0, metavar="SEQ")
     ] = None,
@@ -51,8 +54,8 @@ def tail(
     Several topics are mixed by time, and each line says where it comes from (`$topic`). Records that were lost are
     told: as a line {"tombstone":…} in NDJSON, otherwise on standard error.
     """
-    if from_seq is not None and since is not None:
-        raise CommandFailed("--from and --since exclude each other")
+    if sum(given is not None for given in (last, from_seq, since)) > 1:
+        raise CommandFailed("--last, --from and --since exclude each other")
     matches = _matcher(tag)
     topics = list(dict.fromkeys(topics))
     since_ms = None if since is None else moment_ms(since, "--since")
@@ -62,7 +65,7 @@ def tail(
         ends: dict[str, int] = {}
         for topic in topics:
             ends[topic] = client.state(topic).head_seq
-            starts[topic] = _start(client, topic, from_seq, since_ms, last, matches)
+            starts[topic] = _start(client, topic, from_seq, since_ms, LAST_DEFAULT if last is None else last, matches)
         if follow:
             _follow(client, starts, matches, printer)
         else:

@@ -10,6 +10,8 @@ import msgspec
 from msgspec import Raw
 
 _decode = msgspec.json.Decoder().decode
+_decode_meta = msgspec.json.Decoder(dict[str, Any] | None).decode
+_NOTHING = Raw(b"null")
 
 
 class Job(msgspec.Struct, dict=True, kw_only=True):
@@ -23,7 +25,7 @@ class Job(msgspec.Struct, dict=True, kw_only=True):
     payload: Raw = msgspec.field(name="data")
     node: str | None = msgspec.field(name="$node", default=None)
     tag: str | None = msgspec.field(name="$tag", default=None)
-    meta: dict[str, Any] | None = None
+    headers: Raw = msgspec.field(name="meta", default=_NOTHING)
 
     @property
     def raw(self) -> bytes:
@@ -32,6 +34,15 @@ class Job(msgspec.Struct, dict=True, kw_only=True):
     @cached_property
     def data(self) -> Any:
         return _decode(self.payload)
+
+    @cached_property
+    def meta(self) -> dict[str, Any] | None:
+        return _decode_meta(self.headers)
+
+    @property
+    def raw_meta(self) -> bytes | None:
+        """The headers as they were sent, or None."""
+        return None if self.headers == _NOTHING else bytes(self.headers)
 
     def __repr__(self) -> str:
         return f"Job(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, raw={self.raw!r})"

@@ -13,6 +13,7 @@ from topics.client.request import encode
 from topics.model.config import TopicConfig
 
 _decode = msgspec.json.Decoder().decode
+_decode_meta = msgspec.json.Decoder(dict[str, Any] | None).decode
 _NOTHING = Raw(b"null")
 
 # JSON text that is sent as it is, instead of a Python object to be encoded.
@@ -27,7 +28,7 @@ class Record(msgspec.Struct, dict=True):
     payload: Raw = msgspec.field(name="data", default=_NOTHING)
     node: str | None = msgspec.field(name="$node", default=None)
     tag: str | None = msgspec.field(name="$tag", default=None)
-    meta: dict[str, Any] | None = None
+    headers: Raw = msgspec.field(name="meta", default=_NOTHING)
 
     @property
     def raw(self) -> bytes:
@@ -36,6 +37,15 @@ class Record(msgspec.Struct, dict=True):
     @cached_property
     def data(self) -> Any:
         return _decode(self.payload)
+
+    @cached_property
+    def meta(self) -> dict[str, Any] | None:
+        return _decode_meta(self.headers)
+
+    @property
+    def raw_meta(self) -> bytes | None:
+        """The headers as they were sent, or None."""
+        return None if self.headers == _NOTHING else bytes(self.headers)
 
     def __repr__(self) -> str:
         return f"Record(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, raw={self.raw!r})"
