@@ -381,3 +381,19 @@ def test_a_number_that_no_u64_holds_is_refused(
 def test_a_delay_that_no_u64_holds_is_refused(client: Client, queue: str) -> None:
     reply = client.post(f"/v0/topics/{queue}", {"records": [{"data": 1}, {"data": 1, "delay_ms": 2**64}]})
     assert (reply.status, reply.detail["field"]) == (400, "records[1].delay_ms")
+
+
+def test_the_number_of_dead_letters_is_no_counter_because_it_goes_with_its_queue(client: Client, queue: str) -> None:
+    assert "# TYPE topics_queue_dead_lettered_total gauge" in client.get("/v0/metrics").body.decode().splitlines()
+    client.put(f"/v0/topics/{queue}", {"type": "queue", "dead_letter": f"{queue}.dead"})
+    client.append(queue, 1)
+    claim(client, queue)
+    post(client, queue, "nack", node="w", seqs=[1], dead_letter=True)
+
+    def told() -> int:
+        metrics = client.get("/v0/metrics", headers={"Accept": "application/json"}).json
+        return metrics["topics_queue_dead_lettered_total"]
+
+    before = told()
+    client.delete(f"/v0/topics/{queue}")
+    assert told() == before - 1

@@ -144,7 +144,9 @@ class Families(Collector):
         yield gauge("topics_queue_leases_in_flight", "Jobs that are leased.", jobs["in_flight"])
         yield gauge("topics_queue_jobs_ready", "Jobs ready to be claimed.", jobs["ready"])
         yield gauge("topics_queue_jobs_delayed", "Jobs that rest until their time comes.", jobs["delayed"])
-        yield counter("topics_queue_dead_lettered", "Jobs moved to dead-letter topics.", jobs["dead_lettered"])
+        # No counter: what a queue has counted goes with the queue.
+        dead = "Jobs that the queues there are have moved to dead-letter topics."
+        yield gauge("topics_queue_dead_lettered_total", dead, jobs["dead_lettered"])
         yield gauge("topics_records_live", "Live records of all topics.", records)
         yield gauge("topics_bytes_live", "Bytes of live records of all topics.", size)
 
