@@ -241,7 +241,7 @@ def test_an_error_frame_ends_slows_or_names_a_topic(connect: Connect) -> None:
         frame("error", b'{"code":500,"error":"damaged","topics":["t"]}'),
         frame("a-later-kind", b"{}"),
         record(8),
-        frame("error", b'{"code":410,"error":"replaced"}'),
+        frame("error", b'{"code":409,"error":"replaced"}'),
     )
     with ScriptedServer(SESSION, streamed(*frames), SESSION, streamed(record(9))) as server:
         watch = connect(server.url).watch(["t"])

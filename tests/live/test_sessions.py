@@ -173,7 +173,7 @@ def test_sessions_and_streams_are_capped_and_idle_sessions_make_room(tmp_path: P
         watcher.session({"t": {}})
         assert watcher.client.get(forgotten["stream_url"]).status == 404
         assert watcher.open(kept["stream_url"]).status == 200
-        assert stream.until("error")[-1].data["code"] == 410
+        assert stream.until("error")[-1].data["code"] == 409
 
 
 def test_a_stream_is_406_for_those_who_want_something_else(watcher: Watcher, topic: str) -> None:

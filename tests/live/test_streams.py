@@ -238,7 +238,7 @@ def test_the_newer_of_two_streams_wins(watcher: Watcher, client: Client, topic: 
     older = watcher.open(url)
     older.until("caught-up")
     newer = watcher.open(url)
-    assert older.event().data["code"] == 410
+    assert older.event().data["code"] == 409
     with pytest.raises(EOFError):
         older.event()
     newer.until("caught-up")

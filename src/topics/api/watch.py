@@ -22,7 +22,7 @@ from topics.model.watching import FollowWish, StartWish, WatchWish
 from topics.model.wishes import UNSET, check_u64
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
-SUPERSEDED, GOING_DOWN, UNREADABLE = 410, 503, 500
+SUPERSEDED, GOING_DOWN, UNREADABLE = 409, 503, 500
 PACED_RETRY_MS = 1_500
 
 

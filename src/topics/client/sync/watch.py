@@ -151,7 +151,7 @@ class Watch:
             case 500:
                 for name in fault.topics:
                     self._events.append((TopicFailed(topic=name, code=500, message=fault.error), None))
-            case 410:
+            case 409 | 410:
                 self._stream_url = None
                 raise ConnectionFailed(f"the server gave up the stream: {fault.error}")
             case 503:
