@@ -59,6 +59,10 @@ def test_a_malformed_session_is_400(client: Client, body: object) -> None:
     assert (reply.status, reply.code) == (400, "invalid_request")
 
 
+def test_a_bad_name_is_told_where_it_stands(client: Client) -> None:
+    assert client.post("/v0/watch", {"topics": {"x y": {}}}).detail["field"] == "topics.x y"
+
+
 def test_an_unknown_topic_is_404(client: Client, topic: str) -> None:
     client.append(topic, 1)
     reply = client.post("/v0/watch", {"topics": {topic: {}, "no-such-topic": {}}})

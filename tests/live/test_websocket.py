@@ -211,6 +211,11 @@ def test_a_wrong_command_is_an_error_and_the_socket_lives_on(ws: Socket, message
     assert ws.ask("ping") == {"op": "pong"}
 
 
+def test_a_bad_name_is_told_where_it_stands(ws: Socket) -> None:
+    assert ws.ask("subscribe", topic="x y")["detail"]["field"] == "topic"
+    assert ws.ask("subscribe", topics={"x y": {}})["detail"]["field"] == "topics.x y"
+
+
 def test_a_deleted_topic_is_told(ws: Socket, client: Client, topic: str) -> None:
     client.append(topic, 1)
     ws.ask("subscribe", topic=topic)

@@ -52,10 +52,10 @@ class Subscriptions:
             most = self._settings.max_watch_topics
             raise InvalidRequest(f"topics may name at most {most} topics", field="topics", max=most)
 
-    def find(self, name: str) -> Topic | None:
+    def find(self, name: str, field: str) -> Topic | None:
         topic = self._engine.state.by_name.get(name)
         if topic is None:
-            check_topic_name(name)
+            check_topic_name(name, field)
         return topic
 
     def start_of(self, topic: Topic, start: StartWish) -> int:
@@ -143,7 +143,7 @@ class Watch:
         positions: dict[str, Position] = {}
         shown: dict[str, WatchedTopic] = {}
         for name, start in wanted.items():
-            topic = self._subscriptions.find(name)
+            topic = self._subscriptions.find(name, f"topics.{name}")
             if topic is None:
                 if lenient:
                     continue

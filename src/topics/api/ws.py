@@ -238,12 +238,13 @@ class Sockets:
         self._subscriptions.check_count(len(starts))
         self._subscriptions.check_count(len(connection.trails.keys() | starts.keys()))
         lens = self._subscriptions.lens(command)
-        for name in starts:
-            key.check_name(name, f"topics.{name}" if command.topics else "topic")
+        fields = {name: f"topics.{name}" if name in (command.topics or ()) else "topic" for name in starts}
+        for name, field in fields.items():
+            key.check_name(name, field)
         chosen: list[tuple[Topic, int]] = []
         shown: dict[str, WatchedTopic] = {}
         for name, start in starts.items():
-            topic = self._subscriptions.find(name)
+            topic = self._subscriptions.find(name, fields[name])
             if topic is None:
                 if command.lenient:
                     continue
