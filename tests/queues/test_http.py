@@ -397,3 +397,16 @@ def test_the_number_of_dead_letters_is_no_counter_because_it_goes_with_its_queue
     before = told()
     client.delete(f"/v0/topics/{queue}")
     assert told() == before - 1
+
+
+def test_a_lease_from_before_a_restart_does_not_tell_a_time_that_nobody_knows(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        client = server.client()
+        client.put("/v0/topics/q", {"type": "queue", "leases_durable": True, "lease_ms": 600_000})
+        client.append("q", 1, 2)
+        claim(client, "q")
+    with serving(tmp_path) as server:
+        client = server.client()
+        claim(client, "q")
+        leases = client.get("/v0/topics/q/leases").json["leases"]
+    assert {lease["$seq"]: "claimed_ts" in lease for lease in leases} == {1: False, 2: True}

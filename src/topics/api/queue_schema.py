@@ -82,11 +82,12 @@ class Lease(msgspec.Struct):
     seq: int = msgspec.field(name="$seq")
     node: str = msgspec.field()
     lease_id: str = msgspec.field()
-    claimed_ts: int = msgspec.field()
     deadline: int = msgspec.field()
     deliveries: int = msgspec.field()
     # pushed over a work stream
     pushed: bool = msgspec.field()
+    # absent if that was before the server started: the log keeps the deadline
+    claimed_ts: int | UnsetType = UNSET
     # what the worker before said when it gave the job back
     error: str | UnsetType = UNSET
 

@@ -213,7 +213,7 @@ class Queues:
                     seq=job.seq,
                     node=job.node,
                     lease_id=f"lease_{job.lease:x}",
-                    claimed_ts=job.claimed_ms,
+                    claimed_ts=job.claimed_ms or msgspec.UNSET,
                     deadline=job.deadline,
                     deliveries=job.deliveries,
                     pushed=job.stream != NO_STREAM,

@@ -114,10 +114,14 @@ def leases(client: Client, queue: Queue, output: Output = "text") -> None:
             print_json(msgspec.to_builtins(lease))
         return
     rows = (
-        (lease.seq, lease.node, shown_time(lease.claimed_ts), shown_time(lease.deadline), lease.deliveries)
+        (lease.seq, lease.node, _since(lease.claimed_ts), shown_time(lease.deadline), lease.deliveries)
         for lease in client.leases(queue)
     )
     print_table(("seq", "held by", "since", "until", "deliveries"), rows)
+
+
+def _since(claimed_ts: int | None) -> str:
+    return "before the start" if claimed_ts is None else shown_time(claimed_ts)
 
 
 @app.command("redrive")

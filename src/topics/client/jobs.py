@@ -104,7 +104,8 @@ class Lease(msgspec.Struct, kw_only=True):
     seq: int = msgspec.field(name="$seq")
     node: str
     lease_id: str
-    claimed_ts: int
+    # None if that was before the server started.
+    claimed_ts: int | None = None
     deadline: int
     deliveries: int
     pushed: bool = False
