@@ -266,3 +266,23 @@ def test_a_retry_after_a_kill_never_doubles(connect: Connect, tmp_path: Any) -> 
         assert len(servers) == 3
     finally:
         servers[-1].kill()
+
+
+def test_who_waits_for_a_server_that_is_gone_is_told_once(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def at_once(seconds: float) -> None:
+        pass
+
+    monkeypatch.setattr("topics.client.aio.ground.sleep", at_once)
+    monkeypatch.setattr("topics.client.sync.ground.sleep", lambda seconds: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(ConnectionFailed):
+        connect(url, retries_max=3).health()
+    assert not caplog.records, "a short absence is nothing to speak of"
+    with pytest.raises(ConnectionFailed):
+        connect(url, retries_max=10).health()
+    (told,) = (record for record in caplog.records if record.name == "topics.client")
+    assert told.getMessage().startswith(f"cannot reach {url}: ")
+    assert told.getMessage().endswith("; trying again")

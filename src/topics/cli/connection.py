@@ -53,9 +53,14 @@ def takes_patient_client(command: Callable[..., None]) -> Callable[..., None]:
     """The same for long work, which a restart of the server in between must not end."""
 
     def run(access: Access, **given: Any) -> None:
+        import logging
+        import sys
+
         with access.open(retries_max=RETRIES_QUICK) as client:
             # A wrong address is told at once; the patience is for later.
             client.health()
+        # What the client says of a server that is gone for a while.
+        logging.basicConfig(level=logging.WARNING, format="topics: %(message)s", stream=sys.stderr)
         with access.open() as client:
             command(client, **given)
 

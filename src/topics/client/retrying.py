@@ -20,7 +20,7 @@ class Retrying:
     A pause that would end after the deadline is not begun: the error is raised at once instead.
     """
 
-    __slots__ = ("_deadline_s", "_left", "_pause_s", "_spread", "safe")
+    __slots__ = ("_deadline_s", "_left", "_pause_s", "_spread", "safe", "told")
 
     def __init__(
         self,
@@ -32,6 +32,8 @@ class Retrying:
         spread: Callable[[], float] = random.random,
     ) -> None:
         self.safe = safe
+        # Somebody who waits has been told why.
+        self.told = False
         self._left = retries_max
         self._deadline_s = now_s + retry_s_max
         self._pause_s = PAUSE_S_MIN

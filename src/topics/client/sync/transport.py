@@ -3,6 +3,7 @@
 # Made by tools/sync_half.py from aio/transport.py: change that one.
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONNECT_S_MAX = 10.0
+# Shorter pauses are a restart that nobody needs to hear of.
+TELL_FROM_S = 1.0
+_log = logging.getLogger("topics.client")
 
 
 class Transport:
@@ -72,6 +76,9 @@ class Transport:
         pause_s = retrying.pause_s(error, time.monotonic(), unsent=bool(error.detail.get("unsent")))
         if pause_s is None or self.closed:
             raise error
+        if pause_s >= TELL_FROM_S and not retrying.told and isinstance(error, ConnectionFailed):
+            retrying.told = True
+            _log.warning("%s; trying again", error.message)
         ground.sleep(pause_s)
 
     def _attempt(self, request: Request[T]) -> T:
