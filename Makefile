@@ -38,7 +38,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-test: check ## Everything: check, then the slow and the crash tests
+test: check $(VENV)/declarative ## Everything: check, then the slow and the crash tests
 	@.ci/packages chromium nginx
 	$(PYTEST) -n 2 --dist loadfile -m "slow or crash"
 
@@ -71,3 +71,9 @@ $(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
 	@touch $(VENV)/.ready-run $@
+
+# What `spark-pipelines` needs lies aside: with pandas among the rest, nothing would show what needs it by mistake.
+$(VENV)/declarative: constraints.txt | $(VENV)/.ready-dev
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $@ \
+		googleapis-common-protos grpcio grpcio-status pandas protobuf pytz zstandard
+	@touch $@

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import fcntl
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import re
 import select
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -441,7 +443,14 @@ class Terminal:
         self._seen = 0
         self._terminal, inner = pty.openpty()
         self.process = subprocess.Popen(
-            [TOPICS, "sql"], env=env, stdin=inner, stdout=inner, stderr=inner, start_new_session=True
+            [TOPICS, "sql"],
+            env=env,
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            # Ctrl-C is a signal only to those whose terminal this is.
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - a single call
         )
         os.close(inner)
 

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 LIMIT_ROWS_MAX = 2**31 - 1
 SQL_BYTES_MAX = 1 << 20
 
+Schemas = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--schema",
+        metavar="TOPIC=DDL",
+        help="Fields of a topic's payloads: orders='id BIGINT, total DOUBLE'; any number of times.",
+        show_default="found in samples",
+    ),
+]
+
 
 @takes_access
 def sql(
@@ -35,15 +45,7 @@ def sql(
         typer.Option("--output", "-o", help="In which form.", show_default="table on a terminal, json elsewhere"),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A file for the rows, instead of standard output.")] = None,
-    schema: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--schema",
-            metavar="TOPIC=DDL",
-            help="Fields of a topic's payloads: orders='id BIGINT, total DOUBLE'; any number of times.",
-            show_default="found in samples",
-        ),
-    ] = None,
+    schema: Schemas = None,
     since: Annotated[str | None, typer.Option(help="Only records since then: 1h, 2026-11-16T08:00Z.")] = None,
     until: Annotated[str | None, typer.Option(help="Only records before then.")] = None,
     limit_rows: Annotated[
