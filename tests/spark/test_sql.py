@@ -26,12 +26,14 @@ from pyspark.sql.types import StructType
 
 from tests.serving import TOPICS, Client, ServerProcess, serving
 from tests.spark.conftest import SECRET
+from topics import cli
 from topics.cli.failure import NO_ACCESS, NOT_SO, REFUSED, UNREACHABLE, WRONG_USE, CommandFailed
 from topics_spark.pipelines.tables import MANIFESTS, DataFile, Manifest
 from topics_spark.sql.command import Session
 from topics_spark.sql.forms import TABLE_ROWS_MAX, Form, deliver
 from topics_spark.sql.parsing import question
-from topics_spark.sql.views import SESSION_SETTINGS, Reach, Views
+from topics_spark.sql.reach import Reach
+from topics_spark.sql.views import SESSION_SETTINGS, Views
 
 slow = [pytest.mark.slow, pytest.mark.timeout(300)]
 START_S_MAX = 200.0
@@ -366,10 +368,17 @@ def run(
     return done
 
 
-def test_a_wrong_address_is_told_before_spark_starts() -> None:
-    done = run(None, "SELECT 1")
-    assert (done.returncode, done.stdout) == (UNREACHABLE, "")
-    assert "starting Spark" not in done.stderr
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_URL", "http://127.0.0.1:1")
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_a_wrong_address_is_told_before_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["sql", "SELECT 1"]) == UNREACHABLE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "starting Spark" not in err
 
 
 @pytest.mark.parametrize(
@@ -385,10 +394,12 @@ def test_a_wrong_address_is_told_before_spark_starts() -> None:
         (("SELECT 1", "--tables", "/nowhere"), "--tables /nowhere: there is no such place"),
     ],
 )
-def test_wrong_use_is_told_before_spark_starts(arguments: tuple[str, ...], complaint: str) -> None:
-    done = run(None, *arguments)
-    assert done.returncode == WRONG_USE
-    (line,) = done.stderr.splitlines()
+@pytest.mark.usefixtures("nowhere")
+def test_wrong_use_is_told_before_spark_starts(
+    arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["sql", *arguments]) == WRONG_USE
+    (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
 
 

@@ -16,7 +16,8 @@ from topics.cli.output import say
 
 if TYPE_CHECKING:
     from topics_spark.sql.forms import Form
-    from topics_spark.sql.views import Reach, Views
+    from topics_spark.sql.reach import Reach
+    from topics_spark.sql.views import Views
 
 LIMIT_ROWS_MAX = 2**31 - 1
 SQL_BYTES_MAX = 1 << 20
@@ -125,7 +126,7 @@ def _reach(
     access: Access, schemas: list[str], since: str | None, until: str | None, tables: Path | None, path: Path | None
 ) -> Reach:
     from topics.cli.spans import moment_ms
-    from topics_spark.sql.views import Reach
+    from topics_spark.sql.reach import Reach
 
     for option, folder in (("--tables", tables), ("--path", path)):
         if folder is not None and not folder.exists():

@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet
@@ -20,16 +17,15 @@ from pyspark.sql.functions import col, from_json
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from topics.cli.failure import REFUSED, CommandFailed
-from topics_spark.errors import ServerFailed
 from topics_spark.inference import inferred
-from topics_spark.options import COLUMNS, SourceOptions, Subscription
+from topics_spark.options import COLUMNS, Subscription
 from topics_spark.pipelines import tables
 from topics_spark.pipelines.assignment import Place as TablePlace
 from topics_spark.pipelines.sources import read_table
-from topics_spark.places import Place, place_of
 from topics_spark.rows import row_type
 from topics_spark.sql.complaints import complaint
 from topics_spark.sql.parsing import Question, question
+from topics_spark.sql.reach import Reach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,44 +45,6 @@ CORRUPT: Final = "_corrupt"
 DAY: Final = "day"
 SAMPLE_RECORDS: Final = 1_000
 CLOSE_NAMES_MAX: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """What queries read: of which server or files, since when and until when, and what is told about payloads."""
-
-    url: str | None = None
-    path: str | None = None
-    tables_dir: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-    schemas: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    def options(self, topic: str) -> dict[str, str]:
-        """For `format("topics")`; the key is in the environment only."""
-        # What a cap drops while it is read was there too short for this query: that is no failure of it.
-        given = {"subscribe": topic, "failOnDataLoss": "false"}
-        told = {
-            "url": self.url,
-            "path": self.path,
-            "startingTimestamp": self.since_ms,
-            "endingTimestamp": self.until_ms,
-        }
-        return given | {name: str(value) for name, value in told.items() if value is not None}
-
-    @contextlib.contextmanager
-    def place(self, topic: str = "-") -> Generator[Place]:
-        """Where topics are; a refusal of the server is raised as the client has it."""
-        try:
-            with contextlib.closing(place_of(SourceOptions.parse(self.options(topic)))) as place:
-                yield place
-        except ServerFailed as error:
-            raise error.__cause__ or error from None
-
-    def table_names(self) -> list[str]:
-        if self.tables_dir is None:
-            return []
-        return sorted(folder.parent.name for folder in Path(self.tables_dir).glob(f"*/{tables.MANIFESTS}"))
 
 
 class Views:
