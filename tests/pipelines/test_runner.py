@@ -43,6 +43,7 @@ class Query:
         self.isActive = True
         self.error: BaseException | None = None
         self.recentProgress: list[Told] = []
+        self.status = {"message": "Waiting for data to arrive"}
 
     def exception(self) -> BaseException | None:
         return self.error
@@ -237,6 +238,27 @@ def test_a_number_heard_of_while_there_was_nothing_to_do_is_told_with_its_batch(
     world.client.drop_pipeline("p")
     runner.turn()
     assert [event["batchId"] for event in world.told() if "batchId" in event] == [0, 1]
+
+
+def test_queries_are_started_one_after_the_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = world.runner("a")
+    for number in range(3):
+        world.put(f"p{number}")
+
+    def start(spark: Any, assignment: Assignment, place: Place, client: Client) -> Query:
+        query = Query(assignment)
+        query.status = {"message": "Initializing sources"}
+        world.queries.append(query)
+        return query
+
+    monkeypatch.setattr(building, "start", start)
+    world.later(5, runner)
+    assert len(world.queries) == 1
+    world.queries[0].status = {"message": "Processing new data"}
+    world.later(5, runner)
+    assert len(world.queries) == 2
+    world.later(20, runner)
+    assert len(world.queries) == 3, "one that does not get on holds up the others for a while only"
 
 
 def test_once_runs_to_its_end_and_not_again(world: World) -> None:

@@ -124,7 +124,8 @@ class Runner:
         for name, held in self._leases.held.items():
             self._keep_up(wanted[name], held.fence)
         for running in self.running.values():
-            self._publish(running, running.poll())
+            alone = not any(other.begins for other in self.running.values())
+            self._publish(running, running.poll(may_begin=alone))
 
     def _wants(self, found: Pipeline) -> bool:
         return found.definition.get("enabled") is not False and (not self._only or found.pipeline in self._only)

@@ -22,6 +22,8 @@ PAUSE_S_FIRST: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
 # After so long without a failure the next pause is a short one again.
 CALM_S: Final = 300.0
+# A start is let alone for so long before the next one: several at once only make each other late.
+START_ALONE_S: Final = 20.0
 ERROR_CHARS_MAX: Final = 4_000
 
 
@@ -70,11 +72,19 @@ class Running:
     def active(self) -> bool:
         return self._query is not None
 
-    def poll(self) -> list[dict[str, Any]]:
+    @property
+    def begins(self) -> bool:
+        """Whether it has just been started, and Spark has not come to a batch of it yet."""
+        if self._query is None or self._clock() - self._started_s > START_ALONE_S:
+            return False
+        return is_initializing(self._query)
+
+    def poll(self, *, may_begin: bool = True) -> list[dict[str, Any]]:
         """Start what is due, notice what ended; the batches that were finished since the last time."""
         if self._query is None:
             if self._due_s is not None and self._clock() >= self._due_s:
-                self._begin()
+                if may_begin:
+                    self._begin()
             elif self.state == "starting":
                 self.state = "idle"
             return []
@@ -157,6 +167,11 @@ class Running:
             "last_error": self.last_error,
             "progress": brief(progress) if progress else None,
         }
+
+
+def is_initializing(query: StreamingQuery | JobQuery) -> bool:
+    status = cast("dict[str, Any]", getattr(query, "status", {}))
+    return str(status.get("message", "")).startswith("Initializing")
 
 
 def moment_of(progress: dict[str, Any]) -> tuple[str, int]:

@@ -11,19 +11,30 @@ import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from topics_spark.commands import point_at
 from topics_spark.pipelines.assignment import Place
 from topics_spark.pipelines.guard import SESSION_SETTINGS
 from topics_spark.pipelines.leases import RENEW_S
+from topics_spark.start import settings
 from topics_spark.waiting import waiting
 
 if TYPE_CHECKING:
     from topics.cli.connection import Access
 
+# The costly compiler waits for what stays hot: at the start it takes the cores that the first batches need.
+JAVA: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # Checkpoints are written by the batch; small ones are what makes a short trigger worth its name.
-SETTINGS: Mapping[str, str] = {"spark.sql.shuffle.partitions": "2", **SESSION_SETTINGS}
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.partitions": "2",
+    JAVA_OPTIONS: f"{settings()[JAVA_OPTIONS]} {JAVA}",
+    **SESSION_SETTINGS,
+}
 
 
 def serve(
