@@ -1,7 +1,12 @@
 """`topics bench`: figures that can be, on a topic that is gone afterwards."""
 
-from tests.cli.terminal import Invoke
-from tests.serving import Client
+import signal
+import time
+
+from tests.cli.terminal import Invoke, start
+from tests.serving import Client, ServerProcess
+
+DEADLINE_S = 30.0
 
 
 def test_a_bench_measures_each_kind_and_leaves_nothing(invoke: Invoke, client: Client) -> None:
@@ -22,3 +27,18 @@ def test_the_table_is_for_people(invoke: Invoke) -> None:
     lines = done.out.splitlines()
     assert lines[0].split()[:3] == ["WHAT", "REQUESTS/S", "RECORDS/S"]
     assert len(lines) == 5
+
+
+def test_an_interrupted_bench_leaves_no_topic(server: ServerProcess, client: Client) -> None:
+    def found() -> list[dict[str, int]]:
+        return client.get("/v0/topics?prefix=bench-").json["topics"]
+
+    process = start(server, "bench", "--seconds", 60, "-c", 16)
+    end_s = time.monotonic() + DEADLINE_S
+    while not any(topic["count"] for topic in found()):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert found() == []

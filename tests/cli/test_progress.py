@@ -78,3 +78,20 @@ def test_elsewhere_a_line_says_now_and_then_how_far_it_is(
         "topics: export t: 500 records (50%)",
         "topics: append: 3.0 MiB",
     ]
+
+
+def test_no_bar_is_drawn_over_what_somebody_types(server: ServerProcess, client: Client, topic: str) -> None:
+    ours, theirs = pty.openpty()
+    command = [TOPICS, "append", topic]
+    process = subprocess.Popen(
+        command, env=environ(server, TERM="xterm"), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
+    )
+    os.close(theirs)
+    os.write(ours, b"typed\n\x04")
+    out, _ = process.communicate(timeout=60)
+    shown = os.read(ours, 65_536).decode()
+    os.close(ours)
+    assert out.startswith(b'{"topic":')
+    assert "one record a line; Ctrl-D ends" in shown
+    assert "━" not in shown
+    assert [record["data"] for record in client.diff(topic)["records"]] == ["typed"]

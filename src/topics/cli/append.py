@@ -221,14 +221,20 @@ def _send_lines(sender: Sender, wish: Wish, lines: Any, path: str, step: Step) -
 
 
 def _send_stdin(sender: Sender, wish: Wish) -> None:
-    if sys.stdin.isatty():
+    typed = sys.stdin.isatty()
+    if typed:
         say("one record a line; Ctrl-D ends")
-    with progress("append", None) as step:
+    # A bar would be drawn over what somebody is typing.
+    with contextlib.nullcontext(_nothing) if typed else progress("append", None) as step:
         for batch in _stdin_batches(sender.batch_records_max):
             places = [f"line {number}" for number, _ in batch]
             records = [wish.record(line, place) for (_, line), place in zip(batch, places, strict=True)]
             sender.send(records, places)
             step(len(records))
+
+
+def _nothing(_: int) -> None:
+    pass
 
 
 def _stdin_batches(records_max: int) -> Iterator[list[tuple[int, bytes]]]:

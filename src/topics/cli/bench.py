@@ -58,12 +58,13 @@ def bench(
     one = b'[{"data":%b}]' % payload
     many = b"[" + b",".join([b'{"data":%b}' % payload] * batch) + b"]"
 
+    # Never made again by a request that was under way when the bench was interrupted and the topic removed.
     def append_one(client: Client) -> tuple[int, int]:
-        client.append_many(topic, one)
+        client.append_many(topic, one, create=False)
         return 1, size
 
     def append_many(client: Client) -> tuple[int, int]:
-        client.append_many(topic, many)
+        client.append_many(topic, many, create=False)
         return batch, batch * size
 
     def read(client: Client) -> tuple[int, int]:
