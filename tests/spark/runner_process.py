@@ -42,10 +42,18 @@ def topics(port: int, *arguments: str, key: str | None = None) -> subprocess.Com
 class RunnerProcess:
     """A runner with checkpoints and tables below `home`. It is a group of processes: Python, Java, Python workers."""
 
-    def __init__(self, port: int, home: Path, *arguments: str, key: str | None = None, name: str = "r") -> None:
+    def __init__(
+        self,
+        port: int,
+        home: Path,
+        *arguments: str,
+        key: str | None = None,
+        name: str = "r",
+        master: str = "local[2]",
+    ) -> None:
         self.lines: list[str] = []
         places = ("--state", str(home / "state"), "--tables", str(home / "tables"), "--runner", name)
-        command = [TOPICS, "pipelines", "run", *places, "--master", "local[2]", *QUICK, *arguments]
+        command = [TOPICS, "pipelines", "run", *places, "--master", master, *QUICK, *arguments]
         self.process = subprocess.Popen(
             command,
             env=environment(port, key),

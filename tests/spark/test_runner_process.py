@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from tests.serving import serving
+from tests.spark.cluster import cluster
 from tests.spark.runner_process import running, status_of, topics, until
 from topics.client import Client, Fenced, Outgoing, Record, TopicNotFound
+from topics_spark.pipelines import tables
 from topics_spark.pipelines.assignment import app_of
 from topics_spark.pipelines.leases import LEASE_MS, LEASES
 
@@ -139,6 +141,23 @@ def test_another_runner_goes_on_where_a_killed_one_was(world: World) -> None:
         with pytest.raises(Fenced):
             client.commit_txn(app_of("sums"), version + 1, [], fence=token)
         assert "pipeline sums starts" in second.log
+
+
+def test_the_same_definitions_run_on_a_cluster(world: World) -> None:
+    client = world.client
+    world.append(1, 2, 3)
+    client.put_pipeline("copy", {"sources": LOGS, "sql": "SELECT n FROM logs WHERE n > 1", "sink": {"topic": "copy"}})
+    client.put_pipeline("kept", {"sources": {"logs": {"topic": "logs"}}, "use": "archive", "sink": {"table": "logs"}})
+    memory = ("--conf", "spark.executor.memory=512m")
+    with (
+        cluster(world.home / "cluster", workers=1) as nodes,
+        running(world.port, world.home, *memory, key=KEY, master=nodes.url) as runner,
+    ):
+        until(lambda: world.data("copy") == [{"n": 2}, {"n": 3}], lambda: runner.log)
+        kept = world.home / "tables" / "logs"
+        until(lambda: sum(file.rows for file in tables.load(kept).files) == 3, lambda: runner.log)
+        assert runner.terminate() == 0
+        assert KEY not in runner.log + "".join(node.log.read_text() for node in nodes.nodes)
 
 
 def test_check_shows_rows_or_what_is_wrong(world: World) -> None:
