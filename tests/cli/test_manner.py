@@ -287,3 +287,9 @@ def test_a_missing_extra_is_told_in_one_line(tmp_path: Path) -> None:
     done = run(None, "spark", "submit", "job.py", PYTHONPATH=str(tmp_path))
     assert done.complaint == "this needs the package pyspark: pip install 'topicsd[spark]'"
     assert done.code == 1
+
+
+def test_an_empty_password_is_not_hashed() -> None:
+    done = run(None, "hash", stdin="")
+    assert done.complaint == "there is no password; type one, or give it as a line of standard input"
+    assert done.out == ""

@@ -9,6 +9,9 @@ def hash_a_password() -> None:
     import sys
 
     from topics.api.users import hash_password
+    from topics.cli.failure import CommandFailed
 
     password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    if not password:
+        raise CommandFailed("there is no password; type one, or give it as a line of standard input")
     print(hash_password(password))
