@@ -119,3 +119,10 @@ def test_values_that_make_no_sense_are_named(invoke: Invoke, topic: str) -> None
         assert done.code == 2, done
         assert words in done.complaint
     assert invoke("topic", "info", topic).code == 3
+
+
+def test_a_dry_run_refuses_what_the_server_would_refuse(invoke: Invoke, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {})
+    done = invoke("topic", "edit", topic, "--cap-records", -5, "--dry-run")
+    assert (done.code, done.out) == (2, "")
+    assert "cap_records" in done.err

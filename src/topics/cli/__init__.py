@@ -10,7 +10,7 @@ from collections.abc import Sequence
 PROGRAM = "topics"
 COMPLETION_VARIABLE = "_TOPICS_COMPLETE"
 INTERRUPTED = 130
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main() -> None:

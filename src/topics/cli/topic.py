@@ -116,8 +116,11 @@ def edit_topic(
     before.pop("durable", None)
     after = before | wish
     changes = {name: (before.get(name), value) for name, value in after.items() if before.get(name) != value}
-    if not dry_run and changes:
-        client.create(topic, **{name: value for name, value in after.items() if value is not None})
+    asked = {name: value for name, value in after.items() if value is not None}
+    if dry_run:
+        _check_config(topic, asked)
+    elif changes:
+        client.create(topic, **asked)
     if output == "json":
         told = {name: {"from": old, "to": new} for name, (old, new) in changes.items()}
         print_json({"topic": topic, "applied": not dry_run, "changes": told})
@@ -128,6 +131,18 @@ def edit_topic(
         say(f"nothing to change in {topic}")
     elif dry_run:
         say("a dry run: nothing was changed")
+
+
+def _check_config(topic: str, asked: dict[str, Any]) -> None:
+    """What the server would say to this, as far as it needs nothing but the configuration."""
+    import msgspec
+
+    from topics.model.config import ConfigWish, resolve
+
+    try:
+        resolve(msgspec.convert(asked, ConfigWish), topic)
+    except msgspec.ValidationError as error:
+        raise CommandFailed(f"the server would refuse this: {error}") from None
 
 
 @app.command("rm")
