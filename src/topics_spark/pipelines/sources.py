@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -72,9 +73,11 @@ def milliseconds(time: str) -> int:
 
 
 def with_payload_columns(rows: DataFrame) -> DataFrame:
-    """Fields of a parsed payload are columns as well, unless a record has a column of that name."""
+    """Fields of a parsed payload are columns as well, unless their names, whatever the case, are not theirs alone."""
     payload = cast("Any", rows.schema["data"].dataType)
-    names = [name for name in getattr(payload, "names", ()) if name not in RECORD_COLUMNS]
+    fields: list[str] = list(getattr(payload, "names", ()))
+    uses = Counter(name.lower() for name in (*RECORD_COLUMNS, *fields))
+    names = [name for name in fields if uses[name.lower()] == 1]
     return rows.select("*", *(col("data").getField(name).alias(name) for name in names))
 
 
