@@ -74,6 +74,7 @@ def test_the_first_example_counts_errors(tmp_path: Path) -> None:
                 time.sleep(0.2)
             while b'"errors":' not in printed.read_bytes():
                 assert time.monotonic() < deadline_s
+                assert going["tail"].poll() is None
                 time.sleep(0.2)
             going["runner"].send_signal(signal.SIGINT)
             assert going["runner"].wait(WAIT_S_MAX) == 0
