@@ -104,7 +104,9 @@ def test_lines_of_a_pipe_are_there_before_it_ends_and_survive_an_interrupt(
     assert client.payloads(topic) == ["first", "second"]
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, err) == (130, b"")
+    assert process.returncode == 130
+    # The records were there before the answer, and the interrupt may have come between the two.
+    assert err in (b"", b"topics: 2 records were appended before this, up to seq 2\n")
 
 
 def test_nothing_to_append_is_no_error_and_no_topic(server: ServerProcess, client: Client, topic: str) -> None:
