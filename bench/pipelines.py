@@ -160,7 +160,7 @@ def main() -> None:
         world = World(Path(root), server.port)
         world.client.put_pipeline("counts", COUNTS)
         starts = [started_s(world) for _ in range(STARTS)]
-        told = ", ".join(f"{each:.1f}" for each in starts)
+        told = ", ".join(f"{wall_s:.1f} ({cpu:.1f} on the CPU)" for wall_s, cpu in starts)
         print(
             f"| `topics pipelines run` with one pipeline to its first result, {STARTS} starts | {told} s |", flush=True
         )
