@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
@@ -42,6 +43,12 @@ def row_ddl(options: SourceOptions, payload: str | None) -> str:
 def row_type(name: str, payload: DataType | None = None) -> DataType:
     """The type of a column; the one that is not in the table holds corrupt payloads."""
     return payload if name == "data" and payload is not None else TYPES.get(name, StringType())
+
+
+def columns_apart(fields: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """The fields of a payload that can be columns: those whose names nothing else has, whatever their case."""
+    uses = Counter(name.lower() for name in (*fields, *taken))
+    return [name for name in fields if uses[name.lower()] == 1]
 
 
 class Records(NamedTuple):

@@ -224,6 +224,12 @@ def test_an_archive_is_read_by_everyone(world: World) -> None:
     assert world.spark.read.parquet(*found).where("data like '%100%'").count() == 1
 
 
+def test_an_archive_without_a_sink_is_the_table_of_its_name(world: World) -> None:
+    world.append("a", {"n": 1})
+    world.run({"sources": {"a": world.source("a")}, "use": "archive"})
+    assert sum(file.rows for file in tables.load(world.table(world.name)).files) == 1
+
+
 def test_compaction_merges_files_and_leaves_out_what_was_deleted(world: World) -> None:
     for number in range(3):
         world.append("a", {"n": number}, {"n": number + 10}, tag=f"t{number}")

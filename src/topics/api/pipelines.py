@@ -21,7 +21,7 @@ from topics.model.pipelines import PipelineStatus, PipelineWish, check_pipeline
 STATUS_BYTES_MAX = 64 * 1024
 
 
-class PipelineReply(msgspec.Struct):
+class PipelineItem(msgspec.Struct):
     """`generation` is the revision since which a checkpoint of the pipeline fits its definition."""
 
     pipeline: str
@@ -30,17 +30,11 @@ class PipelineReply(msgspec.Struct):
     generation: int
     updated_ts: int
     status: PipelineStatus | None
+
+
+class PipelineReply(PipelineItem):
     performance: Performance
     created: bool | UnsetType = UNSET
-
-
-class PipelineItem(msgspec.Struct):
-    pipeline: str
-    definition: PipelineWish
-    revision: int
-    generation: int
-    updated_ts: int
-    status: PipelineStatus | None
 
 
 class PipelineList(msgspec.Struct):

@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
-from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-_decode = msgspec.json.Decoder().decode
-_decode_meta = msgspec.json.Decoder(dict[str, Any] | None).decode
-_NOTHING = Raw(b"null")
+from topics.client.values import Message
 
 
-class Job(msgspec.Struct, dict=True, kw_only=True):
-    """A job leased to a node until `deadline` (ms since the epoch). `raw` is its payload as sent, `data` decoded."""
+class Job(Message, dict=True, kw_only=True):
+    """A job leased to a node until `deadline` (ms since the epoch)."""
 
-    seq: int = msgspec.field(name="$seq")
-    ts: int = msgspec.field(name="$ts")
     lease_id: str
     deadline: int
     deliveries: int
+    # Unlike a record, a job is never given out without it.
     payload: Raw = msgspec.field(name="data")
-    node: str | None = msgspec.field(name="$node", default=None)
-    tag: str | None = msgspec.field(name="$tag", default=None)
-    headers: Raw = msgspec.field(name="meta", default=_NOTHING)
-
-    @property
-    def raw(self) -> bytes:
-        return bytes(self.payload)
-
-    @cached_property
-    def data(self) -> Any:
-        return _decode(self.payload)
-
-    @cached_property
-    def meta(self) -> dict[str, Any] | None:
-        return _decode_meta(self.headers)
-
-    @property
-    def raw_meta(self) -> bytes | None:
-        """The headers as they were sent, or None."""
-        return None if self.headers == _NOTHING else bytes(self.headers)
-
-    def __repr__(self) -> str:
-        return f"Job(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, raw={self.raw!r})"
 
 
 class Claimed(msgspec.Struct, kw_only=True):

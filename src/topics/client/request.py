@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -39,6 +39,12 @@ class Request(Generic[T]):
     wait_ms: int = 0
     # carries a token of the consumer groups instead of the key
     by_token: bool = False
+
+
+class Page(Protocol):
+    """A piece of a list; the next one is behind `next_cursor`."""
+
+    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

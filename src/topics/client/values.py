@@ -20,8 +20,8 @@ _NOTHING = Raw(b"null")
 Json = Raw
 
 
-class Record(msgspec.Struct, dict=True):
-    """A record that was read. `raw` is the payload byte for byte as it was sent, `data` the same decoded."""
+class Message(msgspec.Struct, dict=True):
+    """What a topic gives out. `raw` is the payload byte for byte as it was sent, `data` the same decoded."""
 
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
@@ -48,11 +48,16 @@ class Record(msgspec.Struct, dict=True):
         return None if self.headers == _NOTHING else bytes(self.headers)
 
     def __repr__(self) -> str:
-        return f"Record(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, raw={self.raw!r})"
+        kind = type(self).__name__
+        return f"{kind}(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, raw={self.raw!r})"
+
+
+class Record(Message, dict=True):
+    """A record that was read."""
 
 
 class Tombstone(msgspec.Struct, kw_only=True):
-    """Outgoings between `gap_from` and `gap_to` cannot be had any more, and why. `topic` is set in live events."""
+    """Records between `gap_from` and `gap_to` cannot be had any more, and why. `topic` is set in live events."""
 
     gap_from: int
     gap_to: int
@@ -97,7 +102,7 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
     topic: str | None = None
 
 
-# Outgoings to be sent: each an Outgoing or plain data; or a JSON array of records, ready-made.
+# Records to be sent: each an Outgoing or plain data; or a JSON array of records, ready-made.
 Outgoings = Iterable[Any] | bytes
 
 

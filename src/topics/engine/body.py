@@ -325,10 +325,3 @@ def _raised(offsets: array[int], base: int) -> bytes:
         base.to_bytes(4, "little") * len(offsets), "little"
     )
     return raised.to_bytes(4 * len(offsets), "little")
-
-
-def encoded_seqs(data: bytes) -> array[int] | None:
-    """The seq column of a sparse extent, None for a dense one."""
-    _, flags, _, _, count, _, _, _ = _HEAD.unpack_from(data)
-    at = _HEAD.size + 4 * count
-    return array("Q", data[at : at + 8 * count]) if flags & _SPARSE else None

@@ -34,7 +34,6 @@ from topics.storage.worker import Worker
 log = logging.getLogger("topics.engine")
 
 SLICE_MS = 1.0
-CHUNKS_BYTES = 1024 * 1024
 # Under a heavy load there is always more to seal; each time it is less.
 SEALINGS_MAX = 4
 LITTLE_BYTES = 1024 * 1024

@@ -97,6 +97,10 @@ class PipelineWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     state_retention: str | None = None
     enabled: bool | None = None
 
+    def table_of(self, pipeline: str) -> str:
+        """The table that its rows go to, unless they go to a topic: named in the sink, or as the pipeline."""
+        return (self.sink.table if self.sink is not None else None) or pipeline
+
     def substance(self) -> PipelineWish:
         """What a checkpoint depends upon: a change of anything else lets a run go on where it was."""
         return msgspec.structs.replace(

@@ -32,7 +32,6 @@ logger = logging.getLogger("topics.storage")
 
 PACK_MAGIC = 0x314B4150  # "PAK1"
 PACK_VERSION = 1
-PACK_HEADER_BYTES = 64
 PACK_FOOTER_BYTES = 32
 PACK_SUFFIX = ".pack"
 ASIDE_SUFFIX = ".tmp"

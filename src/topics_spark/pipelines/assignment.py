@@ -28,6 +28,10 @@ class Assignment:
         return app_of(self.name)
 
     @property
+    def table(self) -> str:
+        return self.definition.table_of(self.name)
+
+    @property
     def version_base(self) -> int:
         return self.generation << GENERATION_SHIFT
 
@@ -48,6 +52,9 @@ class Place:
 
     def checkpoint(self, assignment: Assignment) -> str:
         return f"{self.state_dir}/{assignment.name}/{assignment.generation}"
+
+    def table(self, name: str) -> Path:
+        return Path(self.tables_dir, name)
 
     def forget_checkpoints(self, pipeline: str, below: int | None = None) -> None:
         """Those of a pipeline before a generation, or all: none of them is ever gone on with."""

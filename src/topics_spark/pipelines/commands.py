@@ -153,8 +153,7 @@ def compact_archive(
     from topics_spark.pipelines.compaction import compact
 
     (_, definition), *_ = _definitions(client, name)
-    table = definition.sink.table if definition.sink is not None else None
-    done = compact(client, name, Path(tables) / (table or name))
+    done = compact(client, name, Path(tables) / definition.table_of(name))
     say(f"{done.files_before} files became {done.files_after}, {done.rows_removed} deleted records left out")
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.functions import col
+from pyspark.sql.types import StructType
 
 from topics.model.errors import InvalidRequest
 from topics.model.pipelines import PipelineSource, PipelineWish
 from topics_spark.pipelines import tables
 from topics_spark.pipelines.assignment import Place
+from topics_spark.rows import columns_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # A batch is done again as a whole after a failure, so that none may take for ever.
 BATCH_RECORDS_MAX: Final = 1_000_000
-RECORD_COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
 
 
 def read_views(spark: SparkSession, definition: PipelineWish, place: Place, *, batch: bool) -> dict[str, DataFrame]:
@@ -73,17 +73,15 @@ def milliseconds(time: str) -> int:
 
 
 def with_payload_columns(rows: DataFrame) -> DataFrame:
-    """Fields of a parsed payload are columns as well, unless their names, whatever the case, are not theirs alone."""
-    payload = cast("Any", rows.schema["data"].dataType)
-    fields: list[str] = list(getattr(payload, "names", ()))
-    uses = Counter(name.lower() for name in (*RECORD_COLUMNS, *fields))
-    names = [name for name in fields if uses[name.lower()] == 1]
+    """Fields of a parsed payload are columns as well, unless their names are not theirs alone."""
+    payload = rows.schema["data"].dataType
+    names = columns_apart(payload.names, rows.columns) if isinstance(payload, StructType) else []
     return rows.select("*", *(col("data").getField(name).alias(name) for name in names))
 
 
 def read_table(spark: SparkSession, place: Place, table: str) -> DataFrame:
     """The files that count now; one that nothing was written to cannot be read, since nobody knows its columns."""
-    found = tables.files(f"{place.tables_dir}/{table}")
+    found = tables.files(place.table(table))
     if not found:
         raise InvalidRequest(f"table {table} has no rows yet", field="table")
     return spark.read.parquet(*found)

@@ -150,7 +150,7 @@ class TableSink:
         # per batch
         self._epochs: dict[str, int] = {}
         self._complete = complete or assignment.definition.output_mode == "complete"
-        self.table = Path(place.tables_dir) / ((sink.table if sink is not None else None) or assignment.name)
+        self.table = place.table(assignment.table)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """One micro-batch. Spark calls it again for a batch whose end it has not seen."""

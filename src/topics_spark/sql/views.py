@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -19,10 +18,10 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 from topics.cli.failure import REFUSED, CommandFailed
 from topics_spark.inference import inferred
 from topics_spark.options import COLUMNS, Subscription
-from topics_spark.pipelines import tables
+from topics_spark.pipelines import guard, tables
 from topics_spark.pipelines.assignment import Place as TablePlace
 from topics_spark.pipelines.sources import read_table
-from topics_spark.rows import row_type
+from topics_spark.rows import columns_apart, row_type
 from topics_spark.sql.complaints import complaint
 from topics_spark.sql.parsing import Question, question
 from topics_spark.sql.reach import Reach
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 # Tables can always be named `tables.NAME`: the database of Spark's global views has this name.
 TABLES: Final = "tables"
 SESSION_SETTINGS: Final = {
+    **guard.SESSION_SETTINGS,
     "spark.sql.globalTempDatabase": TABLES,
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.runSQLOnFiles": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.ui.enabled": "false",
@@ -176,9 +175,9 @@ class Views:
 
 
 def columns_of(payload: StructType, asked: Question | None) -> list[str]:
-    """The fields that are columns of their own: those whose names nothing else has, whatever their case."""
-    known = Counter(name.lower() for name in (*payload.names, *COLUMNS, CORRUPT, DAY))
-    return [name for name in payload.names if known[name.lower()] == 1 and (asked is None or asked.mentions(name))]
+    """The fields that are columns of their own, as far as they are asked for."""
+    names = columns_apart(payload.names, (*COLUMNS, CORRUPT, DAY))
+    return [name for name in names if asked is None or asked.mentions(name)]
 
 
 def data_type(payload: StructType | None, fields: list[str], asked: Question) -> DataType | None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from topics.client.aio.transport import AsyncTransport
-from topics.client.request import Request, encode, with_query
+from topics.client.request import QueryValue, Request, encode
 from topics.client.values import Pipeline, PipelinePage, Removed
 
 PAGE_SIZE: Final = 1_000
@@ -31,15 +31,10 @@ class AsyncPipelines:
 
     async def pipelines(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> AsyncIterator[Pipeline]:
         """Pipelines by name; pages are fetched as they are needed."""
-        cursor: str | None = None
-        while True:
-            path = with_query("/v0/pipelines", {"prefix": prefix or None, "page_size": page_size, "cursor": cursor})
-            page = await self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+        query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
+        async for page in self._transport.pages("/v0/pipelines", query, _page):
             for pipeline in page.pipelines:
                 yield pipeline
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     async def drop_pipeline(self, name: str) -> bool:
         """Forget a pipeline; what it wrote stays. False: there was none."""

@@ -24,7 +24,7 @@ from topics.client.jobs import (
     Redriven,
     held,
 )
-from topics.client.request import Request, body_of, topic_path, with_query
+from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
 
 PAGE_SIZE: Final = 1_000
 _claimed = msgspec.json.Decoder(Claimed)
@@ -123,15 +123,10 @@ class AsyncQueues:
 
     async def leases(self, name: str, *, page_size: int = PAGE_SIZE) -> AsyncIterator[Lease]:
         """Who holds what, soonest to run out first; pages are fetched as they are needed."""
-        cursor: str | None = None
-        while True:
-            path = with_query(topic_path(name, "/leases"), {"page_size": page_size, "cursor": cursor})
-            page = await self._transport.call(Request(method="GET", path=path, decoder=_leases, safe=True))
+        query: dict[str, QueryValue] = {"page_size": page_size}
+        async for page in self._transport.pages(topic_path(name, "/leases"), query, _leases):
             for lease in page.leases:
                 yield lease
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     def work(
         self,

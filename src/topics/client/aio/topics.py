@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from topics.client.aio.transport import AsyncTransport
-from topics.client.request import Request, body_of, encode, topic_path, with_query
+from topics.client.request import QueryValue, Request, body_of, encode, topic_path, with_query
 from topics.client.values import Configured, Deleted, Dropped, TopicItem, TopicPage, TopicState
 
 PAGE_SIZE: Final = 1_000
@@ -56,12 +56,7 @@ class AsyncTopics:
 
     async def list(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> AsyncIterator[TopicItem]:
         """Topics by name; pages are fetched as they are needed."""
-        cursor: str | None = None
-        while True:
-            path = with_query("/v0/topics", {"prefix": prefix or None, "page_size": page_size, "cursor": cursor})
-            page = await self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+        query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
+        async for page in self._transport.pages("/v0/topics", query, _page):
             for item in page.topics:
                 yield item
-            cursor = page.next_cursor
-            if cursor is None:
-                return

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from topics.client.aio.transport import AsyncTransport
-from topics.client.request import Request, body_of, with_query
+from topics.client.request import QueryValue, Request, body_of
 from topics.client.transactions import Aborted, CommittedTxn, Fence, Forgotten, Staged, Txn, TxnItem, TxnPage
 from topics.client.values import Outgoings, records_json
 
@@ -75,15 +75,10 @@ class AsyncTransactions:
 
     async def txns(self, *, page_size: int = PAGE_SIZE) -> AsyncIterator[TxnItem]:
         """Applications that have transactions, by name; pages are fetched as they are needed."""
-        cursor: str | None = None
-        while True:
-            path = with_query("/v0/txns", {"page_size": page_size, "cursor": cursor})
-            page = await self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+        query: dict[str, QueryValue] = {"page_size": page_size}
+        async for page in self._transport.pages("/v0/txns", query, _page):
             for item in page.apps:
                 yield item
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     async def forget_txn(self, app: str) -> bool:
         """Forget an application: its version, its token and what it has staged. What it committed stays."""

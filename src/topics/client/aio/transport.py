@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from topics.client.aio import ground
 from topics.client.answers import failure_of, value_of
 from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
-from topics.client.request import JSON, Options, Request
+from topics.client.request import JSON, Options, Page, QueryValue, Request, with_query
 from topics.client.retrying import Retrying
 from topics.client.tokens import Tokens
 
 if TYPE_CHECKING:
     import httpx2
+    import msgspec
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Page)
 CONNECT_S_MAX = 10.0
 # Shorter pauses are a restart that nobody needs to hear of.
 TELL_FROM_S = 1.0
@@ -63,6 +65,19 @@ class AsyncTransport:
                 await self.renew(error)
             except TopicsError as error:
                 await self.pause(retrying, error)
+
+    async def pages(
+        self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]
+    ) -> AsyncIterator[P]:
+        """A list that the server gives out in pieces, each fetched when it is needed."""
+        cursor: str | None = None
+        while True:
+            where = with_query(path, {**query, "cursor": cursor})
+            page = await self.call(Request(method="GET", path=where, decoder=decoder, safe=True))
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     def retrying(self, *, safe: bool) -> Retrying:
         options = self.options

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topics.client.request import Request, encode, with_query
+from topics.client.request import QueryValue, Request, encode
 from topics.client.sync.transport import Transport
 from topics.client.values import Pipeline, PipelinePage, Removed
 
@@ -32,14 +32,9 @@ class Pipelines:
 
     def pipelines(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> Iterator[Pipeline]:
         """Pipelines by name; pages are fetched as they are needed."""
-        cursor: str | None = None
-        while True:
-            path = with_query("/v0/pipelines", {"prefix": prefix or None, "page_size": page_size, "cursor": cursor})
-            page = self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+        query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
+        for page in self._transport.pages("/v0/pipelines", query, _page):
             yield from page.pipelines
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     def drop_pipeline(self, name: str) -> bool:
         """Forget a pipeline; what it wrote stays. False: there was none."""

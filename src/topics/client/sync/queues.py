@@ -23,7 +23,7 @@ from topics.client.jobs import (
     Redriven,
     held,
 )
-from topics.client.request import Request, body_of, topic_path, with_query
+from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
 from topics.client.sync.transport import Transport
 from topics.client.sync.work import Work
 
@@ -124,14 +124,9 @@ class Queues:
 
     def leases(self, name: str, *, page_size: int = PAGE_SIZE) -> Iterator[Lease]:
         """Who holds what, soonest to run out first; pages are fetched as they are needed."""
-        cursor: str | None = None
-        while True:
-            path = with_query(topic_path(name, "/leases"), {"page_size": page_size, "cursor": cursor})
-            page = self._transport.call(Request(method="GET", path=path, decoder=_leases, safe=True))
+        query: dict[str, QueryValue] = {"page_size": page_size}
+        for page in self._transport.pages(topic_path(name, "/leases"), query, _leases):
             yield from page.leases
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     def work(
         self,

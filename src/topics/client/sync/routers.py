@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topics.client.request import Request, body_of, with_query
+from topics.client.request import QueryValue, Request, body_of
 from topics.client.sync.transport import Transport
 from topics.client.values import Removed, Router, RouterPage
 
@@ -64,15 +64,9 @@ class Routers:
         page_size: int = PAGE_SIZE,
     ) -> Iterator[Router]:
         """Routers by name; pages are fetched as they are needed. Only the totals are told, not the lag."""
-        cursor: str | None = None
-        while True:
-            query = {"source": source, "dest": dest, "prefix": prefix, "page_size": page_size, "cursor": cursor}
-            path = with_query("/v0/routers", query)
-            page = self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+        query: dict[str, QueryValue] = {"source": source, "dest": dest, "prefix": prefix, "page_size": page_size}
+        for page in self._transport.pages("/v0/routers", query, _page):
             yield from page.routers
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     def unroute(self, name: str) -> bool:
         """Stop forwarding; what was copied stays. False: there was no such router."""

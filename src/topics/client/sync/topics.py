@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.client.request import Request, body_of, encode, topic_path, with_query
+from topics.client.request import QueryValue, Request, body_of, encode, topic_path, with_query
 from topics.client.sync.transport import Transport
 from topics.client.values import Configured, Deleted, Dropped, TopicItem, TopicPage, TopicState
 
@@ -55,11 +55,6 @@ class Topics:
 
     def list(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> Iterator[TopicItem]:
         """Topics by name; pages are fetched as they are needed."""
-        cursor: str | None = None
-        while True:
-            path = with_query("/v0/topics", {"prefix": prefix or None, "page_size": page_size, "cursor": cursor})
-            page = self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+        query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
+        for page in self._transport.pages("/v0/topics", query, _page):
             yield from page.topics
-            cursor = page.next_cursor
-            if cursor is None:
-                return

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topics.client.request import Request, body_of, with_query
+from topics.client.request import QueryValue, Request, body_of
 from topics.client.sync.transport import Transport
 from topics.client.transactions import Aborted, CommittedTxn, Fence, Forgotten, Staged, Txn, TxnItem, TxnPage
 from topics.client.values import Outgoings, records_json
@@ -74,14 +74,9 @@ class Transactions:
 
     def txns(self, *, page_size: int = PAGE_SIZE) -> Iterator[TxnItem]:
         """Applications that have transactions, by name; pages are fetched as they are needed."""
-        cursor: str | None = None
-        while True:
-            path = with_query("/v0/txns", {"page_size": page_size, "cursor": cursor})
-            page = self._transport.call(Request(method="GET", path=path, decoder=_page, safe=True))
+        query: dict[str, QueryValue] = {"page_size": page_size}
+        for page in self._transport.pages("/v0/txns", query, _page):
             yield from page.apps
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     def forget_txn(self, app: str) -> bool:
         """Forget an application: its version, its token and what it has staged. What it committed stays."""

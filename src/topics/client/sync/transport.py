@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from topics.client.answers import failure_of, value_of
 from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
-from topics.client.request import JSON, Options, Request
+from topics.client.request import JSON, Options, Page, QueryValue, Request, with_query
 from topics.client.retrying import Retrying
 from topics.client.sync import ground
 from topics.client.tokens import Tokens
 
 if TYPE_CHECKING:
     import httpx2
+    import msgspec
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Page)
 CONNECT_S_MAX = 10.0
 # Shorter pauses are a restart that nobody needs to hear of.
 TELL_FROM_S = 1.0
@@ -64,6 +66,17 @@ class Transport:
                 self.renew(error)
             except TopicsError as error:
                 self.pause(retrying, error)
+
+    def pages(self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]) -> Iterator[P]:
+        """A list that the server gives out in pieces, each fetched when it is needed."""
+        cursor: str | None = None
+        while True:
+            where = with_query(path, {**query, "cursor": cursor})
+            page = self.call(Request(method="GET", path=where, decoder=decoder, safe=True))
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     def retrying(self, *, safe: bool) -> Retrying:
         options = self.options

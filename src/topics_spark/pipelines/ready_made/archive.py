@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.functions import to_date
 
 from topics.model.ready_made import ArchiveOptions
+from topics_spark.options import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PARTITION_BY: Final = ("topic", "day")
-COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
 
 
 def rows(views: dict[str, DataFrame], options: ArchiveOptions) -> DataFrame:

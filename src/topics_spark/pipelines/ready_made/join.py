@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.functions import col, expr, lit
 
 from topics.model.ready_made import JoinOptions
+from topics_spark.options import COLUMNS
 from topics_spark.pipelines.ready_made.windows import watermarked
-from topics_spark.pipelines.sources import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ def rows(views: dict[str, DataFrame], options: JoinOptions) -> DataFrame:
         apart = expr(f"INTERVAL {options.within}")
         matches = matches & right[f"{prefix}ts"].between(left["ts"] - apart, left["ts"] + apart)
     joined = left.join(right, matches, options.how)
-    left_out = {*RECORD_COLUMNS, *(f"{prefix}{name}" for name in (*RECORD_COLUMNS, *options.on))} - {
+    left_out = {*COLUMNS, *(f"{prefix}{name}" for name in (*COLUMNS, *options.on))} - {
         "seq",
         "ts",
         *options.on,
