@@ -42,6 +42,7 @@ class Body:
         "frozen",
         "metas",
         "node_names",
+        "node_numbers",
         "nodes",
         "tag_ends",
         "tag_index",
@@ -55,6 +56,8 @@ class Body:
         self.ends: array[int] = array("I")
         self.frozen = False
         self.node_names: list[str] = []
+        # The places of the names, while the body grows.
+        self.node_numbers: dict[str, int] = {}
         self.nodes: array[int] | None = None
         self.tags: bytearray | bytes | None = None
         self.tag_ends: array[int] = array("I")
@@ -94,11 +97,13 @@ class Body:
         if batch.nodes is None:
             nodes.extend(array("I", bytes(4 * batch.count)))
             return
+        names, known = self.node_names, self.node_numbers
         numbers = [0]
         for name in batch.node_names:
-            if name not in self.node_names:
-                self.node_names.append(name)
-            numbers.append(self.node_names.index(name) + 1)
+            number = known.setdefault(name, len(names) + 1)
+            if number > len(names):
+                names.append(name)
+            numbers.append(number)
         nodes.extend([numbers[number] for number in batch.nodes])
 
     def _extend_tags(self, batch: Batch, count_before: int) -> None:
@@ -159,6 +164,7 @@ class Body:
             return
         self.frozen = True
         self.buf = bytes(self.buf)
+        self.node_numbers = {}
         if self.tags is not None:
             self.tags = bytes(self.tags)
             tagged = [index for index in range(len(self.ends)) if self.tag_at(index) is not None]
