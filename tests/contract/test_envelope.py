@@ -158,11 +158,6 @@ def test_numbers_are_strict_and_the_field_is_named(
     assert field in reply.json["error"]["message"]
 
 
-def test_unknown_fields_are_ignored(client: Client, topic: str) -> None:
-    assert client.put(f"/v0/topics/{topic}", {"no_such_field": 1}).status == 201
-    assert client.post(f"/v0/topics/{topic}", {"records": [{"data": 1, "x": 2}], "y": 3}).status == 200
-
-
 def test_null_means_absent_for_what_is_not_a_number(client: Client, topic: str) -> None:
     body = {
         "records": [{"data": 1, "tag": None, "node": None, "meta": None}],

@@ -333,3 +333,25 @@ def test_a_key_never_appears_in_the_log(tmp_path: Path) -> None:
     with serving(tmp_path, api_keys=f"{secret}:read") as server:
         assert server.client(secret).get("/v0/topics").status == 200
         assert secret not in server.log
+
+
+def test_a_name_outside_the_prefixes_is_told_with_the_ones_allowed(server: ServerProcess) -> None:
+    tenant = server.client("tenant")
+    for reply, field in (
+        (tenant.get("/v0/topics/tenant43:c"), "topic"),
+        (tenant.post("/v0/watch", {"topics": {"tenant43:c": {}}}), "topics.tenant43:c"),
+        (tenant.put("/v0/topics/shared.q", {"dead_letter": "tenant43:c"}), "dead_letter"),
+    ):
+        assert (reply.status, reply.code) == (403, "forbidden")
+        assert reply.detail == {"field": field, "name": "tenant43:c", "prefixes": ["tenant42:", "shared."]}
+        message = reply.json["error"]["message"]
+        assert all(part in message for part in (field, "tenant43:c", '"tenant42:"', '"shared."'))
+
+
+def test_a_name_that_the_caller_did_not_give_is_not_told(server: ServerProcess) -> None:
+    ends = {"source": "tenant43:c", "dest": "shared.b"}
+    assert server.client("full").put("/v0/routers/shared.r", ends).status == 201
+    reply = server.client("tenant").get("/v0/routers/shared.r")
+    assert reply.status == 403
+    assert b"tenant43" not in reply.body
+    assert reply.detail == {"field": "source", "prefixes": ["tenant42:", "shared."]}

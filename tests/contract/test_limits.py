@@ -129,6 +129,7 @@ def test_what_is_wrong_with_a_request_is_told_before_the_cap_on_requests(tmp_pat
         capped = until(two, 429, topic="acme.quiet")
         assert_capped(capped, "max_inflight_per_key", 1)
         held = {"node": "w", "seqs": [1]}
+        settling = {"ack": held, "nack": held, "extend": {**held, "lease_ms": 5}}
         wrong = [
             (two.post("/v0/watch", {"topics": {"other": {}}}), 403),
             (two.put("/v0/routers/acme.r", {"source": "acme.log", "dest": "other"}), 403),
@@ -137,10 +138,7 @@ def test_what_is_wrong_with_a_request_is_told_before_the_cap_on_requests(tmp_pat
             (two.post("/v0/topics/acme.nope/claim", {"node": "w"}), 404),
             (two.append("acme.nope", 1, create=False), 404),
             (two.post("/v0/topics/acme.log/claim", {"node": "w"}), 409),
-            *(
-                (two.post(f"/v0/topics/acme.log/{verb}", {**held, "lease_ms": 5}), 409)
-                for verb in ("ack", "nack", "extend")
-            ),
+            *((two.post(f"/v0/topics/acme.log/{verb}", body), 409) for verb, body in settling.items()),
             (two.post("/v0/topics/acme.q/ack", {**held, "seqs": []}), 400),
         ]
         for reply, status in wrong:
@@ -152,7 +150,7 @@ def test_what_is_wrong_with_a_request_is_told_before_the_cap_on_requests(tmp_pat
             two.put("/v0/routers/acme.r", {"source": "acme.log", "dest": "acme.copy"}),
             two.post("/v0/topics/acme.log/diff", {}),
             two.post("/v0/topics/acme.q/claim", {"node": "w"}),
-            *(two.post(f"/v0/topics/acme.q/{verb}", {**held, "lease_ms": 5}) for verb in ("ack", "nack", "extend")),
+            *(two.post(f"/v0/topics/acme.q/{verb}", body) for verb, body in settling.items()),
             two.append("acme.log", 2),
             two.append("acme.new", 1),
         ]

@@ -57,7 +57,7 @@ def test_a_body_of_exactly_the_limit_is_taken(server: Server) -> None:
 def test_413_names_the_limit(server: Server) -> None:
     with server.connect() as client:
         reply = client.request(get(b"/x", b"Content-Length: 99999"))
-    assert json.loads(reply.body)["error"]["detail"] == {"max_bytes": 10_000}
+    assert json.loads(reply.body)["error"]["detail"] == {"max": 10_000}
 
 
 def test_a_client_that_sends_its_large_body_anyway_can_read_the_413(server: Server) -> None:

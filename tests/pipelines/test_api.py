@@ -130,9 +130,9 @@ def test_what_a_runner_reports_is_shown_and_measured(client: Client) -> None:
         ({"sql": None}, "sql"),
         ({"sql": None, "python": "os.system('x')"}, "python"),
         ({"sql": None, "use": "magic"}, "use"),
-        ({"sql": None, "use": "dedupe"}, "options"),
-        ({"sql": None, "use": "dedupe", "options": {"key": ["a"], "horizon": "soon"}}, "options"),
-        ({"sql": None, "use": "dedupe", "options": {"key": ["a"], "surprise": 1}}, "options"),
+        ({"sql": None, "use": "dedupe"}, "options.key"),
+        ({"sql": None, "use": "dedupe", "options": {"key": ["a"], "horizon": "soon"}}, "options.horizon"),
+        ({"sql": None, "use": "dedupe", "options": {"key": ["a"], "surprise": 1}}, "options.surprise"),
         ({"options": {}}, "options"),
         ({"sink": None}, "sink"),
         ({"sink": {"topic": "a", "table": "b"}}, "sink"),
@@ -147,7 +147,7 @@ def test_what_a_runner_reports_is_shown_and_measured(client: Client) -> None:
         ({"state_retention": "long"}, "state_retention"),
         ({"output_mode": "shout"}, "output_mode"),
         ({"guarantee": "maybe"}, "guarantee"),
-        ({"surprise": 1}, ""),
+        ({"surprise": 1}, "surprise"),
     ],
 )
 def test_a_wrong_shape_is_refused_by_the_field(client: Client, change: dict[str, Any], field: str) -> None:

@@ -47,6 +47,8 @@ class Key:
     """One configured key: what it may do, and how much of the server it uses now. The secret itself is not kept."""
 
     __slots__ = ("digest", "inflight", "inflight_max", "number", "prefixes", "scopes", "streams")
+    # what errors call it
+    noun = "key"
 
     def __init__(
         self, number: int, digest: bytes, scopes: Scope, prefixes: tuple[str, ...], inflight_max: int = 0
@@ -63,9 +65,19 @@ class Key:
     def sees_all_names(self) -> bool:
         return self.prefixes == ANY_NAME
 
-    def check_name(self, name: str, field: str) -> None:
-        if not name.startswith(self.prefixes):
-            raise Forbidden(f"the key may not touch names like the one given as {field}", field=field)
+    def check_name(self, name: str, field: str, *, given: bool = True) -> None:
+        """The error repeats a name that the caller gave (the empty one stands for all); others stay hidden from it."""
+        if name.startswith(self.prefixes):
+            return
+        prefixes = list(self.prefixes)
+        allowed = " or ".join(f'"{prefix}"' for prefix in prefixes)
+        if not given:
+            message = f"{field} is a name that this {self.noun} may not use; its names start with {allowed}"
+            raise Forbidden(message, field=field, prefixes=prefixes)
+        what = f'{field} is "{name}"' if name else f"{field} may be any name"
+        raise Forbidden(
+            f"{what}, but the names of this {self.noun} start with {allowed}", field=field, name=name, prefixes=prefixes
+        )
 
     def check_scopes(self, scopes: int) -> None:
         if scopes & ~self.scopes:

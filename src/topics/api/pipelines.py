@@ -15,6 +15,7 @@ from topics.engine.pipelines import PAGE_SIZE_DEFAULT, PipelineState
 from topics.engine.pipelines import Pipelines as Verbs
 from topics.engine.staged import Staged
 from topics.model.errors import InvalidRequest, PipelineNotFound
+from topics.model.mistakes import BODY
 from topics.model.names import check_topic_name
 from topics.model.pipelines import PipelineStatus, PipelineWish, check_pipeline
 
@@ -111,7 +112,7 @@ class Pipelines:
         wish: PipelineWish = call.wish
         check_topic_name(call.name, "pipeline")
         check_pipeline(wish)
-        _check_ends(call.key, wish)
+        _check_ends(call.key, wish, given=True)
         self._verbs.put(call.name, wish).then(answering(call, self._was_put))
 
     def _was_put(self, call: Call, staged: Staged) -> None:
@@ -154,7 +155,7 @@ class Pipelines:
 
     def report(self, call: Call) -> None:
         if len(call.request.body) > STATUS_BYTES_MAX:
-            raise InvalidRequest(f"a status may have {STATUS_BYTES_MAX} bytes", field="", max=STATUS_BYTES_MAX)
+            raise InvalidRequest(f"a status must be at most {STATUS_BYTES_MAX} bytes", field=BODY, max=STATUS_BYTES_MAX)
         _check_ends(call.key, self._verbs.look(call.name).definition)
         call.reply(200, encode(_reply(self._verbs.report(call.name, call.wish), performance(call))))
 
@@ -175,7 +176,7 @@ def _ends(wish: PipelineWish) -> list[tuple[str, str]]:
     return ends
 
 
-def _check_ends(key: Key, wish: PipelineWish) -> None:
+def _check_ends(key: Key, wish: PipelineWish, *, given: bool = False) -> None:
     """A pipeline moves what its topics hold: the key must be allowed to see those, too."""
     for name, field in _ends(wish):
-        key.check_name(name, field)
+        key.check_name(name, field, given=given)

@@ -159,5 +159,5 @@ class Routers:
 
 def _check_ends(key: Key, config: RouterConfig) -> None:
     """A router tells about its two topics: the key must be allowed to see those, too."""
-    key.check_name(config.source, "source")
-    key.check_name(config.dest, "dest")
+    key.check_name(config.source, "source", given=False)
+    key.check_name(config.dest, "dest", given=False)

@@ -71,6 +71,7 @@ class Visitor(Key):
     """The bearer of a token, as a key: one for all requests with the same subject, role and prefixes."""
 
     __slots__ = ("role", "subject")
+    noun = "user"
 
     def __init__(self, subject: str, role: str, prefixes: tuple[str, ...], inflight_max: int) -> None:
         super().__init__(0, b"", SCOPES_OF.get(role, Scope.NONE), prefixes, inflight_max)
@@ -81,10 +82,6 @@ class Visitor(Key):
         if scopes & ~self.scopes:
             roles = [role for role, granted in SCOPES_OF.items() if not scopes & ~granted]
             raise Forbidden(f"the role {self.role} may not do this; it takes one of {', '.join(roles)}")
-
-    def check_name(self, name: str, field: str) -> None:
-        if not name.startswith(self.prefixes):
-            raise Forbidden(f"this user may not touch names like the one given as {field}")
 
 
 class Pass(NamedTuple):

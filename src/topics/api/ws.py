@@ -30,6 +30,7 @@ from topics.api.ws_commands import (
     decode_command,
     encode,
     failed,
+    ping_decoder,
     publish_decoder,
     reply,
     subscribe_decoder,
@@ -168,6 +169,7 @@ class Sockets:
                 case "unsubscribe":
                     self._unsubscribe(connection, request_id, message)
                 case "ping":
+                    decode_body(ping_decoder, message)
                     connection.send(reply("pong", request_id))
                 case other:
                     raise InvalidRequest(

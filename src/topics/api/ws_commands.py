@@ -20,7 +20,7 @@ NO_ID = Raw(b"")
 
 
 class Command(msgspec.Struct):
-    """What every command has; the rest depends on `op`."""
+    """What every command has; the rest depends on `op`, and a command that knows its fields takes no others."""
 
     op: Any = None
     # As the client wrote it; empty if it did not.
@@ -30,6 +30,8 @@ class Command(msgspec.Struct):
 class SubscribeCommand(FollowWish, kw_only=True):
     """One topic with its start beside it, or many with a start each."""
 
+    op: Raw
+    request_id: Raw = NO_ID
     topic: str | None = None
     topics: dict[str, StartWish | None] | None = None
     from_seq: U64 = 0
@@ -44,7 +46,9 @@ class SubscribeCommand(FollowWish, kw_only=True):
         return starts
 
 
-class UnsubscribeCommand(msgspec.Struct):
+class UnsubscribeCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    op: Raw
+    request_id: Raw = NO_ID
     topic: str | None = None
     topics: list[str] | None = None
 
@@ -58,14 +62,22 @@ class UnsubscribeCommand(msgspec.Struct):
 
 
 class PublishCommand(AppendWish, kw_only=True):
+    op: Raw
+    request_id: Raw = NO_ID
     topic: str
     return_seqs: bool | None = None
+
+
+class PingCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    op: Raw
+    request_id: Raw = NO_ID
 
 
 command_decoder = msgspec.json.Decoder(Command)
 subscribe_decoder = msgspec.json.Decoder(SubscribeCommand)
 unsubscribe_decoder = msgspec.json.Decoder(UnsubscribeCommand)
 publish_decoder = msgspec.json.Decoder(PublishCommand)
+ping_decoder = msgspec.json.Decoder(PingCommand)
 
 
 def decode_command(message: bytes) -> Command:

@@ -23,6 +23,7 @@ from topics.engine.topic import Topic
 from topics.model.clock import Clock
 from topics.model.config import ConfigWish, TopicConfig
 from topics.model.errors import InvalidRequest, ShuttingDown, StorageError
+from topics.model.mistakes import mistake
 from topics.model.routing import RouterConfig, RouterWish
 from topics.model.settings import Settings
 from topics.model.wishes import AppendWish, DeleteWish, DiffWish
@@ -208,7 +209,7 @@ class Database:
         try:
             wish = msgspec.convert({"source": source, "dest": dest, **fields}, RouterWish)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"router: {error}", field="router") from None
+            raise mistake(error, RouterWish) from None
         return self._commit(lambda: self._store.routers.put(router, wish)).result
 
     def unroute(self, router: str) -> bool:
@@ -406,13 +407,10 @@ def open(
 
 
 def _config_wish(config: Mapping[str, Any]) -> ConfigWish:
-    unknown = set(config) - set(ConfigWish.__struct_fields__)
-    if unknown:
-        raise InvalidRequest(f"there is no configuration field {min(unknown)}", field=min(unknown))
     try:
         return msgspec.convert(dict(config), ConfigWish)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"configuration: {error}", field="config") from None
+        raise mistake(error, ConfigWish) from None
 
 
 def _natural(value: int, field: str) -> int:

@@ -40,7 +40,7 @@ class BodyTooLarge(Refusal):
     code = "payload_too_large"
 
     def __init__(self, bytes_max: int) -> None:
-        super().__init__(f"the body is larger than {bytes_max} bytes", {"max_bytes": bytes_max})
+        super().__init__(f"the body is larger than {bytes_max} bytes", {"max": bytes_max})
 
 
 class UriTooLong(Refusal):
@@ -48,7 +48,7 @@ class UriTooLong(Refusal):
     code = "uri_too_long"
 
     def __init__(self, bytes_max: int) -> None:
-        super().__init__(f"the request target is longer than {bytes_max} bytes", {"max_bytes": bytes_max})
+        super().__init__(f"the request target is longer than {bytes_max} bytes", {"max": bytes_max})
 
 
 class UnsupportedEncoding(Refusal):

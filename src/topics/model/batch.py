@@ -21,6 +21,7 @@ from msgspec import UNSET, Raw
 
 from topics.model.config import DELAY_MS_MAX
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.model.mistakes import lone_surrogate
 from topics.model.wishes import AppendWish, RecordWish, check_u64
 
 META_KEYS_MAX = 64
@@ -191,7 +192,7 @@ def utf8_bytes(text: str, field: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{field} is not valid Unicode", field=field) from None
+        raise lone_surrogate(field, field) from None
 
 
 def render(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:

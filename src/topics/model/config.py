@@ -43,7 +43,11 @@ class RetryBackoff(msgspec.Struct, frozen=True):
         return int(rest * (1 - self.jitter * spread))
 
 
-class ConfigWish(msgspec.Struct, frozen=True):
+class BackoffWish(RetryBackoff, frozen=True, forbid_unknown_fields=True):
+    """A backoff as a request states it."""
+
+
+class ConfigWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The configuration as a request states it: every field optional, `null` means absent except for numbers."""
 
     type: Annotated[TopicType | None, Meta(description="Absent: as it is, and log for a new topic.")] = None
@@ -63,7 +67,7 @@ class ConfigWish(msgspec.Struct, frozen=True):
     max_deliveries: U64 = 0
     dead_letter: str | None = None
     leases_durable: bool | None = False
-    retry_backoff: RetryBackoff | None = None
+    retry_backoff: BackoffWish | None = None
 
 
 class TopicConfig(msgspec.Struct, frozen=True):

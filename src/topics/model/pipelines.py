@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from topics.model.config import U64
 from topics.model.errors import InvalidRequest
+from topics.model.mistakes import mistake
 from topics.model.names import check_topic_name
 from topics.model.ready_made import READY_OPTIONS, options_of
 
@@ -108,7 +109,7 @@ class PipelineWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         )
 
 
-class PipelineStatus(msgspec.Struct, omit_defaults=True):
+class PipelineStatus(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """What a runner says about a pipeline it runs. `progress` is Spark's own account of the last batch."""
 
     state: Literal["starting", "running", "idle", "restarting", "failed", "stopped"]
@@ -159,7 +160,7 @@ def _check_ready_made(use: str, options: dict[str, Any] | None) -> None:
     try:
         options_of(use, options)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"options: {error}", field="options") from None
+        raise mistake(error, READY_OPTIONS[use], "options") from None
 
 
 def _check_source(source: PipelineSource, field: str) -> None:

@@ -13,7 +13,7 @@ from topics.model.wishes import TagMatch, parse_match
 Guarantee = Literal["at_least_once", "exactly_once"]
 
 
-class RouterWish(msgspec.Struct, frozen=True):
+class RouterWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a PUT: `null` means absent."""
 
     source: str

@@ -42,7 +42,7 @@ class StageRecord(RecordWish, gc=False):
     topic: str | None = None
 
 
-class StageWish(msgspec.Struct):
+class StageWish(msgspec.Struct, forbid_unknown_fields=True):
     stage: str
     records: Annotated[list[StageRecord], Meta(extra_json_schema={"minItems": 1})]
     part: U64 = 0
@@ -51,18 +51,18 @@ class StageWish(msgspec.Struct):
     node: str | None = None
 
 
-class CommitWish(msgspec.Struct):
+class CommitWish(msgspec.Struct, forbid_unknown_fields=True):
     stages: list[str] = []
     fence: U64 | None = None
     create: bool = True
 
 
-class AbortWish(msgspec.Struct):
+class AbortWish(msgspec.Struct, forbid_unknown_fields=True):
     stages: list[str] = []
     fence: U64 | None = None
 
 
-class FenceWish(msgspec.Struct):
+class FenceWish(msgspec.Struct, forbid_unknown_fields=True):
     """With an `owner`, whoever asks again in its name is told the same token; who was displaced gets no more."""
 
     owner: str | None = None

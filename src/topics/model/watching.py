@@ -18,7 +18,7 @@ HEARTBEAT_MS_DEFAULT = 15_000
 Ts = Annotated[int, Meta(ge=0)]
 
 
-class StartWish(msgspec.Struct):
+class StartWish(msgspec.Struct, forbid_unknown_fields=True):
     """Where to begin in one topic: behind a seq, at a time, or with what comes next."""
 
     from_seq: U64 = 0
@@ -26,7 +26,7 @@ class StartWish(msgspec.Struct):
     from_ts: Ts | UnsetType = UNSET
 
 
-class FollowWish(msgspec.Struct, kw_only=True):
+class FollowWish(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What frames shall hold."""
 
     node: str | list[str] | None = None

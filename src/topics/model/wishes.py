@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -10,20 +9,19 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from topics.model.config import U64, U64_MAX, ConfigWish
 from topics.model.errors import InvalidRequest
+from topics.model.mistakes import BODY, lone_surrogate, mistake, not_json
 
 W = TypeVar("W", bound=msgspec.Struct)
 
 DIFF_LIMIT_DEFAULT = 256
 NODES_MAX = 64
 DIFF_BYTES_DEFAULT = 1024 * 1024
-_AT = re.compile(r" - at `\$\.?(.*)`$")
-_MISSING = re.compile(r"missing required field `(.*?)`")
 
 
 RawObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
 
 
-class RecordWish(msgspec.Struct, gc=False):
+class RecordWish(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """One record to append. `data` and `meta` are not parsed."""
 
     data: Raw
@@ -35,7 +33,7 @@ class RecordWish(msgspec.Struct, gc=False):
     unique_key: str | None = None
 
 
-class AppendWish(msgspec.Struct):
+class AppendWish(msgspec.Struct, forbid_unknown_fields=True):
     records: Annotated[list[RecordWish], Meta(extra_json_schema={"minItems": 1})]
     node: str | None = None
     idempotency_key: str | None = None
@@ -44,7 +42,7 @@ class AppendWish(msgspec.Struct):
     disable_backpressure: bool | None = False
 
 
-class DiffWish(msgspec.Struct):
+class DiffWish(msgspec.Struct, forbid_unknown_fields=True):
     """A `limit` or `max_batch_bytes` of 0 stands for the default."""
 
     from_seq: U64 = 0
@@ -72,7 +70,7 @@ def node_set(node: str | list[str] | None, bytes_max: int) -> frozenset[str]:
     return nodes
 
 
-class DeleteWish(msgspec.Struct):
+class DeleteWish(msgspec.Struct, forbid_unknown_fields=True):
     before_seq: U64 | UnsetType = UNSET
     match: str | list[str] | None = None
 
@@ -80,20 +78,20 @@ class DeleteWish(msgspec.Struct):
 Seqs = Annotated[list[U64], Meta(extra_json_schema={"minItems": 1, "maxItems": 1000})]
 
 
-class ClaimWish(msgspec.Struct):
+class ClaimWish(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     max: U64 = 1
     lease_ms: Annotated[U64 | UnsetType, Meta(description="Absent: the queue's lease_ms.")] = UNSET
     wait_ms: U64 = 0
 
 
-class AckWish(msgspec.Struct):
+class AckWish(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     seqs: Seqs
     lease_ids: list[str] | None = None
 
 
-class NackWish(msgspec.Struct):
+class NackWish(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     seqs: Seqs
     lease_ids: list[str] | None = None
@@ -102,14 +100,14 @@ class NackWish(msgspec.Struct):
     error: str | None = None
 
 
-class ExtendWish(msgspec.Struct):
+class ExtendWish(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     seqs: Seqs
     lease_ms: U64
     lease_ids: list[str] | None = None
 
 
-class RedriveWish(msgspec.Struct):
+class RedriveWish(msgspec.Struct, forbid_unknown_fields=True):
     """Which dead letters go home: those whose tag matches, at most `limit`, `rate_per_s` of them claimable a second."""
 
     match: str | list[str] | None = None
@@ -118,7 +116,7 @@ class RedriveWish(msgspec.Struct):
     dry_run: bool | None = False
 
 
-class PauseWish(msgspec.Struct):
+class PauseWish(msgspec.Struct, forbid_unknown_fields=True):
     """Pausing and resuming take no fields."""
 
 
@@ -152,7 +150,7 @@ def _utf8(text: str, field: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{field} is not valid Unicode", field=field) from None
+        raise lone_surrogate(field, field) from None
 
 
 def check_u64(value: int, field: str) -> int:
@@ -167,19 +165,15 @@ def decode_body(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
         try:
             str(body, "utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidRequest(f"body is not valid UTF-8 at byte {error.start}", field="") from None
+            raise InvalidRequest(f"body is not valid UTF-8 at byte {error.start}", field=BODY) from None
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        text = str(error)
-        at, missing = _AT.search(text), _MISSING.search(text)
-        field = ".".join(part for part in (at and at[1], missing and missing[1]) if part)
-        reason = _AT.sub("", text)
-        raise InvalidRequest(f"{field}: {reason}" if field else reason, field=field) from None
+        raise mistake(error, decoder.type) from None
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"body is not valid JSON: {error}", field="") from None
+        raise not_json(body, error) from None
     except RecursionError:
-        raise InvalidRequest("body is nested too deeply", field="") from None
+        raise InvalidRequest("body is nested too deeply", field=BODY) from None
 
 
 append_decoder = msgspec.json.Decoder(AppendWish)
