@@ -239,11 +239,12 @@ def test_a_repair_does_without_meta_json_and_supposes_a_power_failure(tmp_path: 
     rig = Rig(tmp_path / "data")
     rig.append("a", 1, 2)
     rig.close()
-    meta = tmp_path / "data" / "meta.json"
-    if content is None:
-        meta.unlink()
-    else:
-        meta.write_bytes(content)
+    for name in ("meta.json", "meta.copy.json"):
+        meta = tmp_path / "data" / name
+        if content is None:
+            meta.unlink()
+        else:
+            meta.write_bytes(content)
     with pytest.raises(DataDirIncompatible, match="topics repair"):
         rig.open()
     store = Store(str(tmp_path / "data"), clock=rig.clock, repair=True)

@@ -1,18 +1,22 @@
 """The data directory: one process at a time, and a word from each run to the next."""
 
 import errno
+import fcntl
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults import FaultyDisk
-from topics.model.errors import DataDirIncompatible, DataDirLocked
+from topics.model.errors import DataDirIncompatible, DataDirLocked, StorageError
 from topics.storage.directory import DataDirectory, Meta
 from topics.storage.disk import Disk, read_file, replace_file
 
+META_FILES = ("meta.json", "meta.copy.json")
 HOLDER = """
 import sys
 from topics.storage.directory import DataDirectory
@@ -28,6 +32,12 @@ def opened(path: Path, disk: Disk | None = None) -> DataDirectory:
     directory = DataDirectory(disk or Disk(), str(path))
     directory.open()
     return directory
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
 
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -95,7 +105,8 @@ def test_an_unknown_boot_is_never_the_same(tmp_path: Path) -> None:
 )
 def test_a_directory_that_cannot_be_understood_is_refused_and_unlocked(tmp_path: Path, content: bytes) -> None:
     opened(tmp_path).close()
-    (tmp_path / "meta.json").write_bytes(content)
+    for name in META_FILES:
+        (tmp_path / name).write_bytes(content)
 
     for _ in range(2):
         with pytest.raises(DataDirIncompatible):
@@ -104,10 +115,150 @@ def test_a_directory_that_cannot_be_understood_is_refused_and_unlocked(tmp_path:
 
 def test_data_without_meta_is_refused(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    (tmp_path / "meta.json").unlink()
+    for name in META_FILES:
+        (tmp_path / name).unlink()
 
     with pytest.raises(DataDirIncompatible, match=r"no meta\.json"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("name", META_FILES)
+def test_any_flipped_bit_of_one_meta_file_is_logged_and_the_other_serves(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = opened(tmp_path, FaultyDisk("boot-1"))
+    directory.mark_clean(4711)
+    directory.close()
+    content = (tmp_path / name).read_bytes()
+    for bit in range(8 * len(content)):
+        (tmp_path / name).write_bytes(flipped(content, bit))
+        caplog.clear()
+        again = DataDirectory(Disk(), str(tmp_path))
+        again.open()
+        again.close()
+        assert again.previous == Meta("boot-1", True, 4711), bit
+        assert name in caplog.text
+
+
+def test_a_cut_or_missing_meta_file_is_served_by_the_other(tmp_path: Path) -> None:
+    directory = opened(tmp_path, FaultyDisk("boot-1"))
+    directory.mark_clean(4711)
+    directory.close()
+    content = (tmp_path / "meta.json").read_bytes()
+    for length in range(len(content)):
+        (tmp_path / "meta.json").write_bytes(content[:length])
+        assert DataDirectory(Disk(), str(tmp_path)).read_meta() == Meta("boot-1", True, 4711)
+    (tmp_path / "meta.json").unlink()
+    assert DataDirectory(Disk(), str(tmp_path)).read_meta() == Meta("boot-1", True, 4711)
+
+
+def test_both_meta_files_damaged_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    for bit, name in enumerate(META_FILES, 300):
+        (tmp_path / name).write_bytes(flipped((tmp_path / name).read_bytes(), bit))
+    with pytest.raises(DataDirIncompatible, match=r"meta\.json is damaged.*meta\.copy\.json is damaged.*topics repair"):
+        opened(tmp_path)
+
+
+def test_the_newer_meta_file_counts_if_a_crash_came_between_the_two(tmp_path: Path) -> None:
+    directory = opened(tmp_path, FaultyDisk("boot-1"))
+    before = (tmp_path / "meta.copy.json").read_bytes()
+    directory.mark_clean(4711)
+    directory.close()
+    (tmp_path / "meta.copy.json").write_bytes(before)
+    assert DataDirectory(Disk(), str(tmp_path)).read_meta() == Meta("boot-1", True, 4711)
+
+
+def test_a_meta_json_of_version_0_1_counts_more_than_an_older_copy(tmp_path: Path) -> None:
+    disk = FaultyDisk("boot-1")
+    opened(tmp_path, disk).close()
+    old = {"format": 1, "boot_id": "boot-1", "clean_stop": True, "log_end": 99, "copied_ms": 0}
+    (tmp_path / "meta.json").write_text(json.dumps(old, indent=1) + "\n")
+    directory = opened(tmp_path, FaultyDisk("boot-1"))
+    assert directory.previous == Meta("boot-1", True, 99)
+
+    # A crash between the two writings of the next mark: the copy from before 0.1 is not taken for the newer one.
+    copy = (tmp_path / "meta.copy.json").read_bytes()
+    directory.mark_open()
+    directory.close()
+    (tmp_path / "meta.copy.json").write_bytes(copy)
+    assert opened(tmp_path, FaultyDisk("boot-1")).previous == Meta("boot-1", False, 0)
+
+
+def test_a_removed_lock_lets_nobody_in(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    (tmp_path / "lock").unlink()
+    with pytest.raises(DataDirLocked):
+        opened(tmp_path)
+    first.mark_open()
+    first.verify_owned()
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n", "taken again, so that version 0.1 is kept out"
+    first.close()
+
+
+def test_a_holder_of_the_lock_file_alone_keeps_us_out(tmp_path: Path) -> None:
+    """As version 0.1 takes it."""
+    opened(tmp_path).close()
+    with open(tmp_path / "lock", "r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DataDirLocked):
+            opened(tmp_path)
+
+
+def a_new_directory_in_its_place(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.mkdir()
+
+
+def removed(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def another_process_in_it(path: Path) -> None:
+    other = DataDirectory(Disk(), str(path))
+    other.read_meta()
+    other.mark_open()
+
+
+def a_lock_that_another_process_took(path: Path) -> None:
+    """As version 0.1 could after an `rm lock`."""
+    (path / "lock").unlink()
+    fcntl.flock(os.open(path / "lock", os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [a_new_directory_in_its_place, removed, another_process_in_it, a_lock_that_another_process_took],
+)
+def test_a_directory_that_may_be_another_process_s_is_noticed(tmp_path: Path, happens: Callable[[Path], None]) -> None:
+    path = tmp_path / "data"
+    directory = opened(path, FaultyDisk("boot-1"))
+    directory.mark_open()
+    directory.verify_owned()
+    happens(path)
+    with pytest.raises(StorageError, match="data"):
+        directory.verify_owned()
+
+
+def test_another_boot_id_is_noticed(tmp_path: Path) -> None:
+    disk = FaultyDisk("boot-1")
+    directory = opened(tmp_path, disk)
+    directory.mark_open()
+    disk._boot_id = "boot-2"
+    with pytest.raises(StorageError, match="boot id"):
+        directory.verify_owned()
+
+
+def test_a_meta_file_damaged_while_the_directory_is_open_is_written_anew(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.mark_open()
+    whole = (tmp_path / "meta.json").read_bytes()
+    for name in META_FILES:
+        (tmp_path / name).write_bytes(flipped(whole, 300))
+    directory.verify_owned()
+    again = DataDirectory(Disk(), str(tmp_path))
+    assert again.read_meta() == Meta(Disk().boot_id(), False, 0)
+    assert again.damaged_meta == []
 
 
 @pytest.mark.parametrize("kind", ["open", "pwritev", "fdatasync", "rename", "fsync_dir"])

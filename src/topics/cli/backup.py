@@ -23,9 +23,10 @@ from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.output import say
 from topics.cli.progress import progress
 from topics.cli.spans import shown_bytes
-from topics.storage.archive import META, ArchiveReader, DamagedBackup, Manifest
-from topics.storage.directory import RESTORING, forget_copying
+from topics.storage.archive import ArchiveReader, DamagedBackup, Manifest
+from topics.storage.directory import META, META_COPY, RESTORING, forget_copying
 from topics.storage.disk import Disk, write_all
+from topics.storage.lock import LOCK
 
 if TYPE_CHECKING:
     from topics.client import Client
@@ -212,15 +213,23 @@ def _directory_made_whole(path: str) -> Generator[str]:
     """
     is_new = not os.path.exists(path)
     aside = os.path.join(path, RESTORING)
+    with contextlib.ExitStack() as closing:
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            closing.enter_context(_locked(path))
+            _check_empty(path)
+            os.mkdir(aside, 0o700)
+        except OSError as error:
+            raise CommandFailed(f"cannot restore to {path}: {error.strerror}") from None
+        with _cleared_on_failure(path, aside, is_new):
+            yield aside
+            _move_up(aside, path)
+
+
+@contextlib.contextmanager
+def _cleared_on_failure(path: str, aside: str, is_new: bool) -> Generator[None]:
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        _lock_and_check_empty(path)
-        os.mkdir(aside, 0o700)
-    except OSError as error:
-        raise CommandFailed(f"cannot restore to {path}: {error.strerror}") from None
-    try:
-        yield aside
-        _move_up(aside, path)
+        yield
     except BaseException as error:
         shutil.rmtree(aside, ignore_errors=True)
         if is_new:
@@ -231,12 +240,22 @@ def _directory_made_whole(path: str) -> Generator[str]:
         raise
 
 
-def _lock_and_check_empty(path: str) -> None:
-    """What an interrupted restore left is removed; anything else is somebody's."""
-    # Held until the process ends.
-    if not Disk().try_lock(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
-        raise CommandFailed(f"another restore to {path} is under way")
-    left = set(os.listdir(path)) - {"lost+found", "lock"}
+@contextlib.contextmanager
+def _locked(path: str) -> Generator[None]:
+    """No server and no other restore has the directory meanwhile."""
+    disk = Disk()
+    fd = disk.open_dir(path)
+    try:
+        if not disk.try_lock(fd):
+            raise CommandFailed(f"{path} is in use: by a server, or another restore")
+        yield
+    finally:
+        disk.close_dir(fd)
+
+
+def _check_empty(path: str) -> None:
+    """What an interrupted restore left is removed; anything else belongs to the user."""
+    left = set(os.listdir(path)) - {"lost+found", LOCK}
     interrupted = RESTORING in left and all(name == RESTORING or name.startswith("shard-") for name in left)
     if left and not interrupted:
         raise CommandFailed(f"{path} is not empty; give a new directory, or empty this one first")
@@ -246,13 +265,15 @@ def _lock_and_check_empty(path: str) -> None:
 
 
 def _move_up(aside: str, path: str) -> None:
-    names = [name for name in os.listdir(aside) if name not in (META, "lock")]
+    names = [name for name in os.listdir(aside) if name not in (META, META_COPY, LOCK)]
     for name in names:
         os.rename(os.path.join(aside, name), os.path.join(path, name))
     _sync_directory(path)
     os.rename(os.path.join(aside, META), os.path.join(path, META))
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(aside, "lock"))
+        os.rename(os.path.join(aside, META_COPY), os.path.join(path, META_COPY))
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(aside, LOCK))
     os.rmdir(aside)
     _sync_directory(path)
 

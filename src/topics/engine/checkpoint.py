@@ -26,6 +26,7 @@ from topics.model.clock import Clock
 from topics.model.errors import DamagedData, StorageError, TopicsError
 from topics.model.settings import Settings
 from topics.storage.committer import Committer
+from topics.storage.directory import DataDirectory
 from topics.storage.pack import Extent, Packs, PackWriter
 from topics.storage.snapshot import Snapshots
 from topics.storage.wal import Wal
@@ -61,6 +62,7 @@ class Checkpointer:
         worker: Worker,
         clock: Clock,
         settings: Settings,
+        directory: DataDirectory,
     ) -> None:
         self._state = state
         self._pipeline = pipeline
@@ -71,6 +73,7 @@ class Checkpointer:
         self._worker = worker
         self._clock = clock
         self._settings = settings
+        self._directory = directory
         self._window = HotWindow(state, packs, settings)
         # when to run
         self._last_position = wal.written_to
@@ -99,6 +102,8 @@ class Checkpointer:
         """One checkpoint; whether it succeeded."""
         state = self._state
         started_ms = self._clock.monotonic_ms()
+        if not (yield from self._is_owned()):
+            return False
         yield from self._sliced(self._expire())
         if not state.dirty and not self._packs.sparse():
             self._last_ms = started_ms
@@ -128,6 +133,19 @@ class Checkpointer:
         self._last_position, self._last_ms = position, self._clock.monotonic_ms()
         self._took_ms = self._last_ms - started_ms
         yield from self._clean_up()
+        return True
+
+    def _is_owned(self) -> Steps[bool]:
+        """Two processes in one directory would write over each other: better none of them writes."""
+        try:
+            yield from self._wait_for(self._directory.verify_owned)
+        except StorageError as error:
+            self._pipeline.refuse_writes(error.message)
+            return False
+        except OSError as error:
+            log.error("the checkpoint failed and is tried again: %s", error)
+            self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
+            return False
         return True
 
     def _expire(self) -> Iterator[None]:

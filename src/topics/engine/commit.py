@@ -61,7 +61,7 @@ class Pipeline:
         """Why nothing can be written any more; made anew for everyone it is raised to."""
         if self._broken_by is None:
             return None
-        return ReadOnly(f"a sync to disk failed, so writes are refused until a restart: {self._broken_by}")
+        return ReadOnly(f"writes are refused until a restart: {self._broken_by}")
 
     def check_writable(self) -> None:
         if self._broken_by is not None:
@@ -281,9 +281,13 @@ class Pipeline:
 
     def _turn_read_only(self, error: TopicsError) -> ReadOnly:
         """A sync failed: what the disk holds is unknown, so nothing is acknowledged until a restart."""
+        return self.refuse_writes(f"a sync to disk failed: {error.message}")
+
+    def refuse_writes(self, reason: str) -> ReadOnly:
+        """From now on nothing is acknowledged until a restart; what is on its way fails."""
         if self._broken_by is None:
-            self._broken_by = error.message
-            log.critical("a sync failed; writes are refused until a restart: %s", error.message)
+            self._broken_by = reason
+            log.critical("writes are refused until a restart: %s", reason)
         failed = [*self._unsynced, *self._unwritten]
         self._unsynced.clear()
         self._unwritten.clear()

@@ -171,6 +171,7 @@ class Store:
             self.worker,
             self._clock,
             self.settings,
+            self._directory,
         )
         self.state.routes.replayed()
         for topic in self.state.by_id.values():

@@ -103,7 +103,7 @@ class ShuttingDown(TopicsError):
 
 
 class ReadOnly(TopicsError):
-    """A sync failed, so nothing may be acknowledged until a restart."""
+    """A sync failed, or another process may have the directory: nothing may be acknowledged until a restart."""
 
     code = "read_only"
 

@@ -21,7 +21,6 @@ from topics.model.errors import TopicsError
 BLOCK_BYTES = 512
 END_BYTES = 2 * BLOCK_BYTES
 MANIFEST = "manifest.json"
-META = "meta.json"
 MANIFEST_FORMAT = 1
 MANIFEST_BYTES_MAX = 256 << 20
 MODE = 0o600

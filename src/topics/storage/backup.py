@@ -20,7 +20,6 @@ from topics.storage.archive import (
     END_BYTES,
     MANIFEST,
     MANIFEST_FORMAT,
-    META,
     ArchiveLength,
     FileEntry,
     Manifest,
@@ -28,7 +27,7 @@ from topics.storage.archive import (
     header,
     padding,
 )
-from topics.storage.directory import DataDirectory, Meta, encode_meta
+from topics.storage.directory import META, DataDirectory, Meta, encode_meta
 from topics.storage.disk import Disk, write_all
 from topics.storage.pack import Packs
 from topics.storage.snapshot import Snapshots

@@ -1,7 +1,9 @@
 """The data directory: where everything lies, who may use it, and how the last run ended.
 
-<dir>/lock                      held by the running process
+<dir>                           locked by the running process, and so is
+<dir>/lock
 <dir>/meta.json                 format, boot id of the last open, whether it ended cleanly and where its log ended
+<dir>/meta.copy.json            the same once more: one flipped bit costs one of the two
 <dir>/shard-00/wal/             log files
 <dir>/shard-00/packs/           sealed blocks
 <dir>/shard-00/snapshots/       state at a log position
@@ -13,9 +15,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
-from topics.model.errors import DataDirIncompatible
+from xxhash import xxh3_64_hexdigest
+
+from topics.model.errors import DataDirIncompatible, StorageError
 from topics.storage.disk import Disk, read_file, replace_file
 from topics.storage.lock import DirectoryLock
 
@@ -24,6 +28,8 @@ logger = logging.getLogger("topics.storage")
 FORMAT = 1
 # Where `topics restore` works in a directory before it moves the data to its place.
 RESTORING = "restoring"
+META = "meta.json"
+META_COPY = "meta.copy.json"
 
 
 class Meta(NamedTuple):
@@ -36,6 +42,17 @@ class Meta(NamedTuple):
     copied_ms: int = 0
 
 
+# Version 0.1 wrote these fields of meta.json, and no others.
+_UNCHECKED_FIELDS: Final = frozenset({"format", *Meta._fields})
+
+
+class _Copy(NamedTuple):
+    """One of the two files, and the how-manieth writing of them it is; 0.1 did not count."""
+
+    meta: Meta
+    written: int
+
+
 class UnknownPast(DataDirIncompatible):
     """There is data, and nothing that says how the last run ended."""
 
@@ -46,14 +63,18 @@ class DataDirectory:
     def __init__(self, disk: Disk, path: str, cold: str | None = None, *, shard: int = 0) -> None:
         self._disk = disk
         self.path = os.path.abspath(path)
-        self._lock = DirectoryLock(disk, os.path.join(self.path, "lock"))
-        self._meta_path = os.path.join(self.path, "meta.json")
+        self._lock = DirectoryLock(disk, self.path)
+        self._meta_path = os.path.join(self.path, META)
+        self._copy_path = os.path.join(self.path, META_COPY)
         self._shard_path = os.path.join(self.path, f"shard-{shard:02d}")
         self.wal_path = os.path.join(self._shard_path, "wal")
         self.packs_path = os.path.join(self._shard_path, "packs")
         self.snapshots_path = os.path.join(self._shard_path, "snapshots")
         self.cold_path = os.path.join(os.path.abspath(cold), f"shard-{shard:02d}", "packs") if cold else None
         self.previous = Meta("", True, 0)
+        # What the two files say now, as far as this process has read or written them.
+        self._current = _Copy(self.previous, 0)
+        self.damaged_meta: list[str] = []
 
     @property
     def same_boot(self) -> bool:
@@ -78,13 +99,25 @@ class DataDirectory:
                 if not repair:
                     raise
                 self.previous = Meta("", False, 0)
+            self._log_damage()
             self._make_layout()
         except BaseException:
             self._lock.release()
             raise
 
+    def open_to_read(self) -> None:
+        """Take the lock and read how the last run ended; nothing is created or written, not even by `close`."""
+        if not self._disk.exists(self._meta_path):
+            raise DataDirIncompatible(f"{self.path} is not a data directory: it has no {META}", directory=self.path)
+        self._lock.acquire_to_read()
+        try:
+            self.previous = self.read_meta()
+        except BaseException:
+            self._lock.release()
+            raise
+
     def _read_or_begin(self) -> Meta:
-        if self._disk.exists(self._meta_path):
+        if self._disk.exists(self._meta_path) or self._disk.exists(self._copy_path):
             return self.read_meta()
         if self._disk.exists(os.path.join(self.path, RESTORING)):
             raise DataDirIncompatible(
@@ -117,22 +150,52 @@ class DataDirectory:
                 self._disk.fsync_dir(os.path.dirname(os.path.dirname(path)))
 
     def read_meta(self) -> Meta:
-        """How the last run ended."""
+        """How the last run ended, as the newer of the two files says that verify; `damaged_meta` names the others."""
+        copies: list[_Copy] = []
+        self.damaged_meta = []
+        for path in (self._meta_path, self._copy_path):
+            try:
+                copies.append(_decode_meta(read_file(self._disk, path), self.path))
+            except FileNotFoundError:
+                if path == self._meta_path:
+                    self.damaged_meta.append(f"{path} is missing")
+            except ValueError as error:
+                self.damaged_meta.append(f"{path} is damaged: {error}")
+        if not copies:
+            damage = "; ".join(self.damaged_meta)
+            raise UnknownPast(f"{damage}; `topics repair` goes on without it", directory=self.path)
+        newest = max(copies, key=lambda copy: copy.written)
+        if copies[0].written == 0:
+            # Version 0.1 had the directory last: it writes meta.json without a checksum, and knows of no other file.
+            newest = copies[0]._replace(written=newest.written)
+        self._current = newest
+        return newest.meta
+
+    def verify_owned(self) -> None:
+        """Raise StorageError if this process may not be the only one that has the directory. Blocks."""
+        self._lock.verify()
+        meta = self._current.meta
+        if self._disk.boot_id() != meta.boot_id:
+            raise StorageError(f"the boot id has changed: this process was copied or moved while it had {self.path}")
         try:
-            fields = cast("dict[str, Any]", json.loads(read_file(self._disk, self._meta_path)))
-            if fields["format"] != FORMAT:
-                raise DataDirIncompatible(
-                    f"{self.path} has format {fields['format']}, this program reads {FORMAT}", directory=self.path
-                )
-            copied_ms = int(fields.get("copied_ms", 0))
-            return Meta(str(fields["boot_id"]), bool(fields["clean_stop"]), int(fields["log_end"]), copied_ms)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UnknownPast(
-                f"{self._meta_path} cannot be read: {error}; `topics repair` goes on without it", directory=self.path
-            ) from error
+            found = self.read_meta()
+        except UnknownPast:
+            found = meta
+        if found != meta:
+            raise StorageError(f"another process has opened {self.path}: {META} is not as this one wrote it")
+        if self.damaged_meta:
+            self._log_damage()
+            self.replace_meta(meta)
+
+    def _log_damage(self) -> None:
+        for line in self.damaged_meta:
+            logger.error("%s; it is written anew", line)
 
     def replace_meta(self, meta: Meta) -> None:
-        replace_file(self._disk, self._meta_path, encode_meta(meta))
+        copy = _Copy(meta, self._current.written + 1)
+        for path in (self._meta_path, self._copy_path):
+            replace_file(self._disk, path, encode_meta(*copy))
+        self._current = copy
 
 
 def forget_copying(disk: Disk, path: str) -> None:
@@ -141,6 +204,35 @@ def forget_copying(disk: Disk, path: str) -> None:
     directory.replace_meta(directory.read_meta()._replace(copied_ms=0))
 
 
-def encode_meta(meta: Meta) -> bytes:
-    """The content of meta.json."""
-    return (json.dumps({"format": FORMAT, **meta._asdict()}, indent=1) + "\n").encode()
+def encode_meta(meta: Meta, written: int = 1) -> bytes:
+    """The content of meta.json: its fields, and a checksum of them."""
+    fields = {"format": FORMAT, **meta._asdict(), "written": written}
+    return _text({**fields, "xxh3": xxh3_64_hexdigest(_text(fields))})
+
+
+def _text(fields: dict[str, Any]) -> bytes:
+    return (json.dumps(fields, indent=1) + "\n").encode()
+
+
+def _decode_meta(data: bytes, directory: str) -> _Copy:
+    """What one of the files says; ValueError unless every byte is as it was written."""
+    try:
+        fields = cast("dict[str, Any]", json.loads(data))
+        checked = "xxh3" in fields
+        if checked and _text(fields) != data:
+            raise ValueError("it is not written as it should be")
+        if checked and fields.pop("xxh3") != xxh3_64_hexdigest(_text(fields)):
+            raise ValueError("it fails its checksum")
+        if fields["format"] != FORMAT:
+            raise DataDirIncompatible(
+                f"{directory} has format {fields['format']}, this program reads {FORMAT}", directory=directory
+            )
+        if not checked and not fields.keys() <= _UNCHECKED_FIELDS:
+            raise ValueError("it has no checksum")
+        copied_ms = int(fields.get("copied_ms", 0))
+        meta = Meta(str(fields["boot_id"]), bool(fields["clean_stop"]), int(fields["log_end"]), copied_ms)
+        return _Copy(meta, int(fields["written"]) if checked else 0)
+    except KeyError as error:
+        raise ValueError(f"it has no field {error}") from error
+    except (TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error

@@ -111,6 +111,18 @@ class Disk:
             return False
         return True
 
+    def open_dir(self, path: str) -> int:
+        """A descriptor of a directory, to be locked; `close_dir` gives it back."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close_dir(self, fd: int) -> None:
+        os.close(fd)
+
+    def identity(self, file: str | int) -> tuple[int, int]:
+        """Which file a path or a descriptor means: two that are equal mean the same one."""
+        found = os.stat(file)
+        return found.st_dev, found.st_ino
+
     def copy_file(self, source: str, target: str) -> None:
         """Copy a file and sync the copy; its directory entry is the caller's to sync."""
         source_fd = self.open(source, os.O_RDONLY)

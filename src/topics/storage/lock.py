@@ -1,36 +1,111 @@
-"""One process per data directory: a lock the kernel gives back when its holder dies, however it dies."""
+"""One process per data directory: locks the kernel gives back when their holder dies, however it dies.
+
+the directory itself    cannot be removed while it is in use, so nothing lets a second process in
+<dir>/lock              keeps version 0.1 out, and names the holder to a process that is refused
+"""
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 
-from topics.model.errors import DataDirLocked
+from topics.model.errors import DataDirLocked, StorageError
 from topics.storage.disk import Disk, write_all
+
+logger = logging.getLogger("topics.storage")
+
+LOCK = "lock"
+# A network file system may not lock what is open for reading only, as a directory always is.
+_CANNOT_LOCK_A_DIRECTORY = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class DirectoryLock:
-    """The file `<dir>/lock`; it holds the process id of its holder, for the message to the one refused."""
+    """Held from `acquire` to `release`; `verify` makes sure that it is still the lock of this directory."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
-        self._path = path
+        self._directory = directory
+        self._path = os.path.join(directory, LOCK)
+        self._directory_fd = -1
         self._fd = -1
 
     def acquire(self) -> None:
-        fd = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
+        self._directory_fd = self._disk.open_dir(self._directory)
         try:
-            if not self._disk.try_lock(fd):
-                holder = self._disk.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-                directory = os.path.dirname(self._path)
-                raise DataDirLocked(f"{directory} is in use by process {holder}", directory=directory, pid=holder)
-            self._disk.truncate(fd, 0)
-            write_all(self._disk, fd, [f"{os.getpid()}\n".encode()], 0)
+            self._lock_directory()
+            self._take_file()
         except BaseException:
-            self._disk.close(fd)
+            self.release()
             raise
-        self._fd = fd
+
+    def acquire_to_read(self) -> None:
+        """Keep every other process out, and create and write nothing."""
+        self._directory_fd = self._disk.open_dir(self._directory)
+        try:
+            self._lock_directory()
+            if self._disk.exists(self._path):
+                self._fd = self._disk.open(self._path, os.O_RDONLY)
+                if not self._disk.try_lock(self._fd):
+                    raise self._refusal()
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
+        if self._directory_fd >= 0:
+            self._disk.close_dir(self._directory_fd)
+            self._directory_fd = -1
+
+    def verify(self) -> None:
+        """Raise StorageError if another process may have the directory: it, or the lock in it, is another one now."""
+        held = self._disk.identity(self._directory_fd)
+        try:
+            if self._disk.identity(self._directory) != held:
+                raise StorageError(f"another directory has taken the place of {self._directory}")
+        except FileNotFoundError:
+            raise StorageError(f"{self._directory} was removed or renamed") from None
+        if not self._has_file():
+            logger.warning("%s was removed; it is taken again", self._path)
+            self._disk.close(self._fd)
+            self._fd = -1
+            try:
+                self._take_file()
+            except DataDirLocked as refusal:
+                raise StorageError(f"{self._path} was removed, and {refusal.message}") from None
+
+    def _has_file(self) -> bool:
+        try:
+            return self._disk.identity(self._path) == self._disk.identity(self._fd)
+        except FileNotFoundError:
+            return False
+
+    def _lock_directory(self) -> None:
+        try:
+            locked = self._disk.try_lock(self._directory_fd)
+        except OSError as error:
+            if error.errno not in _CANNOT_LOCK_A_DIRECTORY:
+                raise
+            logger.warning("%s cannot be locked itself (%s): do not remove %s", self._directory, error, self._path)
+            return
+        if not locked:
+            raise self._refusal()
+
+    def _take_file(self) -> None:
+        self._fd = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
+        if not self._disk.try_lock(self._fd):
+            raise self._refusal()
+        self._disk.truncate(self._fd, 0)
+        write_all(self._disk, self._fd, [f"{os.getpid()}\n".encode()], 0)
+
+    def _refusal(self) -> DataDirLocked:
+        holder = ""
+        if self._disk.exists(self._path):
+            fd = self._disk.open(self._path, os.O_RDONLY)
+            holder = self._disk.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            self._disk.close(fd)
+        holder = holder or "unknown"
+        return DataDirLocked(f"{self._directory} is in use by process {holder}", directory=self._directory, pid=holder)
