@@ -192,6 +192,8 @@ class Server:
             fetch=self.fetch,
             wake=self._wake,
             in_thread=self._listener.in_thread,
+            slices=self._listener.slices,
+            budget=self._listener.budget,
         )
         self._api.table = RouteTable(self._routes(self._delivery))
         self._listener.on_tick_end(self._end_tick)

@@ -18,7 +18,9 @@ from topics.api.watch_session import Sessions
 from topics.api.ws import Sockets
 from topics.engine.engine import Engine
 from topics.engine.live import Live
+from topics.http.budget import BodyBudget
 from topics.http.packing import InThread
+from topics.http.slices import Slices
 from topics.model.clock import Clock
 from topics.model.settings import Settings
 
@@ -41,6 +43,8 @@ class Delivery:
         fetch: Fetch,
         wake: Callable[[], None],
         in_thread: InThread,
+        slices: Slices,
+        budget: BodyBudget,
     ) -> None:
         live = Live(engine, clock, wake)
         fetching = Fetching(fetch)
@@ -51,7 +55,9 @@ class Delivery:
         subscriptions = Subscriptions(live, settings)
         sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, loop.time)
         self._watch = Watch(live, fetching, self.streams, sessions, subscriptions, settings)
-        self._sockets = Sockets(live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings)
+        self._sockets = Sockets(
+            live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings, slices, budget
+        )
         self._exports = Exports(live, fetching, gate, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
         live.is_shed = self._sockets.is_shed
         pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from msgspec import Raw
+from websockets.frames import CloseCode
 from websockets.http11 import Request as Handshake
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
@@ -43,7 +44,9 @@ from topics.engine.engine import Engine
 from topics.engine.live import Live
 from topics.engine.staged import Busy, Staged
 from topics.engine.topic import Topic
+from topics.http.budget import BodyBudget
 from topics.http.message import Request
+from topics.http.slices import Slices
 from topics.model.config import resolve
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError
 from topics.model.settings import Settings
@@ -55,6 +58,9 @@ quiet_log = logging.getLogger("topics.api.websocket")
 quiet_log.setLevel(logging.WARNING)
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+# A message above this needs a share of the memory for large bodies, and must be complete in time.
+LARGE_MESSAGE_BYTES = 1024 * 1024
+MESSAGE_S_MAX = 120.0
 HANDSHAKE_HEADERS = (b"host", b"upgrade", b"connection", b"origin")
 GOING_AWAY = 1001
 PACED_RETRY_MS = 1_500
@@ -75,6 +81,8 @@ class Sockets:
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
         settings: Settings,
+        slices: Slices,
+        budget: BodyBudget,
     ) -> None:
         self.live = live
         self.fetching = fetching
@@ -87,7 +95,12 @@ class Sockets:
         self._deadlines = deadlines
         self._loop = loop
         self._wake = wake
+        self.slices = slices
+        self._budget = budget
         self._message_bytes_max = min(MESSAGE_BYTES_MAX, settings.max_body_bytes)
+        # Connections with a share of the budget or in line for one, and when their message began.
+        self._receiving: dict[WsConnection, float] = {}
+        pulse.on_turn.append(self._end_slow_messages)
         self._open: dict[WsConnection, None] = {}
         self._empty: asyncio.Event | None = None
 
@@ -131,6 +144,7 @@ class Sockets:
     def closed(self, connection: WsConnection) -> None:
         self._open.pop(connection, None)
         self.pulse.discard(connection)
+        self.release(connection)
         self._gate.leave(connection.key)
         if self._empty is not None and not self._open:
             self._empty.set()
@@ -152,6 +166,29 @@ class Sockets:
 
     def later(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
+
+    # --- memory for large messages ---
+
+    def reserve(self, connection: WsConnection, message_bytes: int, *, is_last: bool) -> bool:
+        """Count an unfinished message as the large body it is; False if it must wait for memory."""
+        if connection in self._receiving or message_bytes <= LARGE_MESSAGE_BYTES:
+            return True
+        self._receiving[connection] = self.pulse.now_s
+        most_bytes = self._message_bytes_max
+        share_bytes = min(message_bytes, most_bytes) if is_last else most_bytes
+        return self._budget.take(connection, share_bytes, lambda: self.later(connection.go_on_reading))
+
+    def release(self, connection: WsConnection) -> None:
+        """The message is dealt with."""
+        if self._receiving.pop(connection, None) is not None:
+            share_bytes, connection.reserved_bytes = connection.reserved_bytes, 0
+            self._budget.give_back(share_bytes)
+
+    def _end_slow_messages(self) -> None:
+        for connection, since_s in list(self._receiving.items()):
+            if connection.reserved_bytes and self.pulse.now_s - since_s > MESSAGE_S_MAX:
+                connection.close(CloseCode.POLICY_VIOLATION, "the message took too long")
+                self.release(connection)
 
     # --- commands ---
 

@@ -1,6 +1,6 @@
 """One WebSocket: commands come in and are answered in order, what its topics gain goes out.
 
-socket ─▶ ServerProtocol (websockets) ─▶ inbox ─▶ command ─┬─▶ answer
+socket ─▶ slices ─▶ ServerProtocol (websockets) ─▶ inbox ─▶ command ─┬─▶ answer
                                                            └─ Busy, cold read, pressure: held, and tried again
 """
 
@@ -18,6 +18,7 @@ from websockets.server import ServerProtocol
 from topics.api.auth import Key
 from topics.api.following import Follower
 from topics.api.ws_commands import encode
+from topics.api.ws_gauge import WsGauge
 from topics.engine.live import Frame, Trail
 from topics.engine.retention import Tombstone
 from topics.model.errors import TopicsError
@@ -37,6 +38,8 @@ class WsConnection(Follower, asyncio.Protocol):
     __slots__ = (
         "_asked",
         "_closing",
+        "_feeding",
+        "_gauge",
         "_held",
         "_inbox",
         "_paced",
@@ -44,9 +47,14 @@ class WsConnection(Follower, asyncio.Protocol):
         "_read_paused",
         "_sockets",
         "_transport",
+        "_unfed",
+        "_unfed_at",
+        "_waits_for_memory",
         "_ws",
+        "gone",
         "interval_s",
         "key",
+        "reserved_bytes",
         "sent_s",
         "stalled_s",
         "unacked",
@@ -58,7 +66,14 @@ class WsConnection(Follower, asyncio.Protocol):
         self._ws = protocol
         self._transport = cast("asyncio.Transport", None)
         self.key = key
-        # receiving
+        # receiving: bytes not yet parsed and how far that is, whether a slice of it is due, memory for a large message
+        self._gauge = WsGauge(sockets.pulse.now_s)
+        self._unfed = b""
+        self._unfed_at = 0
+        self._feeding = False
+        self._waits_for_memory = False
+        self.reserved_bytes = 0
+        self.gone = False
         self._parts: list[bytes] = []
         self._inbox: deque[bytes] = deque()
         self._held = False
@@ -81,9 +96,29 @@ class WsConnection(Follower, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._asked = False
-        self._ws.receive_data(data)
+        self._gauge.earn(self._sockets.pulse.now_s)
+        self._unfed = self._unfed[self._unfed_at :] + data
+        self._unfed_at = 0
+        if not self._feeding and self._feed():
+            self._sockets.slices.add(self._feed)
+
+    def _feed(self) -> bool:
+        """Parse a slice of what has arrived; returns whether the next one can follow."""
+        gauge, start = self._gauge, self._unfed_at
+        self._feeding = True
+        self._unfed_at = gauge.measure(self._unfed, start)
+        if gauge.credit < 0:
+            self._ws.fail(CloseCode.POLICY_VIOLATION, "too many control frames or small fragments")
+        else:
+            self._ws.receive_data(self._unfed[start : self._unfed_at])
+        if gauge.credit < 0 or self._unfed_at == len(self._unfed):
+            self._unfed, self._unfed_at = b"", 0
         self._take_events()
+        self._waits_for_memory = not self._sockets.reserve(self, gauge.message_bytes, is_last=gauge.is_last)
         self._work()
+        self._feeding = bool(self._unfed) and not self._crowded
+        self._update_reading()
+        return self._feeding
 
     def eof_received(self) -> bool:
         self._ws.receive_eof()
@@ -91,8 +126,9 @@ class WsConnection(Follower, asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
-        self._closing = True
+        self._closing = self.gone = True
         self._inbox.clear()
+        self._unfed, self._unfed_at = b"", 0
         self.unfollow_all()
         self._sockets.closed(self)
         # The library's parser holds its protocol, which holds the parser.
@@ -148,6 +184,13 @@ class WsConnection(Follower, asyncio.Protocol):
                 self._inbox.popleft()
             else:
                 self._held = True
+        if self.reserved_bytes and not self._inbox and not self._gauge.message_bytes:
+            self._sockets.release(self)
+        self._update_reading()
+
+    def go_on_reading(self) -> None:
+        """There is memory for the message now."""
+        self._waits_for_memory = False
         self._update_reading()
 
     def go_on(self) -> None:
@@ -166,12 +209,21 @@ class WsConnection(Follower, asyncio.Protocol):
         if self._read_paused:
             self._sockets.later(self._work)
 
+    @property
+    def _crowded(self) -> bool:
+        return len(self._inbox) >= INBOX_MAX or self.unacked >= UNACKED_MAX or self._blocked or self._waits_for_memory
+
     def _update_reading(self) -> None:
-        crowded = len(self._inbox) >= INBOX_MAX or self.unacked >= UNACKED_MAX or self._blocked
-        if crowded == self._read_paused or self._closing:
+        """Parse what has arrived while there is room for it; read when all of it is parsed."""
+        crowded = self._crowded
+        if self._unfed and not crowded and not self._feeding:
+            self._feeding = True
+            self._sockets.slices.add(self._feed)
+        pause = crowded or bool(self._unfed)
+        if pause == self._read_paused or self._closing:
             return
-        self._read_paused = crowded
-        if crowded:
+        self._read_paused = pause
+        if pause:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()

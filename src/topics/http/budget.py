@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from topics.http.message import Request
+
+class Holder(Protocol):
+    """What a share is for: a request, or a connection with an unfinished message. `gone` gives up a wait for it."""
+
+    gone: bool
+    reserved_bytes: int
 
 
 class BodyBudget:
@@ -15,16 +21,16 @@ class BodyBudget:
 
     def __init__(self, bytes_max: int) -> None:
         self.free_bytes = bytes_max
-        self._waiting: deque[tuple[Request, int, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[Holder, int, Callable[[], None]]] = deque()
 
-    def take(self, request: Request, share_bytes: int, granted: Callable[[], None]) -> bool:
+    def take(self, holder: Holder, share_bytes: int, granted: Callable[[], None]) -> bool:
         """Take a share now (True), or wait in line for it and be told by `granted`."""
         self.settle()
         if not self._waiting and share_bytes <= self.free_bytes:
             self.free_bytes -= share_bytes
-            request.reserved_bytes = share_bytes
+            holder.reserved_bytes = share_bytes
             return True
-        self._waiting.append((request, share_bytes, granted))
+        self._waiting.append((holder, share_bytes, granted))
         return False
 
     def give_back(self, share_bytes: int) -> None:
@@ -34,11 +40,11 @@ class BodyBudget:
     def settle(self) -> None:
         """Serve those in line as far as the budget goes; whoever has left the line is passed over."""
         while self._waiting:
-            request, share_bytes, granted = self._waiting[0]
-            if not request.gone:
+            holder, share_bytes, granted = self._waiting[0]
+            if not holder.gone:
                 if share_bytes > self.free_bytes:
                     return
                 self.free_bytes -= share_bytes
-                request.reserved_bytes = share_bytes
+                holder.reserved_bytes = share_bytes
                 granted()
             self._waiting.popleft()

@@ -12,7 +12,7 @@ from typing import cast
 
 from topics.http.http2 import Http2Connection
 from topics.http.http2_gauge import PREFACE
-from topics.http.intake import FEED_BYTES_MAX, Intake
+from topics.http.intake import FEED_BYTES_MAX, SLICE_WEIGHT_MAX, Intake
 from topics.http.message import Request
 from topics.http.outlet import Outlet
 from topics.http.preparation import prepare
@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         "_shares_awaited",
         "_shut",
         "_since_s",
+        "_sliced",
         "_swallowed_bytes",
         "_transport",
         "_unfed",
@@ -55,6 +56,7 @@ class Connection(asyncio.Protocol):
         # requests not yet with their handler, and bytes not yet parsed
         self._waiting: deque[Request] | None = None
         self._unfed: bytes | None = None
+        self._sliced = False  # they wait for their slice of the loop's time
         self._early = b""
         self._continue_for: Request | None = None
         # why reading stops
@@ -145,11 +147,19 @@ class Connection(asyncio.Protocol):
         self._feed_pieces(data)
 
     def _feed_pieces(self, data: bytes) -> None:
-        """Feed in pieces, so that a pause takes effect soon; what is left is fed when the pause is over."""
+        """Feed in pieces, so that a pause takes effect soon; what is left is fed when the pause is over.
+
+        A slice ends after a few milliseconds of work; the next one has to wait until others had their turn.
+        """
         view = memoryview(data)
+        if self._intake is not None:
+            self._intake.weight = 0
         while view and not self._ended and self._intake is not None:
-            if self._must_pause():
+            if self._must_pause() or self._intake.weight > SLICE_WEIGHT_MAX:
                 self._unfed = bytes(view)
+                if not self._must_pause():
+                    self._sliced = True
+                    self._service.slices.add(self._next_slice)
                 self._update_reading()
                 return
             piece_bytes = self._intake.swallow_bytes_max()
@@ -157,6 +167,11 @@ class Connection(asyncio.Protocol):
             view = view[piece_bytes:]
             if rest is not None:
                 view = memoryview(rest + bytes(view))
+
+    def _next_slice(self) -> bool:
+        self._sliced = False
+        self._pump()
+        return False
 
     def accept(self, request: Request) -> None:
         """A request is complete."""
@@ -273,7 +288,7 @@ class Connection(asyncio.Protocol):
             return
         if not waiting:
             self._waiting = None
-        if self._unfed is not None and not self._must_pause():
+        if self._unfed is not None and not self._sliced and not self._must_pause():
             unfed, self._unfed = self._unfed, None
             self._feed_pieces(unfed)
         self._send_continue()

@@ -27,6 +27,9 @@ from topics.http.preparation import prepare
 from topics.http.refusal import BodyTooLarge, Refusal, RequestTimeout
 from topics.http.service import Service
 
+# Window updates and pings that a client may send for each frame of a reply.
+CREDIT_PER_FRAME = 4
+
 
 class Http2Connection(asyncio.Protocol):
     """Reads streams into requests; requests of different streams have no order among them."""
@@ -37,10 +40,13 @@ class Http2Connection(asyncio.Protocol):
         "_h2",
         "_last_number",
         "_outlet",
+        "_read_paused",
         "_resets",
         "_service",
         "_since_s",
         "_transport",
+        "_unfed",
+        "_unfed_at",
         "_waiting",
     )
 
@@ -53,7 +59,12 @@ class Http2Connection(asyncio.Protocol):
         self._since_s = service.wheel.now_s
         self._last_number = 0
         self._resets = 0
-        self._gauge = FrameGauge()
+        limits = service.limits
+        self._gauge = FrameGauge(limits.h2_control_frames_max, limits.h2_control_frames_per_s, self._since_s)
+        # bytes not yet parsed, and how far that is
+        self._unfed = b""
+        self._unfed_at = 0
+        self._read_paused = False
         self._waiting: deque[Lane] = deque()  # complete, not yet with their handler
 
     # the transport's side
@@ -82,15 +93,44 @@ class Http2Connection(asyncio.Protocol):
         if self._outlet.closed:
             return
         self._since_s = self._service.wheel.now_s
+        self._gauge.earn(0, self._since_s)
+        under_way = bool(self._unfed)
+        self._unfed = self._unfed[self._unfed_at :] + data
+        self._unfed_at = 0
+        if not under_way and self._feed():
+            self._update_reading()
+            self._service.slices.add(self._feed)
+
+    def _feed(self) -> bool:
+        """Parse a slice of what has arrived, frames of any kind; returns whether more is left."""
+        if self._outlet.closed:
+            self._unfed = b""
+            return False
+        start = self._unfed_at
         try:
-            self._gauge.measure(data)
-            events = self._h2.receive_data(data)
+            self._unfed_at = self._gauge.measure(self._unfed, start)
+            events = self._h2.receive_data(self._unfed[start : self._unfed_at])
         except h2.exceptions.ProtocolError as error:
             self._h2.close_connection(error.error_code)
             self._say_goodbye()
-            return
+            return False
         self._heed(events)
         self._outlet.mark_dirty()
+        if self._unfed_at < len(self._unfed):
+            return True
+        self._unfed, self._unfed_at = b"", 0
+        self._update_reading()
+        return False
+
+    def _update_reading(self) -> None:
+        """Read when all that arrived is parsed and the client takes what it is sent."""
+        pause = bool(self._unfed) or self._outlet.write_paused
+        if pause != self._read_paused and self._bucket >= 0 and not self._outlet.closed:
+            self._read_paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
         service = self._service
@@ -104,18 +144,18 @@ class Http2Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._outlet.write_paused = True
-        self._transport.pause_reading()
+        self._update_reading()
 
     def resume_writing(self) -> None:
         self._outlet.write_paused = False
-        self._transport.resume_reading()
+        self._update_reading()
         self._outlet.mark_dirty()
 
     # streams to requests
 
     def _heed(self, events: list[h2.events.Event]) -> None:
         """h2 has read to the end of the batch already, so a stream reset in it is closed whatever came before."""
-        resets = [event.stream_id for event in events if isinstance(event, h2.events.StreamReset)]
+        resets = {event.stream_id for event in events if isinstance(event, h2.events.StreamReset)}
         for number in resets:
             self._client_reset(number)
         for event in events:
@@ -276,6 +316,9 @@ class Http2Connection(asyncio.Protocol):
             self._say_goodbye()
 
     # the outlet's side
+
+    def data_sent(self, frames: int) -> None:
+        self._gauge.earn(CREDIT_PER_FRAME * frames, self._service.wheel.now_s)
 
     def flushed(self) -> None:
         if self._waiting:

@@ -23,6 +23,7 @@ class Conversation(Protocol):
     """The connection an outlet belongs to."""
 
     def flushed(self) -> None: ...
+    def data_sent(self, frames: int) -> None: ...
 
 
 class Http2Outlet:
@@ -171,16 +172,19 @@ class Http2Outlet:
         self._conversation.flushed()
 
     def _fill_windows(self) -> None:
-        burst_bytes = 0
+        burst_bytes = frames = 0
         ready = [lane for lane in self.lanes.values() if lane.outgoing or lane.ended]
         while ready and burst_bytes < BURST_BYTES_MAX:
             again: list[Lane] = []
             for lane in ready:
                 sent_bytes = self._send_frame(lane)
                 burst_bytes += sent_bytes
+                frames += sent_bytes > 0
                 if sent_bytes and lane.outgoing:
                     again.append(lane)
             ready = again
+        if frames:
+            self._conversation.data_sent(frames)
         if ready:
             self.mark_dirty()
 

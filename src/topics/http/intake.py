@@ -24,7 +24,10 @@ from topics.http.refusal import (
 from topics.http.target import SLASH, origin_form, split_target
 from topics.http.wheel import Wheel
 
-FEED_BYTES_MAX = 16 * 1024  # fed to the parser at once, because the parser cannot be stopped in between
+FEED_BYTES_MAX = 8 * 1024  # fed to the parser at once, because the parser cannot be stopped in between
+# A slice of input is a few milliseconds of work: a piece of a body weighs about a microsecond, a request as much as 32.
+SLICE_WEIGHT_MAX = 2048
+REQUEST_WEIGHT = 32
 PARTS_MAX = 1024  # pieces of a body before they are joined, so that tiny chunks do not cost an object each
 
 _methods: Final = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")}
@@ -83,6 +86,7 @@ class Intake:
         "_upgrading",
         "_url",
         "_wheel",
+        "weight",
     )
 
     def __init__(self, exchange: Exchange, inlet: Inlet, limits: HttpLimits, wheel: Wheel) -> None:
@@ -91,6 +95,8 @@ class Intake:
         self._wheel = wheel
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
+        # what the parser had to do since it was last set to 0
+        self.weight = 0
         # per request
         self._url = b""
         self._headers: list[Header] = []
@@ -226,6 +232,7 @@ class Intake:
         if body_bytes > self._body_bytes_stop:
             self._body_grows_to(body_bytes)
         self._body_bytes = body_bytes
+        self.weight += 1
         parts = self._parts
         parts.append(data)
         if len(parts) == PARTS_MAX:
@@ -237,6 +244,7 @@ class Intake:
             return
         request = self._request
         assert request is not None
+        self.weight += REQUEST_WEIGHT
         parts = self._parts
         if parts or self._blocks:
             if self._blocks or len(parts) > 1:

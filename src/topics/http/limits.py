@@ -42,6 +42,8 @@ class HttpLimits:
     h2_streams_max: int = 128
     h2_window_bytes: int = 64 * KIB - 1
     h2_resets_max: int = 1_000
+    h2_control_frames_max: int = 2_000
+    h2_control_frames_per_s: int = 100
 
     # gzip: replies below the minimum are sent as they are, work above the other one leaves the loop's thread
     gzip_reply_bytes_min: int = KIB

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from topics.http.budget import BodyBudget
 from topics.http.connection import Connection
 from topics.http.limits import HttpLimits
 from topics.http.message import Request
 from topics.http.refusal import Refusal
 from topics.http.refusal import render_error as plain_error
 from topics.http.service import Handle, OnBug, RenderError, Service, log_bug
+from topics.http.slices import Slices
 
 
 class _Served(Protocol):
@@ -57,6 +59,16 @@ class Listener:
     @property
     def connections_open(self) -> int:
         return len(self._service.wheel)
+
+    @property
+    def slices(self) -> Slices:
+        """Where protocols of upgraded connections put their long work."""
+        return self._service.slices
+
+    @property
+    def budget(self) -> BodyBudget:
+        """Memory for what is large and not yet complete."""
+        return self._service.budget
 
     @property
     def draining(self) -> bool:

@@ -14,6 +14,7 @@ from topics.http.limits import HttpLimits
 from topics.http.message import Request
 from topics.http.refusal import Detail, Refusal
 from topics.http.reply import Heads
+from topics.http.slices import Slices
 from topics.http.tick import Tick
 from topics.http.wheel import Wheel
 
@@ -46,6 +47,7 @@ class Service:
         "on_empty",
         "on_head",
         "render_error",
+        "slices",
         "tick",
         "wheel",
     )
@@ -68,6 +70,7 @@ class Service:
         self.on_bug = on_bug
         self.on_head = on_head
         self.tick = Tick(loop)
+        self.slices = Slices(loop, clock)
         self.wheel = Wheel(loop, clock)
         self.heads = Heads(time.time)
         self.wheel.on_turn(self.heads.refresh)

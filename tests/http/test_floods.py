@@ -1,0 +1,249 @@
+"""Floods of cheap input: what one loop iteration takes on is bounded, and who sends nothing else is sent away."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from tests.http.wire import Clock
+from topics.http.connection import Connection
+from topics.http.http2 import Http2Connection
+from topics.http.http2_gauge import PREFACE
+from topics.http.limits import HttpLimits
+from topics.http.message import Request
+from topics.http.refusal import render_error
+from topics.http.service import Service
+from topics.http.slices import TURN_S, Slices
+
+READ_BYTES = 256 * 1024  # what uvloop reads at once
+UNLIMITED = HttpLimits(h2_control_frames_max=10**9, h2_resets_max=10**9, body_bytes_max=2**26)
+EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+
+
+class Pipe(asyncio.Transport):
+    """A transport that takes everything and remembers whether anyone wants to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.closed = self.paused = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def write_eof(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def service_of(limits: HttpLimits, clock: Callable[[], float] | None = None) -> Service:
+    def answer(request: Request) -> None:
+        request.reply(200, b"{}")
+
+    return Service(
+        answer,
+        loop=asyncio.get_running_loop(),
+        limits=limits,
+        clock=clock or Clock(),
+        render_error=render_error,
+        on_bug=lambda *_: "",
+        on_head=None,
+    )
+
+
+def frame(kind: int, payload: bytes, stream: int = 0, flags: int = 0) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+FLOODS = {
+    "settings": EMPTY_SETTINGS,
+    "unknown": frame(0xEE, b""),
+    "window updates": frame(8, b"\0\0\0\1"),
+    "pings": frame(6, b"12345678"),
+    "priorities": frame(2, b"\0\0\0\0\x10", stream=3),
+}
+
+
+async def turns_of(connection: Http2Connection, pipe: Pipe, flood: bytes) -> list[int]:
+    """Feed what one read gives, then run the loop until all is parsed; the bytes parsed in each iteration."""
+    receive = cast("Any", connection)._h2.receive_data
+    parsed_bytes: Counter[int] = Counter()
+    turn = 0
+
+    def counted(data: bytes) -> Any:
+        parsed_bytes[turn] += len(data)
+        return receive(data)
+
+    cast("Any", connection)._h2.receive_data = counted
+    connection.data_received(flood * (READ_BYTES // len(flood)))
+    while pipe.paused:
+        turn += 1
+        await asyncio.sleep(0)
+    return [parsed_bytes[number] for number in range(turn + 1)]
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_control_frames_are_parsed_in_slices(kind: str) -> None:
+    async def run() -> list[int]:
+        # Every look at the clock is a whole turn later: one slice each iteration.
+        ticks = iter(range(10**9))
+        service = service_of(UNLIMITED, lambda: next(ticks) * TURN_S)
+        connection, pipe = Http2Connection(service), Pipe()
+        connection.connection_made(pipe)
+        connection.data_received(PREFACE + EMPTY_SETTINGS)
+        return await turns_of(connection, pipe, FLOODS[kind])
+
+    turns = asyncio.run(run())
+    frame_bytes = len(FLOODS[kind])
+    assert sum(turns) == READ_BYTES // frame_bytes * frame_bytes
+    assert max(turns) <= 65 * frame_bytes
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_client_that_sends_nothing_but_control_frames_is_sent_away(kind: str) -> None:
+    async def run() -> tuple[Pipe, bytes]:
+        service = service_of(HttpLimits(h2_control_frames_max=100))
+        connection, pipe = Http2Connection(service), Pipe()
+        connection.connection_made(pipe)
+        connection.data_received(PREFACE + EMPTY_SETTINGS)
+        connection.data_received(FLOODS[kind] * 90)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not pipe.closed
+        connection.data_received(FLOODS[kind] * 20)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return pipe, bytes(pipe.written)
+
+    pipe, written = asyncio.run(run())
+    assert pipe.closed
+    assert written.endswith((11).to_bytes(4, "big")), "the goodbye says ENHANCE_YOUR_CALM"
+
+
+def test_credit_for_control_frames_comes_back_with_time() -> None:
+    async def run() -> bool:
+        clock = Clock()
+        service = service_of(HttpLimits(h2_control_frames_max=100, h2_control_frames_per_s=10), clock)
+        connection, pipe = Http2Connection(service), Pipe()
+        connection.connection_made(pipe)
+        connection.data_received(PREFACE + EMPTY_SETTINGS)
+        for _ in range(20):
+            connection.data_received(FLOODS["pings"] * 50)
+            clock.now_s += 5
+            service.wheel.check_all()
+            await asyncio.sleep(0)
+        return pipe.closed
+
+    assert not asyncio.run(run())
+
+
+def test_requests_that_are_reset_at_once_are_parsed_in_slices() -> None:
+    """Each pair weighs as much as a request, which is eight control frames."""
+    import h2.connection
+
+    async def run() -> tuple[int, int]:
+        ticks = iter(range(10**9))
+        service = service_of(UNLIMITED, lambda: next(ticks) * TURN_S)
+        connection, pipe = Http2Connection(service), Pipe()
+        connection.connection_made(pipe)
+        client = h2.connection.H2Connection()
+        client.initiate_connection()
+        connection.data_received(client.data_to_send())
+        head = [(":method", "GET"), (":path", "/x"), (":scheme", "http"), (":authority", "a")]
+        for number in range(1, 2001, 2):
+            client.send_headers(number, head, end_stream=True)
+            client.reset_stream(number)
+        before = cast("Any", connection)._resets
+        connection.data_received(client.data_to_send())
+        return cast("Any", connection)._resets - before, int(pipe.paused)
+
+    resets, paused = asyncio.run(run())
+    assert 0 < resets <= 8
+    assert paused
+
+
+def test_a_body_in_tiny_chunks_is_parsed_in_slices() -> None:
+    async def run() -> tuple[int, list[int], bytes]:
+        ticks = iter(range(10**9))
+        service = service_of(UNLIMITED, lambda: next(ticks) * TURN_S)
+        connection, pipe = Connection(service), Pipe()
+        connection.connection_made(pipe)
+        connection.data_received(b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        intake = cast("Any", connection)._intake
+        chunks = READ_BYTES // 6
+        connection.data_received(b"1\r\nx\r\n" * chunks)
+        seen = [intake._body_bytes]
+        while pipe.paused:
+            await asyncio.sleep(0)
+            seen.append(intake._body_bytes)
+        connection.data_received(b"0\r\n\r\n")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return chunks, [after - before for before, after in zip([0, *seen], seen, strict=False)], bytes(pipe.written)
+
+    chunks, turns, written = asyncio.run(run())
+    assert sum(turns) == chunks
+    assert max(turns) <= 4_000
+    assert written.startswith(b"HTTP/1.1 200")
+
+
+def test_pipelined_requests_are_parsed_in_slices_and_all_answered() -> None:
+    async def run() -> tuple[int, int]:
+        ticks = iter(range(10**9))
+        service = service_of(UNLIMITED, lambda: next(ticks) * TURN_S)
+        connection, pipe = Connection(service), Pipe()
+        connection.connection_made(pipe)
+        count = READ_BYTES // 28
+        connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * count)
+        held = len(cast("Any", connection)._waiting or ())
+        for _ in range(20 * count):
+            if pipe.written.count(b"HTTP/1.1 200") == count:
+                break
+            await asyncio.sleep(0)
+        return held, count - pipe.written.count(b"HTTP/1.1 200")
+
+    held, unanswered = asyncio.run(run())
+    assert held < 600
+    assert unanswered == 0
+
+
+def test_slices_take_turns_and_a_failing_one_stops_nobody() -> None:
+    done: list[str] = []
+
+    def step(name: str, times: int) -> Callable[[], bool]:
+        def run() -> bool:
+            done.append(name)
+            return done.count(name) < times
+
+        return run
+
+    def bad() -> bool:
+        raise RuntimeError("a bug")
+
+    async def run() -> None:
+        slices = Slices(asyncio.get_running_loop(), Clock())
+        slices.add(step("a", 3))
+        slices.add(bad)
+        slices.add(step("b", 2))
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert done == ["a", "b", "a", "b", "a"]
