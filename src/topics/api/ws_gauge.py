@@ -5,6 +5,8 @@ FIN, opcode u8 | masked, length 7 bits | longer length u16 or u64 | mask (4) | p
 
 from __future__ import annotations
 
+from typing import Final
+
 # A slice of input is a millisecond or two of work: so many frames, or so many bytes.
 SLICE_WEIGHT_MAX = 32
 WEIGHT_BYTES_SHIFT = 14
@@ -13,7 +15,7 @@ CREDIT_MAX, CREDIT_PER_S = 500, 20
 FRAGMENT_BYTES_MIN = 1024
 
 _FINAL, _CONTROL, _MASKED, _LENGTH = 0x80, 0x08, 0x80, 0x7F
-_LONGER = {126: 2, 127: 8}
+_LONGER: Final = {126: 2, 127: 8}
 
 
 class WsGauge:
