@@ -92,7 +92,7 @@ class Cohort:
             return
         if self._fetching:
             return
-        self.queue.advance(self._cohorts.engine.queues.now(self.topic))
+        self.queue.advance(self._cohorts.engine.queues.now())
         asking = [(member, claim) for member in self.members if (claim := member.claim()) is not None]
         if not asking:
             self._arm()
@@ -106,7 +106,7 @@ class Cohort:
             busy.staged.then(lambda _: self.moved())
         except TopicsError as error:
             self._fail(error)
-            self._set_alarm(queues.now(self.topic) + RETRY_MS)
+            self._set_alarm(queues.now() + RETRY_MS)
         else:
             for (member, _), grant in zip(asking, grants, strict=True):
                 if grant.staged is not None:
@@ -144,7 +144,7 @@ class Cohort:
             self._set_alarm(self.queue.next_ms)
 
     def look_again_in(self, wait_ms: int) -> None:
-        self._set_alarm(self._cohorts.engine.queues.now(self.topic) + wait_ms)
+        self._set_alarm(self._cohorts.engine.queues.now() + wait_ms)
 
     def _set_alarm(self, due_ms: int) -> None:
         if self._alarm is not None:
@@ -152,7 +152,7 @@ class Cohort:
                 return
             self._cohorts.deadlines.remove(self._alarm)
         self._alarm_ms = due_ms
-        wait_ms = max(1, due_ms - self._cohorts.engine.queues.now(self.topic))
+        wait_ms = max(1, due_ms - self._cohorts.engine.queues.now())
         self._alarm = self._cohorts.deadlines.add(wait_ms, self._ring)
 
     def _ring(self) -> None:

@@ -87,7 +87,7 @@ class Exports:
             raise self._pressure.refusal()
         export = Export(self, topic, self._view(call, topic), *self._range(call, topic))
         first = export.read()
-        topic.last_read_ts = topic.now(self.live.now_ms())
+        topic.last_read_ts = self.live.now_ms()
         self.gate.enter(call.key)
         call.end()
         export.start(self._open(call), call.key, first)

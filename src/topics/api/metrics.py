@@ -132,7 +132,7 @@ class Families(Collector):
             size += topic.bytes
             if topic.queue is not None:
                 queues += 1
-                topic.queue.advance(self._store.engine.queues.now(topic))
+                topic.queue.advance(self._store.engine.queues.now())
                 for place in jobs:
                     jobs[place] += getattr(topic.queue, place)
         yield gauge("topics_topics", "Topics that exist.", len(visible))

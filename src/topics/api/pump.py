@@ -31,7 +31,9 @@ class Pump:
         self._forwarder = forwarder
         self._loop = loop
         self._due = False
-        self._timer: asyncio.TimerHandle | None = None
+        # What wakes it up, and when. A handle need not know its time: uvloop's do not if that is now.
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0
         self._stopped = False
         # the burst that goes on, or the rest after it
         self._burst_s = 0.0
@@ -83,10 +85,10 @@ class Pump:
         """Come again by then at the latest."""
         due_s = self._loop.time() + wait_s
         if self._timer is not None:
-            if self._timer.when() <= due_s:
+            if self._timer_s <= due_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(due_s, self._wake_up)
+        self._timer, self._timer_s = self._loop.call_at(due_s, self._wake_up), due_s
 
     def _wake_up(self) -> None:
         self._timer = None

@@ -142,7 +142,7 @@ class Queues:
         topic = self._engine.state.by_name.get(name)
         if topic is None or topic.queue is None:
             raise TopicNotFound(name)
-        topic.queue.advance(self._queues.now(topic))
+        topic.queue.advance(self._queues.now())
         return topic.queue.ready, topic.queue.in_flight
 
     def nack(self, call: Call) -> None:
@@ -205,7 +205,7 @@ class Queues:
         after = decode_cursor(call.text("cursor"))
         _, queue, _ = self._queues.find(call.name)
         jobs = queue.leases_from(*after, page_size + 1)
-        shown = jobs[:page_size]
+        shown, steady = jobs[:page_size], self._engine.steady
         reply = LeaseList(
             topic=call.name,
             leases=[
@@ -213,8 +213,8 @@ class Queues:
                     seq=job.seq,
                     node=job.node,
                     lease_id=f"lease_{job.lease:x}",
-                    claimed_ts=job.claimed_ms or msgspec.UNSET,
-                    deadline=job.deadline,
+                    claimed_ts=steady.wall_ms(job.claimed_ms) if job.claimed_ms else msgspec.UNSET,
+                    deadline=steady.wall_ms(job.deadline),
                     deliveries=job.deliveries,
                     pushed=job.stream != NO_STREAM,
                     error=job.error or msgspec.UNSET,

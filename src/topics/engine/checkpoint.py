@@ -24,6 +24,7 @@ from topics.engine.topic import Topic
 from topics.engine.window import HotWindow
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, StorageError, TopicsError
+from topics.model.ops import Timed
 from topics.model.settings import Settings
 from topics.storage.committer import Committer
 from topics.storage.directory import DataDirectory
@@ -151,7 +152,7 @@ class Checkpointer:
     def _expire(self) -> Iterator[None]:
         """Topics that nobody reads give back what expired, too."""
         for topic in list(self._state.expiring):
-            self._state.expire(topic, topic.now(self._clock.now_ms()), None)
+            self._state.expire(topic, self._clock.now_ms(), None)
             yield
 
     # --- 1: what is full and in memory only ---
@@ -246,6 +247,9 @@ class Checkpointer:
             if app.captured != self._state.checkpoint:
                 self._capture_app(app)
                 yield
+        if self._state.noted is not None or any(topic.queue is not None for topic in self._state.by_id.values()):
+            # The images hold deadlines; this is what they count from.
+            self._chunks.append(Timed(self._pipeline.steady.moment()).encode())
 
     def _capture_app(self, app: App) -> None:
         app.captured = self._state.checkpoint

@@ -18,16 +18,25 @@ from collections.abc import Callable
 from topics.engine.staged import Staged
 from topics.engine.state import State
 from topics.engine.waiters import Waiters
-from topics.model.clock import Clock
+from topics.model.batch import Batch
+from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
 from topics.model.config import Durability
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
 from topics.model.forwarded import Forwarded
-from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Floored, Moved, Op, Reserved
+from topics.model.grouping import GroupClaimed
+from topics.model.leasing import Extended, Leased, Released
+from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Floored, Moved, Op, Reserved, Timed
 from topics.model.txn_ops import TxnCommitted
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
 
 log = logging.getLogger("topics.engine")
+
+# Ops that hold deadlines: the log must tell what time it was when they were written.
+DATED = (Leased, Released, Extended, GroupClaimed)
+TIMED_EVERY_MS = 1_000
+# The steady clock and a `$ts` of the same moment may differ by so much without meaning anything.
+SAME_MS_MAX = 5
 
 
 class Pipeline:
@@ -39,6 +48,8 @@ class Pipeline:
         self._committer = committer
         self._waiters = waiters
         self._clock = clock
+        # The time that leases and delays run on.
+        self.steady = SteadyClock(clock, state.noted)
         self._unwritten: deque[Staged] = deque()
         self._unsynced: deque[Staged] = deque()
         # How many ops of a topic wait for a sync.
@@ -93,6 +104,8 @@ class Pipeline:
             try:
                 if not isinstance(op, Appended):
                     self._log_floor(op.topic_id)
+                if _is_dated(op):
+                    self._log_time()
                 staged.position = self._wal.append(body, urgent)
             except OSError as error:
                 self._write_failed(error)
@@ -108,6 +121,7 @@ class Pipeline:
 
     def stage_append(self, op: Appended, durability: Durability) -> Staged:
         journaled = durability != "ephemeral"
+        self.date(op.batch)
         body = op.encode() if journaled else b""
         staged = self.stage(op, body, gated=durability == "fsync", journaled=journaled)
         self.pending_bytes += len(op.batch.blob)
@@ -124,6 +138,24 @@ class Pipeline:
         if topic is not None and topic.evict_floor > topic.logged_floor:
             self._wal.append(Floored(topic.id, topic.evict_floor).encode(), urgent=True)
             topic.logged_floor = topic.evict_floor
+
+    def date(self, batch: Batch) -> None:
+        """The delays of a batch count from now."""
+        jobs = batch.jobs
+        if jobs is not None:
+            now_ms = self.steady.now_ms()
+            if abs(now_ms - jobs.from_ms) > SAME_MS_MAX:
+                batch.jobs = jobs._replace(from_ms=now_ms)
+
+    def _log_time(self) -> None:
+        """Deadlines count on the steady clock; what it said near them is what a restart goes on from."""
+        now, noted = self.steady.moment(), self._state.noted
+        if noted is not None:
+            passed_ms = now.steady_ms - noted.steady_ms
+            if passed_ms < TIMED_EVERY_MS and abs(now.wall_ms - noted.wall_ms - passed_ms) < SKEW_MS_MIN:
+                return
+        self._wal.append(Timed(now).encode(), urgent=True)
+        self._state.noted = now
 
     # --- the end of a tick ---
 
@@ -331,6 +363,13 @@ class Pipeline:
 def _waits(staged: Staged, waiting: dict[int, int]) -> bool:
     """Whether an earlier op of a topic that this one changes waits for its sync."""
     return staged.topic_id in waiting or any(topic_id in waiting for topic_id in staged.other_ids)
+
+
+def _is_dated(op: Op) -> bool:
+    """Whether the op holds deadlines, or delays that become some."""
+    if isinstance(op, Appended):
+        return op.batch.jobs is not None
+    return isinstance(op, DATED) or (isinstance(op, Moved) and op.appended.batch.jobs is not None)
 
 
 def _held_up(staged: Staged) -> tuple[int, ...]:

@@ -58,6 +58,7 @@ class Engine:
         self.waiters = waiters
         self.settings = settings
         self._clock = clock
+        self.steady = pipeline.steady
         # Topics on their way into being, by name.
         self._creating: dict[str, Staged] = {}
         # Keys whose write is on its way.
@@ -143,9 +144,9 @@ class Engine:
     def look(self, name: str, *, touch: bool = True) -> TopicState:
         topic = self._existing(name)
         self._expire(topic)
-        described = describe(topic, self._clock.now_ms())
+        described = describe(topic, self._clock.now_ms(), self.steady.now_ms())
         if touch:
-            topic.last_read_ts = topic.now(self._clock.now_ms())
+            topic.last_read_ts = self._clock.now_ms()
         return described
 
     def list(
@@ -170,9 +171,9 @@ class Engine:
                     return Page(page, encode_cursor(page[-1].topic))
                 topic = self.state.by_name[name]
                 self._expire(topic, exact=False)
-                page.append(describe(topic, self._clock.now_ms()))
+                page.append(describe(topic, self._clock.now_ms(), self.steady.now_ms()))
                 if touch:
-                    topic.last_read_ts = topic.now(self._clock.now_ms())
+                    topic.last_read_ts = self._clock.now_ms()
             index += 1
         return Page(page, None)
 
@@ -352,7 +353,6 @@ class Engine:
     def diff(self, name: str, wish: DiffWish) -> Diff:
         """Records behind a cursor. May raise ColdMiss."""
         topic = self.state.by_name.get(name) or self._existing(name)
-        now = topic.now(self._clock.now_ms())
         if topic.config.ttl_ms:
             self._expire(topic)
         view = View(
@@ -366,7 +366,7 @@ class Engine:
         if wish.from_ts is not UNSET:
             from_seq = max(from_seq, self.seq_before(topic, wish.from_ts))
         diff = read(topic, from_seq, view, limit, bytes_max, self.state.cold.load)
-        topic.last_read_ts = now
+        topic.last_read_ts = self._clock.now_ms()
         return diff
 
     def seq_before(self, topic: Topic, ts: int) -> int:
@@ -416,17 +416,6 @@ class Engine:
 
     def find(self, name: str) -> Topic | None:
         """The topic, if it exists; Busy while that is being decided."""
-        return self._find(name)
-
-    def find_to_write(self, name: str) -> Topic | None:
-        """As `find`; Busy as well while a commit prepares what it adds there."""
-        topic = self._find(name)
-        if topic is not None and topic.held is not None:
-            raise Busy(topic.held)
-        return topic
-
-    def _find(self, name: str) -> Topic | None:
-        """The topic, if it exists and nothing about its existence is still undecided."""
         topic = self.state.by_name.get(name)
         undecided = self._creating.get(name)
         if topic is not None:
@@ -435,6 +424,13 @@ class Engine:
             check_topic_name(name)
         if undecided is not None:
             raise Busy(undecided)
+        return topic
+
+    def find_to_write(self, name: str) -> Topic | None:
+        """As `find`; Busy as well while a commit prepares what it adds there."""
+        topic = self.find(name)
+        if topic is not None and topic.held is not None:
+            raise Busy(topic.held)
         return topic
 
     def _existing(self, name: str) -> Topic:
@@ -447,4 +443,4 @@ class Engine:
     def _expire(self, topic: Topic, *, exact: bool = True) -> None:
         if topic.config.ttl_ms:
             load = self.state.cold.load if exact else None
-            self.state.expire(topic, topic.now(self._clock.now_ms()), load)
+            self.state.expire(topic, self._clock.now_ms(), load)

@@ -192,7 +192,7 @@ class Forwarder:
     def _forward(self, router: Router) -> None:
         source, dest = router.source, router.dest
         if source.config.ttl_ms:
-            self._state.expire(source, source.now(self._clock.now_ms()), self._state.cold.load)
+            self._state.expire(source, self._clock.now_ms(), self._state.cold.load)
         if router.cursor >= source.head_seq:
             return
         self._pipeline.check_writable()

@@ -59,7 +59,7 @@ class Page(NamedTuple):
     next_cursor: str | None
 
 
-def describe(topic: Topic, now_ms: int) -> TopicState:
+def describe(topic: Topic, now_ms: int, steady_ms: int) -> TopicState:
     return TopicState(
         topic=topic.name,
         type=topic.config.type,
@@ -72,12 +72,12 @@ def describe(topic: Topic, now_ms: int) -> TopicState:
         effective_priority=effective_priority(topic, now_ms),
         last_write_ts=topic.last_write_ts,
         last_read_ts=topic.last_read_ts,
-        queue=None if topic.queue is None else describe_queue(topic, topic.queue, now_ms),
+        queue=None if topic.queue is None else describe_queue(topic.queue, steady_ms),
     )
 
 
-def describe_queue(topic: Topic, queue: Queue, now_ms: int) -> QueueState:
-    queue.advance(topic.now(now_ms))
+def describe_queue(queue: Queue, steady_ms: int) -> QueueState:
+    queue.advance(steady_ms)
     return QueueState(queue.ready, queue.in_flight, queue.dead_lettered, queue.delayed, queue.paused)
 
 

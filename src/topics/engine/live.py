@@ -218,7 +218,7 @@ class Live:
 
     def expire(self, topic: Topic) -> None:
         state = self.engine.state
-        state.expire(topic, topic.now(self._clock.now_ms()), state.cold.load)
+        state.expire(topic, self._clock.now_ms(), state.cold.load)
 
     def lens(self, view: View, limit: int, bytes_max: int, *, strong: bool) -> Lens:
         key = (view, limit, bytes_max, strong)
@@ -351,7 +351,7 @@ class Live:
                         return False
                     left = LOOKS_PER_CLOCK
             rounds.popleft()
-            feed.topic.last_read_ts = feed.topic.now(self._clock.now_ms())
+            feed.topic.last_read_ts = self._clock.now_ms()
             feed.in_round = False
             if feed.again:
                 feed.again = False

@@ -338,7 +338,7 @@ class Queue:
         for number, delay_ms in enumerate(jobs.delays):
             seq = batch.first_seq + number
             if delay_ms:
-                self._rest(self.job_for(seq), batch.ts + delay_ms)
+                self._rest(self.job_for(seq), jobs.from_ms + delay_ms)
             key = jobs.unique[16 * number : 16 * number + 16]
             if key != NO_KEY:
                 self.pend(key, seq)

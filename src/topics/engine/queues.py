@@ -47,6 +47,7 @@ class Queues:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
+        self._steady = engine.steady
         self._state = engine.state
         self._pipeline = engine.pipeline
         self._waiters = engine.waiters
@@ -56,7 +57,7 @@ class Queues:
     # --- finding ---
 
     def find(self, name: str) -> tuple[Topic, Queue, int]:
-        """The topic, its queue, and the time there: leases that ran out have, records that expired are gone."""
+        """The topic, its queue, and the time: leases that ran out have, records that expired are gone."""
         topic = self._engine.find(name)
         if topic is None:
             raise TopicNotFound(name)
@@ -65,13 +66,14 @@ class Queues:
             raise NotAQueue(name)
         return topic, queue, self.bring_up(topic, queue)
 
-    def now(self, topic: Topic) -> int:
-        return topic.now(self._clock.now_ms())
+    def now(self) -> int:
+        """The time that leases and delays run on."""
+        return self._steady.now_ms()
 
     def bring_up(self, topic: Topic, queue: Queue) -> int:
-        now = self.now(topic)
+        now = self.now()
         if topic.config.ttl_ms:
-            self._state.expire(topic, now, self._state.cold.load)
+            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load)
         queue.advance(now)
         return now
 
@@ -120,7 +122,7 @@ class Queues:
                 grant.staged = self._lease(topic, queue, claim, share, grant, now)
             grant.more = len(share) < claim.wanted and queue.ready > 0
         if doomed:
-            self._bury(topic, doomed, now)
+            self._bury(topic, doomed)
             if len(doomed) >= DOOMED_PER_TAKE_MAX:
                 self._waiters.moved(topic)
         return grants
@@ -133,7 +135,7 @@ class Queues:
         node, deadline, stream = claim.node, now + claim.lease_ms, claim.stream
         seqs, jobs = grant.seqs, grant.jobs
         rests = config.retry_backoff is not UNSET
-        group = queue.leased_until(deadline, 0, stream)
+        group, shown = queue.leased_until(deadline, 0, stream), self._steady.wall_ms(deadline)
         lease = queue.next_lease or random.getrandbits(40) + 1
         for seq, job, record, tag in share:
             if job is None:
@@ -144,7 +146,7 @@ class Queues:
                 group = queue.leased_until(deadline, rest_after(config, deliveries, lease), stream)
             queue.let_out(job, group, stream)
             seqs.append(seq)
-            jobs.append(render_job(record, seq, lease, deadline, deliveries, tag))
+            jobs.append(render_job(record, seq, lease, shown, deliveries, tag))
             lease += 1
         queue.next_lease = lease
         return (
@@ -177,7 +179,7 @@ class Queues:
 
     def _unlease(self, topic: Topic, leases: dict[int, int]) -> None:
         """The log did not take the leases: nobody was told of them, so the jobs are claimable again."""
-        queue, now = topic.queue, self.now(topic)
+        queue, now = topic.queue, self.now()
         assert queue is not None
         for seq, lease in leases.items():
             job = queue.held(seq, now)
@@ -206,7 +208,7 @@ class Queues:
         if not jobs:
             return settled(topic.id, Held(seqs, skipped))
         runs = find_seqs(topic, sorted(seqs), self._state.cold.load)
-        staged = self._pipeline.stage_delete(Deleted(topic.id, now, runs), topic.config.durability)
+        staged = self._pipeline.stage_delete(Deleted(topic.id, self._clock.now_ms(), runs), topic.config.durability)
         queue.take_out(jobs)
         staged.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped), done))
         self._waiters.moved(topic)
@@ -219,7 +221,7 @@ class Queues:
 
     def give_back(self, topic: Topic, jobs: Iterable[Job], rest_ms: int = 0) -> None:
         """Their way out of the queue failed: claimable again, at once or after a rest."""
-        queue, now = topic.queue, self.now(topic)
+        queue, now = topic.queue, self.now()
         assert queue is not None
         for job in jobs:
             if job.group is None and queue.jobs.get(job.seq) is job:
@@ -247,7 +249,7 @@ class Queues:
             self._pipeline.check_writable()
             find_seqs(topic, sorted(result.jobs), self._state.cold.load)
             queue.take_out(jobs)
-            staged = self._bury(topic, jobs, now)
+            staged = self._bury(topic, jobs)
         else:
             staged = self._release(topic, queue, jobs, now, wish, error)
         staged.then(lambda done: setattr(done, "result", result))
@@ -285,7 +287,7 @@ class Queues:
         if topic.config.leases_durable:
             for rest_ms, seqs in by_rest.items():
                 staged = self._journal(topic, Extended(topic.id, deadline, rest_ms, seqs, ahead=True))
-        staged.result = Held([job.seq for job in jobs], skipped, deadline)
+        staged.result = Held([job.seq for job in jobs], skipped, self._steady.wall_ms(deadline))
         return staged
 
     def check_seqs(self, wish: AckWish | NackWish | ExtendWish) -> None:
@@ -319,7 +321,7 @@ class Queues:
 
     # --- dead letters ---
 
-    def _bury(self, topic: Topic, jobs: list[Job], now: int) -> Staged:
+    def _bury(self, topic: Topic, jobs: list[Job]) -> Staged:
         """Move jobs to the dead-letter topic in one step. If it will not take them they stay, and it is tried again."""
         name = topic.config.dead_letter
         assert name is not None
@@ -327,7 +329,7 @@ class Queues:
             runs, records = self._lift(topic, sorted(job.seq for job in jobs))
             for record, job in zip(records, sorted(jobs, key=lambda job: job.seq), strict=True):
                 moving.stamp(record, topic.name, job)
-            staged = self.move(topic, runs, records, name, now, dead=True)
+            staged = self.move(topic, runs, records, name, dead=True)
         except (TopicsError, Busy, ColdMiss):
             self._refused(topic, jobs)
             return settled(topic.id)
@@ -351,12 +353,12 @@ class Queues:
             records.append(moving.record_of(block, block.number_after(seq - 1)))
         return runs, records
 
-    def move(
-        self, source: Topic, runs: list[Run], records: list[RecordWish], name: str, now: int, *, dead: bool
-    ) -> Staged:
+    def move(self, source: Topic, runs: list[Run], records: list[RecordWish], name: str, *, dead: bool) -> Staged:
         """Have records change their topic in one step; the other topic is made if it is absent."""
         room = self._engine.room_for(name, len(records), sum(run.size for run in runs))
+        now = self._clock.now_ms()
         op = moving.move(source, runs, records, room, now if room.topic is None else room.topic.now(now), dead=dead)
+        self._pipeline.date(op.appended.batch)
         body = moving.encode_move(op, source, room.config)
         classes = (source.config.durability, room.config.durability)
         staged = self._pipeline.stage(
@@ -390,7 +392,7 @@ class Queues:
 
     def close_stream(self, topic: Topic, queue: Queue, number: int) -> None:
         """The connection is gone: what it holds is claimable at once."""
-        now = self.now(topic)
+        now = self.now()
         queue.advance(now)
         jobs = list(queue.streams.pop(number, {}).values())
         for job in jobs:

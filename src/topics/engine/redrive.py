@@ -131,13 +131,12 @@ class Redriver:
         return sent
 
     def _move(self, topic: Topic, home: str, letters: list[Letter], rate: int) -> Staged:
-        now = self._queues.now(topic)
         if rate:
             for number, letter in enumerate(letters):
                 letter.record.delay_ms = min(DELAY_MS_MAX, number * 1000 // rate)
         seqs = [letter.seq for letter in letters]
         runs = find_seqs(topic, seqs, self._engine.state.cold.load)
-        staged = self._queues.move(topic, runs, [letter.record for letter in letters], home, now, dead=False)
+        staged = self._queues.move(topic, runs, [letter.record for letter in letters], home, dead=False)
         if topic.queue is not None:
             jobs = [topic.queue.job_for(seq) for seq in seqs]
             topic.queue.take_out(jobs)

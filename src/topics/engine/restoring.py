@@ -9,6 +9,7 @@ from topics.engine.ledger import APP_CHUNK
 from topics.engine.router import RouterImage
 from topics.engine.state import State
 from topics.engine.topic import Topic
+from topics.model.ops import TIMED, decode
 from topics.storage.snapshot import Snapshot
 
 TOPICS_PER_STEP = 200
@@ -21,6 +22,9 @@ def restore(state: State, snapshot: Snapshot | None) -> Iterator[None]:
     for number, chunk in enumerate(snapshot.chunks() if snapshot is not None else ()):
         if chunk.startswith(APP_CHUNK):
             apps.append(chunk)
+            continue
+        if chunk[0] == TIMED:
+            state.apply(decode(chunk), 0)
             continue
         topic, router = decode_topic(chunk)
         state.add(topic)

@@ -178,7 +178,7 @@ class Scan:
             raise TopicNotFound(name)
         if topic not in self._settled:
             self._state.enforce_caps(topic, self._state.cold.load_now)
-            self._state.expire(topic, topic.now(self._clock.now_ms()), self._state.cold.load_now)
+            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load_now)
             self._settled.add(topic)
         return topic
 

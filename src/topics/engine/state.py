@@ -17,6 +17,7 @@ from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.routes import Routes
 from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
+from topics.model.clock import Moment
 from topics.model.forwarded import Forwarded
 from topics.model.grouping import GroupAcked, GroupClaimed, GroupOp, GroupReset
 from topics.model.leasing import Extended, Leased, LeaseOp, Paused, Released
@@ -35,6 +36,7 @@ from topics.model.ops import (
     RouterPut,
     Run,
     Skipped,
+    Timed,
 )
 from topics.model.settings import Settings
 from topics.model.txn_ops import TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
@@ -73,6 +75,8 @@ class State:
         self.capture_from = NEVER
         self.checkpoint = 0
         self._position = 0
+        # What both clocks said when the log was last told.
+        self.noted: Moment | None = None
         self.capture: Callable[[Topic], None] = self.dirty.add
         self.capture_app: Callable[[App], None] = _nothing_to_capture
         self.routes = Routes(self)
@@ -93,6 +97,7 @@ class State:
             Released: self._leased,
             Extended: self._leased,
             Paused: self._paused,
+            Timed: lambda op: setattr(self, "noted", op.moment),
             Moved: self._moved,
             KeyNoted: self._key_noted,
             Forwarded: self.routes.forwarded,

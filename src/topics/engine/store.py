@@ -142,7 +142,7 @@ class Store:
 
     def _apply_what_fits(self, op: ops.Op, position: int) -> None:
         """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
-        if isinstance(op, ops.Created | ops.TxnOp) or op.topic_id in self.state.by_id:
+        if isinstance(op, ops.Created | ops.TxnOp | ops.Timed) or op.topic_id in self.state.by_id:
             try:
                 self.state.apply(op, position)
             except DamagedData as error:

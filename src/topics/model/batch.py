@@ -61,10 +61,14 @@ class BatchLimits(Protocol):
 
 
 class JobColumns(NamedTuple):
-    """What a queue must know of a batch: delays in ms (0: none), digests of unique keys (zeros: none)."""
+    """What a queue must know of a batch: delays in ms (0: none), digests of unique keys (zeros: none).
+
+    Delays count from `from_ms`, which is not `$ts` while that is held up by a clock that was put back.
+    """
 
     delays: array[int]
     unique: bytes
+    from_ms: int
 
 
 class Batch:
@@ -286,6 +290,7 @@ def _render_columns(
         batch.jobs = JobColumns(
             array("I", [min(DELAY_MS_MAX, record.delay_ms) for record in records]),
             b"".join([NO_KEY if record.unique_key is None else unique_digest(record.unique_key) for record in records]),
+            ts,
         )
     return batch
 

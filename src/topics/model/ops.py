@@ -23,6 +23,8 @@ died), so that folding it needs neither a clock nor another topic.
     RouterPut  | 33 | dest u32 | source u32 | cursor u64 (2⁶⁴−1: where it was) | name_len u16 | name | config JSON |
     RouterDropped | 34 | dest u32 |
     Txn…       | 48 to 52 | see model/txn_ops.py
+    Timed      | 84 | steady u64 | wall u64 |
+    Appended   | 85 | time from which delays count u64 | Appended |   if that is not its ts
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ import struct
 import sys
 import zlib
 from array import array
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from topics.model.batch import Batch, JobColumns
+from topics.model.clock import Moment
 from topics.model.config import TopicConfig, decode_config, encode_config
 from topics.model.grouping import GROUP_CODES, GroupOp, decode_group_op
 from topics.model.leasing import LEASE_CODES, LeaseOp, Paused, decode_lease_op
@@ -45,6 +48,8 @@ APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
 MOVED, FLOORED, KEY_NOTED = range(12, 15)
 FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
 TXN_CODES = range(48, 53)
+TIMED, APPENDED_LATE = 84, 85
+QUEUE_CODES = range(84, 86)
 
 _APPENDED = struct.Struct("<BBIIQQQI")
 _DELETED = struct.Struct("<BIQIB")
@@ -56,6 +61,8 @@ _SKIPPED = struct.Struct("<BIQQ")
 _MOVED = struct.Struct("<BBIQI")
 _KEY_NOTED = struct.Struct("<BIQ16s")
 _ROUTER_PUT = struct.Struct("<BIIQH")
+_TIMED = struct.Struct("<BQQ")
+_LATE = struct.Struct("<BQ")
 _U32 = struct.Struct("<I")
 
 KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS, WITH_ANSWER = 1, 2, 4, 8, 16, 32
@@ -108,6 +115,8 @@ class Appended:
             APPENDED, flags, batch.count, self.topic_id, batch.first_seq, batch.ts, self.floor, len(batch.blob)
         )
         parts.append(batch.blob)
+        if batch.jobs is not None and batch.jobs.from_ms != batch.ts:
+            parts.insert(0, _LATE.pack(APPENDED_LATE, batch.jobs.from_ms))
         return b"".join(parts)
 
 
@@ -253,6 +262,16 @@ class RouterDropped(NamedTuple):
         return _DROPPED.pack(ROUTER_DROPPED, self.topic_id)
 
 
+class Timed(NamedTuple):
+    """What both clocks said when deadlines were written near here. It concerns no topic."""
+
+    moment: Moment
+    topic_id: int = 0
+
+    def encode(self) -> bytes:
+        return _TIMED.pack(TIMED, *self.moment)
+
+
 class TxnOp:
     """An op of a transaction; `topic_id` is the id of its app. What it holds is in model/txn_ops.py."""
 
@@ -282,18 +301,34 @@ Op = (
     | KeyNoted
     | RouterOp
     | TxnOp
+    | Timed
 )
+
+
+# Ops whose fields are their bytes.
+_FIXED: Final = {
+    DROPPED: (Dropped, _DROPPED),
+    RESERVED: (Reserved, _RESERVED),
+    SKIPPED: (Skipped, _SKIPPED),
+    FLOORED: (Floored, _RESERVED),
+    ROUTER_DROPPED: (RouterDropped, _DROPPED),
+}
 
 
 def decode(body: bytes) -> Op:
     """The op that these bytes of a verified frame stand for."""
     code = body[0]
     if code == APPENDED:
-        return _decode_appended(body)
+        return decode_appended(body)
+    if code in QUEUE_CODES:
+        return _decode_queue_op(body)
     if code in GROUP_CODES:
         return decode_group_op(body)
     if code in LEASE_CODES:
         return decode_lease_op(body)
+    if code in _FIXED:
+        kind, layout = _FIXED[code]
+        return kind(*layout.unpack_from(body)[1:])
     match code:
         case _ if code == DELETED:
             _, topic_id, ts, count, packed = _DELETED.unpack_from(body)
@@ -309,20 +344,12 @@ def decode(body: bytes) -> Op:
         case _ if code == CONFIGURED:
             _, topic_id, head_seq, ceiling, floor = _CONFIGURED.unpack_from(body)
             return Configured(topic_id, head_seq, ceiling, floor, decode_config(body[_CONFIGURED.size :]))
-        case _ if code == DROPPED:
-            return Dropped(_DROPPED.unpack_from(body)[1])
-        case _ if code == RESERVED:
-            return Reserved(*_RESERVED.unpack_from(body)[1:])
-        case _ if code == FLOORED:
-            return Floored(*_RESERVED.unpack_from(body)[1:])
-        case _ if code == SKIPPED:
-            return Skipped(*_SKIPPED.unpack_from(body)[1:])
         case _ if code == MOVED:
             _, dead, topic_id, ts, count = _MOVED.unpack_from(body)
             runs_end = _MOVED.size + 24 * count
             numbers = array("Q", body[_MOVED.size : runs_end])
             runs = [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
-            return Moved(topic_id, bool(dead), ts, runs, _decode_appended(body[runs_end:]))
+            return Moved(topic_id, bool(dead), ts, runs, decode_appended(body[runs_end:]))
         case _ if code == KEY_NOTED:
             _, topic_id, ts, key = _KEY_NOTED.unpack_from(body)
             return KeyNoted(topic_id, ts, key, array("Q", body[_KEY_NOTED.size :]).tolist())
@@ -331,13 +358,20 @@ def decode(body: bytes) -> Op:
             name_end = _ROUTER_PUT.size + name_len
             name = body[_ROUTER_PUT.size : name_end].decode()
             return RouterPut(topic_id, source_id, cursor, name, decode_router_config(body[name_end:]))
-        case _ if code == ROUTER_DROPPED:
-            return RouterDropped(_DROPPED.unpack_from(body)[1])
         case _:
             raise ValueError(f"op code {code} is unknown: the log was written by a newer version")
 
 
-def _decode_appended(body: bytes) -> Appended:
+def _decode_queue_op(body: bytes) -> Op:
+    return Timed(Moment(*_TIMED.unpack_from(body)[1:])) if body[0] == TIMED else decode_appended(body)
+
+
+def decode_appended(body: bytes) -> Appended:
+    if body[0] == APPENDED_LATE:
+        appended = decode_appended(body[_LATE.size :])
+        assert appended.batch.jobs is not None
+        appended.batch.jobs = appended.batch.jobs._replace(from_ms=_LATE.unpack_from(body)[1])
+        return appended
     _, flags, count, topic_id, first_seq, ts, floor, blob_len = _APPENDED.unpack_from(body)
     blob = body[len(body) - blob_len :]
     at = 38
@@ -379,6 +413,6 @@ def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> int:
     if flags & WITH_JOBS:
         delays = array("I", body[at : at + width])
         at += width
-        batch.jobs = JobColumns(delays, body[at : at + 16 * batch.count])
+        batch.jobs = JobColumns(delays, body[at : at + 16 * batch.count], batch.ts)
         at += 16 * batch.count
     return at
