@@ -44,7 +44,7 @@ def test_a_retry_that_is_due_at_once_breaks_nothing(new_loop: object) -> None:
         loop.set_exception_handler(lambda _, context: failures.append(context))
         done = asyncio.Event()
         forwarder = Retrying(done)
-        forwarder.pump = pump = Pump(cast(Forwarder, forwarder), loop)
+        forwarder.pump = pump = Pump(cast("Forwarder", forwarder), loop)
         pump.poke()
         await asyncio.wait_for(done.wait(), 30)
         pump.stop()
