@@ -126,3 +126,10 @@ def test_a_dry_run_refuses_what_the_server_would_refuse(invoke: Invoke, client: 
     done = invoke("topic", "edit", topic, "--cap-records", -5, "--dry-run")
     assert (done.code, done.out) == (2, "")
     assert "cap_records" in done.err
+
+
+def test_what_the_server_warns_of_is_printed(invoke: Invoke, topic: str) -> None:
+    done = invoke("topic", "create", topic, "--type", "queue", "--max-deliveries", "3")
+    assert done.code == 0
+    assert "topics: warning: max_deliveries is 3, but dead_letter names no topic" in done.err
+    assert done.err.count("warning:") == 1

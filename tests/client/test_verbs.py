@@ -302,3 +302,11 @@ def test_the_server_tells_how_it_is(client: Any) -> None:
     assert client.ready().wal_replay_complete
     assert "topics_uptime_ms" in client.metrics()
     assert client.openapi()["openapi"].startswith("3.")
+
+
+def test_what_the_server_warns_of_is_logged(client: Any, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = client.create(topic, type="queue", max_deliveries=3)
+    routed = client.route(f"{topic}.r", topic, f"{topic}.copy", filter="public:*")
+    told = [record.getMessage() for record in caplog.records if record.name == "topics.client"]
+    assert told == [*made.warnings, *routed.warnings]
+    assert ("max_deliveries" in told[0], "public:*" in told[1], len(told)) == (True, True, 2)

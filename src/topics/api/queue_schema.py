@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from topics.api.schema import Performance
+from topics.api.schema import Performance, Warnings
 
 
 class ClaimedJob(msgspec.Struct):
@@ -68,6 +68,7 @@ class RedriveReply(msgspec.Struct):
     more: bool
     dry_run: bool
     performance: Performance
+    warnings: Warnings = UNSET
 
 
 class PausedReply(msgspec.Struct):

@@ -7,6 +7,7 @@ import binascii
 from time import perf_counter
 
 import msgspec
+from msgspec import UNSET
 
 from topics.api.admission import Pressure
 from topics.api.auth import Scope
@@ -33,6 +34,7 @@ from topics.engine.queues import Held
 from topics.engine.redrive import Driven
 from topics.engine.staged import Staged
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
+from topics.model.warnings import match_warnings
 from topics.model.wishes import AckWish, ClaimWish, ExtendWish, NackWish, PauseWish, RedriveWish
 
 WAIT_MS_MAX = 30_000
@@ -182,6 +184,7 @@ class Queues:
             more=driven.more,
             dry_run=bool(call.wish.dry_run),
             performance=performance(call),
+            warnings=match_warnings(call.wish.match, "match") or UNSET,
         )
         call.reply(200, encode(reply))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec import UNSET
+
 from topics.api.admission import Pressure
 from topics.api.auth import Scope
 from topics.api.call import Call
@@ -18,6 +20,7 @@ from topics.engine.staged import Busy, Staged
 from topics.engine.topic import Topic
 from topics.model.batch import check_batch
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
+from topics.model.warnings import match_warnings
 from topics.model.wishes import AppendWish, DeleteWish, DiffWish, check_u64
 
 WAIT_MS_MAX = 30_000
@@ -168,6 +171,7 @@ class Records:
             count=state.count,
             bytes=state.bytes,
             performance=write_performance(call, staged),
+            warnings=match_warnings(call.wish.match, "match") or UNSET,
         )
         call.reply(200, encode(reply))
 

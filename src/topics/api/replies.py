@@ -12,6 +12,9 @@ from topics.api.schema import Performance
 from topics.engine.diff import Diff
 from topics.engine.staged import Staged
 from topics.http.message import Bytes
+from topics.model.config import resolve
+from topics.model.warnings import config_warnings
+from topics.model.wishes import AppendWish
 
 encode = msgspec.json.Encoder().encode
 
@@ -48,7 +51,7 @@ def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
         last_seq = last_seq_of(staged)
         seqs = b'"seqs":%b,' % encode(seqs_of(staged))
     return (
-        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,'
+        b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,%b'
         b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%b%b}}'
     ) % (
         call.name.encode(),
@@ -59,11 +62,22 @@ def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
         count,
         _BOOL[staged.created],
         _BOOL[staged.deduped],
+        _warned(call, staged) if staged.created else b"",
         (perf_counter() - call.request.received_s) * 1000,
         staged.wal_append_ms,
         b"%.3f" % staged.fsync_ms if staged.fsync_ms else b"0.0",
         throttle_wait(call),
     )
+
+
+def creation_warnings(wish: AppendWish, staged: Staged) -> list[str]:
+    """About the topic that an append has made as its `config` says."""
+    return config_warnings(resolve(wish.config, "")) if staged.created and wish.config is not None else []
+
+
+def _warned(call: Call, staged: Staged) -> bytes:
+    warnings = creation_warnings(call.wish, staged)
+    return b'"warnings":%b,' % encode(warnings) if warnings else b""
 
 
 def last_seq_of(staged: Staged) -> int:

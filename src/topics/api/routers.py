@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from topics.api.auth import Key, Scope
 from topics.api.call import Call
 from topics.api.replies import encode, performance, write_performance
@@ -14,6 +16,7 @@ from topics.engine.staged import Staged
 from topics.model.errors import RouterNotFound
 from topics.model.names import check_router_name
 from topics.model.routing import RouterConfig, RouterWish
+from topics.model.warnings import match_warnings
 
 
 class Routers:
@@ -90,6 +93,7 @@ class Routers:
             allow_cycle=config.allow_cycle,
             guarantee=config.guarantee,
             performance=write_performance(call, staged),
+            warnings=match_warnings(config.filter, "filter") or UNSET,
         )
         call.reply(201 if staged.created else 200, encode(reply))
 

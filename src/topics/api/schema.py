@@ -9,6 +9,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from topics.model.config import TopicConfig
 
+# Absent if there is nothing to warn of.
+Warnings = list[str] | UnsetType
+
 
 class Performance(msgspec.Struct):
     """How long the server took, and what it did in that time; a field that does not apply is left out."""
@@ -37,6 +40,7 @@ class ConfiguredReply(msgspec.Struct):
     created: bool
     config: TopicConfig
     performance: Performance
+    warnings: Warnings = UNSET
 
 
 class QueueCounters(msgspec.Struct):
@@ -100,6 +104,7 @@ class RouterPutReply(msgspec.Struct):
     allow_cycle: bool
     guarantee: str
     performance: Performance
+    warnings: Warnings = UNSET
 
 
 class RouterReply(msgspec.Struct):
@@ -149,6 +154,7 @@ class AppendReply(msgspec.Struct):
     deduped: bool
     performance: Performance
     seqs: list[int] | UnsetType = UNSET
+    warnings: Warnings = UNSET
 
 
 class Record(msgspec.Struct):
@@ -190,6 +196,7 @@ class DeletedReply(msgspec.Struct):
     count: int
     bytes: int
     performance: Performance
+    warnings: Warnings = UNSET
 
 
 class HealthReply(msgspec.Struct):

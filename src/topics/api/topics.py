@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import convert
+from msgspec import UNSET, convert
 
 from topics.api.auth import Scope
 from topics.api.call import Call
@@ -13,6 +13,7 @@ from topics.api.waiting import answering
 from topics.engine.engine import PAGE_SIZE_DEFAULT, Engine
 from topics.engine.staged import Staged
 from topics.model.config import ConfigWish, resolve
+from topics.model.warnings import config_warnings
 
 
 class Topics:
@@ -77,6 +78,7 @@ class Topics:
         reply = ConfiguredReply(
             topic=call.name, created=staged.created, config=staged.result, performance=write_performance(call, staged)
         )
+        reply.warnings = config_warnings(reply.config) or UNSET
         call.reply(201 if staged.created else 200, encode(reply))
 
     def look(self, call: Call) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from topics.api.replies import last_seq_of, seqs_of
+from topics.api.replies import creation_warnings, last_seq_of, seqs_of
 from topics.api.schema import WatchedTopic
 from topics.engine.staged import Staged
 from topics.model.config import U64
@@ -99,9 +99,11 @@ def subscribed(request_id: Raw, topics: dict[str, WatchedTopic]) -> bytes:
 
 
 def acknowledged(request_id: Raw, command: PublishCommand, staged: Staged) -> bytes:
-    seqs: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if command.return_seqs is not False:
-        seqs["seqs"] = seqs_of(staged)
+        more["seqs"] = seqs_of(staged)
+    if warnings := creation_warnings(command, staged):
+        more["warnings"] = warnings
     spent = {"wal_append_ms": round(staged.wal_append_ms, 3), "fsync_ms": round(staged.fsync_ms, 3)}
     return reply(
         "ack",
@@ -113,7 +115,7 @@ def acknowledged(request_id: Raw, command: PublishCommand, staged: Staged) -> by
         count=staged.count,
         created=staged.created,
         deduped=staged.deduped,
-        **seqs,
+        **more,
         performance=spent,
     )
 

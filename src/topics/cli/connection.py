@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from topics.cli.failure import NO_ACCESS, CommandFailed
+from topics.cli.output import print_warnings
 
 if TYPE_CHECKING:
     from topics.client import Client
@@ -35,6 +36,7 @@ class Access(NamedTuple):
     def open(self, **options: Any) -> Client:
         from topics.client import Client
 
+        print_warnings()
         password = _password_of(self.user) if self.user and not self.token else None
         return Client(self.url, self.key, token=self.token, user=self.user, password=password, **options)
 
@@ -53,14 +55,9 @@ def takes_patient_client(command: Callable[..., None]) -> Callable[..., None]:
     """The same for long work, which a restart of the server in between must not end."""
 
     def run(access: Access, **given: Any) -> None:
-        import logging
-        import sys
-
         with access.open(retries_max=RETRIES_QUICK) as client:
             # A wrong address is told at once; the patience is for later.
             client.health()
-        # What the client says of a server that is gone for a while.
-        logging.basicConfig(level=logging.WARNING, format="topics: %(message)s", stream=sys.stderr)
         with access.open() as client:
             command(client, **given)
 

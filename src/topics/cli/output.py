@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 BUFFER_BYTES_MAX = 256 << 10
+WARNINGS_HANDLER = "topics.cli"
 
 
 class Out:
@@ -48,6 +49,23 @@ def write_out(data: bytes) -> None:
 def say(line: str) -> None:
     """A sentence for people: never part of the data."""
     print(f"topics: {line}", file=sys.stderr, flush=True)
+
+
+def print_warnings() -> None:
+    """From now on, say what the client logs: requests that the server doubts, a server that is gone for a while."""
+    import logging
+
+    class Saying(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            # A command that shows its whole log shows these there.
+            if not any(type(other) is logging.StreamHandler for other in logging.root.handlers):
+                say(f"warning: {record.getMessage()}")
+
+    log = logging.getLogger("topics.client")
+    if all(handler.name != WARNINGS_HANDLER for handler in log.handlers):
+        handler = Saying(logging.WARNING)
+        handler.name = WARNINGS_HANDLER
+        log.addHandler(handler)
 
 
 def print_json(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -28,16 +29,25 @@ class _ErrorReply(msgspec.Struct):
     message: str = ""
 
 
+_log = logging.getLogger("topics.client")
 _error_decoder = msgspec.json.Decoder(_ErrorReply)
 
 
 def value_of(decoder: msgspec.json.Decoder[T], status: int, content_type: str, body: bytes, where: str) -> T:
     """The decoded answer to a request that succeeded."""
     try:
-        return decoder.decode(body)
+        value = decoder.decode(body)
     except msgspec.DecodeError as error:
         reason = f"{where} answered {status}, but not with what this client expects ({error}): {_shown(body)}"
         raise BadAnswer(f"{reason}. {_hint(content_type)}", status=status) from None
+    log_warnings(value)
+    return value
+
+
+def log_warnings(value: object) -> None:
+    """What the server did, but doubts that it was meant."""
+    for warning in getattr(value, "warnings", ()):
+        _log.warning("%s", warning)
 
 
 def failure_of(status: int, headers: Mapping[str, str], body: bytes, where: str) -> TopicsError:

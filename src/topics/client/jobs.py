@@ -61,6 +61,7 @@ class Redriven(msgspec.Struct, kw_only=True):
     skipped: int
     more: bool
     dry_run: bool
+    warnings: list[str] = []
 
 
 class Paused(msgspec.Struct, kw_only=True):

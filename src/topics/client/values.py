@@ -124,6 +124,8 @@ class Appended(msgspec.Struct, kw_only=True):
     created: bool
     deduped: bool
     given_seqs: list[int] | None = msgspec.field(name="seqs", default=None)
+    # what the server doubts that it was meant; logged as well
+    warnings: list[str] = []
 
     @property
     def seqs(self) -> list[int]:
@@ -174,6 +176,8 @@ class Configured(msgspec.Struct, kw_only=True):
     topic: str
     created: bool
     config: TopicConfig
+    # what the server doubts that it was meant; logged as well
+    warnings: list[str] = []
 
 
 class Dropped(msgspec.Struct, kw_only=True):
@@ -189,6 +193,7 @@ class Deleted(msgspec.Struct, kw_only=True):
     head_seq: int
     count: int
     bytes: int
+    warnings: list[str] = []
 
 
 class Router(msgspec.Struct, kw_only=True):
@@ -208,6 +213,7 @@ class Router(msgspec.Struct, kw_only=True):
     last_error: str | None = None
     # only in answers to `route`
     created: bool = False
+    warnings: list[str] = []
 
 
 class Health(msgspec.Struct, kw_only=True):

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import msgspec
 
-from topics.client.answers import failure_of
+from topics.client.answers import failure_of, log_warnings
 from topics.client.commands import Frame, command, error_in, frame_of, publish_command
 from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
 from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
@@ -107,9 +107,11 @@ class Socket:
         )
         _, answer = self._ask(request_id, text)
         try:
-            return _appended.decode(answer)
+            appended = _appended.decode(answer)
         except msgspec.DecodeError as error:
             raise BadAnswer(f"the answer to a publish cannot be read: {error}") from None
+        log_warnings(appended)
+        return appended
 
     def subscribe(
         self,

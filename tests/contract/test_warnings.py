@@ -1,0 +1,49 @@
+"""`warnings`: what is done although it was probably not meant, told in the answer."""
+
+from typing import Any
+
+import pytest
+
+from tests.serving import Client
+
+LIMITED = {"type": "queue", "max_deliveries": 5}
+
+
+def test_a_bare_string_that_looks_like_a_pattern_is_an_exact_tag_with_a_warning(client: Client, topic: str) -> None:
+    ends = {"source": topic, "dest": f"{topic}-copy"}
+    made = client.put(f"/v0/routers/{topic}", {**ends, "filter": "public:*"}).json
+    assert made["filter"] == "public:*"
+    [warning] = made["warnings"]
+    assert all(part in warning for part in ("filter", '"public:*"', '["tag", "Glob", "public:*"]'))
+    for fine in ("public:", ["tag", "Glob", "public:*"], ["tag", "Eq", "public:*"], None):
+        assert "warnings" not in client.put(f"/v0/routers/{topic}", {**ends, "filter": fine}).json, fine
+
+
+def test_a_match_is_warned_of_like_a_filter(client: Client, topic: str) -> None:
+    client.append(topic, 1)
+    assert "match" in client.post(f"/v0/topics/{topic}/delete", {"match": "a*"}).json["warnings"][0]
+    assert "warnings" not in client.post(f"/v0/topics/{topic}/delete", {"match": "a"}).json
+    assert "match" in client.post(f"/v0/topics/{topic}/redrive", {"match": "a*"}).json["warnings"][0]
+    assert "warnings" not in client.post(f"/v0/topics/{topic}/redrive", {}).json
+
+
+def test_a_limit_of_deliveries_without_a_dead_letter_topic_is_warned_of(client: Client, topic: str) -> None:
+    [warning] = client.put(f"/v0/topics/{topic}", LIMITED).json["warnings"]
+    assert "max_deliveries is 5" in warning
+    assert "dead_letter" in warning
+    # Again when nothing changes: whoever asks is told.
+    assert client.put(f"/v0/topics/{topic}", LIMITED).json["warnings"] == [warning]
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"type": "queue"}, {**LIMITED, "dead_letter": "dead"}, {**LIMITED, "type": "log"}]
+)
+def test_nothing_to_warn_of_is_no_field_at_all(client: Client, topic: str, config: dict[str, Any]) -> None:
+    assert "warnings" not in client.put(f"/v0/topics/{topic}", config).json
+
+
+def test_an_append_that_makes_the_topic_warns_of_its_configuration(client: Client, topic: str) -> None:
+    made = client.append(topic, 1, config=LIMITED)
+    assert (made.status, len(made.json["warnings"])) == (201, 1)
+    # The second one makes nothing: its configuration is ignored.
+    assert "warnings" not in client.append(topic, 1, config=LIMITED).json
