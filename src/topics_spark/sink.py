@@ -19,7 +19,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark import TaskContext
@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from topics.client import Client, TopicsError
-from topics.client.errors import BatchTooLarge, PayloadTooLarge
+from topics.client.errors import BatchTooLarge, Forbidden, PayloadTooLarge
 from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.options import FOREIGN, URL_DEFAULT, number
 from topics_spark.outgoing import RecordWriter
@@ -120,6 +120,8 @@ class Version:
     number: int
     fence: int | None
     of_run: bool = False
+    # It was committed before, under the name that version 0.1 gave to the query.
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,21 @@ class Writing:
         except TopicsError as error:
             raise ServerFailed(f"no token could be taken at {options.url}: {error}") from error
 
+    def version_of_query(self, batch: Batch, base: int = 0) -> Version:
+        """Named after the sink first: a key that may write to the topic may commit under this name."""
+        options = self._options
+        assert batch.query_id is not None and batch.number is not None, "Spark tells a task what it works for"
+        number = base + batch.number
+        version = self.version_of_run(app_of_query(batch.query_id, options.sink_name), number, batch.run_id)
+        try:
+            earlier = version_of_earlier_name(options, batch.query_id, options.sink_name)
+        except TopicsError as error:
+            raise ServerFailed(f"no version could be read at {options.url}: {error}") from error
+        return replace(version, done=number <= earlier)
+
     def stage(self, batches: Iterator[Any], version: Version) -> Staged:
+        if version.done:
+            return Staged(version, None)
         stage = Stage(self._options, self._record_writer(), version)
         try:
             for batch in batches:
@@ -164,10 +180,11 @@ class Writing:
 
     def commit_all(self, messages: list[Any]) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
-        if not staged:
+        stages = [message.stage for message in staged if message.stage is not None]
+        if not stages:
+            # No rows, or done before. An empty commit might have to leave out more versions than it may.
             return
         options, version = self._options, staged[0].version
-        stages = [message.stage for message in staged if message.stage is not None]
         try:
             done = options.client().commit_txn(version.app, version.number, stages, fence=version.fence)
         except TopicsError as error:
@@ -234,7 +251,7 @@ class BatchWriter(Writing, DataSourceArrowWriter):
         super().__init__(schema, options)
         if (options.app is None) != (options.version is None):
             raise OptionError("txnVersion", "and `txnApp` belong together: give both or neither")
-        self._app_of_this_write = f"spark:write:{uuid.uuid4().hex}"
+        self._app_of_this_write = f"{options.sink_name}:spark:write:{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return self.stage(iterator, self._version())
@@ -244,7 +261,7 @@ class BatchWriter(Writing, DataSourceArrowWriter):
         if options.app is not None and options.version is not None:
             return Version(options.app, options.version, options.fence)
         if batch.query_id is not None and batch.number is not None:
-            return self.version_of_run(app_of_query(batch.query_id, options.sink_name), batch.number, batch.run_id)
+            return self.version_of_query(batch)
         return Version(self._app_of_this_write, 0, None)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -273,9 +290,11 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         options, batch = self._options, _batch()
-        assert batch.query_id is not None and batch.number is not None, "Spark tells a task what it works for"
-        app = options.app or app_of_query(batch.query_id, options.sink_name)
-        return self.stage(iterator, self.version_of_run(app, options.version_base + batch.number, batch.run_id))
+        if options.app is None:
+            return self.stage(iterator, self.version_of_query(batch, options.version_base))
+        assert batch.number is not None, "Spark tells a task what it works for"
+        number = options.version_base + batch.number
+        return self.stage(iterator, self.version_of_run(options.app, number, batch.run_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         del batchId
@@ -294,7 +313,17 @@ def fence_of(options: SinkOptions, app: str, run_id: str) -> int:
 
 def app_of_query(query_id: str, sink_name: str) -> str:
     """Two sinks of one query must not take each other's versions for their own."""
-    return f"spark:{query_id}:{sink_name}"
+    return f"{sink_name}:spark:{query_id}"
+
+
+@functools.lru_cache(maxsize=FENCES_MAX)
+def version_of_earlier_name(options: SinkOptions, query_id: str, sink_name: str) -> int:
+    """The highest version of the query under its name of version 0.1; -1 if there is none, or none for this key."""
+    try:
+        version = options.client().txn(f"spark:{query_id}:{sink_name}").version
+    except Forbidden:
+        return -1
+    return -1 if version is None else version
 
 
 def _batch() -> Batch:

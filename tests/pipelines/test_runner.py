@@ -145,7 +145,9 @@ def test_a_dead_runner_is_followed_by_another_with_a_higher_token(world: World) 
     assert after is not before
     assert after.assignment.fence > before.assignment.fence
     with pytest.raises(Fenced):
-        world.client.commit_txn(app_of("p"), before.assignment.version_base, [], fence=before.assignment.fence)
+        world.client.stage(
+            app_of("p"), before.assignment.version_base, "late", 0, [1], topic="t", fence=before.assignment.fence
+        )
     first.turn()
     assert not before.isActive
     assert first.running == {}

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.serving import Client, serving
 from tests.spark.conftest import SECRET
-from topics_spark.errors import OptionError
+from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.sink import BatchWriter, SinkOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -103,7 +103,7 @@ def test_rows_of_many_tasks_become_records_at_once(
         assert record["$tag"] == f"k{number % 3}"
         assert record.get("$node") == ("n1" if number % 2 == 0 else None)
         assert record["meta"] == {"part": number % 4}
-    assert not apps(client, "spark:write:"), "a finished write leaves nothing behind"
+    assert not apps(client, f"{topic}:spark:write:"), "a finished write leaves nothing behind"
 
 
 def test_save_names_the_topic_and_a_column_names_one_for_each_row(
@@ -179,7 +179,9 @@ def test_a_task_that_fails_once_after_staging_adds_nothing(
     winner = writer.write(iter([batch]))
     assert len(client.get(f"/v0/txns/retry-{topic}").json["stages"]) == 2
     writer.commit([winner])
-    writer.commit([lost, winner])
+    writer.commit([winner])
+    with pytest.raises(ServerFailed, match="not these stages"):
+        writer.commit([lost, winner])
     assert client.payloads(topic) == [1, 2]
     assert client.get(f"/v0/txns/retry-{topic}").json["stages"] == []
 
@@ -201,7 +203,7 @@ def test_a_stream_goes_on_where_it_was_and_takes_a_token_for_each_run(
     rows = stream(startingOffsets="earliest", subscribe=topic, maxOffsetsPerTrigger=4).select("data", "tag")
     query = run(rows, topic=f"{topic}-out")
     assert client.payloads(f"{topic}-out") == list(range(10))
-    app = f"spark:{query.id}:{topic}-out"
+    app = f"{topic}-out:spark:{query.id}"
     assert apps(client, app)[app]["fence"] == 1
     assert apps(client, app)[app]["version"] == 2
     client.append(topic, 10, 11)
@@ -224,13 +226,67 @@ def test_a_batch_that_runs_again_adds_nothing(
     assert client.payloads(f"{topic}-out") == list(range(7))
 
 
+def test_a_batch_that_version_0_1_committed_under_its_own_name_is_not_written_again(
+    client: Client, topic: str, stream: Callable[..., DataFrame], run: Callable[..., StreamingQuery], tmp_path: Path
+) -> None:
+    client.append(topic, 0)
+    rows = stream(startingOffsets="earliest", subscribe=topic).select("data")
+    query = run(rows, topic=f"{topic}-out")
+    app, earlier = f"{topic}-out:spark:{query.id}", f"spark:{query.id}:{topic}-out"
+    assert client.delete(f"/v0/txns/{app}").status == 200
+    assert client.post(f"/v0/txns/{earlier}/0/commit", {}).status == 200
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink()
+    client.append(topic, 1)
+    run(rows, topic=f"{topic}-out")
+    assert client.payloads(f"{topic}-out") == [0, 1]
+
+
+def test_a_batch_without_rows_takes_no_version(
+    client: Client, topic: str, stream: Callable[..., DataFrame], run: Callable[..., StreamingQuery]
+) -> None:
+    """However far it is above the one before: the first batch of a new generation of a pipeline may be empty."""
+    client.append(topic, 1)
+    rows = stream(startingOffsets="earliest", subscribe=topic).select("data")
+    run(rows.where("false"), topic=f"{topic}-out", txnApp=f"own-{topic}", txnVersionBase=7 << 32)
+    assert client.get(f"/v0/txns/own-{topic}").json["version"] is None
+    client.append(topic, 2)
+    run(rows, topic=f"{topic}-out", txnApp=f"own-{topic}", txnVersionBase=7 << 32)
+    assert client.payloads(f"{topic}-out") == [2]
+
+
+def test_a_key_limited_to_its_topics_writes_batches_and_streams(
+    spark: SparkSession, tmp_path: Path, stream: Callable[..., DataFrame], client: Client, topic: str
+) -> None:
+    with serving(tmp_path / "data", api_keys="root,tenant:rw+d:tenant-") as server:
+        at = {"url": f"http://127.0.0.1:{server.port}", "key": "tenant"}
+        numbers(spark, 1).write.format("topics").mode("append").options(**at).save("tenant-out")
+        client.append(topic, 2)
+        query = (
+            stream(startingOffsets="earliest", subscribe=topic)
+            .select("data")
+            .writeStream.format("topics")
+            .options(**at, topic="tenant-out", checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+        assert server.client("tenant").payloads("tenant-out") == [1, 2]
+        mixed = spark.createDataFrame([("3", "tenant-out")], "data STRING, topic STRING")
+        with pytest.raises(PySparkException, match="could not be staged"):
+            mixed.write.format("topics").mode("append").options(**at).save()
+        mixed.write.format("topics").mode("append").options(**at, sinkName="tenant-rows").save()
+        assert server.client("tenant").payloads("tenant-out") == [1, 2, 3]
+
+
 def test_a_run_that_was_displaced_is_kept_out(
     client: Client, topic: str, stream: Callable[..., DataFrame], run: Callable[..., StreamingQuery]
 ) -> None:
     client.append(topic, 1)
     rows = stream(startingOffsets="earliest", subscribe=topic).select("data")
     query = run(rows, topic=f"{topic}-out")
-    app = f"spark:{query.id}:{topic}-out"
+    app = f"{topic}-out:spark:{query.id}"
     again = client.post(f"/v0/txns/{app}/fence", {"owner": str(query.runId)})
     assert again.json["fence"] == 1, "the owner is the run"
     client.post(f"/v0/txns/{app}/fence", {"owner": "its successor"})

@@ -26,6 +26,7 @@ class Model:
 
     def __init__(self) -> None:
         self.version: int | None = None
+        self.named: frozenset[str] = frozenset()
         self.fence = 0
         # stage ─▶ parts, each a list of (topic, payload), and when it expires
         self.stages: dict[tuple[int, str], tuple[list[list[tuple[str, int]]], int]] = {}
@@ -106,6 +107,10 @@ class TxnMachine(RuleBasedStateMachine):
         alive = self.alive(app)
         token = self.token(app, stale)
         if model.version is not None and version <= model.version:
+            if names and (version, frozenset(names)) != (model.version, model.named):
+                with pytest.raises(StageNotFound):
+                    self.rig.commit(app, version, *names, fence=token)
+                return
             assert self.rig.commit(app, version, *names, fence=token).deduped
             return
         expected = None
@@ -121,7 +126,7 @@ class TxnMachine(RuleBasedStateMachine):
         records = [record for name in names for part in alive[version, name] for record in part]
         for topic in TOPICS:
             self.topics[topic] += [number for where, number in records if where == topic]
-        model.version = version
+        model.version, model.named = version, frozenset(names)
         model.stages = {key: kept for key, kept in model.stages.items() if key[0] > version}
 
     @rule(app=apps, version=versions, names=st.lists(stages, unique=True))

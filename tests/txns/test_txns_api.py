@@ -104,14 +104,14 @@ def test_scopes_and_paths(server: ServerProcess, key: str, method: str, path: st
 
 def test_a_key_writes_only_where_its_prefixes_allow(server: ServerProcess, client: Client) -> None:
     limited = server.client("limited")
-    assert stage(limited, "free-name", 1, 1, topic="orders-1").status == 200
+    assert stage(limited, "orders-app", 1, 1, topic="orders-1").status == 200
     for payload, topic in ((1, "secrets"), ({"data": 1, "topic": "secrets"}, "orders-1")):
-        refused = stage(limited, "free-name", 1, payload, topic=topic)
+        refused = stage(limited, "orders-app", 1, payload, topic=topic)
         assert (refused.status, refused.code) == (403, "forbidden")
-    assert stage(client, "free-name", 1, 1, topic="secrets", stage="other").status == 200
-    refused = limited.post("/v0/txns/free-name/1/commit", {"stages": ["s", "other"]})
+    assert stage(client, "orders-app", 1, 1, topic="secrets", stage="other").status == 200
+    refused = limited.post("/v0/txns/orders-app/1/commit", {"stages": ["s", "other"]})
     assert refused.status == 403
-    assert limited.post("/v0/txns/free-name/1/commit", {"stages": ["s"]}).status == 200
+    assert limited.post("/v0/txns/orders-app/1/commit", {"stages": ["s"]}).status == 200
 
 
 @pytest.mark.parametrize("version", ["-1", "1.5", "one", str(VERSION_MAX + 1), "9" * 30, "%20", "٣"])
@@ -122,8 +122,10 @@ def test_a_version_is_a_whole_number(client: Client, version: str) -> None:
 
 
 def test_the_highest_version_is_taken(client: Client) -> None:
-    assert client.post(f"/v0/txns/highest/{VERSION_MAX}/commit", {}).json["version"] == VERSION_MAX
-    assert client.post(f"/v0/txns/highest/{VERSION_MAX}/commit", {}).json["deduped"]
+    assert stage(client, "highest", VERSION_MAX, 1, topic="t").status == 200
+    body = {"stages": ["s"]}
+    assert client.post(f"/v0/txns/highest/{VERSION_MAX}/commit", body).json["version"] == VERSION_MAX
+    assert client.post(f"/v0/txns/highest/{VERSION_MAX}/commit", body).json["deduped"]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from topics.http.service import log_bug
 from topics.model.errors import TopicsError
 from topics.model.wishes import decode_body
 
-# No names that keys could be limited to: a wid belongs to the key that made it, an app writes where its key may.
-UNLIMITED = frozenset(("wid", "app"))
+# No name that keys could be limited to: a wid belongs to the key that made it.
+UNLIMITED = frozenset(("wid",))
 UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 
 

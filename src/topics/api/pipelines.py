@@ -113,6 +113,7 @@ class Pipelines:
         check_topic_name(call.name, "pipeline")
         check_pipeline(wish)
         _check_ends(call.key, wish, given=True)
+        self._check_existing(call)
         self._verbs.put(call.name, wish).then(answering(call, self._was_put))
 
     def _was_put(self, call: Call, staged: Staged) -> None:
@@ -143,11 +144,15 @@ class Pipelines:
         call.reply(200, encode(reply))
 
     def drop(self, call: Call) -> None:
+        self._check_existing(call)
+        self._verbs.drop(call.name).then(answering(call, self._dropped))
+
+    def _check_existing(self, call: Call) -> None:
+        """A pipeline of this name that is about to be replaced or removed."""
         try:
             _check_ends(call.key, self._verbs.look(call.name).definition)
         except PipelineNotFound:
             pass
-        self._verbs.drop(call.name).then(answering(call, self._dropped))
 
     def _dropped(self, call: Call, staged: Staged) -> None:
         spent = write_performance(call, staged)

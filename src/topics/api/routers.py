@@ -77,6 +77,7 @@ class Routers:
         self._verbs.resolve(wish)
         call.key.check_name(wish.source, "source")
         call.key.check_name(wish.dest, "dest")
+        self._check_existing(call)
         call.check_slot()
         self._verbs.put(call.name, wish).then(answering(call, self._was_put))
 
@@ -150,11 +151,15 @@ class Routers:
         call.reply(200, encode(reply))
 
     def drop(self, call: Call) -> None:
+        self._check_existing(call)
+        self._verbs.drop(call.name).then(answering(call, self._dropped))
+
+    def _check_existing(self, call: Call) -> None:
+        """A router of this name that is about to be replaced or removed."""
         try:
             _check_ends(call.key, self._verbs.look(call.name).config)
         except RouterNotFound:
             pass
-        self._verbs.drop(call.name).then(answering(call, self._dropped))
 
     def _dropped(self, call: Call, staged: Staged) -> None:
         reply = RouterDroppedReply(router=call.name, deleted=staged.result, performance=write_performance(call, staged))
@@ -162,6 +167,6 @@ class Routers:
 
 
 def _check_ends(key: Key, config: RouterConfig) -> None:
-    """A router tells about its two topics: the key must be allowed to see those, too."""
+    """A router concerns its two topics: the key must be allowed to touch those, too."""
     key.check_name(config.source, "source", given=False)
     key.check_name(config.dest, "dest", given=False)

@@ -287,7 +287,9 @@ class Txns:
 
     def list(self, call: Call) -> None:
         page_size = max(1, min(PAGE_SIZE_MAX, call.integer("page_size", PAGE_SIZE_DEFAULT)))
-        found = self._transactions.list(call.text("prefix") or "", call.text("cursor") or "", page_size + 1)
+        found = self._transactions.list(
+            call.text("prefix") or "", call.text("cursor") or "", page_size + 1, prefixes=call.key.prefixes
+        )
         apps = [AppItem(app.name, app.version, app.fence, len(app.stages), app.bytes) for app in found[:page_size]]
         next_cursor = apps[-1].app if len(found) > page_size else None
         call.reply(200, encode(AppList(apps=apps, next_cursor=next_cursor, performance=performance(call))))
@@ -298,6 +300,8 @@ def _names(call: Call) -> tuple[str, int]:
     app, _, text = call.name.rpartition("/")
     if not text.isascii() or not text.isdigit() or len(text) > VERSION_DIGITS_MAX:
         raise InvalidRequest("version must be a whole number from 0 to 9223372036854775807", field="version")
+    # The route compares prefixes with the whole path, in which a slash follows the app.
+    call.key.check_name(app, "app")
     return app, int(text)
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from topics.engine.block import Block
 from topics.engine.commit import Pipeline
 from topics.engine.image import encode_topic
-from topics.engine.ledger import App, encode_app
+from topics.engine.ledger import App, encode_app, encode_fence_floor
 from topics.engine.state import NEVER, State
 from topics.engine.topic import Topic
 from topics.engine.window import HotWindow
@@ -250,6 +250,8 @@ class Checkpointer:
         if self._state.noted is not None or any(topic.queue is not None for topic in self._state.by_id.values()):
             # The images hold deadlines; this is what they count from.
             self._chunks.append(Timed(self._pipeline.steady.moment()).encode())
+        if self._state.ledger.fence_floor:
+            self._chunks.append(encode_fence_floor(self._state.ledger.fence_floor))
 
     def _capture_app(self, app: App) -> None:
         app.captured = self._state.checkpoint

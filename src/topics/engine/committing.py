@@ -109,6 +109,7 @@ class Commit:
         leftovers: list[int],
         *,
         create: bool,
+        named: bytes,
     ) -> None:
         self._engine = engine
         self._pipeline = engine.pipeline
@@ -119,6 +120,7 @@ class Commit:
         self._outcome = outcome
         self._clock = clock
         self._create = create
+        self._named = named
         # Where the hidden topics go that nobody needs any more.
         self._leftovers = leftovers
         self._hold = Staged(None, app_id, gated=False)
@@ -145,7 +147,7 @@ class Commit:
                 yield from self._prepare(target)
             moves.append(target.move(appended))
         yield from self._writable()
-        op = TxnCommitted(self._app_id, self._app, self._version, self._clock.now_ms(), moves)
+        op = TxnCommitted(self._app_id, self._app, self._version, self._clock.now_ms(), moves, self._named)
         others = tuple(target.held.id for target in self._targets)
         self._pipeline.stage(op, op.encode(), gated=True, other_ids=others).then(self._done)
 

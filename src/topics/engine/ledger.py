@@ -19,7 +19,7 @@ import msgspec
 from topics.engine.topic import STAGING, Topic
 from topics.model.config import TopicConfig
 from topics.model.txn_ops import Move, TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
-from topics.model.txns import OWNERS_MAX
+from topics.model.txns import OWNERS_MAX, UNKNOWN_STAGES
 
 if TYPE_CHECKING:
     from topics.engine.state import State
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # The first byte of an app in a snapshot; no MessagePack starts with it, so no topic does.
 APP_CHUNK = b"\xc1"
 HIDDEN_CONFIG = TopicConfig()
+# In an op and in a snapshot this id stands for no app: its token is the floor of all.
+FENCE_FLOOR_ID = 0
 
 
 def hidden_name(topic_id: int) -> str:
@@ -81,6 +83,7 @@ class App:
         "fence",
         "id",
         "name",
+        "named",
         "outcome",
         "owners",
         "stages",
@@ -94,6 +97,8 @@ class App:
         self.name = name
         self.version: int | None = None
         self.outcome: list[Landed] = []
+        # which stages the highest version's commit named
+        self.named = UNKNOWN_STAGES
         # the newest token; tokens and their owners, those that have one, oldest first; the version's token
         self.fence = 0
         self.owners: list[tuple[int, str]] = []
@@ -115,6 +120,8 @@ class Ledger:
         # totals over all apps
         self.stages = 0
         self.bytes = 0
+        # Tokens up to here may have been given out by the original of a copy, to any app.
+        self.fence_floor = 0
 
     # --- folds ---
 
@@ -144,6 +151,9 @@ class Ledger:
         self.bytes += part.bytes
 
     def fenced(self, op: TxnFenced) -> None:
+        if op.topic_id == FENCE_FLOOR_ID:
+            self.fence_floor = max(self.fence_floor, op.fence)
+            return
         app = self._app(op.topic_id, op.app)
         app.fence = max(app.fence, op.fence)
         if op.owner:
@@ -154,7 +164,7 @@ class Ledger:
         app = self._app(op.topic_id, op.app)
         for move in op.moves:
             self._move(move)
-        app.version = op.version
+        app.version, app.named = op.version, op.named
         # Only the newest token commits, and none is taken meanwhile.
         app.version_fence = app.fence
         app.touched_ms = op.ts
@@ -228,9 +238,12 @@ class Ledger:
 
     def _restore(self, chunk: bytes) -> None:
         image = _decoder.decode(chunk[len(APP_CHUNK) :])
+        if image.id == FENCE_FLOOR_ID:
+            self.fence_floor = image.fence
+            return
         app = self._add(App(image.id, image.name))
         app.version, app.fence, app.touched_ms = image.version, image.fence, image.touched_ms
-        app.owners, app.version_fence = image.owners, image.version_fence
+        app.owners, app.version_fence, app.named = image.owners, image.version_fence, image.named
         app.outcome = [Landed(*landed) for landed in image.outcome]
         for kept in image.stages:
             stage = app.stages[kept.version, kept.name] = Stage(kept.version, kept.name, kept.touched_ms)
@@ -267,6 +280,7 @@ class AppImage(msgspec.Struct, array_like=True):
     stages: list[StageImage]
     owners: list[tuple[int, str]]
     version_fence: int
+    named: bytes = UNKNOWN_STAGES
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -286,6 +300,19 @@ def encode_app(app: App) -> bytes:
     ]
     outcome: list[tuple[str, int, int, int]] = list(app.outcome)
     image = AppImage(
-        app.id, app.name, app.version, app.fence, app.touched_ms, outcome, stages, app.owners, app.version_fence
+        app.id,
+        app.name,
+        app.version,
+        app.fence,
+        app.touched_ms,
+        outcome,
+        stages,
+        app.owners,
+        app.version_fence,
+        app.named,
     )
     return APP_CHUNK + _encoder.encode(image)
+
+
+def encode_fence_floor(floor: int) -> bytes:
+    return APP_CHUNK + _encoder.encode(AppImage(FENCE_FLOOR_ID, "", None, floor, 0, [], [], [], 0))

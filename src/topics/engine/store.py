@@ -129,14 +129,18 @@ class Store:
             self.given_up += [f"{gap.file} at offset {gap.offset}: {gap.reason}" for gap in replay.repaired]
             self.given_up += drop_damaged(self.state, self.packs)
         self._start(replay)
-        if replay.repaired or previous.copied_ms:
+        not_all_here = bool(replay.repaired or previous.copied_ms)
+        if not_all_here:
             self._skip_what_may_have_been_seen(frozenset(), self._seqs_since(previous.copied_ms))
         elif not previous.clean_stop:
             whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
             self._skip_what_may_have_been_seen(whole_log if directory.same_boot else frozenset(("fsync",)))
         # What a stage of the original got after it was copied is not here, and a commit would not miss it.
         whole = not self.given_up and not previous.copied_ms and (previous.clean_stop or directory.same_boot)
-        self.transactions.recovered(whole=whole)
+        fences_ahead = max(SEQ_CHUNK, self._seqs_since(previous.copied_ms)) if not_all_here else 0
+        self.transactions.recovered(whole=whole, fences_ahead=fences_ahead)
+        if not_all_here:
+            self._wait_synced()
         # Only now: whoever comes after a crash before this line must skip again.
         directory.mark_open()
 

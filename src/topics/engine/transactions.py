@@ -8,11 +8,11 @@ A version of an app is committed once; whoever comes later with it, or with an o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from topics.engine.committing import SLICE_MS, Commit, Commits, Committed
-from topics.engine.ledger import App, Part, Stage
+from topics.engine.ledger import FENCE_FLOOR_ID, App, Part, Stage
 from topics.engine.staged import Busy, Staged
 from topics.engine.topic import STAGING
 from topics.model.batch import check_batch, render_headless
@@ -24,16 +24,19 @@ from topics.model.txn_ops import TxnAborted, TxnFenced, TxnForgotten, TxnStaged
 from topics.model.txns import (
     PARTS_MAX,
     TXN_TOPICS_MAX,
+    UNKNOWN_STAGES,
     AbortWish,
     CommitWish,
     Fenced,
     StageNotFound,
     StageWish,
     check_app_name,
+    check_empty_raise,
     check_owner,
     check_stage_name,
     check_stage_names,
     check_version,
+    stages_digest,
 )
 from topics.model.wishes import AppendWish, RecordWish
 from topics.storage.worker import Worker
@@ -144,8 +147,9 @@ class Transactions:
         check_stage_names(wish.stages)
         app = self._ledger.by_name.get(app_name)
         if app is not None and app.version is not None and version <= app.version:
-            landed = app.outcome if version == app.version else None
-            return Staged.settled(app.id, Committed(version, deduped=True, landed=landed))
+            return self._done_before(app, version, wish.stages)
+        if not wish.stages:
+            check_empty_raise(version, (app.version if app is not None else None) or 0)
         desk = self._settled_desk(app_name, wish.fence)
         stages = [self._stage_or_refuse(app, version, name) for name in wish.stages]
         names = sorted({name for stage in stages for name in stage.shelves})
@@ -169,9 +173,22 @@ class Transactions:
             self._clock,
             self._leftovers,
             create=wish.create,
+            named=stages_digest(wish.stages),
         )
         self._commits.start(commit)
         return self._send(desk, outcome)
+
+    def _done_before(self, app: App, version: int, stages: Collection[str]) -> Staged:
+        """The outcome of a version that is committed; other stages than it named are refused, for they are nowhere."""
+        highest = version == app.version
+        if stages and not (highest and app.named in (stages_digest(stages), UNKNOWN_STAGES)):
+            raise StageNotFound(
+                f'"{app.name}" has committed version {app.version}, and not these stages of version {version}: '
+                "stage the records again under a higher version",
+                app=app.name,
+                version=app.version,
+            )
+        return Staged.settled(app.id, Committed(version, deduped=True, landed=app.outcome if highest else None))
 
     def abort(self, app_name: str, version: int, wish: AbortWish) -> Staged:
         """Give stages up. `result` tells how many there were."""
@@ -198,7 +215,7 @@ class Transactions:
                 return Staged.settled(desk.app_id, desk.fence)
         desk = self._settled_desk(app_name, None, any_fence=True)
         self._pipeline.check_writable()
-        desk.fence += 1
+        desk.fence = max(desk.fence, self._ledger.fence_floor) + 1
         op = TxnFenced(self._id_of(desk), app_name, desk.fence, self._clock.now_ms(), owner or "")
         staged = self._send(desk, self._pipeline.stage(op, op.encode(), gated=True))
         staged.result = desk.fence
@@ -241,9 +258,13 @@ class Transactions:
         stages = [(stage, self._expires_ms(stage)) for stage in app.stages.values()]
         return app, [(stage, expires_ms) for stage, expires_ms in stages if expires_ms > now]
 
-    def list(self, prefix: str, after: str, limit: int) -> list[App]:
-        """Apps by name, those behind `after`."""
-        names = sorted(name for name in self._ledger.by_name if name.startswith(prefix) and name > after)
+    def list(self, prefix: str, after: str, limit: int, *, prefixes: tuple[str, ...] = ("",)) -> list[App]:
+        """Apps by name, those after `after` that start with `prefix` and with one of `prefixes`."""
+        names = sorted(
+            name
+            for name in self._ledger.by_name
+            if name.startswith(prefix) and name.startswith(prefixes) and name > after
+        )
         return [self._ledger.by_name[name] for name in names[:limit]]
 
     # --- deciding ---
@@ -399,14 +420,22 @@ class Transactions:
 
     # --- after a start ---
 
-    def recovered(self, *, whole: bool) -> None:
-        """What a commit had prepared is dropped. So are all stages unless the log is whole: parts may be missing."""
+    def recovered(self, *, whole: bool, fences_ahead: int = 0) -> None:
+        """What a commit had prepared is dropped. So are all stages unless the log is whole: parts may be missing.
+
+        `fences_ahead` is how many tokens of any app may have been given out that the log does not have.
+        """
+        if fences_ahead:
+            newest = max((app.fence for app in self._ledger.by_id.values()), default=0)
+            floor = max(newest, self._ledger.fence_floor) + fences_ahead
+            op = TxnFenced(FENCE_FLOOR_ID, "", floor, self._clock.now_ms())
+            self._pipeline.stage(op, op.encode(), gated=False)
         if not whole:
             for app in self._ledger.by_id.values():
                 if app.stages:
                     op = TxnAborted(app.id, list(app.stages))
                     self._pipeline.stage(op, op.encode(), gated=False)
-            self._pipeline.flush()
+        self._pipeline.flush()
         used = self._ledger.hidden_in_use()
         hidden = [topic.id for topic in self._state.hidden.values() if topic.name.startswith(STAGING)]
         self._drop_hidden([topic_id for topic_id in hidden if topic_id not in used])

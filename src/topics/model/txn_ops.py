@@ -3,9 +3,9 @@
 | code u8 | head_len u32 | head (MessagePack array) | Appended | Appended | … |
 
 TxnStaged    | 48 | app id, app, version, stage, part, ts, shelves: (hidden topic id, topic name, length of Appended)
-TxnFenced    | 49 | app id, app, fence, ts, owner or ""
+TxnFenced    | 49 | app id, app, fence, ts, owner or ""; app id 0: no app is given a token up to this one any more
 TxnCommitted | 50 | app id, app, version, ts, moves: (topic name, topic id, hidden topic id or 0, first_seq, records,
-             |    |     floor, length of Appended or 0)
+             |    |     floor, length of Appended or 0), digest of the stages it named
 TxnAborted   | 51 | app id, stages: (version, stage)
 TxnForgotten | 52 | app id
 
@@ -88,19 +88,20 @@ class Move(NamedTuple):
 class TxnCommitted(TxnOp):
     """A version of the app became part of all its topics at once. Every stage of it, and of older ones, is gone."""
 
-    __slots__ = ("app", "moves", "ts", "version")
+    __slots__ = ("app", "moves", "named", "ts", "version")
 
-    def __init__(self, app_id: int, app: str, version: int, ts: int, moves: list[Move]) -> None:
+    def __init__(self, app_id: int, app: str, version: int, ts: int, moves: list[Move], named: bytes = b"") -> None:
         self.topic_id = app_id
         self.app = app
         self.version = version
         self.ts = ts
         self.moves = moves
+        self.named = named
 
     def encode(self) -> bytes:
         bodies = [b"" if move.appended is None else move.appended.encode() for move in self.moves]
         moves = [(*move[:-1], len(body)) for move, body in zip(self.moves, bodies, strict=True)]
-        return _joined(COMMITTED, (self.topic_id, self.app, self.version, self.ts, moves), bodies)
+        return _joined(COMMITTED, (self.topic_id, self.app, self.version, self.ts, moves, self.named), bodies)
 
 
 class TxnAborted(TxnOp):
@@ -147,13 +148,14 @@ def decode_txn_op(body: bytes) -> Op:
                 at += length
             return TxnStaged(app_id, app, version, stage, part, ts, shelves)
         case _ if code == COMMITTED:
-            app_id, app, version, ts, rows = head
+            # Logs of version 0.1 end before the digest.
+            app_id, app, version, ts, rows, *named = head
             moves: list[Move] = []
             for name, dest_id, hidden_id, first_seq, records, floor, length in rows:
                 appended = _appended(body[at : at + length]) if length else None
                 moves.append(Move(name, dest_id, hidden_id, first_seq, records, floor, appended))
                 at += length
-            return TxnCommitted(app_id, app, version, ts, moves)
+            return TxnCommitted(app_id, app, version, ts, moves, *named)
         case _ if code == FENCED:
             app_id, app, fence, ts, owner = head
             return TxnFenced(app_id, app, fence, ts, owner)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Collection
 from typing import Annotated
 
 import msgspec
@@ -22,6 +24,10 @@ VERSION_MAX = 2**63 - 1
 TXN_TOPICS_MAX = 1_000
 COMMIT_STAGES_MAX = 10_000
 PARTS_MAX = 100_000
+# How far a commit without stages may raise the version of its app.
+EMPTY_RAISE_MAX = 1_000_000
+# What stands for the stages of a commit by version 0.1, which did not keep them.
+UNKNOWN_STAGES = b""
 
 
 class StageNotFound(TopicsError):
@@ -78,6 +84,16 @@ def check_version(version: int) -> None:
         raise InvalidRequest(f"version must be 0 to {VERSION_MAX}", field="version")
 
 
+def check_empty_raise(version: int, before: int) -> None:
+    """A slip of a digit in a commit without records must not make all versions below it count as done."""
+    if version > before + EMPTY_RAISE_MAX:
+        raise InvalidRequest(
+            f"version {version} is more than {EMPTY_RAISE_MAX} above {before}; only a commit with stages may go on",
+            field="version",
+            max=before + EMPTY_RAISE_MAX,
+        )
+
+
 def check_stage_names(stages: list[str]) -> None:
     if len(stages) > COMMIT_STAGES_MAX:
         raise InvalidRequest(
@@ -88,6 +104,12 @@ def check_stage_names(stages: list[str]) -> None:
         check_stage_name(stage, f"stages[{index}]")
     if len(set(stages)) != len(stages):
         raise InvalidRequest("stages names a stage twice", field="stages")
+
+
+def stages_digest(stages: Collection[str]) -> bytes:
+    """16 bytes that stand for these stages, in whichever order they are named."""
+    named = msgspec.msgpack.encode(sorted(stages))
+    return hashlib.blake2b(named, digest_size=16, person=b"topics-stages").digest()
 
 
 def check_stage_name(stage: str, field: str) -> None:
