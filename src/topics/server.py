@@ -127,6 +127,7 @@ class Server:
             render_error=render_error,
             on_head=self._api.handle_head,
         )
+        self._watchdog = self._usage.watchdog = self._listener.watchdog
         # between two samples of the loop's lag
         self._sample_due_s = 0.0
         self._ticked = False
@@ -158,8 +159,11 @@ class Server:
         """Recover, answering meanwhile; False if told to stop before it was done."""
         started_s = time.monotonic()
         opening = cast("Generator[float, None, None]", self.store.opening())
+        step_s = started_s
         for _ in opening:
+            self._watchdog.note(time.monotonic() - step_s, "recovery")
             await asyncio.sleep(0)
+            step_s = time.monotonic()
             if self._stop.is_set():
                 opening.close()
                 return False
@@ -264,7 +268,9 @@ class Server:
     def _settle(self) -> None:
         self._notified = False
         if self.store.ready:
+            started_s = time.monotonic()
             self.store.settle()
+            self._watchdog.note(time.monotonic() - started_s, "changes that became durable")
             if self._pump is not None:
                 self._pump.poke()
             if self._commit_pump is not None:
@@ -303,10 +309,12 @@ class Server:
 
     def _keep_house(self) -> None:
         more = False
+        started_s = time.monotonic()
         try:
             more = self.store.ready and self.store.step()
         except Exception:
             log.exception("housekeeping failed and is tried again")
+        self._watchdog.note(time.monotonic() - started_s, "a slice of a checkpoint")
         self._loop.call_later(HOUSEKEEPING_BUSY_S if more else HOUSEKEEPING_S, self._keep_house)
 
     # --- stopping ---

@@ -21,6 +21,8 @@ AGGREGATES = (
     "topics_queue_leases_in_flight",
     "topics_sse_connections",
     "topics_watch_sessions",
+    "topics_loop_longest_turn_seconds",
+    "topics_loop_slow_turns_total",
     "topics_ready",
     "topics_recovery_progress",
     "topics_uptime_ms",

@@ -16,6 +16,7 @@ from topics.http.message import Request
 from topics.http.refusal import render_error
 from topics.http.service import Service
 from topics.http.slices import TURN_S, Slices
+from topics.http.watchdog import Watchdog
 
 READ_BYTES = 256 * 1024  # what uvloop reads at once
 UNLIMITED = HttpLimits(h2_control_frames_max=10**9, h2_resets_max=10**9, body_bytes_max=2**26)
@@ -238,7 +239,7 @@ def test_slices_take_turns_and_a_failing_one_stops_nobody() -> None:
         raise RuntimeError("a bug")
 
     async def run() -> None:
-        slices = Slices(asyncio.get_running_loop(), Clock())
+        slices = Slices(asyncio.get_running_loop(), Clock(), Watchdog())
         slices.add(step("a", 3))
         slices.add(bad)
         slices.add(step("b", 2))

@@ -23,6 +23,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.engine.store import Store
 from topics.engine.topic import Topic
+from topics.http.watchdog import Watchdog
 from topics.storage.stats import LatencyHistogram, WalStats
 
 PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -45,6 +46,7 @@ class Usage:
     def __init__(self) -> None:
         self.sse_connections = 0
         self.watch_sessions = 0
+        self.watchdog: Watchdog | None = None
 
 
 class Metrics:
@@ -113,6 +115,9 @@ class Families(Collector):
         yield gauge("topics_routers", "Routers that exist.", self._routers())
         yield gauge("topics_sse_connections", "Streams and WebSockets that are open.", usage.sse_connections)
         yield gauge("topics_watch_sessions", "Watch sessions that exist.", usage.watch_sessions)
+        longest_s, slow = (usage.watchdog.longest_s, usage.watchdog.slow_turns_total) if usage.watchdog else (0.0, 0)
+        yield gauge("topics_loop_longest_turn_seconds", "Longest turn of the loop in the last minutes.", longest_s)
+        yield counter("topics_loop_slow_turns", "Turns of the loop above 100 ms.", slow)
 
     def _routers(self) -> int:
         """Those whose names the key may see."""

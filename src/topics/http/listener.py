@@ -16,6 +16,7 @@ from topics.http.refusal import Refusal
 from topics.http.refusal import render_error as plain_error
 from topics.http.service import Handle, OnBug, RenderError, Service, log_bug
 from topics.http.slices import Slices
+from topics.http.watchdog import Watchdog
 
 
 class _Served(Protocol):
@@ -64,6 +65,11 @@ class Listener:
     def slices(self) -> Slices:
         """Where protocols of upgraded connections put their long work."""
         return self._service.slices
+
+    @property
+    def watchdog(self) -> Watchdog:
+        """Where work of the loop that is no request is measured, too."""
+        return self._service.watchdog
 
     @property
     def budget(self) -> BodyBudget:

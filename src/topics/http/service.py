@@ -16,6 +16,7 @@ from topics.http.refusal import Detail, Refusal
 from topics.http.reply import Heads
 from topics.http.slices import Slices
 from topics.http.tick import Tick
+from topics.http.watchdog import Watchdog
 from topics.http.wheel import Wheel
 
 log = logging.getLogger("topics.http")
@@ -49,6 +50,7 @@ class Service:
         "render_error",
         "slices",
         "tick",
+        "watchdog",
         "wheel",
     )
 
@@ -69,8 +71,9 @@ class Service:
         self.render_error = render_error
         self.on_bug = on_bug
         self.on_head = on_head
-        self.tick = Tick(loop)
-        self.slices = Slices(loop, clock)
+        self.watchdog = Watchdog()
+        self.tick = Tick(loop, self.watchdog)
+        self.slices = Slices(loop, clock, self.watchdog)
         self.wheel = Wheel(loop, clock)
         self.heads = Heads(time.time)
         self.wheel.on_turn(self.heads.refresh)
@@ -86,6 +89,10 @@ class Service:
             self.handle(request)
         except Exception as exc:  # noqa: BLE001  (a bug of a handler must not reach the others)
             self._answer_failure(request, exc)
+        watchdog = self.watchdog
+        took_s = time.perf_counter() - request.received_s
+        if took_s > watchdog.slowest_s:
+            watchdog.slowest, watchdog.slowest_s = request, took_s
 
     def judge_head(self, request: Request) -> bool:
         """Let the server refuse by the head alone; False if it has answered and the body must not be read."""

@@ -7,6 +7,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from topics.http.watchdog import Watchdog
+
 log = logging.getLogger("topics.http")
 
 TURN_S = 0.004
@@ -15,10 +17,11 @@ TURN_S = 0.004
 class Slices:
     """Runs steps in rotation. A step does a millisecond or two of work and answers whether there is more."""
 
-    __slots__ = ("_armed", "_clock", "_loop", "_steps")
+    __slots__ = ("_armed", "_clock", "_loop", "_steps", "_watchdog")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], watchdog: Watchdog) -> None:
         self._loop = loop
+        self._watchdog = watchdog
         self._clock = clock
         self._steps: deque[Callable[[], bool]] = deque()
         self._armed = False
@@ -35,13 +38,15 @@ class Slices:
 
     def _run(self) -> None:
         self._armed = False
-        until_s = self._clock() + TURN_S
+        began_s = now_s = self._clock()
         for _ in range(len(self._steps)):
             step = self._steps.popleft()
             if self._has_more(step):
                 self._steps.append(step)
-            if self._clock() >= until_s:
+            now_s = self._clock()
+            if now_s >= began_s + TURN_S:
                 break
+        self._watchdog.note(now_s - began_s, "a slice of input")
         if self._steps:
             self._arm()
 

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from topics.http.watchdog import Watchdog
+
 log = logging.getLogger("topics.http")
 
 
@@ -24,10 +26,11 @@ class Flushable(Protocol):
 class Tick:
     """Runs once per loop iteration in which something happened; costs nothing when nothing did."""
 
-    __slots__ = ("_callbacks", "_large", "_loop", "armed", "dirty")
+    __slots__ = ("_callbacks", "_large", "_loop", "_watchdog", "armed", "dirty")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog) -> None:
         self._loop = loop
+        self._watchdog = watchdog
         self._callbacks: list[Callable[[], None]] = []
         self._large: deque[Callable[[], None]] = deque()
         self.armed = False
@@ -39,6 +42,7 @@ class Tick:
     def arm(self) -> None:
         if not self.armed:
             self.armed = True
+            self._watchdog.begin()
             self._loop.call_soon(self._run)
 
     def queue_large(self, dispatch: Callable[[], None]) -> None:
@@ -58,6 +62,7 @@ class Tick:
                 connection.flush()
             except Exception:
                 log.exception("a connection could not be flushed")
+        self._watchdog.end()
         if self._large:
             self.arm()
 
