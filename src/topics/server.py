@@ -27,6 +27,7 @@ from topics.api.errors import render_error
 from topics.api.groups import Groups
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.login import Login
+from topics.api.login_limits import Proxies
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.pipelines import Pipelines
@@ -67,7 +68,7 @@ def run(settings: Settings, *, log_format: str) -> int:
     """Serve until told to stop; the exit code. What the settings cannot mean is raised before anything is opened."""
     start_logging(log_format, settings.log_level)
     door = open_door(settings)
-    tokens = Tokens(settings)
+    tokens = Tokens(settings, door)
     settings.forget_secrets()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, door, tokens))
@@ -103,7 +104,8 @@ class Server:
     ) -> None:
         self._settings = settings
         self._door = door
-        self._tokens = tokens or Tokens(settings)
+        self._tokens = tokens or Tokens(settings, door)
+        self._proxies = Proxies(settings.trusted_proxies)
         self._loop = loop
         self._clock = clock or SystemClock()
         self._stop = asyncio.Event()
@@ -146,10 +148,15 @@ class Server:
         else:
             whom = "everyone on this machine" if is_loopback(settings.host) else "EVERYONE WHO REACHES THIS ADDRESS"
             log.warning("NO API KEYS: authentication is off, %s may do everything", whom)
-        if not self._tokens.usable:
+        if self._tokens.open:
+            log.warning(
+                "consumer groups: /v1/api needs no token, every request has the role dba, and any name may log in; set "
+                "TOPICS_JWT_SECRET to 32 or more characters to require tokens"
+            )
+        elif not self._tokens.usable:
             log.info(
-                "consumer groups are off, /v1/api answers 401: set TOPICS_JWT_SECRET (or KALAMDB_JWT_SECRET) to 32 or "
-                "more characters, and TOPICS_USERS for those who log in with a password"
+                "consumer groups are off, /v1/api answers 401: set TOPICS_JWT_SECRET to 32 or more characters, and "
+                "TOPICS_USERS for users who log in with a password"
             )
         await self._listener.start(settings.host, settings.port)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -240,7 +247,8 @@ class Server:
     def _group_routes(self, engine: Engine) -> list[Route]:
         consuming = Consuming(engine, self._clock, 1000 * self._settings.visibility_timeout_secs)
         groups = Groups(consuming, engine.waiters, self._turns, self._deadlines, self._tokens)
-        return [*groups.routes(), *Login(self._tokens, self._turns, self._loop).routes()]
+        login = Login(self._tokens, self._turns, self._loop, self._proxies)
+        return [*groups.routes(), *login.routes()]
 
     # --- running ---
 

@@ -33,13 +33,36 @@ def test_a_group_goes_on_where_it_committed(consumer: Any, topic: str) -> None:
     assert consumer.groups(topic) == []
 
 
-def test_another_s_batch_is_held_back(consumer: Any, topic: str) -> None:
+def test_a_batch_is_committed_without_what_another_was_handed(consumer: Any, topic: str) -> None:
+    consumer.append_many(topic, [1, 2, 3, 4])
+    first = consumer.consume(topic, "g", start="Earliest", limit=2)
+    second = consumer.consume(topic, "g", start="Earliest", limit=2)
+    (committed,) = consumer.commit_batch(topic, "g", second).values()
+    assert (committed.acknowledged_offset, committed.committed_offset) == (None, None)
+    assert [(held.from_offset, held.to_offset) for held in committed.held_back] == [(0, 1)]
+    (committed,) = consumer.commit_batch(topic, "g", first).values()
+    assert (committed.acknowledged_offset, committed.held_back) == (3, [])
+
+
+def test_a_commit_covers_everything_below(consumer: Any, topic: str) -> None:
     consumer.append_many(topic, [1, 2, 3, 4])
     consumer.consume(topic, "g", start="Earliest", limit=2)
-    consumer.consume(topic, "g", limit=2)
-    committed = consumer.commit(topic, "g", 3)
-    assert committed.committed_offset is None
-    assert [(held.from_offset, held.to_offset) for held in committed.held_back] == [(0, 1)]
+    consumer.consume(topic, "g", start="Earliest", limit=2)
+    assert consumer.commit(topic, "g", 3).acknowledged_offset == 3
+    assert consumer.commit(topic, "g", 1).acknowledged_offset == 3
+
+
+def test_a_batch_of_all_partitions_is_committed_partition_by_partition(consumer: Any, topic: str) -> None:
+    for name, payloads in ((topic, [1, 2]), (f"{topic}:p1", [3, 4, 5])):
+        consumer.append_many(name, payloads)
+    batch = consumer.consume(topic, "g", partition="all", start="Earliest")
+    assert {number: (done.from_offset, done.to_offset) for number, done in batch.ranges().items()} == {
+        0: (0, 1),
+        1: (0, 2),
+    }
+    done = consumer.commit_batch(topic, "g", batch)
+    assert {number: committed.acknowledged_offset for number, committed in done.items()} == {0: 1, 1: 2}
+    assert consumer.commit_batch(topic, "g", consumer.consume(topic, "g")) == {}
 
 
 def test_reading_without_a_group_leaves_no_trace(consumer: Any, topic: str) -> None:

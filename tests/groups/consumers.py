@@ -73,6 +73,7 @@ class Partition:
         self._visibility_ms = visibility_ms
         # Whether the last batch could have been longer: by its limit, or because the rest had to come from disk.
         self.cut = False
+        self.next_offset = 0
         self.opened()
 
     def opened(self) -> None:
@@ -84,7 +85,10 @@ class Partition:
         while True:
             topic = self.consuming.topic(self.topic)
             try:
-                start_seq = parsed.seq(topic.head_seq)
+                start_seq = self.consuming.start_seq(topic, group, parsed)
+                fixing = self.consuming.fix_latest(topic, group, parsed)
+                if fixing is not None:
+                    self.rig.finish(fixing)
                 portion = self.rig._run(
                     lambda: self.consuming.look(topic, group, start_seq, limit, BATCH_BYTES_MAX)  # noqa: B023
                 )
@@ -95,11 +99,17 @@ class Partition:
             if claim is not None:
                 self.rig.finish(claim)
             self.rig.store.pipeline.flush()
-            self.cut = portion.cut
+            self.cut, self.next_offset = portion.cut, portion.next_seq - 1
             return [run.block.seq_at(number) - 1 for run in portion.runs for number in range(run.first, run.stop)]
 
-    def ack(self, offset: int, group: str = "g") -> Acked:
-        return self._commit(lambda: self.consuming.ack(self.consuming.topic(self.topic), group, offset + 1)).result
+    def ack(self, offset: int, group: str = "g", since: int | None = None) -> Acked:
+        """Everything up to `offset`, or just what is from `since` on."""
+        from_seq = None if since is None else since + 1
+
+        def verb() -> Staged:
+            return self.consuming.ack(self.consuming.topic(self.topic), group, offset + 1, from_seq)
+
+        return self._commit(verb).result
 
     def reset(self, start: Any, group: str = "g") -> int:
         parsed: Start = parse_start(start)

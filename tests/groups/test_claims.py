@@ -10,7 +10,7 @@ from tests.groups.consumers import Partition
 from topics.engine.staged import Busy
 from topics.model.consuming import partition_for, partition_name, split_partition
 from topics.model.errors import Throttled, TopicNotFound
-from topics.model.grouping import GroupAcked, GroupClaimed, GroupReset, SeqRange
+from topics.model.grouping import GroupAcked, GroupClaimed, GroupPlaced, GroupReset, SeqRange
 from topics.model.ops import decode
 
 VISIBLE_MS = 60_000
@@ -36,21 +36,20 @@ def test_a_slow_consumers_late_ack_does_not_cover_what_a_dead_one_left(rig: Rig,
     assert partition.consume(limit=3) == [0, 1, 2]
     assert partition.consume(limit=3) == [3, 4, 5]
     rig.clock.advance(VISIBLE_MS)
-    assert partition.consume() == [0, 1, 2]
-    partition.ack(5)
+    assert partition.consume(limit=6) == [0, 1, 2, 3, 4, 5]
+    partition.ack(5, since=3)
     rig.clock.advance(VISIBLE_MS)
-    assert partition.consume() == [0, 1, 2]
+    assert partition.consume(limit=3) == [0, 1, 2]
 
 
-def test_an_ack_that_is_repeated_covers_nothing_new(rig: Rig, partition: Partition) -> None:
+def test_an_ack_of_a_range_that_is_repeated_covers_nothing_new(rig: Rig, partition: Partition) -> None:
     partition.consume(limit=3)
     partition.consume(limit=3)
-    partition.ack(5)
-    rig.clock.advance(VISIBLE_MS)
-    assert partition.consume() == [0, 1, 2]
-    partition.ack(5)
-    rig.clock.advance(VISIBLE_MS)
-    assert partition.consume() == [0, 1, 2]
+    for _ in range(2):
+        partition.ack(5, since=3)
+        rig.clock.advance(VISIBLE_MS)
+        assert partition.consume() == [0, 1, 2]
+        rig.clock.advance(VISIBLE_MS)
 
 
 def test_a_redelivered_range_goes_on_with_new_records(rig: Rig, partition: Partition) -> None:
@@ -91,8 +90,8 @@ def test_the_rest_of_a_partly_acked_claim_stays_with_its_consumer(rig: Rig, part
 def test_a_later_consumers_ack_does_not_lose_an_earlier_ones_open_claim(rig: Rig, partition: Partition) -> None:
     assert partition.consume(limit=3) == [0, 1, 2]
     assert partition.consume(limit=3) == [3, 4, 5]
-    acked = partition.ack(5)
-    assert [(claim.from_seq - 1, claim.to_seq - 1) for claim in acked.spared] == [(0, 2)]
+    acked = partition.ack(5, since=3)
+    assert [(seqs.from_seq - 1, seqs.to_seq - 1) for seqs in acked.held_back] == [(0, 2)]
     assert partition.committed() is None
     rig.clock.advance(VISIBLE_MS)
     assert partition.consume(limit=3) == [0, 1, 2]
@@ -106,7 +105,7 @@ def test_a_claim_that_ran_out_is_not_lost_by_a_later_ack_either(rig: Rig, partit
     rig.clock.advance(VISIBLE_MS // 2)
     partition.consume(limit=3)
     rig.clock.advance(VISIBLE_MS // 2)
-    partition.ack(5)
+    partition.ack(5, since=3)
     assert partition.consume(limit=3) == [0, 1, 2]
 
 
@@ -114,9 +113,9 @@ def test_an_ack_ahead_joins_the_rest_in_any_order(rig: Rig, partition: Partition
     for _ in range(5):
         partition.consume(limit=2)
     for offset in (9, 5, 3, 7):
-        partition.ack(offset)
+        partition.ack(offset, since=offset - 1)
         assert partition.committed() is None
-    partition.ack(1)
+    partition.ack(1, since=0)
     assert partition.committed() == 9
     group = partition.consuming.topic("t").groups["g"]  # pyright: ignore[reportOptionalSubscript]
     assert (group.claims, group.acked) == ([], [])
@@ -230,7 +229,7 @@ def test_cold_records_are_handed_out_like_hot_ones(open_rig: OpenRig) -> None:
 def test_offsets_and_open_claims_survive_a_restart(rig: Rig, partition: Partition, restart, checkpoint: bool) -> None:
     partition.consume(limit=3)
     partition.consume(limit=3)
-    partition.ack(5)
+    partition.ack(5, since=3)
     partition.consume(group="other", limit=1)
     partition.ack(0, group="other")
     if checkpoint:
@@ -283,11 +282,37 @@ def test_a_group_may_not_hold_claims_without_end(rig: Rig, monkeypatch: pytest.M
         partition.consume(limit=1)
     rig.clock.advance(VISIBLE_MS)
     assert partition.consume(limit=1) == [0], "what ran out is handed out again all the same"
-    partition.ack(2)
-    assert partition.consume(limit=1) == [1], "the ack spared what others had"
-    for offset in (0, 1):
-        partition.ack(offset)
-    assert partition.consume(limit=1) == [3]
+    partition.ack(0)
+    for offset in (1, 2, 3):
+        assert partition.consume(limit=1) == [offset]
+    with pytest.raises(Throttled):
+        partition.consume(limit=1)
+
+
+def test_what_ran_out_is_not_cut_into_claims_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.engine.consuming.CLAIMS_PER_GROUP_MAX", 3)
+    rig.append("t", *range(9))
+    partition = Partition(rig, "t")
+    partition.consume()
+    rig.clock.advance(VISIBLE_MS)
+    assert [partition.consume(limit=1) for _ in range(2)] == [[0], [1]]
+    with pytest.raises(Throttled):
+        partition.consume(limit=1)
+    assert partition.consume() == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_group_may_not_ack_ranges_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.engine.consuming.ACKED_AHEAD_MAX", 2)
+    rig.append("t", *range(9))
+    partition = Partition(rig, "t")
+    partition.consume()
+    for offset in (3, 5):
+        partition.ack(offset, since=offset)
+    with pytest.raises(Throttled):
+        partition.ack(7, since=7)
+    partition.ack(2, since=0)
+    assert partition.committed() == 3
+    partition.ack(7, since=7)
 
 
 def test_a_topic_may_not_have_groups_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +333,7 @@ def test_a_topic_may_not_have_groups_without_end(rig: Rig, monkeypatch: pytest.M
         GroupAcked(7, "g", [SeqRange(1, 5), SeqRange(9, 9)]),
         GroupAcked(7, "g" * 256, []),
         GroupReset(7, "g", 2**63),
+        GroupPlaced(7, "grüppe", 2**63),
     ],
 )
 def test_an_op_comes_back_from_its_bytes(op) -> None:

@@ -105,13 +105,14 @@ def test_offsets_start_at_zero_without_holes(client: Client, consumer: Consumer,
 # --- without a group ---
 
 
-@pytest.mark.parametrize("group", [None, "", "  "])
 def test_without_a_group_every_read_honours_start_and_leaves_no_trace(
-    client: Client, consumer: Consumer, topic: str, group: str | None
+    client: Client, consumer: Consumer, topic: str
 ) -> None:
     filled(client, topic, 3)
-    consumer.group = group
+    consumer.group = None
     assert consumer.offsets() == consumer.offsets() == [0, 1, 2]
+    absent = consumer.client.post("/v1/api/topics/consume", {"topic_id": topic, "start": "Earliest"})
+    assert len(absent.json["messages"]) == 3
     assert consumer.offsets(start={"Offset": 2}) == [2]
     assert consumer.client.get(f"/v1/api/topics/groups?topic_id={topic}").json == {"groups": []}
 
@@ -192,6 +193,18 @@ def test_an_empty_answer_says_where_reading_goes_on(client: Client, consumer: Co
     assert (batch["messages"], batch["next_offset"]) == ([], 2)
 
 
+@pytest.mark.parametrize("start", ["Earliest", "Latest", {"Offset": 0}])
+def test_an_empty_answer_without_a_commit_does_not_say_0(
+    client: Client, consumer: Consumer, another: Consumer, topic: str, start: Any
+) -> None:
+    filled(client, topic, 3)
+    consumer.offsets()
+    assert another.batch(start=start) == {"messages": [], "next_offset": 3, "has_more": False}
+    client.post(f"/v0/topics/{topic}/delete", {"before_seq": 99})
+    another.group = None
+    assert another.batch(start=start)["next_offset"] == 3
+
+
 @pytest.mark.parametrize(("limit", "count", "has_more"), [(2, 2, True), (3, 3, True), (4, 3, False), (None, 3, False)])
 def test_has_more_says_that_the_batch_reached_the_limit(
     client: Client, consumer: Consumer, topic: str, limit: int | None, count: int, has_more: bool
@@ -202,7 +215,7 @@ def test_has_more_says_that_the_batch_reached_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("limit", "count"), [(0, 1), (-5, 1), (10**6, 1000), (10**30, 1000), (1e30, 1000), (None, 100)]
+    ("limit", "count"), [(0, 1), (-0.0, 1), (10**6, 1000), (10**30, 1000), (1e30, 1000), (None, 100)]
 )
 def test_a_limit_is_clamped_to_one_and_a_thousand(
     client: Client, consumer: Consumer, topic: str, limit: Any, count: int
@@ -236,7 +249,7 @@ def test_lag_counts_what_there_is_to_consume(client: Client, consumer: Consumer,
     consumer.offsets(limit=2)
     another = Consumer(consumer.client, topic)
     another.offsets(limit=2)
-    another.ack(8)
+    another.ack(8, from_offset=7)
     assert consumer.standing()["acked_ahead"] == 2
     assert consumer.standing()["lag"] == 3
     client.post(f"/v0/topics/{topic}/delete", {"before_seq": 99})
@@ -272,7 +285,8 @@ def test_a_lower_ack_moves_nothing(client: Client, consumer: Consumer, topic: st
     filled(client, topic, 5)
     consumer.offsets()
     consumer.ack(4)
-    assert consumer.ack(1) == {"success": True, "acknowledged_offset": 1}
+    assert consumer.ack(1) == {"success": True, "acknowledged_offset": 4}
+    assert consumer.ack(1, from_offset=0) == {"success": True, "acknowledged_offset": 4}
     assert consumer.standing()["committed_offset"] == 4
     assert consumer.offsets() == []
 
@@ -295,21 +309,42 @@ def test_an_ack_before_anything_was_written_is_a_bad_request(client: Client, con
     assert consumer.ack(5)["acknowledged_offset"] == 1, "written and deleted is clamped to the head"
 
 
-def test_an_ack_over_anothers_open_claim_says_what_holds_it_back(
+def test_an_ack_commits_whatever_was_handed_out_below(
+    client: Client, consumer: Consumer, another: Consumer, topic: str
+) -> None:
+    filled(client, topic, 12)
+    assert consumer.offsets(limit=5) == [0, 1, 2, 3, 4]
+    assert another.offsets(limit=6) == [5, 6, 7, 8, 9, 10]
+    assert another.ack(10) == {"success": True, "acknowledged_offset": 10}
+    standing = consumer.standing()
+    assert (standing["committed_offset"], standing["open_claims"], standing["lag"]) == (10, 0, 1)
+    assert consumer.offsets() == [11]
+
+
+def test_an_ack_of_a_range_over_anothers_open_claim_says_what_holds_it_back(
     client: Client, consumer: Consumer, another: Consumer, topic: str
 ) -> None:
     filled(client, topic, 6)
     assert consumer.offsets(limit=2) == [0, 1]
     assert another.offsets(limit=2) == [2, 3]
-    assert another.ack(3) == {
+    assert another.ack(3, from_offset=2) == {
         "success": True,
-        "acknowledged_offset": 3,
+        "acknowledged_offset": None,
         "committed_offset": None,
         "held_back": [{"from_offset": 0, "to_offset": 1}],
     }
     assert another.offsets() == [4, 5]
-    assert consumer.ack(1) == {"success": True, "acknowledged_offset": 1}
+    assert consumer.ack(1, from_offset=0) == {"success": True, "acknowledged_offset": 3}
     assert consumer.standing()["committed_offset"] == 3
+
+
+def test_a_range_beyond_the_end_covers_nothing(client: Client, consumer: Consumer, topic: str) -> None:
+    filled(client, topic, 3)
+    assert consumer.offsets() == [0, 1, 2]
+    assert consumer.ack(9, from_offset=5) == {"success": True, "acknowledged_offset": None}
+    assert consumer.ack(9, from_offset=0) == {"success": True, "acknowledged_offset": 2}
+    filled(client, topic, 1)
+    assert consumer.offsets() == [3]
 
 
 def test_groups_are_listed_with_their_lag(client: Client, consumer: Consumer, another: Consumer, topic: str) -> None:
@@ -425,6 +460,10 @@ def test_an_unknown_topic_is_not_found(consumer: Consumer) -> None:
         {"topic_id": "t", "start": 5},
         {"topic_id": "t", "limit": "many"},
         {"topic_id": "t", "limit": 2.5},
+        {"topic_id": "t", "limit": -1},
+        {"topic_id": "t", "limit": -1e300},
+        {"topic_id": "t", "group_id": ""},
+        {"topic_id": "t", "group_id": "  "},
         {"topic_id": "t", "partition_id": -1},
         {"topic_id": "t", "partition_id": "first"},
         {"topic_id": "t", "group_id": "g" * 300},
@@ -453,6 +492,9 @@ def test_a_consume_that_makes_no_sense_is_a_bad_request(server: ServerProcess, c
         {"topic_id": "t", "group_id": "g", "upto_offset": "1"},
         {"topic_id": "t", "group_id": "g", "upto_offset": 1.5},
         {"topic_id": "t", "group_id": "g", "upto_offset": 2**64},
+        {"topic_id": "t", "group_id": "g", "upto_offset": 2, "from_offset": 3},
+        {"topic_id": "t", "group_id": "g", "upto_offset": 2, "from_offset": -1},
+        {"topic_id": "t", "group_id": "g", "upto_offset": 2, "from_offset": "0"},
         {"topic_id": "t", "group_id": "g", "upto_offset": 0, "partition_id": "all"},
     ],
 )

@@ -33,13 +33,16 @@ class GroupMachine(RuleBasedStateMachine):
         # Who was handed an offset last, and until when; the number tells deliveries apart.
         self.held: dict[str, dict[int, tuple[int, int]]] = {group: {} for group in GROUPS}
         self.deliveries = 0
+        # Before the first commit: where the group's work begins, and what `Latest` means to it.
+        self.begun: dict[str, int] = {}
+        self.latest: dict[str, int] = {}
 
     def teardown(self) -> None:
         self.rig.abandon()
         shutil.rmtree(self.path)
 
     @initialize(count=st.integers(1, 8))
-    def begin(self, count: int) -> None:
+    def first(self, count: int) -> None:
         self.append(count)
 
     @rule(count=st.integers(1, 8))
@@ -47,56 +50,72 @@ class GroupMachine(RuleBasedStateMachine):
         self.rig.append("t", *range(count))
         self.head += count
 
-    @rule(target=batches, group=st.sampled_from(GROUPS), limit=st.integers(1, 6))
-    def consume(self, group: str, limit: int) -> tuple[str, list[int]]:
-        free = self.free(group)
+    @rule(target=batches, group=st.sampled_from(GROUPS), limit=st.integers(1, 6), at_the_end=st.booleans())
+    def consume(self, group: str, limit: int, at_the_end: bool) -> tuple[str, list[int]]:
+        if not self.settled(group) and at_the_end:
+            self.latest.setdefault(group, self.head)
+            self.begin(group, self.latest[group])
+        free = self.free(group, at_the_end)
         expected = self.expected(group, free, limit)
-        offsets = self.partition.consume(group, limit)
+        offsets = self.partition.consume(group, limit, "Latest" if at_the_end else "Earliest")
         assert set(offsets) <= free, "neither acked, nor dead, nor with another consumer"
         assert bool(offsets) == bool(free), "something if there is something"
-        # Where records died, what was handed out before may end a batch sooner; and so may a disk that is waited for.
-        assert offsets == (expected[: len(offsets)] if self.dead or self.partition.cut else expected)
+        if not at_the_end:
+            # Where records died, and where a disk is waited for, a batch may end sooner.
+            assert offsets == (expected[: len(offsets)] if self.dead or self.partition.cut else expected)
         self.deliveries += 1
         for offset in offsets:
             self.held[group][offset] = self.deliveries, self.rig.clock.now_ms() + VISIBLE_MS
+        if offsets:
+            self.begin(group, offsets[0])
         return group, offsets
 
+    def begin(self, group: str, offset: int) -> None:
+        self.begun[group] = min(offset, self.begun.get(group, offset))
+
+    def settled(self, group: str) -> bool:
+        """Whether the group ignores `start`. What lies before its work is then nothing that it has to do."""
+        known = (self.partition.consuming.topic("t").groups or {}).get(group)
+        if known is None or known.committed < 0:
+            return False
+        self.acked[group] |= set(range(self.begun.get(group, 0)))
+        return True
+
     def expected(self, group: str, free: set[int], limit: int) -> list[int]:
-        """From the oldest on, up to what somebody else holds or held, or what is acked."""
+        """From the oldest on, up to what another consumer holds or what is acked."""
         found: list[int] = []
-        held = self.held[group]
-        own = held.get(min(free), (0, 0))[0] if free else 0
         for offset in range(min(free, default=self.head), self.head):
-            delivery = held.get(offset, (0, 0))[0]
-            if len(found) == limit or offset in self.acked[group] or delivery not in (0, own):
+            if len(found) == limit or (offset not in free and offset not in self.dead):
                 break
             if offset in free:
                 found.append(offset)
-                # Once among new records, an older delivery ends the batch.
-                own = own if delivery else -1
         return found
 
-    def free(self, group: str) -> set[int]:
+    def free(self, group: str, at_the_end: bool = False) -> set[int]:
         now_ms = self.rig.clock.now_ms()
         held = {offset for offset, (_, deadline) in self.held[group].items() if deadline > now_ms}
-        return set(range(self.head)) - self.acked[group] - held - self.dead
+        free = set(range(self.head)) - self.acked[group] - held - self.dead
+        if at_the_end and not self.settled(group):
+            return {offset for offset in free if offset >= self.latest[group] or offset in self.held[group]}
+        return free
 
-    @rule(batch=consumes(batches), part=st.floats(0, 1))
-    def ack(self, batch: tuple[str, list[int]], part: float) -> None:
+    @rule(batch=consumes(batches), part=st.floats(0, 1), as_range=st.booleans())
+    def ack(self, batch: tuple[str, list[int]], part: float, as_range: bool) -> None:
         """A consumer acks all or the first part of what it was handed: in time, late, or after a reset."""
         group, offsets = batch
         if not offsets:
             return
         upto = offsets[max(1, round(len(offsets) * part)) - 1]
         before = self.partition.committed(group)
-        assert self.partition.ack(upto, group).seq - 1 == upto
+        answer = self.partition.ack(upto, group, since=offsets[0] if as_range else None).committed - 1
         after = self.partition.committed(group)
+        assert answer == (-1 if after is None else after), "what is committed now"
         assert before is None or (after is not None and after >= before), "progress is never taken back"
-        held = self.held[group]
-        own = held[upto][0] if upto in held else None
-        done = {offset for offset in range(upto + 1) if offset not in held or held[offset][0] == own}
+        assert as_range or answer >= upto, "what is acked without a range is committed"
+        done = set(range(offsets[0] if as_range else 0, upto + 1))
         self.acked[group] |= done
-        self.held[group] = {offset: whose for offset, whose in held.items() if offset not in done}
+        self.held[group] = {offset: whose for offset, whose in self.held[group].items() if offset not in done}
+        self.settled(group)
 
     @rule(ms=st.sampled_from((1, VISIBLE_MS // 2, VISIBLE_MS)))
     def wait(self, ms: int) -> None:
@@ -108,6 +127,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.partition.reset({"Offset": offset}, group) == offset
         self.acked[group] = set(range(offset))
         self.held[group] = {}
+        self.begun.pop(group, None)
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
@@ -129,7 +149,7 @@ class GroupMachine(RuleBasedStateMachine):
     def committed_is_all_acked(self) -> None:
         for group in GROUPS:
             committed = self.partition.committed(group)
-            if committed is not None:
+            if self.settled(group) and committed is not None:
                 assert set(range(committed + 1)) <= self.acked[group] | self.dead
 
     @precondition(lambda self: self.head)
@@ -140,7 +160,7 @@ class GroupMachine(RuleBasedStateMachine):
         seen: set[int] = set()
         while offsets := self.partition.consume(group, 1_000):
             seen |= set(offsets)
-            self.partition.ack(offsets[-1], group)
+            self.partition.ack(offsets[-1], group, since=offsets[0])
         assert seen == wanted
         self.acked[group] = set(range(self.head))
         self.held[group] = {}

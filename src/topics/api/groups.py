@@ -70,10 +70,13 @@ class OffsetRange(msgspec.Struct):
 
 
 class AckReply(msgspec.Struct):
-    """If open claims below hold the group back, `committed_offset` says where and `held_back` by what."""
+    """`acknowledged_offset` is what is committed now, null if nothing is.
+
+    If a range was acked and something below it is not done, `held_back` lists (at most 100) ranges of that.
+    """
 
     success: bool
-    acknowledged_offset: int
+    acknowledged_offset: int | None
     committed_offset: int | UnsetType | None = UNSET
     held_back: list[OffsetRange] | UnsetType = UNSET
 
@@ -157,6 +160,10 @@ class Groups:
         reading: Reading | None = call.started
         if reading is None:
             reading = self._begin(call)
+            fixing = self._fix_latest(call.wish, reading)
+            if fixing:
+                _when_all(fixing, call, lambda: self._turns.again(call))
+                return
         portions = reading.look(self._consuming)
         if any(portion.count for portion in portions) or not reading.may_wait:
             self._hand_out(call, reading, portions)
@@ -166,7 +173,7 @@ class Groups:
     def _begin(self, call: Call) -> Reading:
         wish: ConsumeWish = call.wish
         topic_id = check_id(wish.topic_id, "topic_id")
-        group_id = check_group(wish.group_id) if wish.group_id is not None and wish.group_id.strip() else None
+        group_id = check_group(wish.group_id) if wish.group_id is not None else None
         every = wants_all(wish.partition_id, wish.all_partitions)
         start = parse_start(wish.start)
         reading = Reading(topic_id, group_id, every, wish.limit, wish.timeout_seconds)
@@ -176,9 +183,19 @@ class Groups:
             self._rotation += 1
             turn = self._rotation % len(partitions)
             partitions = partitions[turn:] + partitions[:turn]
-        reading.partitions = [(number, topic, start.seq(topic.head_seq)) for number, topic in partitions]
+        reading.partitions = [
+            (number, topic, self._consuming.start_seq(topic, group_id, start)) for number, topic in partitions
+        ]
         call.started = reading
         return reading
+
+    def _fix_latest(self, wish: ConsumeWish, reading: Reading) -> list[Staged]:
+        """Before the first wait: what is appended from here on belongs to the group, even if it asks only later."""
+        if reading.group_id is None:
+            return []
+        start = parse_start(wish.start)
+        steps = [self._consuming.fix_latest(topic, reading.group_id, start) for _, topic, _ in reading.partitions]
+        return [step for step in steps if step is not None]
 
     def _hand_out(self, call: Call, reading: Reading, portions: list[Portion]) -> None:
         """Claim for a group, then answer when the claims are in the log."""
@@ -211,16 +228,21 @@ class Groups:
         topic_id = check_id(wish.topic_id, "topic_id")
         group_id = check_group(wish.group_id)
         upto_offset = check_u64(wish.upto_offset, "upto_offset")
+        from_offset = wish.from_offset
+        if from_offset is not None and check_u64(from_offset, "from_offset") > upto_offset:
+            message = f"from_offset is {from_offset}, but must be at most upto_offset, which is {upto_offset}"
+            raise InvalidRequest(message, field="from_offset")
         ((_, topic),) = self._partitions(call, topic_id, wish.partition_id, every=False)
         call.check_slot()
-        self._consuming.ack(topic, group_id, upto_offset + 1).then(answering(call, self._acked))
+        from_seq = None if from_offset is None else from_offset + 1
+        self._consuming.ack(topic, group_id, upto_offset + 1, from_seq).then(answering(call, self._acked))
 
     def _acked(self, call: Call, staged: Staged) -> None:
         acked: Acked = staged.result
-        reply = AckReply(success=True, acknowledged_offset=acked.seq - 1)
-        if acked.spared:
-            reply.committed_offset = acked.committed - 1 if acked.committed > 0 else None
-            reply.held_back = [OffsetRange(claim.from_seq - 1, claim.to_seq - 1) for claim in acked.spared]
+        reply = AckReply(success=True, acknowledged_offset=_offset(acked.committed))
+        if acked.held_back:
+            reply.committed_offset = reply.acknowledged_offset
+            reply.held_back = [OffsetRange(seqs.from_seq - 1, seqs.to_seq - 1) for seqs in acked.held_back]
         call.reply(200, encode(reply))
 
     # --- the rest ---

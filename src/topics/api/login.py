@@ -1,35 +1,33 @@
 """Logging in: a user and a password become tokens, a refresh token becomes new ones; guessing is slowed down.
 
-login ─▶ wrong too often? 429 ─▶ a thread compares the password (scrypt takes its time) ─▶ ready ─▶ tokens, or 401
+login ─▶ wait in line ─▶ wrong too often? 429 ─▶ a thread compares the password (scrypt is slow) ─▶ tokens, or 401
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from topics.api.auth import ANY_NAME, Headers, Key, Scope
 from topics.api.call import Call
 from topics.api.errors import Unauthorized, headers_of, status_of
+from topics.api.login_limits import Attempts, Proxies
 from topics.api.replies import encode
 from topics.api.routes import Route
-from topics.api.tokens import CODES, TokenRefused, Tokens, bearer_of, error_type
+from topics.api.tokens import ANYONE, CODES, TokenRefused, Tokens, bearer_of, error_type
 from topics.api.users import PasswordHash, User, nobody
 from topics.api.waiting import Turns
 from topics.http.message import Request
 from topics.model.errors import Throttled, TopicsError
 
-FAILURES_PER_USER_MAX, FAILURES_PER_PEER_MAX = 10, 30
-FAILURES_WINDOW_S = 60.0
-PLACES_REMEMBERED_MAX = 10_000
-WAITING_MAX = 64
-PASSWORD_CHARS_MAX = 1_024
+WAITING_MAX = 256
+NAME_CHARS_MAX, PASSWORD_CHARS_MAX = 256, 1_024
 WRONG: Final = "Invalid credentials"
 
 
@@ -94,41 +92,29 @@ class Doorstep:
         return usual if status in (408, 413, 414, 431) else LoginErrorReply
 
 
-class Failures:
-    """Who failed how often within the last minute, by user at an address and by address."""
+class Attempt(NamedTuple):
+    """A login that waits for its password to be compared."""
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
-        self._times: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
-
-    def check(self, peer: str, user: str) -> None:
-        for place, most in (((peer, user), FAILURES_PER_USER_MAX), ((peer, ""), FAILURES_PER_PEER_MAX)):
-            times = self._times.get(place)
-            while times and times[0] <= self._now_s() - FAILURES_WINDOW_S:
-                times.popleft()
-            if times and len(times) >= most:
-                wait_s = times[0] + FAILURES_WINDOW_S - self._now_s()
-                raise Throttled("too many failed logins; try again later", retry_after_ms=int(wait_s * 1000))
-
-    def add(self, peer: str, user: str) -> None:
-        for place in ((peer, user), (peer, "")):
-            self._times.setdefault(place, deque(maxlen=FAILURES_PER_PEER_MAX)).append(self._now_s())
-            self._times.move_to_end(place)
-        while len(self._times) > PLACES_REMEMBERED_MAX:
-            self._times.popitem(last=False)
+    call: Call
+    name: str
+    address: str
+    password_hash: PasswordHash
+    password: str
 
 
 class Login:
-    def __init__(self, tokens: Tokens, turns: Turns, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, tokens: Tokens, turns: Turns, loop: asyncio.AbstractEventLoop, proxies: Proxies) -> None:
         self._tokens = tokens
         self._turns = turns
         self._loop = loop
-        self._failures = Failures(loop.time)
+        self._proxies = proxies
+        self._attempts = Attempts(loop.time)
         self._nobody = nobody()
         self._since = _stamp(datetime.now(UTC).timestamp())
-        # passwords being compared; the thread ends with the process
+        # One password is compared at a time, the others wait; the thread ends with the process.
         self._threads = ThreadPoolExecutor(1, "password")
-        self._waiting = 0
+        self._waiting: deque[Attempt] = deque()
+        self._comparing = False
 
     def routes(self) -> list[Route]:
         doorstep = Doorstep()
@@ -157,41 +143,68 @@ class Login:
         wish: LoginWish = call.wish
         name = wish.user or wish.username or ""
         password = wish.password or ""
-        peer = call.request.peer.rpartition(":")[0]
+        if not self._tokens.usable or not name or len(name) > NAME_CHARS_MAX or len(password) > PASSWORD_CHARS_MAX:
+            raise Unauthorized(WRONG)
+        if self._tokens.open:
+            self._welcome(call, self._tokens.guest(name))
+            return
         user = self._tokens.users.get(name)
         if call.started is None:
-            self._failures.check(peer, name)
-            if not self._tokens.usable or not name or not password or len(password) > PASSWORD_CHARS_MAX:
+            address = self._proxies.address_of(call.request)
+            self._attempts.check(name, address)
+            if not password:
                 raise Unauthorized(WRONG)
-            if self._waiting >= WAITING_MAX:
+            if len(self._waiting) >= WAITING_MAX:
                 raise Throttled("too many logins at once; try again", retry_after_ms=1000)
-            self._compare(call, user.password if user is not None else self._nobody, password)
+            password_hash = user.password if user is not None else self._nobody
+            self._waiting.append(Attempt(call, name, address, password_hash, password))
+            self._compare_next()
             return
-        fits: bool = call.started
-        if not fits or user is None:
-            self._failures.add(peer, name)
+        outcome: bool | Throttled = call.started
+        if isinstance(outcome, Throttled):
+            raise outcome
+        if not outcome or user is None:
             raise Unauthorized(WRONG)
         self._welcome(call, user)
 
-    def _compare(self, call: Call, password_hash: PasswordHash, password: str) -> None:
-        """Away from the loop; the call goes on with the outcome in `started`."""
+    def _compare_next(self) -> None:
+        """Away from the loop. Each attempt is counted before its password is hashed, however many came at once."""
+        while self._waiting and not self._comparing:
+            attempt = self._waiting.popleft()
+            if not attempt.call.open:
+                continue
+            try:
+                time_s = self._attempts.begin(attempt.name, attempt.address)
+            except Throttled as refused:
+                self._go_on(attempt, refused)
+                continue
+            self._comparing = True
+            comparing = self._loop.run_in_executor(self._threads, attempt.password_hash.fits, attempt.password)
+            comparing.add_done_callback(partial(self._compared, attempt, time_s))
 
-        def compared(done: asyncio.Future[bool]) -> None:
-            self._waiting -= 1
-            call.started = done.result()
-            self._turns.again(call)
+    def _compared(self, attempt: Attempt, time_s: float, done: asyncio.Future[bool]) -> None:
+        self._comparing = False
+        fits = done.result()
+        if fits:
+            self._attempts.forgive(attempt.name, attempt.address, time_s)
+        self._go_on(attempt, fits)
+        self._compare_next()
 
-        self._waiting += 1
-        self._loop.run_in_executor(self._threads, password_hash.fits, password).add_done_callback(compared)
+    def _go_on(self, attempt: Attempt, outcome: bool | Throttled) -> None:
+        """The call goes on with the outcome in `started`."""
+        attempt.call.started = outcome
+        self._turns.again(attempt.call)
 
     def refresh(self, call: Call) -> None:
         wish: RefreshWish = call.wish
         try:
             token = bearer_of(call.headers) if wish.refresh_token is None else wish.refresh_token.encode()
-            claims = self._tokens.check(token, "refresh")
+            name = self._tokens.check(token, "refresh")["sub"]
         except (TokenRefused, UnicodeEncodeError):
-            raise Unauthorized(WRONG) from None
-        user = self._tokens.users.get(claims["sub"])
+            if not self._tokens.open:
+                raise Unauthorized(WRONG) from None
+            name = ANYONE
+        user = self._tokens.guest(name) if self._tokens.open else self._tokens.users.get(name)
         if user is None:
             raise Unauthorized(WRONG)
         self._welcome(call, user)

@@ -7,6 +7,7 @@ its `sub` need not be one of our users; if it is, the user's prefixes hold.
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -16,11 +17,11 @@ from typing import Any, Final, NamedTuple, cast
 import jwt
 import msgspec
 
-from topics.api.auth import ANY_NAME, Headers, Key, Scope
+from topics.api.auth import ANY_NAME, Door, Headers, Key, OpenDoor, Scope, is_loopback
 from topics.api.errors import Forbidden, Unauthorized, headers_of, status_of
 from topics.api.replies import encode
 from topics.api.schema import ErrorReply
-from topics.api.users import User, parse_users
+from topics.api.users import User, nobody, parse_users
 from topics.http.message import Request
 from topics.model.errors import TopicsError
 from topics.model.setting import WrongSetting
@@ -32,6 +33,9 @@ SECRET_CHARS_MIN = 32
 LEEWAY_S = 60
 REFRESH_HOURS_MIN = 7 * 24
 TOKENS_REMEMBERED_MAX = 4_096
+# Who asks, and with which role, where no token is needed.
+ANYONE: Final = "anyone"
+ROLE_OF_ANYONE: Final = "dba"
 
 # What a role may do; the others may do nothing here.
 SCOPES_OF: Final[Mapping[str, Scope]] = {
@@ -94,17 +98,27 @@ class Pass(NamedTuple):
 
 
 class Tokens:
-    """An Entrance: takes access tokens. Without a secret it takes none."""
+    """An Entrance: takes access tokens. Without a secret it takes none.
+
+    `open`: there is nothing to authenticate by, neither API keys nor a secret nor users, and only this machine reaches
+    the server. Then no token is needed and none is looked at.
+    """
 
     scheme = "token"
 
-    def __init__(self, settings: Settings, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: Settings, door: Door, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
         self._secret = settings.jwt_secret
         if self._secret is not None and len(self._secret) < SECRET_CHARS_MIN:
             variable = find("jwt_secret").variable
             raise WrongSetting(f"{variable} must have at least {SECRET_CHARS_MIN} characters", setting="jwt_secret")
         self.users = parse_users(settings.users)
+        keyless = isinstance(door, OpenDoor) and is_loopback(settings.host)
+        self.open = keyless and self._secret is None and not self.users
+        self._anyone = Visitor(ANYONE, ROLE_OF_ANYONE, ANY_NAME, 0)
+        if self.open:
+            # Clients want a token to log in with; nobody checks it.
+            self._secret = secrets.token_hex()
         self._issuers = frozenset((ISSUER, *settings.jwt_trusted_issuers))
         self._access_s = settings.jwt_expiry_hours * 3600
         self._refresh_s = max(REFRESH_HOURS_MIN * 3600, self._access_s)
@@ -120,6 +134,8 @@ class Tokens:
     # --- who asks ---
 
     def authenticate(self, headers: Headers) -> Visitor:
+        if self.open:
+            return self._anyone
         token = bearer_of(headers)
         digest = hashlib.sha256(token).digest()
         known = self._checked.get(digest)
@@ -162,6 +178,10 @@ class Tokens:
         return claims
 
     # --- new tokens ---
+
+    def guest(self, name: str) -> User:
+        """Whoever logs in where no token is needed."""
+        return User(name, ROLE_OF_ANYONE, nobody())
 
     def issue(self, user: User) -> Pass:
         now = int(self._now_s())

@@ -45,6 +45,11 @@ class NextOffset(msgspec.Struct, kw_only=True):
     next_offset: int
 
 
+class OffsetRange(msgspec.Struct):
+    from_offset: int
+    to_offset: int
+
+
 class Consumed(msgspec.Struct, kw_only=True):
     """A batch. With all partitions, `partitions` tells where each goes on."""
 
@@ -54,20 +59,23 @@ class Consumed(msgspec.Struct, kw_only=True):
     partitions: list[NextOffset] = []
 
     def last_offsets(self) -> dict[int, int]:
-        """The highest offset of each partition in the batch: what to commit when all of it is done."""
+        """The highest offset of each partition in the batch: what to commit if there is one consumer only."""
         return {message.partition: message.offset for message in self.messages}
 
-
-class OffsetRange(msgspec.Struct):
-    from_offset: int
-    to_offset: int
+    def ranges(self) -> dict[int, OffsetRange]:
+        """What the batch covers of each partition."""
+        first = {message.partition: message.offset for message in reversed(self.messages)}
+        return {partition: OffsetRange(first[partition], last) for partition, last in self.last_offsets().items()}
 
 
 class Committed(msgspec.Struct, kw_only=True):
-    """`held_back`: ranges below that others were handed and have not acked; the group stands in front of them."""
+    """`acknowledged_offset` is what is committed now, None if nothing is.
+
+    `held_back`: of a range, what below it is not done and keeps the committed offset from moving.
+    """
 
     success: bool
-    acknowledged_offset: int
+    acknowledged_offset: int | None
     committed_offset: int | None = None
     held_back: list[OffsetRange] = []
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 from topics.engine.block import Block
 from topics.engine.body import Body
 from topics.engine.cold import ColdMiss
 from topics.engine.engine import Engine
-from topics.engine.group import Claim, Group
+from topics.engine.group import Group
 from topics.engine.staged import Busy, Staged
 from topics.engine.topic import Topic
 from topics.model.clock import Clock
-from topics.model.consuming import Start, partition_name, split_partition
+from topics.model.consuming import LATEST, Start, partition_name, split_partition
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
-from topics.model.grouping import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupReset, SeqRange
+from topics.model.grouping import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
 
 GROUPS_PER_TOPIC_MAX = 10_000
 CLAIMS_PER_GROUP_MAX = 10_000
+ACKED_AHEAD_MAX = 10_000
+HELD_BACK_SHOWN_MAX = 100
 PARTITIONS_MAX = 1_024
 _UNTOUCHED = Group()
 
@@ -76,11 +79,10 @@ class Portion:
 
 
 class Acked(NamedTuple):
-    """The seq that the ack was taken for, how far the group is now, and the claims that hold it back."""
+    """How far the group is now; of an ack that did not get there, the first ranges that hold it back."""
 
-    seq: int
     committed: int
-    spared: list[Claim]
+    held_back: list[SeqRange]
 
 
 class Standing(NamedTuple):
@@ -134,6 +136,26 @@ class Consuming:
 
     # --- reading ---
 
+    def start_seq(self, topic: Topic, group_id: str | None, start: Start) -> int:
+        """The first seq wanted. To a group, `Latest` means what it meant the first time. May raise Busy."""
+        if group_id is not None and start == LATEST:
+            fixed = self._group(topic, group_id).latest_seq
+            if fixed > 0:
+                return fixed
+        return start.seq(topic.head_seq)
+
+    def fix_latest(self, topic: Topic, group_id: str, start: Start) -> Staged | None:
+        """Keep what `Latest` means to a group that has neither committed nor said it before; else None."""
+        if start != LATEST:
+            return None
+        group = self._group(topic, group_id)
+        if group.committed >= 0 or group.latest_seq > 0:
+            return None
+        self._pipeline.check_writable()
+        self._refuse_another_group(topic, group_id)
+        op = GroupPlaced(topic.id, group_id, topic.head_seq + 1)
+        return self._stage(topic, op, gated=topic.config.durability == "fsync")
+
     def look(self, topic: Topic, group_id: str | None, start_seq: int, limit: int, bytes_max: int) -> Portion:
         """The next records for a consumer of this group, or, without a group, those from `start_seq` on.
 
@@ -142,10 +164,11 @@ class Consuming:
         now_ms = self._now_ms(topic)
         self._state.expire(topic, now_ms, self._state.cold.load)
         topic.last_read_ts = now_ms
+        nothing_from = max(start_seq, topic.head_seq + 1)
         if group_id is None:
             portion = Portion(topic, start_seq)
             self._fill(portion, topic.head_seq, limit, bytes_max)
-            return portion
+            return portion if portion.count else Portion(topic, nothing_from)
         group = self._group(topic, group_id)
         gone: list[SeqRange] = []
         for stretch in group.stretches(start_seq, topic.head_seq, now_ms):
@@ -156,7 +179,7 @@ class Consuming:
             if portion.count or not whole:
                 portion.gone = gone
                 return portion
-        portion = Portion(topic, group.committed + 1 if group.committed >= 0 else start_seq)
+        portion = Portion(topic, group.committed + 1 if group.committed >= 0 else nothing_from)
         portion.gone = gone
         return portion
 
@@ -185,9 +208,8 @@ class Consuming:
         if portion.count:
             self._refuse_another_group(topic, group_id)
             # What is handed out again takes the place of the claim that ran out.
-            if len(group.claims) >= CLAIMS_PER_GROUP_MAX and not group.claims_within(
-                portion.from_seq, portion.from_seq
-            ):
+            added = group.claims_added(portion.from_seq, portion.to_seq)
+            if added > 0 and len(group.claims) + added > CLAIMS_PER_GROUP_MAX:
                 raise Throttled(
                     f"{CLAIMS_PER_GROUP_MAX} claims of this group are open; ack some", max=CLAIMS_PER_GROUP_MAX
                 )
@@ -199,24 +221,37 @@ class Consuming:
         op = GroupClaimed(topic.id, group_id, portion.from_seq, portion.to_seq, deadline)
         return self._stage(topic, op, gated=False)
 
-    def ack(self, topic: Topic, group_id: str, upto_seq: int) -> Staged:
-        """The group is done up to here, but for what others were handed below. `result` is Acked."""
+    def ack(self, topic: Topic, group_id: str, upto_seq: int, from_seq: int | None = None) -> Staged:
+        """The group is done with everything up to here, or just from … to here. `result` is Acked."""
         group = self._group(topic, group_id)
         if not topic.head_seq:
-            raise InvalidRequest("there is nothing to ack yet", field="upto_offset")
-        seq = min(upto_seq, topic.head_seq)
-        if seq <= max(group.committed, 0):
-            staged = Staged(None, topic.id, gated=False)
-            staged.result = Acked(seq, group.committed, [])
-            staged.finish()
-            return staged
+            raise InvalidRequest("upto_offset: the partition is empty, so there is nothing to ack", field="upto_offset")
+        seqs = SeqRange(max(group.committed, 0) + 1, min(upto_seq, topic.head_seq))
+        if from_seq is not None and from_seq > seqs.from_seq:
+            seqs = seqs._replace(from_seq=self._over_dead(topic, group, from_seq))
+        if seqs.to_seq < seqs.from_seq:
+            return Staged.settled(topic.id, Acked(group.committed, []))
         self._pipeline.check_writable()
         self._refuse_another_group(topic, group_id)
-        ranges, spared = group.acking(seq)
-        op = GroupAcked(topic.id, group_id, ranges)
+        if len(group.acked) >= ACKED_AHEAD_MAX and seqs.from_seq > group.position + 1:
+            raise Throttled(
+                f"{ACKED_AHEAD_MAX} ranges are acked above what holds the group back; ack what is below them first",
+                max=ACKED_AHEAD_MAX,
+            )
+        op = GroupAcked(topic.id, group_id, [seqs])
         staged = self._stage(topic, op, gated=topic.config.durability == "fsync")
-        staged.then(lambda done: setattr(done, "result", Acked(seq, self._committed(topic, group_id), spared)))
+        staged.then(lambda done: setattr(done, "result", self._acked(topic, group_id, seqs.to_seq)))
         return staged
+
+    def _over_dead(self, topic: Topic, group: Group, from_seq: int) -> int:
+        """Where a range begins that also covers the dead records right below it: nobody will ever ack those."""
+        self._state.expire(topic, self._now_ms(topic), None)
+        done = group.done_before(from_seq)
+        return 1 + (topic.last_live_within(done + 1, from_seq - 1) or done)
+
+    def _acked(self, topic: Topic, group_id: str, seq: int) -> Acked:
+        group = (topic.groups or {}).get(group_id, _UNTOUCHED)
+        return Acked(group.committed, list(islice(group.undone(seq), HELD_BACK_SHOWN_MAX)))
 
     def reset(self, topic: Topic, group_id: str, start: Start) -> Staged:
         """Put the group somewhere else; its claims are void. `result` is the seq at which it goes on."""
@@ -284,9 +319,6 @@ class Consuming:
         groups = topic.groups or {}
         if group_id not in groups and len(groups) >= GROUPS_PER_TOPIC_MAX:
             raise Throttled(f"{GROUPS_PER_TOPIC_MAX} groups read this partition; forget some", max=GROUPS_PER_TOPIC_MAX)
-
-    def _committed(self, topic: Topic, group_id: str) -> int:
-        return (topic.groups or {}).get(group_id, _UNTOUCHED).committed
 
     def _now_ms(self, topic: Topic) -> int:
         return topic.now(self._clock.now_ms())

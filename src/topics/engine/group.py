@@ -2,10 +2,9 @@
 
     committed        acked ahead of it             the head
     ─────────┤  claim A  ├─ acked ─┤  claim B  ├─── free ───┤
-             └ nothing below A moves `committed` past it: an ack behind A is kept aside until A is acked, too
+             └ an ack of a range above A is kept aside until A is acked; a cumulative one ends A as well
 
-A claim whose time is up stays in place: it is free for the next consumer, and keeps holding `committed` back. So time
-needs no op and no timer, and a range that was handed out is either acked by who had it or handed out again.
+A claim whose time is up stays in the list but holds nothing: its records are free. So time needs no op and no timer.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topics.model.grouping import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupReset, SeqRange
+from topics.model.grouping import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
 
 NOTHING_YET = -1
 _to_seq = attrgetter("to_seq")
@@ -32,32 +31,35 @@ class Claim(NamedTuple):
 
 
 class GroupImage(msgspec.Struct, array_like=True):
-    """A group as a snapshot stores it."""
+    """A group as a snapshot stores it; version 0.1 wrote the first four."""
 
     name: str
     committed: int
     claims: list[Claim]
     acked: list[SeqRange]
+    begin_seq: int = NOTHING_YET
+    latest_seq: int = NOTHING_YET
 
 
 class Group:
-    __slots__ = ("acked", "claims", "committed")
+    __slots__ = ("acked", "begin_seq", "claims", "committed", "latest_seq")
 
     def __init__(self, committed: int = NOTHING_YET) -> None:
-        # Everything up to this seq is acked; NOTHING_YET: the first reader's `start` decides where the group begins.
+        # Everything up to this seq is done; NOTHING_YET: a reader's `start` decides where it begins.
         self.committed = committed
         # Disjoint and ascending.
         self.claims: list[Claim] = []
         self.acked: list[SeqRange] = []
+        # As long as nothing is committed: where the group's work begins, and what `Latest` means to it.
+        self.begin_seq = NOTHING_YET
+        self.latest_seq = NOTHING_YET
 
     # --- looking ---
 
     @property
     def position(self) -> int:
-        """The seq behind which the group's work begins."""
-        if self.committed >= 0:
-            return self.committed
-        return self.claims[0].from_seq - 1 if self.claims else 0
+        """The seq after which the group's work begins."""
+        return self.committed if self.committed >= 0 else max(0, self.begin_seq - 1)
 
     def next_expiry(self, now_ms: int) -> int | None:
         """When the next claim that is open now runs out."""
@@ -67,27 +69,17 @@ class Group:
         return [claim for claim in self.claims if claim.deadline > now_ms]
 
     def stretches(self, start_seq: int, head_seq: int, now_ms: int) -> Iterator[SeqRange]:
-        """What may be handed out next, in order; one claim can cover a stretch.
-
-        A stretch may begin with a claim that ran out and go on with new records, but never joins two claims: a consumer
-        that was slow, not dead, may still ack the upper one, and that must not cover the lower one.
-        """
+        """What may be handed out next, in order; one claim can cover a stretch."""
         if self.committed < 0:
             for claim in self.claims:
-                # Handed out before, never acked: it is not for another reader's `start` to lose that.
+                # Handed out before, never acked: another reader's `start` must not lose it.
                 if claim.from_seq < start_seq and claim.deadline <= now_ms:
                     yield SeqRange(claim.from_seq, claim.to_seq)
         begin = self.committed + 1 if self.committed >= 0 else start_seq
-        for seqs in sorted([*self.claims, *self.acked]):
-            if seqs.to_seq < begin:
-                continue
-            if seqs.from_seq < begin:
-                begin = seqs.to_seq + 1
-                continue
+        for seqs in sorted([*self.open_claims(now_ms), *self.acked]):
             if seqs.from_seq > begin:
                 yield SeqRange(begin, seqs.from_seq - 1)
-            ran_out = isinstance(seqs, Claim) and seqs.deadline <= now_ms
-            begin = seqs.from_seq if ran_out else seqs.to_seq + 1
+            begin = max(begin, seqs.to_seq + 1)
         if begin <= head_seq:
             yield SeqRange(begin, head_seq)
 
@@ -96,37 +88,60 @@ class Group:
         overlapping = [claim for claim in self.claims if claim.from_seq <= to_seq and claim.to_seq >= from_seq]
         return [SeqRange(max(claim.from_seq, from_seq), min(claim.to_seq, to_seq)) for claim in overlapping]
 
-    def acking(self, seq: int) -> tuple[list[SeqRange], list[Claim]]:
-        """What an ack up to `seq` covers, and the claims below it that it leaves alone.
+    def claims_added(self, from_seq: int, to_seq: int) -> int:
+        """By how much a claim of these seqs makes the list of claims longer."""
+        start = bisect_left(self.claims, from_seq, key=_to_seq)
+        stop = start
+        while stop < len(self.claims) and self.claims[stop].from_seq <= to_seq:
+            stop += 1
+        if start == stop:
+            return 1
+        split = (self.claims[start].from_seq < from_seq) + (self.claims[stop - 1].to_seq > to_seq)
+        return 1 + split - (stop - start)
 
-        The claim that holds `seq` is the asker's. A claim wholly below is another delivery, whose consumer may have
-        died: only its own ack, or an ack by whoever is handed it next, ends it.
-        """
-        ranges: list[SeqRange] = []
-        spared: list[Claim] = []
-        at = max(self.committed, 0) + 1
-        for claim in self.claims:
-            if claim.to_seq >= seq:
-                break
-            spared.append(claim)
-            if claim.from_seq > at:
-                ranges.append(SeqRange(at, claim.from_seq - 1))
-            at = max(at, claim.to_seq + 1)
-        if at <= seq:
-            ranges.append(SeqRange(at, seq))
-        return ranges, spared
+    def done_before(self, seq: int) -> int:
+        """The last seq below this one that is done: acked, or before the group's work."""
+        index = bisect_left(self.acked, seq, key=_to_seq)
+        return max(self.position, self.acked[index - 1].to_seq) if index else self.position
+
+    def undone(self, to_seq: int) -> Iterator[SeqRange]:
+        """What holds `committed` back below this seq."""
+        begin = self.position + 1
+        for seqs in self.acked:
+            if begin > to_seq or seqs.from_seq > to_seq:
+                return
+            if seqs.from_seq > begin:
+                yield SeqRange(begin, seqs.from_seq - 1)
+            begin = seqs.to_seq + 1
 
     # --- what the log says ---
 
     def claim(self, op: GroupClaimed) -> None:
         self._end_claims(op.from_seq, op.to_seq)
         insort(self.claims, Claim(op.from_seq, op.to_seq, op.deadline))
+        self._begin_at(op.from_seq)
+
+    def place(self, op: GroupPlaced) -> None:
+        self.latest_seq = op.latest_seq
+        self._begin_at(op.latest_seq)
+
+    def _begin_at(self, seq: int) -> None:
+        if self.committed < 0:
+            self.begin_seq = seq if self.begin_seq < 0 else min(self.begin_seq, seq)
 
     def ack(self, op: GroupAcked) -> None:
         for seqs in op.ranges:
             self._end_claims(*seqs)
             self._note_acked(seqs)
-        committed = max(self.committed, 0)
+        committed = self.committed
+        if committed < 0:
+            if self.acked and self.acked[0].from_seq == 1:
+                committed = 0
+            elif self.begin_seq > 0:
+                committed = self.begin_seq - 1
+            else:
+                # A range of a group that was never handed anything: it waits for the group to begin.
+                return
         done = 0
         for seqs in self.acked:
             if seqs.from_seq > committed + 1:
@@ -135,6 +150,7 @@ class Group:
             done += 1
         del self.acked[:done]
         self.committed = committed
+        self.begin_seq = self.latest_seq = NOTHING_YET
 
     def _note_acked(self, seqs: SeqRange) -> None:
         """Add a range, joined with those that it overlaps or touches."""
@@ -171,13 +187,18 @@ def fold(groups: dict[str, Group], op: GroupOp) -> None:
                 groups[op.group] = Group(op.committed)
         case GroupClaimed():
             groups.setdefault(op.group, Group()).claim(op)
+        case GroupPlaced():
+            groups.setdefault(op.group, Group()).place(op)
         case GroupAcked():
             groups.setdefault(op.group, Group()).ack(op)
 
 
 def picture(groups: dict[str, Group]) -> list[GroupImage]:
     """Copies: the group goes on changing while its image waits to be written."""
-    return [GroupImage(name, group.committed, group.claims[:], group.acked[:]) for name, group in groups.items()]
+    return [
+        GroupImage(name, group.committed, group.claims[:], group.acked[:], group.begin_seq, group.latest_seq)
+        for name, group in groups.items()
+    ]
 
 
 def restore(images: list[GroupImage]) -> dict[str, Group]:
@@ -185,4 +206,8 @@ def restore(images: list[GroupImage]) -> dict[str, Group]:
     for image in images:
         group = groups[image.name] = Group(image.committed)
         group.claims, group.acked = image.claims, image.acked
+        group.begin_seq, group.latest_seq = image.begin_seq, image.latest_seq
+        if image.committed < 0 and image.begin_seq < 0 and image.claims:
+            # written by version 0.1
+            group.begin_seq = image.claims[0].from_seq
     return groups

@@ -19,7 +19,7 @@ from topics.engine.topic import SEQ_CHUNK, Topic
 from topics.model.batch import Batch
 from topics.model.clock import Moment
 from topics.model.forwarded import Forwarded
-from topics.model.grouping import GroupAcked, GroupClaimed, GroupOp, GroupReset
+from topics.model.grouping import GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset
 from topics.model.leasing import Extended, Leased, LeaseOp, Paused, Released
 from topics.model.ops import (
     Appended,
@@ -93,6 +93,7 @@ class State:
             GroupClaimed: self._grouped,
             GroupAcked: self._grouped,
             GroupReset: self._grouped,
+            GroupPlaced: self._grouped,
             Leased: self._leased,
             Released: self._leased,
             Extended: self._leased,

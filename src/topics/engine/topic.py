@@ -168,6 +168,18 @@ class Topic:
                 live += sum(end - begin for begin, end in block.alive_runs(first, stop))
         return live
 
+    def last_live_within(self, from_seq: int, to_seq: int) -> int | None:
+        """The last record from … to, both included."""
+        for index in range(min(self.block_after(to_seq - 1), len(self.blocks) - 1), -1, -1):
+            block = self.blocks[index]
+            if block.last_seq < from_seq:
+                break
+            first, stop = block.number_after(from_seq - 1), block.number_after(to_seq)
+            last = max((end for _, end in block.alive_runs(first, stop)), default=0)
+            if last:
+                return block.seq_at(last - 1)
+        return None
+
     def lasts(self, seq: int) -> bool:
         """Whether the record of this seq outlives the process."""
         return self.config.durability != "ephemeral" or seq <= self.lasting_to

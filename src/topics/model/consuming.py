@@ -16,7 +16,8 @@ from topics.model.config import U64
 from topics.model.errors import InvalidRequest
 
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
-WAIT_MS_MAX = 30_000
+# Clients use one figure as poll time and as request timeout: the answer must be there well before.
+WAIT_SHARE, WAIT_MS_MAX = 0.8, 20_000
 GROUP_BYTES_MAX = 256
 ALL: Final = "all"
 
@@ -40,6 +41,9 @@ class GroupAckWish(msgspec.Struct):
     group_id: str
     upto_offset: U64
     partition_id: Annotated[int, Meta(ge=0)] | None = 0
+    from_offset: Annotated[
+        U64 | None, Meta(description="Absent: everything up to `upto_offset`; otherwise just the range from here.")
+    ] = None
 
 
 class ResetWish(msgspec.Struct):
@@ -94,11 +98,13 @@ def parse_start(start: str | dict[str, int] | None) -> Start:
 def clamp_limit(limit: Number | None) -> int:
     if limit is None:
         return LIMIT_DEFAULT
+    if limit < 0:
+        raise InvalidRequest(f"limit is {limit}, but must not be negative", field="limit")
     return int(max(1, min(LIMIT_MAX, _whole(limit, "limit"))))
 
 
 def wait_ms(timeout_seconds: Number | None) -> int:
-    return 0 if timeout_seconds is None else int(max(0, min(WAIT_MS_MAX, timeout_seconds * 1000)))
+    return 0 if timeout_seconds is None else int(max(0, min(WAIT_MS_MAX, WAIT_SHARE * 1000 * timeout_seconds)))
 
 
 def _whole(number: Number, field: str) -> Number:

@@ -3,6 +3,7 @@
     GroupClaimed | 40 | topic u32 | from_seq u64 | to_seq u64 | deadline u64 | group_len u16 | group |
     GroupAcked   | 41 | topic u32 | ranges u32 | group_len u16 | group | (from_seq u64, to_seq u64)×ranges |
     GroupReset   | 42 | topic u32 | committed u64 (2⁶⁴−1: the group is forgotten) | group_len u16 | group |
+    GroupPlaced  | 80 | topic u32 | latest_seq u64 | group_len u16 | group |
 
 A partition is a topic of its own, so the topic of an op says which partition it is about.
 """
@@ -13,8 +14,8 @@ import struct
 from array import array
 from typing import NamedTuple
 
-GROUP_CLAIMED, GROUP_ACKED, GROUP_RESET = 40, 41, 42
-GROUP_CODES = range(40, 43)
+GROUP_CLAIMED, GROUP_ACKED, GROUP_RESET, GROUP_PLACED = 40, 41, 42, 80
+GROUP_CODES = frozenset((GROUP_CLAIMED, GROUP_ACKED, GROUP_RESET, GROUP_PLACED))
 # In place of a committed seq: the group is to be forgotten.
 FORGOTTEN = 2**64 - 1
 
@@ -71,7 +72,19 @@ class GroupReset(NamedTuple):
         return _RESET.pack(GROUP_RESET, self.topic_id, self.committed, len(group)) + group
 
 
-GroupOp = GroupClaimed | GroupAcked | GroupReset
+class GroupPlaced(NamedTuple):
+    """From now on `Latest` means this seq to the group, until it commits."""
+
+    topic_id: int
+    group: str
+    latest_seq: int
+
+    def encode(self) -> bytes:
+        group = self.group.encode()
+        return _RESET.pack(GROUP_PLACED, self.topic_id, self.latest_seq, len(group)) + group
+
+
+GroupOp = GroupClaimed | GroupAcked | GroupReset | GroupPlaced
 
 
 def decode_group_op(body: bytes) -> GroupOp:
@@ -84,8 +97,9 @@ def decode_group_op(body: bytes) -> GroupOp:
         flat = array("Q", body[_ACKED.size + size : _ACKED.size + size + 16 * count])
         ranges = [SeqRange(*pair) for pair in zip(flat[0::2], flat[1::2], strict=True)]
         return GroupAcked(topic_id, _text(body, _ACKED.size, size), ranges)
-    _, topic_id, committed, size = _RESET.unpack_from(body)
-    return GroupReset(topic_id, _text(body, _RESET.size, size), committed)
+    _, topic_id, seq, size = _RESET.unpack_from(body)
+    made = GroupReset if code == GROUP_RESET else GroupPlaced
+    return made(topic_id, _text(body, _RESET.size, size), seq)
 
 
 def _text(body: bytes, at: int, size: int) -> str:

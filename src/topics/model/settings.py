@@ -114,7 +114,8 @@ class Settings:
     )
     jwt_secret: str | None = setting(
         None,
-        "What tokens are signed with, at least 32 characters; unset: consumer groups cannot be used.",
+        "What tokens are signed with, at least 32 characters. Unset: a loopback server without keys and users needs no "
+        "token for consumer groups, any other refuses them.",
         kind="text",
         secret=True,
         also=("KALAMDB_JWT_SECRET",),
@@ -127,6 +128,10 @@ class Settings:
     )
     users: tuple[str, ...] = setting(
         (), "Who may log in, as `name:role:hash` or `name:role:hash:prefixes`; `topics hash` makes a hash.", secret=True
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (),
+        "Addresses or networks of proxies whose `X-Forwarded-For` counts when failed logins are limited by address.",
     )
 
     log_format: str = setting("text", "How the log is written.", kind="choice", choices=("text", "json"))

@@ -56,7 +56,7 @@ class AsyncGroups:
         """A batch of messages. With a group it is this consumer's until it is committed or its time runs out.
 
         `start` counts for a group that has committed nothing yet, and for reading without one. `partition` may be
-        `"all"`. With `timeout_s` (at most 30) the answer waits for a message.
+        `"all"`. With `timeout_s` the answer waits for a message: 80% of that time, and at most 20 s.
         """
         body = body_of(
             topic_id=topic,
@@ -69,10 +69,28 @@ class AsyncGroups:
         # With a group, a batch whose answer is lost is handed out again later; asking again would get the next one.
         return await self._post("/consume", body, _consumed, safe=group is None, wait_ms=int(timeout_s * 1000))
 
-    async def commit(self, topic: str, group: str, upto_offset: int, partition: int = 0) -> Committed:
-        """Everything up to this offset, itself included, is done."""
-        body = body_of(topic_id=topic, group_id=group, upto_offset=upto_offset, partition_id=partition)
+    async def commit(
+        self, topic: str, group: str, upto_offset: int, partition: int = 0, *, from_offset: int | None = None
+    ) -> Committed:
+        """Everything up to this offset, itself included, is done, whoever was handed it.
+
+        With `from_offset` only the range is: the group's committed offset moves when everything below is done, too.
+        """
+        body = body_of(
+            topic_id=topic,
+            group_id=group,
+            upto_offset=upto_offset,
+            partition_id=partition,
+            from_offset=from_offset,
+        )
         return await self._post("/ack", body, _committed)
+
+    async def commit_batch(self, topic: str, group: str, batch: Consumed) -> dict[int, Committed]:
+        """The messages of this batch are done, and nothing else: what other consumers were handed stays theirs."""
+        return {
+            partition: await self.commit(topic, group, done.to_offset, partition, from_offset=done.from_offset)
+            for partition, done in batch.ranges().items()
+        }
 
     async def groups(
         self, topic: str | None = None, group: str | None = None, *, limit: int | None = None
