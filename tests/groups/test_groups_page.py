@@ -1,5 +1,6 @@
 """docs/GROUPS.md is true: its examples run, and a hash from the command line lets its user in."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -19,6 +20,9 @@ def test_every_example_gives_the_status_it_says(tmp_path: Path) -> None:
             headers = {"Content-Type": "application/json"} if body else {}
             reply = client.request(method, path, body=body.encode() or None, headers=headers)
             assert reply.status == int(status), (method, path, reply)
+            if "from_offset" in body:
+                (shown,) = re.findall(r"answered with `(.*?)`", PAGE, re.DOTALL)
+                assert reply.json == json.loads(shown)
 
 
 def test_a_hash_from_the_command_line_lets_its_user_in(tmp_path: Path) -> None:
