@@ -9,6 +9,9 @@ import pytest
 
 from tests.serving import ServerProcess, serving
 from topics.client import Client
+from topics.testing.fixtures import topics_client, topics_engine
+
+__all__ = ["topics_client", "topics_engine"]
 
 _numbers = itertools.count(1)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.rig import counters, empty, eventually, running, wait
+from tests.workers.rig import WAIT_S_MAX, counters, empty, eventually, running, wait
 from topics.client import Client, Outgoing
 from topics.client.errors import NotAQueue, Unauthorized
 from topics.workers import App, Job, Reject, Retry
@@ -62,12 +62,12 @@ def test_as_many_functions_run_as_allowed_and_no_job_more_is_claimed(url: str, c
     @app.worker(queue, concurrency=3)
     def handle(job: Job) -> None:
         if not free.is_set():
-            together.wait(20)
+            together.wait(WAIT_S_MAX)
             wait(free)
 
     client.append_many(queue, list(range(10)))
     with running(app):
-        together.wait(20)
+        together.wait(WAIT_S_MAX)
         assert (counters(client, queue).in_flight, counters(client, queue).ready) == (3, 7)
         free.set()
         empty(client, queue)
@@ -134,7 +134,7 @@ def test_an_exception_gives_the_job_back_with_its_text_and_the_queue_s_own_backo
 
 def test_a_job_that_fails_too_often_is_a_dead_letter_that_says_why(url: str, client: Client, queue: str) -> None:
     dead = f"{queue}-dead"
-    client.create(queue, type="queue", max_deliveries=3, dead_letter=dead)
+    client.create(queue, type="queue", max_deliveries=3, dead_letter=dead, retry_backoff={"initial_ms": 0})
     app, deliveries = App(url), list[int]()
 
     @app.worker(queue)
@@ -214,6 +214,7 @@ def test_a_rejected_job_is_kept_if_its_queue_has_no_place_for_dead_letters(
 
 
 def test_a_function_that_exits_fails_its_job_and_not_the_worker(url: str, client: Client, queue: str) -> None:
+    client.create(queue, type="queue", retry_backoff={"initial_ms": 0})
     app, deliveries = App(url), list[int]()
 
     @app.worker(queue)

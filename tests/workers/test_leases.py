@@ -4,92 +4,106 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any, cast
 
-from tests.workers.rig import counters, empty, eventually, running, wait
-from topics.client import AsyncClient, Client
+import pytest
+
+from tests.workers.rig import counters, eventually, wait
+from topics import testing
+from topics.client import AsyncClient
 from topics.client import Job as Leased
 from topics.client.jobs import Extended
+from topics.model.clock import ManualClock
 from topics.workers import App, Job
 from topics.workers.leases import Leases
 
 
-def test_a_function_may_outlive_its_lease_many_times_over(url: str, client: Client, queue: str) -> None:
-    deliveries: list[int] = []
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_handler_may_outlive_its_leases_many_times_over(kind: str) -> None:
+    """By the engine's clock: half a lease at a time, and on as soon as all leases are renewed."""
+    app, deliveries, renewals = App(), list[int](), 0
+    with testing.engine() as engine:
+        client = engine.client()
+        client.create("q", type="queue")
+        client.append_many("q", list(range(10)))
 
-    def handle(job: Job) -> None:
-        deliveries.append(job.deliveries)
-        time.sleep(1.0)
+        def all_are_renewed() -> bool:
+            leases = list(client.leases("q"))
+            return len(leases) == 10 and all(lease.deadline == engine.clock.now_ms() + 180 for lease in leases)
 
-    first, second = App(url), App(url)
-    first.worker(queue, lease_ms=200)(handle)
-    second.worker(queue, lease_ms=200)(handle)
-    client.append(queue, 1)
-    with running(first), running(second):
-        empty(client, queue)
-    assert deliveries == [1]
+        def outlive(job: Job) -> None:
+            nonlocal renewals
+            while job.data == 0 and renewals < 20:
+                engine.advance(90)
+                eventually(all_are_renewed)
+                renewals += 1
+                assert client.claim("q", node="other", max=10) == []
+            done.set() if job.data == 0 else wait(done)
+
+        def handle(job: Job) -> None:
+            deliveries.append(job.deliveries)
+            outlive(job)
+
+        async def handle_async(job: Job) -> None:
+            deliveries.append(job.deliveries)
+            await asyncio.to_thread(outlive, job)
+
+        done = threading.Event()
+        app.worker("q", lease_ms=180, concurrency=10)(handle if kind == "function" else handle_async)
+        assert testing.run_until_idle(app, engine) == 10
+        assert client.state("q").count == 0
+    assert (deliveries, renewals) == ([1] * 10, 20)
 
 
-def test_a_coroutine_may_outlive_its_lease_many_times_over(url: str, client: Client, queue: str) -> None:
-    app, deliveries = App(url), list[int]()
+def test_a_coroutine_that_lost_its_lease_is_cancelled_and_the_job_delivered_again() -> None:
+    app, deliveries, cancelled = App(), list[int](), list[bool]()
+    with testing.engine() as engine:
+        client = engine.client()
 
-    @app.worker(queue, lease_ms=200, concurrency=20)
-    async def handle(job: Job) -> None:
-        deliveries.append(job.deliveries)
-        await asyncio.sleep(1.0)
-
-    client.append_many(queue, list(range(10)))
-    with running(app):
-        empty(client, queue)
-    assert deliveries == [1] * 10
-
-
-def test_a_coroutine_that_lost_its_lease_is_cancelled_and_the_job_delivered_again(
-    url: str, client: Client, queue: str
-) -> None:
-    app, deliveries, jobs, cancelled = App(url), list[int](), list[Job](), list[bool]()
-
-    @app.worker(queue, lease_ms=300)
-    async def handle(job: Job) -> None:
-        deliveries.append(job.deliveries)
-        jobs.append(job)
-        if job.deliveries == 1:
+        @app.worker("q", lease_ms=300)
+        async def handle(job: Job) -> None:
+            deliveries.append(job.deliveries)
+            if job.deliveries > 1:
+                return
+            lose(engine, job, app.node)
             try:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             except asyncio.CancelledError:
                 cancelled.append(job.lost)
                 raise
 
-    client.append(queue, 1)
-    with running(app):
-        eventually(lambda: len(jobs) == 1)
-        # As if the lease had run out while this process was stopped.
-        assert client.nack(queue, jobs[0].seq, node=app.node, delay_ms=0).nacked == 1
-        empty(client, queue)
+        client.create("q", type="queue")
+        client.append("q", 1)
+        assert testing.run_until_idle(app, engine) == 2
+        assert client.state("q").count == 0
     assert (deliveries, cancelled) == ([1, 2], [True])
 
 
-def test_a_function_that_lost_its_lease_is_told_and_its_end_is_not_acked(url: str, client: Client, queue: str) -> None:
-    app, jobs, told, may_end = App(url), list[Job](), threading.Event(), threading.Event()
+def test_a_function_that_lost_its_lease_is_told_and_its_end_is_not_acked() -> None:
+    app, deliveries, ready = App(), list[int](), list[int]()
+    with testing.engine() as engine:
+        client = engine.client()
 
-    @app.worker(queue, lease_ms=300)
-    def handle(job: Job) -> None:
-        jobs.append(job)
-        if job.deliveries == 1:
-            eventually(lambda: job.lost)
-            told.set()
-            wait(may_end)
+        @app.worker("q", lease_ms=300)
+        def handle(job: Job) -> None:
+            deliveries.append(job.deliveries)
+            if job.deliveries == 1:
+                lose(engine, job, app.node)
+                eventually(lambda: job.lost)
+                ready.append(counters(client, "q").ready)
 
-    client.append(queue, 1)
-    with running(app):
-        eventually(lambda: len(jobs) == 1)
-        client.nack(queue, jobs[0].seq, node=app.node, delay_ms=0)
-        wait(told)
-        assert counters(client, queue).ready == 1, "its slot is not free, so nobody has the job"
-        may_end.set()
-        empty(client, queue)
-    assert [job.deliveries for job in jobs] == [1, 2]
+        client.create("q", type="queue")
+        client.append("q", 1)
+        assert testing.run_until_idle(app, engine) == 2
+        assert client.state("q").count == 0
+    assert deliveries == [1, 2]
+    assert ready == [1], "its slot was not free, so nobody had the job"
+
+
+def lose(engine: testing.Engine, job: Job, node: str) -> None:
+    """As if the lease had run out while this process was stopped; it is renewed soon, which tells of it."""
+    assert engine.client().nack(job.topic, job.seq, node=node, delay_ms=0).nacked == 1
+    engine.advance(150)
 
 
 class Counting:
@@ -105,19 +119,18 @@ class Counting:
 
 def test_many_leases_are_renewed_by_few_calls_and_only_when_it_is_time() -> None:
     async def renew() -> None:
-        server = Counting()
-        leases = Leases(cast("AsyncClient", server), "node", "q", 10_000)
+        server, clock = Counting(), ManualClock()
+        leases = Leases(cast("AsyncClient", server), "node", "q", 10_000, clock)
         held = [leases.take(Job("q", leased(seq))) for seq in range(2_500)]
         await leases.renew()
         assert server.calls == [], "all are fresh"
-        for one in held:
-            one.deadline_s -= 4
+        clock.advance(4_000)
         await leases.renew()
         assert server.calls == [1_000, 1_000, 500]
         assert [one.job.seq for one in held if one.job.lost] == [7]
         await leases.renew()
         assert server.calls == [1_000, 1_000, 500], "all are fresh again"
-        held[0].deadline_s = 0
+        clock.advance(10_000)
         await leases.renew()
         assert held[0].job.lost, "its deadline has passed without an answer"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.rig import counters, running
+from tests.workers.rig import WAIT_S_MAX, counters, running
 from topics.client import Client
 from topics.workers import App, Job
 
@@ -34,9 +34,14 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
+    def wait_for_log(self, word: str) -> None:
+        assert self.popen.stderr is not None
+        while word not in (line := self.popen.stderr.readline()):
+            assert line, f"it ended without a word of {word}"
+
     def end(self) -> tuple[int, list[str], str]:
         """Exit code, the lines that were left, the log."""
-        out, errors = self.popen.communicate(timeout=20)
+        out, errors = self.popen.communicate(timeout=WAIT_S_MAX)
         return self.popen.returncode, [line.strip() for line in out.splitlines()], errors
 
 
@@ -53,13 +58,16 @@ def process(url: str, queue: str, kind: str, grace_s: float) -> Iterator[Process
 
 @pytest.mark.parametrize(("kind", "number"), [("function", signal.SIGTERM), ("coroutine", signal.SIGINT)])
 def test_a_signal_lets_handlers_finish_and_claims_no_more(
-    url: str, client: Client, queue: str, kind: str, number: signal.Signals
+    url: str, client: Client, queue: str, tmp_path: Path, kind: str, number: signal.Signals
 ) -> None:
-    client.append_many(queue, [{"s": 0.5}] * 4)
-    with process(url, queue, kind, grace_s=10) as worker:
+    go = tmp_path / "go"
+    client.append_many(queue, [str(go)] * 4)
+    with process(url, queue, kind, grace_s=WAIT_S_MAX) as worker:
         assert sorted(worker.lines(4)) == [f"begin {seq}" for seq in (1, 2, 3, 4)]
         worker.signal(number)
-        client.append(queue, {"s": 0})
+        worker.wait_for_log("stopping")
+        client.append(queue, str(go))
+        go.touch()
         code, lines, errors = worker.end()
     assert (code, lines[-1]) == (0, "left"), errors
     assert sorted(lines[:-1]) == [f"end {seq}" for seq in (1, 2, 3, 4)]
@@ -69,27 +77,28 @@ def test_a_signal_lets_handlers_finish_and_claims_no_more(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_done_within_the_grace_goes_back_to_the_queue(
-    url: str, client: Client, queue: str, kind: str
+    url: str, client: Client, queue: str, tmp_path: Path, kind: str
 ) -> None:
-    client.append_many(queue, [{"s": 0.2}, {"s": 60}])
-    with process(url, queue, kind, grace_s=0.8) as worker:
-        worker.lines(2)
+    client.append_many(queue, [str(tmp_path), str(tmp_path / "never")])
+    with process(url, queue, kind, grace_s=0.1) as worker:
+        assert sorted(worker.lines(3)) == ["begin 1", "begin 2", "end 1"]
         worker.signal(signal.SIGTERM)
         code, lines, errors = worker.end()
-    assert (code, lines) == (0, ["end 1", "left"]), errors
+    assert (code, lines) == (0, ["left"]), errors
     assert (counters(client, queue).ready, counters(client, queue).in_flight) == (1, 0)
     again = client.claim(queue, max=5)
     assert [(job.seq, job.deliveries) for job in again] == [(2, 2)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_second_signal_ends_the_process_at_once(url: str, client: Client, queue: str, kind: str) -> None:
-    client.append(queue, {"s": 60})
-    with process(url, queue, kind, grace_s=60) as worker:
+def test_a_second_signal_ends_the_process_at_once(
+    url: str, client: Client, queue: str, tmp_path: Path, kind: str
+) -> None:
+    client.append(queue, str(tmp_path / "never"))
+    with process(url, queue, kind, grace_s=10 * WAIT_S_MAX) as worker:
         worker.lines(1)
         worker.signal(signal.SIGTERM)
-        time.sleep(0.2)
-        assert worker.popen.poll() is None
+        worker.wait_for_log("stopping")
         worker.signal(signal.SIGTERM)
         code, lines, _ = worker.end()
     assert (code, lines) == (-signal.SIGTERM, [])
@@ -97,12 +106,12 @@ def test_a_second_signal_ends_the_process_at_once(url: str, client: Client, queu
 
 def test_an_idle_worker_stops_at_once(url: str, client: Client, queue: str) -> None:
     app = App(url)
-    app.worker(queue)(lambda job: None)
+    app.worker(queue, wait_ms=30_000)(lambda job: None)
     with running(app) as one:
         started_s = time.monotonic()
         one.stop()
         one.end()
-    assert time.monotonic() - started_s < 2, "it does not wait for its claim to come back"
+    assert time.monotonic() - started_s < 25, "it does not wait for its claim to come back"
 
 
 def test_stop_may_be_called_by_a_handler(url: str, client: Client, queue: str) -> None:

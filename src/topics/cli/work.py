@@ -3,12 +3,13 @@
 job ─▶ sh -c CMD     standard input: the payload      environment: TOPICS_JOB_SEQ, …_TAG, …_DELIVERIES, …_QUEUE, …_META
          │ 0     ack: the job is done
          │ 65    reject: it can never succeed, to the dead letters at once
-         └ else  nack: again later, as the queue's retry_backoff says
+         └ else  nack: again later, as --retry-delay or the queue's retry_backoff says, or after 1 s doubling to 5 min
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -45,7 +46,11 @@ def work(
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", help="Jobs at a time.", min=1, max=256)] = 1,
     lease: Annotated[str, typer.Option(help="How long a job is held at a time; extended while it runs.")] = "30s",
     retry_delay: Annotated[
-        str | None, typer.Option(help="A failed job rests this long; else as the queue says.", metavar="SPAN")
+        str | None,
+        typer.Option(
+            help="A failed job rests this long; else as the queue's retry_backoff says, or 1s doubling to 5m.",
+            metavar="SPAN",
+        ),
     ] = None,
     grace: Annotated[str, typer.Option(help="On Ctrl-C or SIGTERM running commands get this long.")] = "25s",
     until_empty: Annotated[bool, typer.Option("--until-empty", help="Stop when no job is left or resting.")] = False,
@@ -54,13 +59,14 @@ def work(
     """Run a command for each job: the payload is its standard input, its exit code decides.
 
     Exit code 0 means done, 65 that the job can never succeed and goes to the dead letters at once, anything else that
-    it is to be tried again. The environment has TOPICS_JOB_SEQ, TOPICS_JOB_TAG, TOPICS_JOB_DELIVERIES, TOPICS_JOB_META
-    and TOPICS_JOB_QUEUE. The last line of the command's standard error is kept as the reason of a failure.
+    it is to be tried again; after the last of the queue's max_deliveries it goes to the dead letters, too. The last
+    line of the command's standard error is kept as the reason of a failure. The environment has TOPICS_JOB_SEQ,
+    TOPICS_JOB_TAG, TOPICS_JOB_DELIVERIES, TOPICS_JOB_META and TOPICS_JOB_QUEUE. On Ctrl-C or SIGTERM running commands
+    may finish; a second one ends them, with their children.
     """
     from topics.workers import App
 
     logging.basicConfig(level=logging.INFO, format="topics: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
     with access.open(retries_max=RETRIES_QUICK) as client:
         # Told at once instead of tried for ever: no server, no such queue, no access.
         next(iter(client.leases(queue, page_size=1)), None)
@@ -69,42 +75,46 @@ def work(
         app.worker(queue, concurrency=concurrency, lease_ms=span_ms(lease, "--lease"))(runner.run)
         if until_empty:
             threading.Thread(target=_stop_when_empty, args=(client, queue, app), daemon=True).start()
-        app.run()
-    say(f"{runner.done} done, {runner.failed} to be tried again, {runner.rejected} rejected")
+        app.run(on_second_signal=runner.kill)
+    counts = app.counts
+    say(f"{counts.done} done, {counts.retried} retried, {counts.dead} dead, {counts.rejected} rejected")
     if runner.broken is not None:
         raise CommandFailed(runner.broken)
 
 
 class Runner:
-    """Runs the command, and counts what came of it."""
+    """Runs the command; its exit code becomes what a handler of `topics.workers` says of a job."""
 
     def __init__(self, app: App, command: str, retry_delay_s: float | None) -> None:
         self._app = app
         self._command = command
         self._retry_delay_s = retry_delay_s
-        self.done = self.failed = self.rejected = 0
+        # the process groups of commands that run
+        self._groups: set[int] = set()
         self.broken: str | None = None
 
     async def run(self, job: Job) -> None:
         """As a handler of `topics.workers`: returns if the job is done, raises what is to become of it otherwise."""
         from topics.workers import Reject, Retry
+        from topics.workers.job import Release
 
         code, last_line = await self._execute(job)
         reason = f"exit code {code}" + (f": {last_line}" if last_line else "")
         if code == 0:
-            self.done += 1
             return
         if code == EXIT_REJECT:
-            self.rejected += 1
-            say(f"job {job.seq} is rejected: {reason}")
             raise Reject(reason)
         if code in EXITS_NOT_RUN:
             self.broken = f"cannot run {self._command!r} ({reason}); the job went back to the queue"
             self._app.stop()
-            raise Retry(reason, delay=0)
-        self.failed += 1
-        say(f"job {job.seq} failed, delivery {job.deliveries}: {reason}")
+            raise Release(reason)
         raise Retry(reason, delay=self._retry_delay_s)
+
+    def kill(self) -> None:
+        """End every command that runs, with its children."""
+        for group in self._groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
     async def _execute(self, job: Job) -> tuple[int, str]:
         # In a session of its own: Ctrl-C is for the worker, which lets the command finish.
@@ -115,12 +125,15 @@ class Runner:
             env=_environment(job),
             start_new_session=True,
         )
+        self._groups.add(process.pid)
         try:
             _, last_line = await asyncio.gather(_feed(process, job.raw + b"\n"), _pass_on(process))
             code = await process.wait()
         except asyncio.CancelledError:
             await _end(process)
             raise
+        finally:
+            self._groups.discard(process.pid)
         return (code if code >= 0 else 128 - code), last_line
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from topics.client.errors import InvalidRequest
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
+from topics.model import encoding
 
 T = TypeVar("T")
 
@@ -21,7 +22,6 @@ TIMEOUT_S_DEFAULT: Final = 30.0
 CONNECTIONS_MAX: Final = 100
 JSON: Final = {"Content-Type": "application/json"}
 
-encode = msgspec.json.Encoder().encode
 # A list is a field that is given several times.
 QueryValue = str | int | bool | Sequence[str] | None
 
@@ -84,6 +84,14 @@ def _text(value: str | int | bool | Sequence[str]) -> str | Sequence[str]:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int) else value
+
+
+def encode(value: Any, name: str = "") -> bytes:
+    """The value as JSON; NaN and infinities, which would arrive as null, are refused. `name` is what errors call it."""
+    try:
+        return encoding.encode(value, name)
+    except encoding.NotFinite as error:
+        raise InvalidRequest(str(error), detail={"field": name} if name else None) from None
 
 
 def body_of(**fields: Any) -> bytes:

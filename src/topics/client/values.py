@@ -110,7 +110,8 @@ def records_json(records: Outgoings) -> bytes:
     """The `records` of a body; ready-made bytes are taken as they are."""
     if isinstance(records, bytes):
         return records
-    return encode([record if isinstance(record, Outgoing) else Outgoing(record) for record in records])
+    wrapped = [record if isinstance(record, Outgoing) else Outgoing(record) for record in records]
+    return encode(wrapped, "records")
 
 
 class Appended(msgspec.Struct, kw_only=True):

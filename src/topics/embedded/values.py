@@ -10,10 +10,10 @@ from msgspec import UNSET, Raw, UnsetType
 
 from topics.engine.diff import Diff as EngineDiff
 from topics.engine.retention import Tombstone
+from topics.model.encoding import encode
 from topics.model.errors import InvalidRequest
 from topics.model.wishes import RecordWish
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -126,6 +126,6 @@ def _raw(value: Any, field: str) -> Raw:
     if isinstance(value, Json):
         return Raw(value.text)
     try:
-        return Raw(_encode(value))
+        return Raw(encode(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{field} cannot be written as JSON: {error}", field=field) from None

@@ -14,7 +14,8 @@ DELIVERIES_MAX = 10_000
 def run_until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERIES_MAX) -> int:
     """Have the app's handlers do every job that is claimable now, and those they add; how many deliveries that took.
 
-    Jobs that rest (a delay, a backoff, somebody's lease) are left: move the clock and run again.
+    Jobs that rest (a delay, a backoff, another worker's lease) are left: move the clock and run again. A job that fails
+    rests a second, then twice as long each time, unless its handler or its queue says otherwise.
     """
     return asyncio.run(until_idle(app, engine, deliveries_max=deliveries_max))
 
@@ -22,7 +23,7 @@ def run_until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERIES
 async def until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERIES_MAX) -> int:
     """The same for tests that are coroutines."""
     async with engine.async_client() as client:
-        workers = [Worker(duty, client, app.node) for duty in app.duties]
+        workers = [Worker(duty, client, app.node, app.counts, engine.clock) for duty in app.duties]
         for worker in workers:
             worker.start()
         try:
@@ -35,8 +36,8 @@ async def until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERI
                     return handled
                 if handled > deliveries_max:
                     raise AssertionError(
-                        f"still not idle after {handled} deliveries: does a job fail for ever? Give its queue a "
-                        "retry_backoff or max_deliveries, or raise deliveries_max"
+                        f"still not idle after {handled} deliveries: does a job come back for ever? Give its Retry a "
+                        "delay, its queue a retry_backoff or max_deliveries, or raise deliveries_max"
                     )
         finally:
             for worker in workers:

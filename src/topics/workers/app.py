@@ -12,9 +12,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from topics.client import AsyncClient
+from topics.model.clock import SystemClock
+from topics.workers.job import Counts
 from topics.workers.worker import CONCURRENCY_MAX, Duty, Handler, Worker
 
 log = logging.getLogger("topics.workers")
+HTTP_LOG = logging.getLogger("httpx2")
 
 LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
 WAIT_MS_MAX = 30_000
@@ -45,6 +48,7 @@ class App:
         self._grace_s = grace_s
         self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"[-NODE_CHARS_MAX:]
         self.duties: list[Duty] = []
+        self.counts = Counts()
         # while serving
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -71,20 +75,29 @@ class App:
 
     # --- running ---
 
-    def run(self) -> None:
-        """Work until SIGTERM or SIGINT, then finish what runs; a second signal ends the process at once."""
-        with asyncio.Runner() as runner:
-            runner.run(self._serve_with_signals())
+    def run(self, *, on_second_signal: Callable[[], None] | None = None) -> None:
+        """Work until SIGTERM or SIGINT, then finish what runs; a second signal ends the process at once.
 
-    async def _serve_with_signals(self) -> None:
+        `on_second_signal` is called before that, to end what the process itself does not: processes it started.
+        """
+        with asyncio.Runner() as runner:
+            runner.run(self._serve_with_signals(on_second_signal))
+
+    async def _serve_with_signals(self, on_second_signal: Callable[[], None] | None) -> None:
         loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def end(number: int, _: object) -> None:
+            assert on_second_signal is not None
+            signal.signal(number, signal.SIG_DFL)
+            on_second_signal()
+            os.kill(os.getpid(), number)
 
         def stop() -> None:
             for number in before:
                 loop.remove_signal_handler(number)
                 # Whatever runs here and does not listen: the next one is the system's to carry out.
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, signal.SIG_DFL if on_second_signal is None else end)
             log.info("stopping: no more jobs are claimed")
             self.stop()
 
@@ -104,8 +117,11 @@ class App:
         if self._stopping is not None:
             raise RuntimeError("this app is running already")
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if HTTP_LOG.level == logging.NOTSET:
+            # It tells of every request at INFO: a line for each claim and each ack.
+            HTTP_LOG.setLevel(logging.WARNING)
         client = AsyncClient(self._url, self._key, node=self.node, timeout_s=self._timeout_s, retries_max=0)
-        workers = [Worker(duty, client, self.node) for duty in self.duties]
+        workers = [Worker(duty, client, self.node, self.counts, SystemClock()) for duty in self.duties]
         try:
             await self._serve(workers, self._stopping)
         finally:

@@ -12,7 +12,10 @@ REASON_CHARS_MAX = 1_024
 
 
 class Retry(Exception):
-    """Raise it to have the job delivered again, after `delay` seconds; without one the queue's own backoff decides."""
+    """Raise it to have the job delivered again, after `delay` seconds.
+
+    Without one the queue's `retry_backoff` decides; if it has none either, 1 s, doubling to 5 minutes.
+    """
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
         if delay is not None and not 0 <= delay * 1000 <= DELAY_MS_MAX:
@@ -26,6 +29,10 @@ class Reject(Exception):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
+
+
+class Release(Exception):
+    """Raised for a job that has not failed, but cannot be done here: it goes back to the queue at once."""
 
 
 class Job:
@@ -93,18 +100,31 @@ class Outcome:
     """What is told to the server about a job; jobs with the same outcome are told together."""
 
     acked: bool = False
+    # Given back because the worker stops: the job has not failed.
+    released: bool = False
     delay_ms: int | None = None
     dead_letter: bool = False
+    # Moved to the dead letters for its number of deliveries, not because its handler rejected it.
+    last: bool = False
     error: str | None = None
 
 
 ACK = Outcome(acked=True)
-RELEASE = Outcome(delay_ms=0, error="the worker was stopped")
+RELEASE = Outcome(released=True, delay_ms=0, error="the worker was stopped")
+
+
+class Counts:
+    """What became of jobs, as far as the server has taken it. A job that was retried twice counts twice as such."""
+
+    __slots__ = ("dead", "done", "rejected", "retried")
+
+    def __init__(self) -> None:
+        self.done = self.retried = self.dead = self.rejected = 0
 
 
 def failed(error: BaseException, *, delay_ms: int | None = None, dead_letter: bool = False) -> Outcome:
     """The error in words, as the server keeps it."""
     text = str(error)
-    if not isinstance(error, Retry | Reject):
+    if not isinstance(error, Retry | Reject | Release):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return Outcome(delay_ms=delay_ms, dead_letter=dead_letter, error=text[:REASON_CHARS_MAX])

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from topics.client import AsyncClient, TopicsError
+from topics.model.clock import Clock
 from topics.workers.job import Job, Outcome
 
 log = logging.getLogger("topics.workers")
@@ -36,16 +36,20 @@ class Held:
 class Leases:
     """By lease, not by seq: a job that was lost and claimed again is here twice while its first handler runs."""
 
-    def __init__(self, client: AsyncClient, node: str, topic: str, lease_ms: int) -> None:
+    def __init__(self, client: AsyncClient, node: str, topic: str, lease_ms: int, clock: Clock) -> None:
         self._client = client
         self._node = node
         self._topic = topic
         self._lease_ms = lease_ms
         self._lease_s = lease_ms / 1000
+        self._clock = clock
         self._by_id: dict[str, Held] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ms() / 1000
 
     def __contains__(self, lease_id: str) -> bool:
         return lease_id in self._by_id
@@ -55,8 +59,12 @@ class Leases:
 
     def take(self, job: Job) -> Held:
         """Just claimed. The server's deadline is by its own clock; here the time since the answer counts."""
-        held = self._by_id[job.lease_id] = Held(job, time.monotonic() + self._lease_s)
+        held = self._by_id[job.lease_id] = Held(job, self._now_s() + self._lease_s)
         return held
+
+    def is_alive(self, held: Held) -> bool:
+        """Whether the lease is held and may still be known to the server."""
+        return held.job.lease_id in self and held.deadline_s > self._now_s()
 
     def let_go(self, held: Held) -> None:
         self._by_id.pop(held.job.lease_id, None)
@@ -76,7 +84,7 @@ class Leases:
 
     async def renew(self) -> None:
         """Extend what is due, in as few calls as there can be."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         for held in self.all():
             if held.deadline_s <= now_s:
                 self.lose(held)
@@ -85,7 +93,7 @@ class Leases:
             await self._extend(due[start : start + BATCH_MAX])
 
     async def _extend(self, due: list[Held]) -> None:
-        sent_s = time.monotonic()
+        sent_s = self._now_s()
         try:
             async with asyncio.timeout(self._lease_s * CALL_MAX):
                 jobs = [held.job.leased for held in due]

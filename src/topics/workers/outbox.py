@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from topics.client import AsyncClient
 from topics.client.errors import ConnectionFailed, InvalidRequest, Timeout, TopicsError
-from topics.workers.job import Outcome
+from topics.model.clock import Clock
+from topics.workers.failing import Failing
+from topics.workers.job import Counts, Outcome
 from topics.workers.leases import BATCH_MAX, Held, Leases
 from topics.workers.pauses import Pauses
 
@@ -20,12 +21,23 @@ REJECTED_REST_MS = 60_000
 
 
 class Outbox:
-    def __init__(self, client: AsyncClient, node: str, topic: str, leases: Leases, on_told: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        node: str,
+        topic: str,
+        leases: Leases,
+        on_told: Callable[[], None],
+        counts: Counts,
+        clock: Clock,
+    ) -> None:
         self._client = client
         self._node = node
         self._topic = topic
         self._leases = leases
         self._on_told = on_told
+        self._counts = counts
+        self._failing = Failing(client, topic, clock)
         self._waiting: list[Held] = []
         self._sending = 0
         self._news = asyncio.Event()
@@ -51,14 +63,7 @@ class Outbox:
             self._news.clear()
             waiting, self._waiting = self._waiting, []
             self._sending = len(waiting)
-            by_outcome: dict[Outcome, list[Held]] = {}
-            for held in waiting:
-                assert held.outcome is not None
-                by_outcome.setdefault(held.outcome, []).append(held)
-            pause_s = 0.0
-            for outcome, jobs in by_outcome.items():
-                for start in range(0, len(jobs), BATCH_MAX):
-                    pause_s = max(pause_s, await self._send(outcome, jobs[start : start + BATCH_MAX]))
+            pause_s = await self._send_all(waiting)
             self._sending = 0
             self._on_told()
             if pause_s:
@@ -67,10 +72,30 @@ class Outbox:
             elif not self._waiting:
                 self._empty.set()
 
+    async def _send_all(self, waiting: list[Held]) -> float:
+        """How long to wait before what could not be told is told again, if anything could not."""
+        pause_s = 0.0
+        if any(_has_failed(held) for held in waiting):
+            try:
+                await self._failing.look()
+            except TopicsError as error:
+                failed = [held for held in waiting if _has_failed(held)]
+                waiting = [held for held in waiting if not _has_failed(held)]
+                pause_s = self._again(failed, error)
+        by_outcome: dict[Outcome, list[Held]] = {}
+        for held in waiting:
+            assert held.outcome is not None
+            outcome = self._failing.settled(held.outcome, held.job.deliveries)
+            by_outcome.setdefault(outcome, []).append(held)
+        for outcome, jobs in by_outcome.items():
+            for start in range(0, len(jobs), BATCH_MAX):
+                pause_s = max(pause_s, await self._send(outcome, jobs[start : start + BATCH_MAX]))
+        return pause_s
+
     async def _send(self, outcome: Outcome, jobs: list[Held]) -> float:
         """How long to wait before the next attempt, if there has to be one."""
         try:
-            await self._tell(outcome, jobs)
+            self._note(outcome, jobs, await self._tell(outcome, jobs))
         except (ConnectionFailed, Timeout) as error:
             return self._again(jobs, error)
         except TopicsError as error:
@@ -85,7 +110,8 @@ class Outbox:
             self._leases.let_go(held)
         return 0.0
 
-    async def _tell(self, outcome: Outcome, jobs: list[Held]) -> None:
+    async def _tell(self, outcome: Outcome, jobs: list[Held]) -> set[int]:
+        """The seqs that were not held any more."""
         leased = [held.job.leased for held in jobs]
         if outcome.acked:
             skipped = (await self._client.ack(self._topic, leased, self._node)).skipped
@@ -101,12 +127,31 @@ class Outbox:
             skipped = reply.skipped
         if skipped:
             log.info("%s: %d leases had run out before the outcome was told", self._topic, len(skipped))
+        return set(skipped)
+
+    def _note(self, outcome: Outcome, jobs: list[Held], skipped: set[int]) -> None:
+        """Count and log what the server has taken; a lost lease was logged, and its job comes again."""
+        counts = self._counts
+        for job in (held.job for held in jobs if held.job.seq not in skipped):
+            name, reason = f"{self._topic}/{job.seq}, delivery {job.deliveries}", outcome.error
+            if outcome.acked:
+                counts.done += 1
+            elif outcome.released:
+                log.info("%s: back to the queue: %s", name, reason)
+            elif outcome.last:
+                counts.dead += 1
+                log.error("%s: the last one failed, moved to %s: %s", name, self._failing.dead_letter, reason)
+            elif outcome.dead_letter:
+                counts.rejected += 1
+                log.warning("%s: rejected, moved to %s: %s", name, self._failing.dead_letter, reason)
+            else:
+                counts.retried += 1
+                log.info("%s: to be delivered again %s: %s", name, _when(outcome.delay_ms), reason)
 
     def _again(self, jobs: list[Held], error: TopicsError) -> float:
         """What is still ours is told again; the rest comes back by itself."""
-        now_s = time.monotonic()
         for held in jobs:
-            if held.job.lease_id in self._leases and held.deadline_s > now_s:
+            if self._leases.is_alive(held):
                 self._waiting.append(held)
             else:
                 self._leases.let_go(held)
@@ -125,3 +170,14 @@ class Outbox:
         )
         for held in jobs:
             self.put(held, Outcome(delay_ms=REJECTED_REST_MS, error=outcome.error))
+
+
+def _has_failed(held: Held) -> bool:
+    assert held.outcome is not None
+    return not held.outcome.acked and not held.outcome.released
+
+
+def _when(delay_ms: int | None) -> str:
+    if delay_ms is None:
+        return "after the queue's retry_backoff"
+    return f"in {delay_ms / 1000:g} s" if delay_ms else "at once"

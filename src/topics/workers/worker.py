@@ -10,13 +10,14 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from topics.client import AsyncClient
 from topics.client import Job as Leased
 from topics.client.errors import Forbidden, NotAQueue, TopicNotFound, TopicsError, Unauthorized
-from topics.workers.job import ACK, RELEASE, Job, Outcome, Reject, Retry, failed
+from topics.model.clock import Clock
+from topics.workers.job import ACK, RELEASE, Counts, Job, Outcome, Reject, Release, Retry, failed
 from topics.workers.leases import Held, Leases
 from topics.workers.outbox import Outbox
 from topics.workers.pauses import Pauses
@@ -50,13 +51,13 @@ class Duty:
 
 
 class Worker:
-    def __init__(self, duty: Duty, client: AsyncClient, node: str) -> None:
+    def __init__(self, duty: Duty, client: AsyncClient, node: str, counts: Counts, clock: Clock) -> None:
         self._duty = duty
         self._client = client
         self._node = node
-        self._leases = Leases(client, node, duty.topic, duty.lease_ms)
+        self._leases = Leases(client, node, duty.topic, duty.lease_ms, clock)
         self._freed = asyncio.Event()
-        self._outbox = Outbox(client, node, duty.topic, self._leases, self._freed.set)
+        self._outbox = Outbox(client, node, duty.topic, self._leases, self._freed.set, counts, clock)
         self._threads = None if duty.is_coroutine else Threads(f"topics-{duty.topic}", duty.concurrency)
         self._running: set[asyncio.Task[None]] = set()
         self._claim_cut = False
@@ -141,9 +142,12 @@ class Worker:
             return failed(rejection, dead_letter=True)
         except asyncio.CancelledError:
             return RELEASE
+        except Release as release:
+            return replace(RELEASE, error=failed(release).error)
         except Exception as error:
-            log.warning("%r failed", job, exc_info=True)
-            return failed(error)
+            outcome = failed(error)
+            log.warning("%s/%d, delivery %d: %s", job.topic, job.seq, job.deliveries, outcome.error, exc_info=True)
+            return outcome
         return ACK
 
     # --- stopping ---
