@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.terminal import Invoke, run, start
 from tests.serving import Client, ServerProcess
 
@@ -25,33 +27,41 @@ def wait_for_records(client: Client, topic: str, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_arguments_are_json_where_they_are_json_and_text_otherwise(invoke: Invoke, client: Client, topic: str) -> None:
-    done = invoke("append", topic, '{"b":1.10,"a":[]}', "hello", "12", "nul", '"quoted"')
-    assert done.json == [{"topic": topic, "records": 5, "first_seq": 1, "last_seq": 5, "created": True, "deduped": 0}]
+def test_arguments_are_json_byte_for_byte(invoke: Invoke, client: Client, topic: str) -> None:
+    done = invoke("append", topic, '{"b":1.10,"a":[]}', "12", "null", '"quoted"')
+    assert done.json == [{"topic": topic, "records": 4, "first_seq": 1, "last_seq": 4, "created": True, "deduped": 0}]
     body = client.post(f"/v0/topics/{topic}/diff", {}).body
     assert b'"data":{"b":1.10,"a":[]}' in body
-    assert client.payloads(topic)[1:] == ["hello", 12, "nul", "quoted"]
+    assert client.payloads(topic)[1:] == [12, None, "quoted"]
 
 
-def test_text_is_never_json_and_json_is_never_text(invoke: Invoke, client: Client, topic: str) -> None:
-    invoke("append", topic, "12", "[1]", "--text")
-    assert client.payloads(topic) == ["12", "[1]"]
-    done = invoke("append", topic, "1", "nul", "--json")
-    assert done.code == 2
-    assert "record 2 is no JSON" in done.complaint
-    assert client.payloads(topic) == ["12", "[1]"]
+@pytest.mark.parametrize("wrong", ["hello", "nul", '{"a": 1', "NaN", "[Infinity]", "'single'", ""])
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_an_argument_that_is_not_json_is_refused_by_its_number(
+    invoke: Invoke, client: Client, topic: str, wrong: str, flags: tuple[str, ...]
+) -> None:
+    done = invoke("append", topic, "1", wrong, "3", *flags)
+    assert (done.code, done.out) == (2, "")
+    assert done.complaint.startswith("record 2 is not valid JSON (")
+    assert done.complaint.endswith(f": {wrong}; --text takes it as text")
+    assert client.get(f"/v0/topics/{topic}").status == 404, "nothing was appended"
+
+
+def test_text_takes_anything_as_it_is(invoke: Invoke, client: Client, topic: str) -> None:
+    invoke("append", topic, "12", "[1]", "hello", '{"a": 1', "--text")
+    assert client.payloads(topic) == ["12", "[1]", "hello", '{"a": 1']
 
 
 def test_tag_node_and_meta_are_those_of_each_record(invoke: Invoke, client: Client, topic: str) -> None:
-    invoke("append", topic, "a", "b", "--tag", "t", "--node", "n", "--meta", '{"trace":"x"}')
+    invoke("append", topic, "1", "2", "--tag", "t", "--node", "n", "--meta", '{"trace":"x"}')
     for record in records(client, topic):
         assert (record["$tag"], record["$node"], record["meta"]) == ("t", "n", {"trace": "x"})
-    assert "--meta must be a JSON object" in invoke("append", topic, "a", "--meta", "[]").complaint
+    assert "--meta must be a JSON object" in invoke("append", topic, "1", "--meta", "[]").complaint
 
 
 def test_a_key_makes_a_repeated_append_harmless(invoke: Invoke, client: Client, topic: str, tmp_path: Path) -> None:
-    assert invoke("append", topic, "a", "b", "--idempotency-key", "k").json[0]["deduped"] == 0
-    again = invoke("append", topic, "a", "b", "--idempotency-key", "k").json[0]
+    assert invoke("append", topic, "1", "2", "--idempotency-key", "k").json[0]["deduped"] == 0
+    again = invoke("append", topic, "1", "2", "--idempotency-key", "k").json[0]
     assert (again["deduped"], again["last_seq"]) == (2, 2)
     (tmp_path / "lines").write_text("\n".join(map(str, range(2_500))))
     for deduped in (0, 2_500):
@@ -63,12 +73,12 @@ def test_a_key_makes_a_repeated_append_harmless(invoke: Invoke, client: Client, 
 def test_a_job_may_be_delayed_and_unique(invoke: Invoke, client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {"type": "queue"})
     for _ in range(2):
-        invoke("append", topic, "job", "--delay", "1h", "--unique-key", "u")
+        invoke("append", topic, '"job"', "--delay", "1h", "--unique-key", "u")
     assert client.state(topic)["queue"] | {"ready": 0, "delayed": 1} == client.state(topic)["queue"]
 
 
 def test_no_create_refuses_a_topic_that_is_not_there(invoke: Invoke, topic: str) -> None:
-    done = invoke("append", topic, "x", "--no-create")
+    done = invoke("append", topic, "1", "--no-create")
     assert (done.code, done.complaint.startswith(f'topic "{topic}" does not exist')) == (3, True)
 
 
@@ -76,10 +86,10 @@ def test_files_are_appended_line_by_line_in_order(
     server: ServerProcess, client: Client, topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "one").write_text('{"n":1}\n\n{"n":2}\r\n')
-    (tmp_path / "two").write_text("no json\n3")
+    (tmp_path / "two").write_text('"a text"\n3')
     done = run(server, "append", topic, "-f", tmp_path / "one", "-f", tmp_path / "two", "--tag", "t")
     assert done.json[0]["records"] == 4
-    assert client.payloads(topic) == [{"n": 1}, {"n": 2}, "no json", 3]
+    assert client.payloads(topic) == [{"n": 1}, {"n": 2}, "a text", 3]
     missing = run(server, "append", topic, "-f", tmp_path / "nope")
     assert (missing.code, missing.complaint) == (2, f"cannot read {tmp_path / 'nope'}: No such file or directory")
 
@@ -96,7 +106,7 @@ def test_standard_input_is_one_record_a_line(server: ServerProcess, client: Clie
 def test_lines_of_a_pipe_are_there_before_it_ends_and_survive_an_interrupt(
     server: ServerProcess, client: Client, topic: str
 ) -> None:
-    process = start(server, "append", topic, stdin=subprocess.PIPE)
+    process = start(server, "append", topic, "--text", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(b"first\nsecond\nhalf a li")
     process.stdin.flush()
@@ -124,7 +134,7 @@ def test_a_rate_spreads_records_over_time(invoke: Invoke, client: Client, topic:
 def test_bytes_that_are_no_text_are_refused_by_line(
     server: ServerProcess, client: Client, topic: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "binary").write_bytes(b"fine\n\xff\xfe\n")
+    (tmp_path / "binary").write_bytes(b"1\n\xff\xfe\n")
     done = run(server, "append", topic, "-f", tmp_path / "binary")
     assert done.code == 2
     assert f"{tmp_path / 'binary'}, line 2 is not UTF-8" in done.complaint
@@ -141,12 +151,28 @@ def test_a_line_that_is_refused_is_named_and_what_came_before_it_is_told(
     server: ServerProcess, client: Client, topic: str, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"
-    lines.write_text("".join(f"{number}\n" for number in range(1_000)) + "\n" + "x" * 1_100_000 + "\n")
+    lines.write_text("".join(f"{number}\n" for number in range(1_000)) + "\n" + f'"{"x" * 1_100_000}"' + "\n")
     done = run(server, "append", topic, "--file", lines)
     assert done.code == 3
     told, complaint = done.err.splitlines()[-2:]
     assert told == "topics: 1000 records were appended before this, up to seq 1000"
     assert complaint.startswith(f"topics: {lines}, line 1002 has 1100002 bytes")
-    done = run(server, "append", topic, "--json", stdin="\n\n1\n\n{bad\n")
-    assert "topics: line 5 is no JSON" in done.err
     assert client.state(topic)["head_seq"] == 1_000
+
+
+def test_a_line_that_is_not_json_is_named_and_nothing_of_its_batch_is_appended(
+    server: ServerProcess, client: Client, topic: str, tmp_path: Path
+) -> None:
+    done = run(server, "append", topic, stdin="\n\n1\n\n{bad\n2\n")
+    assert (done.code, done.out) == (2, "")
+    assert "topics: line 5 is not valid JSON" in done.err
+    assert client.get(f"/v0/topics/{topic}").status == 404
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{number}\n" for number in range(1_500)) + "bad\n")
+    done = run(server, "append", topic, "-f", lines)
+    assert done.code == 2
+    told, complaint = done.err.splitlines()[-2:]
+    assert told == "topics: 1000 records were appended before this, up to seq 1000"
+    assert complaint.startswith(f"topics: {lines}, line 1501 is not valid JSON")
+    assert client.state(topic)["head_seq"] == 1_000
+    assert run(server, "append", topic, "-f", lines, "--text").json[0]["records"] == 1_501

@@ -67,7 +67,62 @@ def test_a_topic_comes_back_the_same(server: ServerProcess, client: Client, topi
     done = run(server, "import", f"{topic}-copy", path)
     assert done.json == [{"topic": f"{topic}-copy", "records": 2_500, "first_seq": 1, "last_seq": 2_500}]
     assert contents(client, f"{topic}-copy") == contents(client, topic)
-    assert sorted(os.listdir(tmp_path)) == ["t.ndjson"], "no notes are left behind"
+    assert sorted(os.listdir(tmp_path)) == ["t.ndjson", "t.ndjson.imported.json"]
+
+
+def test_an_import_that_is_done_is_not_done_again_unless_asked_for(
+    invoke: Invoke, client: Client, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.ndjson"
+    path.write_text('{"data":1}\n{"data":2}\n')
+    assert invoke("import", topic, path).json[0]["records"] == 2
+    done = invoke("import", topic, path)
+    assert (done.code, done.out) == (0, "")
+    told = f"topics: {path} was imported into {topic} before (2 records, seqs 1 to 2); --again imports it once more\n"
+    assert done.err == told
+    assert client.payloads(topic) == [1, 2]
+    assert invoke("import", topic, path, "--again").json[0] == {
+        "topic": topic,
+        "records": 2,
+        "first_seq": 3,
+        "last_seq": 4,
+    }
+    assert client.payloads(topic) == [1, 2, 1, 2]
+    assert "exclude each other" in invoke("import", topic, path, "--again", "--from-line", 1).complaint
+
+
+def test_another_topic_or_one_made_anew_has_none_of_an_import(
+    invoke: Invoke, client: Client, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.ndjson"
+    path.write_text('{"data":1}\n')
+    for name in (topic, f"{topic}-other"):
+        assert invoke("import", name, path).json[0]["records"] == 1
+    for name in (topic, f"{topic}-other"):
+        assert "imported into" in invoke("import", name, path).err
+    client.delete(f"/v0/topics/{topic}")
+    assert invoke("import", topic, path).json[0]["records"] == 1
+    assert client.payloads(f"{topic}-other") == [1]
+
+
+def test_a_file_that_has_grown_since_its_import_is_not_imported_twice_by_mistake(
+    invoke: Invoke, client: Client, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.ndjson"
+    path.write_text('{"data":1}\n{"data":2}\n')
+    invoke("import", topic, path)
+    with open(path, "a") as file:
+        file.write('{"data":3}\n')
+    done = invoke("import", topic, path)
+    assert done.code == 1
+    assert "has grown since; --from-line 3 imports what was added" in done.complaint
+    assert invoke("import", topic, path, "--from-line", 3).code == 0
+    assert client.payloads(topic) == [1, 2, 3]
+    assert "imported into" in invoke("import", topic, path).err
+    path.write_text('{"data":4}\n')
+    assert invoke("import", topic, path).json[0]["records"] == 1, "it is another file by that name"
+    (tmp_path / "t.ndjson.imported.json").write_text("no json")
+    assert "cannot be read" in invoke("import", topic, path).complaint
 
 
 def test_a_pipe_leads_from_one_topic_into_another(server: ServerProcess, client: Client, topic: str) -> None:
@@ -193,7 +248,7 @@ def test_a_cut_file_is_told_with_the_line_to_go_on_at(
     path.write_text("".join(f'{{"data":{number}}}\n' for number in range(25)) + '{"da')
     done = invoke("import", topic, path, "--batch", 10)
     assert done.code == 1
-    way_on = "20 records were imported: mend the file, then go on with --from-line 21"
+    way_on = "20 records were imported: fix the file, then go on with --from-line 21"
     assert done.complaint == f"line 26 is cut: the file is not whole; {way_on}"
     path.write_text("".join(f'{{"data":{number}}}\n' for number in range(25)))
     assert invoke("import", topic, path, "--batch", 10, "--from-line", 21).code == 0

@@ -90,7 +90,7 @@ def test_the_page_names_every_exit_code() -> None:
     [
         (["toppic"], "no such command: toppic, did you mean topic?; see topics --help"),
         (["topic", "lss"], "no such command 'lss'. Did you mean 'ls'?; see topics topic --help"),
-        (["tail"], "missing argument 'TOPIC...'; see topics tail --help"),
+        (["tail"], "missing argument 'TOPIC'; see topics tail --help"),
         (["tail", "t", "--form", "1"], "no such option: --form"),
         (["tail", "t", "-o", "xml"], "invalid value for '--output' / '-o'"),
         (["tail", "t", "-n", "-1"], "invalid value for '--last' / '-n'"),
@@ -190,15 +190,50 @@ def test_completion_prints_a_script_for_each_shell(invoke: Invoke, shell: str) -
     assert "_TOPICS_COMPLETE=complete_" + shell in done.out
 
 
-def completed(*words: str) -> list[str]:
-    env = {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    return run(None, **env).out.split()
+def completed(*words: str, server: ServerProcess | None = None, **env: str) -> list[str]:
+    env |= {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = run(server, **env)
+    assert done.err == ""
+    return done.out.split()
 
 
 def test_the_shell_is_told_commands_and_options() -> None:
     assert completed("topics", "co") == ["config", "completion"]
     assert completed("topics", "queue", "re") == ["redrive", "resume"]
     assert "--until-end" in completed("topics", "tail", "--u")
+
+
+def test_the_shell_is_told_names_of_topics_and_of_queues_where_only_these_fit(
+    server: ServerProcess, client: Client, topic: str
+) -> None:
+    client.append(f"{topic}-log", 1)
+    client.put(f"/v0/topics/{topic}-queue", {"type": "queue"})
+    both, queue = [f"{topic}-log", f"{topic}-queue"], [f"{topic}-queue"]
+    for command in ("tail", "append", "export", "topic info", "queue peek", "router create x", "tail x"):
+        assert completed("topics", *command.split(), f"{topic}-", server=server) == both, command
+    for command in ("queue claim", "queue work"):
+        assert completed("topics", *command.split(), f"{topic}-", server=server) == queue, command
+    url = f"http://127.0.0.1:{server.port}"
+    assert completed("topics", "tail", "--url", url, f"{topic}-l") == [f"{topic}-log"]
+    assert completed("topics", "router", "rm", "--source", f"{topic}-q", server=server) == queue
+
+
+def test_the_shell_is_told_nothing_when_there_is_no_server() -> None:
+    assert completed("topics", "tail", "a", TOPICS_URL="http://127.0.0.1:1") == []
+    assert completed("topics", "tail", "a", TOPICS_PORT="no port") == []
+
+
+def test_the_server_of_this_machine_is_found_by_its_port(server: ServerProcess, client: Client, topic: str) -> None:
+    client.append(topic, 1)
+    assert run(None, "tail", topic, "-o", "raw", TOPICS_PORT=str(server.port)).out == "1\n"
+    # An address is more than a port.
+    elsewhere = {"TOPICS_PORT": "1", "TOPICS_URL": f"http://127.0.0.1:{server.port}"}
+    assert run(None, "tail", topic, "-o", "raw", **elsewhere).out == "1\n"
+    wrong = run(None, "topic", "ls", TOPICS_PORT="0")
+    assert (wrong.code, wrong.complaint) == (
+        2,
+        "TOPICS_PORT must be a port from 1 to 65535, not '0'; or name the server by --url",
+    )
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_no_bar_is_drawn_over_what_somebody_types(server: ServerProcess, client:
         command, env=environ(server, TERM="xterm"), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
     )
     os.close(theirs)
-    os.write(ours, b"typed\n\x04")
+    os.write(ours, b'"typed"\n\x04')
     out, _ = process.communicate(timeout=60)
     shown = os.read(ours, 65_536).decode()
     os.close(ours)

@@ -1,6 +1,7 @@
 """`topics queue`: jobs looked at, taken and finished by hand; a command run for each; dead ones brought home."""
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -26,6 +27,11 @@ def counters(client: Client, queue: str) -> dict[str, Any]:
     return client.state(queue)["queue"]
 
 
+def deadlines_of(client: Client, queue: str) -> list[int]:
+    leases = client.get(f"/v0/topics/{queue}/leases").json["leases"]
+    return [lease["deadline"] for lease in sorted(leases, key=lambda lease: lease["$seq"])]
+
+
 def work(server: ServerProcess, queue: str, command: str, *flags: object, **env: str) -> Done:
     return run(server, "queue", "work", queue, "--exec", command, "--until-empty", *flags, **env)
 
@@ -39,6 +45,23 @@ def test_peeking_takes_nothing_and_tells_who_holds_what(invoke: Invoke, client: 
     assert lines[2].endswith("x" * 59 + "…")
     assert [job["$seq"] for job in invoke("queue", "peek", queue, "-n", 1, "-o", "json").json] == [1]
     assert counters(client, queue) | {"ready": 1, "in_flight": 1} == counters(client, queue)
+
+
+def test_peeking_at_dead_letters_tells_why_they_are_there(invoke: Invoke, client: Client, queue: str) -> None:
+    client.append(queue, {"n": 1}, {"n": 2}, {"n": 3})
+    invoke("queue", "claim", queue, "-n", 3)
+    invoke("queue", "nack", queue, 1, "--dead", "--error", "no such\nuser")
+    invoke("queue", "nack", queue, 2, "--dead")
+    client.append(f"{queue}.dead", "by hand")
+    lines = invoke("queue", "peek", f"{queue}.dead").out.splitlines()
+    assert lines[0].split() == ["SEQ", "FROM", "DELIVERIES", "REASON", "TAG", "DATA"]
+    assert lines[1].split() == ["1", queue, "1", "no", "such", "user", "-", '{"n":', "1}"]
+    assert lines[2].split() == ["2", queue, "1", "not", "acked", "in", "time", "-", '{"n":', "2}"]
+    assert lines[3].split() == ["3", "-", "-", "-", "-", "by", "hand"]
+    assert invoke("queue", "peek", f"{queue}.dead", "-n", 1, "-o", "json").json[0]["meta"]["$dead_letter_from"] == queue
+    text = invoke("tail", f"{queue}.dead", "-o", "text").out.splitlines()
+    assert text[0].endswith(f' 1 (dead letter of {queue} after 1 delivery: no such user) {{"n": 1}}')
+    assert text[2].endswith(" 3 by hand")
 
 
 def test_a_claimed_job_is_finished_by_its_seq(invoke: Invoke, client: Client, queue: str) -> None:
@@ -118,11 +141,15 @@ def test_the_exit_code_of_the_command_decides(server: ServerProcess, client: Cli
         esac
         echo "$TOPICS_JOB_QUEUE $TOPICS_JOB_SEQ $job"
     """
-    done = work(server, queue, command)
+    done = work(server, queue, command, "--retry-delay", "0")
     assert done.code == 0
     assert sorted(done.out.splitlines()) == [f'{queue} 1 "fine"', f'{queue} 3 "flaky"']
-    assert done.err.splitlines()[-1] == "topics: 2 done, 3 to be tried again, 1 rejected"
-    assert "topics: job 2 is rejected: exit code 65: cannot ever" in done.err.splitlines()
+    lines = done.err.splitlines()
+    assert lines[-1] == "topics: 2 done, 2 retried, 1 dead, 1 rejected"
+    moved = f"moved to {queue}.dead"
+    assert f"topics: {queue}/2, delivery 1: rejected, {moved}: exit code 65: cannot ever" in lines
+    assert f"topics: {queue}/3, delivery 1: to be delivered again at once: exit code 7" in lines
+    assert f"topics: {queue}/4, delivery 2: the last one failed, {moved}: exit code 1: once more" in lines
     dead = {record["data"]: record["meta"] for record in client.diff(f"{queue}.dead")["records"]}
     assert dead["poison"]["$dead_letter_error"] == "exit code 65: cannot ever"
     assert dead["poison"]["$dead_letter_deliveries"] == 1
@@ -146,13 +173,17 @@ def test_a_command_gets_the_payload_byte_for_byte_and_what_belongs_to_it(
 def test_jobs_run_beside_each_other_and_their_leases_are_extended(
     server: ServerProcess, client: Client, queue: str, tmp_path: Path
 ) -> None:
-    """Each job waits for the others to have started, longer than a lease lasts."""
+    """Each job waits for the others to have started, and all of them until their leases have been extended."""
     client.append(queue, 1, 2, 3)
-    command = (
-        f"touch {tmp_path}/$TOPICS_JOB_SEQ; while [ $(ls {tmp_path} | wc -l) -lt 3 ]; do sleep 0.05; done; sleep 1.2"
-    )
-    done = work(server, queue, command, "-c", 3, "--lease", "600ms")
-    assert done.err.splitlines()[-1] == "topics: 3 done, 0 to be tried again, 0 rejected"
+    command = f"touch {tmp_path}/$TOPICS_JOB_SEQ; while [ $(ls {tmp_path} | wc -l) -lt 4 ]; do sleep 0.05; done"
+    process = start(server, "queue", "work", queue, "--exec", command, "-c", "3", "--lease", "5s", "--until-empty")
+    wait_for(lambda: len(list(tmp_path.iterdir())) == 3)
+    deadlines = deadlines_of(client, queue)
+    wait_for(lambda: all(new > old for new, old in zip(deadlines_of(client, queue), deadlines, strict=True)))
+    (tmp_path / "go").touch()
+    _, err = process.communicate(timeout=DEADLINE_S)
+    done = Done(process.returncode, "", err.decode())
+    assert done.err.splitlines()[-1] == "topics: 3 done, 0 retried, 0 dead, 0 rejected"
 
 
 @pytest.mark.slow
@@ -198,7 +229,7 @@ def test_a_signal_lets_the_running_command_finish(
     go.touch()
     _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
-    assert err.decode().splitlines()[-1] == "topics: 1 done, 0 to be tried again, 0 rejected"
+    assert err.decode().splitlines()[-1] == "topics: 1 done, 0 retried, 0 dead, 0 rejected"
     assert counters(client, queue) | {"ready": 1, "in_flight": 0} == counters(client, queue)
 
 
@@ -215,6 +246,39 @@ def test_when_the_grace_is_over_commands_end_and_jobs_go_back(
     process.communicate(timeout=DEADLINE_S)
     assert counters(client, queue) | {"ready": 1, "in_flight": 0} == counters(client, queue)
     wait_for(lambda: not is_alive(pid.read_text().strip()))
+
+
+def test_a_second_signal_ends_the_command_and_its_children(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    client.append(queue, 1)
+    pids = tmp_path / "pids"
+    command = f"trap '' TERM INT; sleep 1000 & echo $$ $! > {pids}.new; mv {pids}.new {pids}; wait; wait; sleep 1000"
+    process = start(server, "queue", "work", queue, "--exec", command, "--grace", "1h")
+    wait_for(pids.exists)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while b"stopping" not in (line := process.stderr.readline()):
+        assert line
+    assert all(map(is_alive, pids.read_text().split()))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == -signal.SIGINT
+    wait_for(lambda: not any(map(is_alive, pids.read_text().split())))
+
+
+def test_a_failed_job_rests_a_second_when_nobody_says_how_long(
+    server: ServerProcess, client: Client, topic: str
+) -> None:
+    client.put(f"/v0/topics/{topic}", {"type": "queue"})
+    client.append(topic, 1)
+    process = start(server, "queue", "work", topic, "--exec", "exit 1")
+    assert process.stderr is not None
+    while b"to be delivered again in " not in (line := process.stderr.readline()):
+        assert line
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE_S)
+    assert re.search(rb"/1, delivery 1: to be delivered again in (0\.[7-9]\d*|1) s: exit code 1$", line.strip())
 
 
 def test_a_queue_that_is_not_there_is_told_at_once(invoke: Invoke, topic: str) -> None:

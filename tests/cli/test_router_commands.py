@@ -66,6 +66,24 @@ def test_a_removed_router_is_gone_and_a_missing_one_is_told(invoke: Invoke, clie
     assert client.get(f"/v0/routers/{routers}-named").status == 404
 
 
+def test_routers_are_removed_by_what_they_connect(invoke: Invoke, client: Client, routers: str) -> None:
+    source, dest = f"{routers}.orders", f"{routers}.copy"
+    done = invoke("router", "rm", "--source", source, "--dest", dest)
+    assert (done.code, done.err) == (0, f"topics: removed {routers}-named\n")
+    again = invoke("router", "rm", "--source", source, "--dest", dest)
+    assert (again.code, again.complaint) == (1, f"there was no router from {source} to {dest}")
+    assert invoke("router", "rm", "--source", source).err == f"topics: removed {source}->{routers}.audit\n"
+    left = [router["router"] for router in invoke("router", "ls", "-o", "json").json if routers in router["source"]]
+    assert left == [f"{routers}.audit->{routers}.archive"]
+
+
+def test_routers_are_removed_by_name_or_by_topics_and_not_all_of_them_by_mistake(invoke: Invoke, routers: str) -> None:
+    for arguments in ((), (f"{routers}-named", "--source", f"{routers}.orders")):
+        done = invoke("router", "rm", *arguments)
+        assert (done.code, done.complaint.startswith("routers are removed by their names, or by --source")) == (2, True)
+    assert len(invoke("router", "ls", "--source", f"{routers}.orders", "-o", "json").json) == 2
+
+
 def test_the_graph_is_a_tree_of_what_flows_into_what(invoke: Invoke, routers: str) -> None:
     assert invoke("router", "graph", f"{routers}.orders").out.splitlines() == [
         f"{routers}.orders",

@@ -136,9 +136,11 @@ def test_a_reader_that_stops_reading_ends_it_quietly(server: ServerProcess, clie
 
 def test_what_is_printed_goes_back_in(server: ServerProcess, client: Client, topic: str) -> None:
     client.append(topic, {"a": 1}, "text", [1.5])
-    printed = run(server, "tail", topic, "-o", "raw").out
-    run(server, "append", f"{topic}-copy", stdin=printed)
+    run(server, "import", f"{topic}-copy", stdin=run(server, "tail", topic).out)
     assert client.payloads(f"{topic}-copy") == client.payloads(topic)
+    client.append(f"{topic}-texts", "text", "12")
+    run(server, "append", f"{topic}-texts", "--text", stdin=run(server, "tail", f"{topic}-texts", "-o", "raw").out)
+    assert client.payloads(f"{topic}-texts") == ["text", "12", "text", "12"]
 
 
 def test_a_topic_that_is_not_there_is_told_at_once(invoke: Invoke, topic: str) -> None:

@@ -64,17 +64,18 @@ def test_a_dry_run_says_the_same_and_changes_nothing(invoke: Invoke, client: Cli
 
 def test_lists_are_aligned_text_or_json(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(f"{topic}-a", 1, 2)
+    client.put(f"/v0/topics/{topic}-long-name", {"type": "queue"})
     client.append(f"{topic}-long-name", 1)
     done = invoke("topic", "ls", topic)
-    assert [line.split()[:2] for line in done.out.splitlines()] == [
-        ["TOPIC", "RECORDS"],
-        [f"{topic}-a", "2"],
-        [f"{topic}-long-name", "1"],
+    assert [line.split()[:3] for line in done.out.splitlines()] == [
+        ["TOPIC", "TYPE", "RECORDS"],
+        [f"{topic}-a", "log", "2"],
+        [f"{topic}-long-name", "queue", "1"],
     ]
     assert len({line.index("2" if "-a" in line else "1", 14) for line in done.out.splitlines()[1:]}) == 1
-    assert [item["topic"] for item in invoke("topic", "ls", topic, "-o", "json").json] == [
-        f"{topic}-a",
-        f"{topic}-long-name",
+    assert [(item["topic"], item["type"]) for item in invoke("topic", "ls", topic, "-o", "json").json] == [
+        (f"{topic}-a", "log"),
+        (f"{topic}-long-name", "queue"),
     ]
 
 

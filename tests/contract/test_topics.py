@@ -210,6 +210,7 @@ def test_list_items_have_their_fields(client: Client, topic: str) -> None:
     (item,) = client.get(f"/v0/topics?prefix={topic}").json["topics"]
     assert item == {
         "topic": topic,
+        "type": "log",
         "head_seq": 2,
         "earliest_seq": 1,
         "count": 2,

@@ -59,7 +59,7 @@ def rest_of(config: TopicConfig, deliveries: int, outcome: Outcome | None = None
 
 def settled(config: TopicConfig, deliveries: int, outcome: Outcome) -> Outcome:
     failing = Failing(AsyncClient("http://127.0.0.1:1"), "q", testing.ManualClock())
-    failing._config = config  # pyright: ignore[reportPrivateUsage]
+    failing._config = config
     return failing.settled(outcome, deliveries)
 
 

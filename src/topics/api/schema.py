@@ -72,6 +72,7 @@ class StateReply(msgspec.Struct):
 
 class TopicItem(msgspec.Struct):
     topic: str
+    type: str
     head_seq: int
     earliest_seq: int
     count: int

@@ -113,6 +113,7 @@ class Topics:
         items = [
             TopicItem(
                 topic=state.topic,
+                type=state.type,
                 head_seq=state.head_seq,
                 earliest_seq=state.earliest_seq,
                 count=state.count,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from topics.cli.completion import topic_names
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import CommandFailed
 from topics.cli.output import print_json, say
@@ -27,6 +28,7 @@ BATCH_RECORDS_MAX = 1_000
 BATCH_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 18
 LINGER_S = 0.02
+SHOWN_CHARS_MAX = 40
 
 # How the server names a record of the request.
 _RECORD_PLACE = re.compile(r"records\[(\d+)\]")
@@ -37,8 +39,8 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 class Wish:
     """What every record of one run has in common, and how a line becomes a payload."""
 
-    def __init__(self, form: str, fields: dict[str, Any]) -> None:
-        self._form = form
+    def __init__(self, *, text: bool, fields: dict[str, Any]) -> None:
+        self._text = text
         # The end of a record: `,"tag":…}`, the same for all.
         rest = _encode({name: value for name, value in fields.items() if value is not None})
         self._rest = b"," + rest[1:] if len(rest) > 2 else b"}"
@@ -47,26 +49,28 @@ class Wish:
         return b'{"data":%b%b' % (self._payload(line, where), self._rest)
 
     def _payload(self, line: bytes, where: str) -> bytes:
-        """Unless told otherwise a line that is JSON is taken as it is, and anything else is a text."""
-        if self._form != "text":
-            try:
-                line.decode()
-                return bytes(_decode_raw(line))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                if self._form == "json":
-                    raise CommandFailed(f"{where} is no JSON ({error}); --text takes lines as they are") from None
+        """JSON as it is, byte for byte; with --text anything, as a string."""
         try:
-            return _encode(line.decode())
+            text = line.decode()
         except UnicodeDecodeError:
             raise CommandFailed(f"{where} is not UTF-8; encode it, e.g. as base64, and say so in --meta") from None
+        if self._text:
+            return _encode(text)
+        try:
+            return bytes(_decode_raw(line))
+        except (msgspec.DecodeError, RecursionError) as error:
+            shown = text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+            raise CommandFailed(f"{where} is not valid JSON ({error}): {shown}; --text takes it as text") from None
 
 
 @takes_patient_client
 def append(
     client: Client,
-    topic: Annotated[str, typer.Argument(help="The topic; made by its first record.", metavar="TOPIC")],
+    topic: Annotated[
+        str, typer.Argument(help="The topic; made by its first record.", metavar="TOPIC", autocompletion=topic_names)
+    ],
     payloads: Annotated[
-        list[str] | None, typer.Argument(help="One record each, appended together or not at all.", metavar="[DATA]...")
+        list[str] | None, typer.Argument(help="One record each, appended together or not at all.", metavar="DATA")
     ] = None,
     files: Annotated[
         list[str] | None, typer.Option("--file", "-f", help="Read records from this file, one a line; repeatable.")
@@ -80,14 +84,16 @@ def append(
         str | None, typer.Option(help="Appended once, however often this runs within the topic's window. No stdin.")
     ] = None,
     rate: Annotated[float | None, typer.Option(help="At most so many records a second.", min=0.001)] = None,
-    text: Annotated[bool, typer.Option("--text", help="Records are texts, even those that look like JSON.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Records are JSON; refuse what is not.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Take each record as text, even if it is JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Take each record as JSON: the default.")] = False,
     create: Annotated[bool, typer.Option("--create/--no-create", help="Make the topic if it is missing.")] = True,
 ) -> None:
     """Append records: arguments, lines of files, or lines of standard input.
 
-    A record is taken as JSON if it is JSON, otherwise as a text. Lines of standard input are sent as they come. At the
-    end one line of JSON says which seqs the records got.
+    A record is JSON (a text in double quotes), or any line with --text. One that is not valid is refused by its number,
+    with exit code 2, and nothing of its batch is appended: all arguments, up to 1,000 lines of a file, or the lines of
+    standard input that came with it, which are sent as they come. At the end one line of JSON says which seqs the
+    records got.
     """
     if text and json:
         raise CommandFailed("--text and --json exclude each other")
@@ -99,7 +105,7 @@ def append(
         "delay_ms": None if delay is None else span_ms(delay, "--delay"),
         "unique_key": unique_key,
     }
-    wish = Wish("text" if text else "json" if json else "auto", fields)
+    wish = Wish(text=text, fields=fields)
     sender = Sender(client, topic, node, create, idempotency_key, rate)
     if not payloads and not files and idempotency_key is not None:
         raise CommandFailed("--idempotency-key needs arguments or files: standard input is cut by time")
@@ -268,7 +274,7 @@ def _meta(text: str | None) -> Any:
     try:
         found = msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError as error:
-        raise CommandFailed(f"--meta is no JSON ({error})") from None
+        raise CommandFailed(f"--meta is not valid JSON ({error})") from None
     if not bytes(found).startswith(b"{"):
         raise CommandFailed('--meta must be a JSON object like {"trace":"abc"}')
     return found

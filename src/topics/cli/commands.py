@@ -31,7 +31,9 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     "export": Row(
         "exporting", "export", "Write a topic as NDJSON, to standard output or to a file that can be resumed."
     ),
-    "import": Row("importing", "import_", "Append what `topics export` wrote; run again, it goes on where it was."),
+    "import": Row(
+        "importing", "import_", "Append what `topics export` wrote; run again, it goes on or has nothing to do."
+    ),
     "queue": Row("queue", "app", "Look into queues, take jobs, work on them, bring dead ones back."),
     "router": Row("router", "app", "List, create, remove and draw routers."),
     "group": Row("group", "app", "Look at consumer groups, and put them elsewhere."),
@@ -43,7 +45,9 @@ TABLE: Final[typing.Mapping[str, Row]] = {
         "upkeep", "repair", "Make a damaged data directory usable; what is lost becomes a gap readers hear of."
     ),
     "hash": Row("password", "hash_a_password", "Print the hash of a password, for the setting `users`."),
-    "completion": Row("completion", "completion", "Print the script that lets a shell complete commands and options."),
+    "completion": Row(
+        "completion", "completion", "Print the script that lets a shell complete commands, options and topics."
+    ),
     "page": Row("page", "print_page", "Print docs/CLI.md.", hidden=True),
 }
 

@@ -1,16 +1,25 @@
-"""`topics completion`: the script by which bash, zsh or fish ask this program for what may come next."""
+"""`topics completion`: the script by which a shell asks this program what may come next, and the names of topics."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import itertools
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-Shell = Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that the script is for.")]
+if TYPE_CHECKING:
+    from topics.client import TopicItem
+
+Shell = Annotated[
+    Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that the script is for.", metavar="SHELL")
+]
+# A shell waits for the answer while nothing can be typed.
+TIMEOUT_S = 1.0
+NAMES_MAX = 500
 
 
 def completion(shell: Shell) -> None:
-    """Print the script that lets a shell complete commands and options.
+    """Print the script that lets a shell complete commands, options and names of topics.
 
     bash: `topics completion bash > ~/.local/share/bash-completion/completions/topics`.
     zsh: `topics completion zsh > "${fpath[1]}/_topics"`.
@@ -21,3 +30,26 @@ def completion(shell: Shell) -> None:
     from topics.cli import COMPLETION_VARIABLE, PROGRAM
 
     print(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, shell=shell))
+
+
+def topic_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Topics of the server that the command would talk to."""
+    return [item.topic for item in _found(ctx, incomplete)]
+
+
+def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    return [item.topic for item in _found(ctx, incomplete) if item.type == "queue"]
+
+
+def _found(ctx: typer.Context, prefix: str) -> list[TopicItem]:
+    """None if there is no server, or no access: a shell that completes has no place for errors."""
+    from topics.cli.connection import Access
+    from topics.cli.failure import CommandFailed
+    from topics.client import TopicsError
+
+    access = Access(url=ctx.params.get("url"), key=ctx.params.get("key"))
+    try:
+        with access.open(retries_max=0, timeout_s=TIMEOUT_S) as client:
+            return list(itertools.islice(client.list(prefix), NAMES_MAX))
+    except (CommandFailed, TopicsError):
+        return []

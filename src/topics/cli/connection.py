@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from topics.client import Client
 
 URL_VARIABLE = "TOPICS_URL"
+PORT_VARIABLE = "TOPICS_PORT"
 KEY_VARIABLE = "TOPICS_API_KEY"
 TOKEN_VARIABLE = "TOPICS_TOKEN"
 USER_VARIABLE = "TOPICS_USER"
@@ -38,7 +39,23 @@ class Access(NamedTuple):
 
         print_warnings()
         password = _password_of(self.user) if self.user and not self.token else None
-        return Client(self.url, self.key, token=self.token, user=self.user, password=password, **options)
+        return Client(
+            self.url or default_url(), self.key, token=self.token, user=self.user, password=password, **options
+        )
+
+
+def default_url() -> str | None:
+    """The server on this machine at the port that `topics serve` would take; None: as the client says."""
+    import os
+
+    port = os.environ.get(PORT_VARIABLE, "")
+    if os.environ.get(URL_VARIABLE) or not port:
+        return None
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise CommandFailed(
+            f"{PORT_VARIABLE} must be a port from 1 to 65535, not {port!r}; or name the server by --url"
+        )
+    return f"http://127.0.0.1:{port}"
 
 
 def takes_client(command: Callable[..., None]) -> Callable[..., None]:
@@ -115,7 +132,7 @@ def _flag(name: str, option: Any) -> inspect.Parameter:
 
 
 def _url_flag() -> inspect.Parameter:
-    told = f"The server, {URL_DEFAULT} if not given."
+    told = f"The server, {URL_DEFAULT} if not given; {PORT_VARIABLE} sets another port."
     return _flag("url", typer.Option(None, "--url", envvar=URL_VARIABLE, metavar="URL", help=told))
 
 

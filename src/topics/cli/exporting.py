@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from topics.cli.completion import topic_names
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.output import say, write_out
@@ -46,8 +47,10 @@ class _Line(msgspec.Struct):
 @takes_patient_client
 def export(
     client: Client,
-    topic: Annotated[str, typer.Argument(help="The topic.", metavar="TOPIC", show_default=False)],
-    file: Annotated[str, typer.Argument(help="Where to; - is standard output.", metavar="[FILE]")] = "-",
+    topic: Annotated[
+        str, typer.Argument(help="The topic.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
+    ],
+    file: Annotated[str, typer.Argument(help="Where to; - is standard output.", metavar="FILE")] = "-",
     from_seq: Annotated[
         int, typer.Option("--from", help="Start behind this seq; 0 is the beginning.", min=0, metavar="SEQ")
     ] = 0,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from topics.cli.completion import topic_names
 from topics.cli.connection import takes_member
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.output import print_json, print_table, say
@@ -20,7 +21,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
-Topic = Annotated[str, typer.Argument(help="The topic.", metavar="TOPIC", show_default=False)]
+Topic = Annotated[
+    str, typer.Argument(help="The topic.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
+]
 Group = Annotated[str, typer.Argument(help="The group.", metavar="GROUP", show_default=False)]
 
 
@@ -28,7 +31,9 @@ Group = Annotated[str, typer.Argument(help="The group.", metavar="GROUP", show_d
 @takes_member
 def list_groups(
     client: Client,
-    topic: Annotated[str | None, typer.Argument(help="Only groups of this topic.", metavar="[TOPIC]")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(help="Only groups of this topic.", metavar="TOPIC", autocompletion=topic_names)
+    ] = None,
     output: Output = "text",
 ) -> None:
     """List groups, for each partition they have touched."""

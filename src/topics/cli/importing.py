@@ -1,7 +1,8 @@
-"""`topics import`: what `topics export` wrote, appended batch by batch; interrupted, it goes on and never doubles.
+"""`topics import`: what `topics export` wrote, appended batch by batch; interrupted or repeated, it never doubles.
 
     FILE ── batch ── batch ── batch ──▶        batches are cut by count and bytes: the same file, the same batches
                      ▲ offset                  FILE.importing.json says where the next one begins; saved at each answer
+                                               FILE.imported.json says which topics have all of it
 
 A batch carries a key made of the run and its offset. Whoever goes on sends the batch at `offset` again with the same
 key: if it had got through, the server says so. When the server may have forgotten the key (it keeps keys for the
@@ -23,6 +24,7 @@ import msgspec
 import typer
 from msgspec import UNSET, Raw, UnsetType
 
+from topics.cli.completion import topic_names
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.output import print_json, say
@@ -60,6 +62,20 @@ class Notes(msgspec.Struct, kw_only=True):
     saved_ms: int = 0
 
 
+class Finished(msgspec.Struct, kw_only=True):
+    """An import that came to its end. Another server, another topic or one that was made anew has none of it."""
+
+    url: str
+    topic: str
+    epoch: int
+    first_seq: int
+    last_seq: int
+    records: int
+    lines: int
+    size_bytes: int
+    mark: bytes
+
+
 class Batch(NamedTuple):
     """Records that go together, and where the file goes on behind them."""
 
@@ -88,21 +104,29 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 @takes_patient_client
 def import_(
     client: Client,
-    topic: Annotated[str, typer.Argument(help="The topic; made if it is missing.", metavar="TOPIC")],
-    file: Annotated[str, typer.Argument(help="Lines of NDJSON; - is standard input.", metavar="[FILE]")] = "-",
+    topic: Annotated[
+        str, typer.Argument(help="The topic; made if it is missing.", metavar="TOPIC", autocompletion=topic_names)
+    ],
+    file: Annotated[str, typer.Argument(help="Lines of NDJSON; - is standard input.", metavar="FILE")] = "-",
     batch: Annotated[
         int, typer.Option(help="Records in one append.", min=1, max=BATCH_RECORDS_MAX)
     ] = BATCH_RECORDS_DEFAULT,
     from_line: Annotated[
         int | None, typer.Option(help="Begin anew at this line, whatever an earlier run has done.", min=1)
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Import all of it once more, whatever an earlier run has done.")
+    ] = False,
     create: Annotated[bool, typer.Option("--create/--no-create", help="Make the topic if it is missing.")] = True,
 ) -> None:
-    """Append what `topics export` wrote; run again, it goes on where it was.
+    """Append what `topics export` wrote; run again, it goes on where it was, and does nothing if it was done.
 
     A line is {"data":…} with tag, node and meta, as `export` writes them ($tag, $node) or without the $. Seqs and times
-    are given anew. How far it has come stands in FILE.importing.json until it is done; standard input has none.
+    are given anew. How far it has come stands in FILE.importing.json, and that it is done in FILE.imported.json;
+    standard input has neither.
     """
+    if again and from_line is not None:
+        raise CommandFailed("--again and --from-line exclude each other")
     if file == "-":
         notes = Notes(topic=topic, run=uuid4().hex, size_bytes=0, batch_records=batch)
         _run(client, notes, sys.stdin.buffer, None, create)
@@ -110,8 +134,12 @@ def import_(
     try:
         with open(file, "rb", buffering=READ_BYTES) as source:
             path = f"{file}.importing.json"
-            notes = _notes(client, source, path, topic, batch, from_line)
+            begin_line = 1 if again else from_line
+            if begin_line is None and not os.path.exists(path) and _is_finished(client, file, source, topic):
+                return
+            notes = _notes(client, source, path, topic, batch, begin_line)
             _run(client, notes, source, path, create)
+            _finish(client, file, source, notes)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
     except OSError as error:
@@ -202,7 +230,7 @@ def _way_on(notes: Notes) -> str:
     """What to do about a line that cannot be imported: go on behind what was, or take another command."""
     if not notes.records:
         return "; lines that are payloads themselves are for `topics append TOPIC --file FILE`"
-    return f"; {notes.records} records were imported: mend the file, then go on with --from-line {notes.line + 1}"
+    return f"; {notes.records} records were imported: fix the file, then go on with --from-line {notes.line + 1}"
 
 
 # --- going on ---
@@ -229,6 +257,63 @@ def _notes(client: Client, source: IO[bytes], path: str, topic: str, batch: int,
         fresh.mark = text[-MARK_BYTES:]
     _save(fresh, path)
     return fresh
+
+
+def _is_finished(client: Client, file: str, source: IO[bytes], topic: str) -> bool:
+    """Whether the topic has all of the file already; then that is said."""
+    state = _state(client, topic)
+    finished = _finished(file).get(_name(client, topic))
+    if finished is None or state is None or state.epoch != finished.epoch or state.head_seq < finished.last_seq:
+        return False
+    source.seek(max(0, finished.size_bytes - len(finished.mark)))
+    was_there = source.read(len(finished.mark)) == finished.mark
+    size_bytes = source.seek(0, os.SEEK_END)
+    source.seek(0)
+    if not was_there or size_bytes < finished.size_bytes:
+        return False  # another file of that name
+    if size_bytes > finished.size_bytes:
+        raise CommandFailed(
+            f"{file} was imported into {topic} and has grown since; --from-line {finished.lines + 1} imports what was "
+            "added, --again all of it",
+            NOT_SO,
+        )
+    seqs = f", seqs {finished.first_seq} to {finished.last_seq}" if finished.records else ""
+    say(f"{file} was imported into {topic} before ({finished.records} records{seqs}); --again imports it once more")
+    return True
+
+
+def _finish(client: Client, file: str, source: IO[bytes], notes: Notes) -> None:
+    size_bytes = source.seek(0, os.SEEK_END)
+    source.seek(max(0, size_bytes - MARK_BYTES))
+    done = Finished(
+        url=client.url,
+        topic=notes.topic,
+        epoch=notes.epoch,
+        first_seq=notes.first_seq,
+        last_seq=notes.last_seq,
+        records=notes.records,
+        lines=notes.line,
+        size_bytes=size_bytes,
+        mark=source.read(),
+    )
+    others = [one for name, one in _finished(file).items() if name != _name(client, notes.topic)]
+    _replace(f"{file}.imported.json", [*others, done])
+
+
+def _finished(file: str) -> dict[tuple[str, str], Finished]:
+    """What stands in FILE.imported.json, by server and topic."""
+    path = f"{file}.imported.json"
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as stored:
+        try:
+            found = msgspec.json.decode(stored.read(), type=list[Finished])
+        except msgspec.DecodeError:
+            raise CommandFailed(f"{path} cannot be read; remove it to forget what was imported", NOT_SO) from None
+        return {(one.url, one.topic): one for one in found}
+    return {}
+
+
+def _name(client: Client, topic: str) -> tuple[str, str]:
+    return client.url, topic
 
 
 def _check(notes: Notes, fresh: Notes, source: IO[bytes], state: TopicState | None, path: str) -> None:
@@ -301,12 +386,16 @@ def _read(path: str) -> Notes | None:
 
 
 def _save(notes: Notes, path: str | None) -> None:
-    """Written aside and renamed: a kill leaves the old notes or the new ones."""
     if path is None:
         return
     notes.saved_ms = _now_ms()
+    _replace(path, notes)
+
+
+def _replace(path: str, value: Notes | list[Finished]) -> None:
+    """Written aside and renamed: a kill leaves the old notes or the new ones."""
     with open(f"{path}.new", "wb") as file:
-        file.write(_encode(notes))
+        file.write(_encode(value))
     os.replace(f"{path}.new", path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,27 @@ _encode = msgspec.json.Encoder().encode
 _NO_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
+class DeadLetter(NamedTuple):
+    """Why a record is a dead letter: what the server stamped it with when it moved there."""
+
+    queue: str
+    deliveries: int
+    reason: str
+
+    @classmethod
+    def of(cls, record: Record) -> DeadLetter | None:
+        meta: dict[str, Any] = record.meta or {}
+        queue = meta.get("$dead_letter_from")
+        if not isinstance(queue, str):
+            return None
+        deliveries, reason = meta.get("$dead_letter_deliveries", 0), meta.get("$dead_letter_error")
+        return cls(queue, deliveries, " ".join(str(reason).split()) if reason else "not acked in time")
+
+    def __str__(self) -> str:
+        after = "1 delivery" if self.deliveries == 1 else f"{self.deliveries} deliveries"
+        return f"dead letter of {self.queue} after {after}: {self.reason}"
+
+
 def record_line(record: Record, form: Form, topic: str | None) -> bytes:
     """One record as one line; `topic` is told only where several are mixed."""
     match form:
@@ -25,7 +46,9 @@ def record_line(record: Record, form: Form, topic: str | None) -> bytes:
         case "text":
             where = f"{topic} {record.seq}" if topic is not None else str(record.seq)
             tag = f" [{record.tag}]" if record.tag is not None else ""
-            return f"{shown_time(record.ts)} {where}{tag} ".encode() + bare(record.raw)
+            letter = DeadLetter.of(record)
+            why = f" ({letter})" if letter is not None else ""
+            return f"{shown_time(record.ts)} {where}{tag}{why} ".encode() + bare(record.raw)
         case "raw":
             return bare(record.raw)
 

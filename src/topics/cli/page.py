@@ -15,9 +15,9 @@ INTRODUCTION = """\
 
 `topics COMMAND --help` says the same in a terminal.
 
-- **Which server**: `--url`, or `TOPICS_URL`, or `http://127.0.0.1:4000`. The key is `--key` or better `TOPICS_API_KEY`:
-  every user of a machine can read the arguments of its processes. The `group` commands take `--token`
-  (`TOPICS_TOKEN`), or `--user` with `TOPICS_PASSWORD`.
+- **Which server**: `--url`, or `TOPICS_URL`, or the one on this machine at `TOPICS_PORT` (4000 if that is not set). The
+  key is `--key` or better `TOPICS_API_KEY`: every user of a machine can read the arguments of its processes. The
+  `group` commands take `--token` (`TOPICS_TOKEN`), or `--user` with `TOPICS_PASSWORD`.
 - **What is printed**: data goes to standard output, as NDJSON (one JSON value a line) or as text; everything else goes
   to standard error. Long work shows a bar on a terminal, and a line every few seconds elsewhere.
 - **What goes wrong** is one line on standard error, with a way out.
@@ -82,7 +82,8 @@ def _section(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
     else:
         rows = _options(command, context)
     yield "```"
-    pieces = [piece.strip("{}") for piece in command.collect_usage_pieces(context)]
+    # Arguments that are required come in braces.
+    pieces = [piece.replace("{", "").replace("}", "") for piece in command.collect_usage_pieces(context)]
     yield " ".join([context.command_path, *pieces])
     yield "```"
     if rows:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from topics.cli.completion import queue_names, topic_names
 from topics.cli.connection import takes_client
 from topics.cli.failure import FINE, NOT_SO
 from topics.cli.output import print_json, print_table, say
@@ -22,9 +24,11 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-Queue = Annotated[str, typer.Argument(help="The queue.", metavar="QUEUE", show_default=False)]
+Queue = Annotated[
+    str, typer.Argument(help="The queue.", metavar="QUEUE", autocompletion=queue_names, show_default=False)
+]
 Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
-Seqs = Annotated[list[int], typer.Argument(help="The jobs, by their seqs.", metavar="SEQ...", show_default=False)]
+Seqs = Annotated[list[int], typer.Argument(help="The jobs, by their seqs.", metavar="SEQ", show_default=False)]
 Node = Annotated[
     str | None, typer.Option(help="Who holds the jobs; the same for claim, ack and nack.", show_default="cli@HOST")
 ]
@@ -36,26 +40,54 @@ app.command("work")(work)
 @takes_client
 def peek(
     client: Client,
-    queue: Queue,
+    queue: Annotated[
+        str,
+        typer.Argument(
+            help="The queue, or the topic of its dead letters.",
+            metavar="QUEUE",
+            autocompletion=topic_names,
+            show_default=False,
+        ),
+    ],
     count: Annotated[int, typer.Option("--count", "-n", help="At most so many jobs.", min=1, max=1_000)] = 10,
     output: Output = "text",
 ) -> None:
-    """Show the oldest jobs and who holds them, without taking any."""
-    from topics.cli.lines import bare, record_line
+    """Show the oldest jobs and who holds them, or dead letters and why they are there, without taking any."""
+    from topics.cli.lines import record_line
 
     page = client.diff(queue, limit=count)
     if output == "json":
         for record in page.records:
             print(record_line(record, "json", None).decode())
         return
-    holders = {lease.seq: lease.node for lease in client.leases(queue)}
+    columns = [("seq", [record.seq for record in page.records]), *_standing(client, queue, page.records)]
+    columns.append(("tag", [record.tag or "-" for record in page.records]))
+    columns.append(("data", [_shortened(record) for record in page.records]))
+    print_table([name for name, _ in columns], zip(*(cells for _, cells in columns), strict=True))
 
-    def row(record: Record) -> tuple[object, ...]:
-        shown = bare(record.raw).decode()
-        shown = shown if len(shown) <= PAYLOAD_CHARS_MAX else shown[: PAYLOAD_CHARS_MAX - 1] + "…"
-        return record.seq, holders.get(record.seq, "-"), record.tag or "-", shown
 
-    print_table(("seq", "held by", "tag", "data"), map(row, page.records))
+def _standing(client: Client, queue: str, records: list[Record]) -> Iterator[tuple[str, list[object]]]:
+    """Columns: who holds each job, unless the topic is a log; and why each is a dead letter, if one of them is."""
+    from topics.cli.lines import DeadLetter
+    from topics.client import NotAQueue
+
+    try:
+        holders = {lease.seq: lease.node for lease in client.leases(queue)}
+        yield "held by", [holders.get(record.seq, "-") for record in records]
+    except NotAQueue:
+        pass
+    letters = [DeadLetter.of(record) for record in records]
+    if any(letters):
+        yield "from", ["-" if letter is None else letter.queue for letter in letters]
+        yield "deliveries", ["-" if letter is None else letter.deliveries for letter in letters]
+        yield "reason", ["-" if letter is None else letter.reason for letter in letters]
+
+
+def _shortened(record: Record) -> str:
+    from topics.cli.lines import bare
+
+    shown = bare(record.raw).decode()
+    return shown if len(shown) <= PAYLOAD_CHARS_MAX else shown[: PAYLOAD_CHARS_MAX - 1] + "…"
 
 
 @app.command("claim")
@@ -128,7 +160,12 @@ def _since(claimed_ts: int | None) -> str:
 @takes_client
 def redrive(
     client: Client,
-    topic: Annotated[str, typer.Argument(help="The topic of dead letters.", metavar="TOPIC", show_default=False)],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="The topic of dead letters.", metavar="TOPIC", autocompletion=topic_names, show_default=False
+        ),
+    ],
     tag: Annotated[str | None, typer.Option(help="Only jobs with this tag; `user-*` is a prefix.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
     rate: Annotated[int | None, typer.Option(help="Spread over time, so many a second.", min=1)] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from topics.cli.completion import topic_names
 from topics.cli.connection import takes_client
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.output import print_json, print_table, say
@@ -18,8 +19,8 @@ app = typer.Typer(
     help="List, create, remove and draw routers.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
-Source = Annotated[str | None, typer.Option(help="Only routers that copy from this topic.")]
-Dest = Annotated[str | None, typer.Option(help="Only routers that copy into this topic.")]
+Source = Annotated[str | None, typer.Option(help="Only routers that copy from this topic.", autocompletion=topic_names)]
+Dest = Annotated[str | None, typer.Option(help="Only routers that copy into this topic.", autocompletion=topic_names)]
 
 
 @app.command("ls")
@@ -46,8 +47,12 @@ def list_routers(client: Client, source: Source = None, dest: Dest = None, outpu
 @takes_client
 def create_router(
     client: Client,
-    source: Annotated[str, typer.Argument(help="Copy from this topic; made if missing.", metavar="SOURCE")],
-    dest: Annotated[str, typer.Argument(help="Copy into this topic; made if missing.", metavar="DEST")],
+    source: Annotated[
+        str, typer.Argument(help="Copy from this topic; made if missing.", metavar="SOURCE", autocompletion=topic_names)
+    ],
+    dest: Annotated[
+        str, typer.Argument(help="Copy into this topic; made if missing.", metavar="DEST", autocompletion=topic_names)
+    ],
     name: Annotated[str | None, typer.Option(help="The router's name.", show_default="SOURCE->DEST")] = None,
     tag: Annotated[str | None, typer.Option(help="Copy only records with this tag; `user-*` is a prefix.")] = None,
     exactly_once: Annotated[bool, typer.Option("--exactly-once", help="Stamp copies, and never copy twice.")] = False,
@@ -75,22 +80,43 @@ def create_router(
 @takes_client
 def remove_routers(
     client: Client,
-    routers: Annotated[list[str], typer.Argument(help="The routers.", metavar="ROUTER...", show_default=False)],
+    routers: Annotated[
+        list[str] | None,
+        typer.Argument(help="The routers; quote names like 'a->b'.", metavar="ROUTER", show_default=False),
+    ] = None,
+    source: Source = None,
+    dest: Dest = None,
 ) -> None:
-    """Stop copying; what was copied stays. Exit code 1 if a router was not there."""
-    missing = [router for router in routers if not client.unroute(router)]
-    for router in routers:
+    """Stop copying: routers by name, or all of a source, of a dest, or between both. What was copied stays.
+
+    Exit code 1 if a router was not there.
+    """
+    by_topics = source is not None or dest is not None
+    if bool(routers) == by_topics:
+        raise CommandFailed("routers are removed by their names, or by --source and --dest; see topics router ls")
+    names = routers or [router.router for router in client.routers(source=source, dest=dest)]
+    if not names:
+        raise CommandFailed(f"there was no router{_between(source, dest)}", NOT_SO)
+    missing = [router for router in names if not client.unroute(router)]
+    for router in names:
         if router not in missing:
             say(f"removed {router}")
     if missing:
         raise CommandFailed(f"there was no router {', '.join(missing)}", NOT_SO)
 
 
+def _between(source: str | None, dest: str | None) -> str:
+    return (f" from {source}" if source is not None else "") + (f" to {dest}" if dest is not None else "")
+
+
 @app.command("graph")
 @takes_client
 def graph(
     client: Client,
-    topic: Annotated[str | None, typer.Argument(help="Only what flows out of this topic.", metavar="[TOPIC]")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="Only what flows out of this topic.", metavar="TOPIC", autocompletion=topic_names),
+    ] = None,
     form: Annotated[
         Literal["tree", "dot", "mermaid"], typer.Option("--output", "-o", help="A tree, or Graphviz or Mermaid source.")
     ] = "tree",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from topics.cli.completion import topic_names
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.lines import Form, record_line, tombstone_json, tombstone_sentence
@@ -27,7 +28,10 @@ Matches = Callable[["Record"], bool]
 @takes_patient_client
 def tail(
     client: Client,
-    topics: Annotated[list[str], typer.Argument(help="One topic or more.", metavar="TOPIC...", show_default=False)],
+    topics: Annotated[
+        list[str],
+        typer.Argument(help="One topic or more.", metavar="TOPIC", autocompletion=topic_names, show_default=False),
+    ],
     follow: Annotated[
         bool, typer.Option("--follow/--until-end", "-f", help="Go on with what comes next, or stop at the end.")
     ] = False,

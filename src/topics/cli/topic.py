@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from topics.cli.completion import topic_names
 from topics.cli.connection import takes_client
 from topics.cli.failure import NOT_SO, REFUSED, CommandFailed
 from topics.cli.output import print_fields, print_json, print_table, say
@@ -22,7 +23,9 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-Name = Annotated[str, typer.Argument(help="The topic.", metavar="TOPIC", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(help="The topic.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
+]
 Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
 
 
@@ -30,10 +33,15 @@ Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help=
 @takes_client
 def list_topics(
     client: Client,
-    prefix: Annotated[str, typer.Argument(help="Only names that start with this.", show_default=False)] = "",
+    prefix: Annotated[
+        str,
+        typer.Argument(
+            help="Only names that start with this.", metavar="PREFIX", autocompletion=topic_names, show_default=False
+        ),
+    ] = "",
     output: Output = "text",
 ) -> None:
-    """List topics: name, records, bytes and head."""
+    """List topics: name, type, records, bytes and head."""
     import msgspec
 
     found = client.list(prefix)
@@ -41,8 +49,9 @@ def list_topics(
         for item in found:
             print_json(msgspec.to_builtins(item))
         return
-    head = ("topic", "records", "bytes", "earliest", "head")
-    print_table(head, ((item.topic, item.count, item.bytes, item.earliest_seq, item.head_seq) for item in found))
+    head = ("topic", "type", "records", "bytes", "earliest", "head")
+    rows = ((item.topic, item.type, item.count, item.bytes, item.earliest_seq, item.head_seq) for item in found)
+    print_table(head, rows)
 
 
 @app.command("info")
@@ -66,7 +75,10 @@ def show_topic(client: Client, topic: Name, output: Output = "text") -> None:
     if state.queue is not None:
         counters = state.queue
         told = f"{counters.ready} ready, {counters.in_flight} in flight, {counters.delayed} delayed"
-        fields.append(("jobs", f"{told}, {counters.dead_lettered} dead" + (", PAUSED" if counters.paused else "")))
+        dead = counters.dead_lettered if counters.dead is None else counters.dead
+        fields.append(("jobs", f"{told}, {dead} dead" + (", PAUSED" if counters.paused else "")))
+        if counters.dead_letter_error is not None:
+            fields.append(("dead letters", f"cannot be moved: {counters.dead_letter_error}"))
     defaults = msgspec.to_builtins(type(state.config)())
     for name, value in msgspec.to_builtins(state.config).items():
         if value != defaults.get(name) and name not in ("type", "durable"):
@@ -149,7 +161,9 @@ def _check_config(topic: str, asked: dict[str, Any]) -> None:
 @takes_client
 def remove_topics(
     client: Client,
-    topics: Annotated[list[str], typer.Argument(help="The topics.", metavar="TOPIC...", show_default=False)],
+    topics: Annotated[
+        list[str], typer.Argument(help="The topics.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
+    ],
     if_empty: Annotated[bool, typer.Option("--if-empty", help="Refuse a topic with records.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
 ) -> None:

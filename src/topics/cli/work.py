@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from topics.cli.completion import queue_names
 from topics.cli.connection import RETRIES_QUICK, Access, takes_access
 from topics.cli.failure import CommandFailed
 from topics.cli.output import say
@@ -39,7 +40,9 @@ KILL_AFTER_S = 5.0
 @takes_access
 def work(
     access: Access,
-    queue: Annotated[str, typer.Argument(help="The queue.", metavar="QUEUE", show_default=False)],
+    queue: Annotated[
+        str, typer.Argument(help="The queue.", metavar="QUEUE", autocompletion=queue_names, show_default=False)
+    ],
     command: Annotated[
         str, typer.Option("--exec", help="What to run for each job, by the shell.", metavar="CMD", show_default=False)
     ],

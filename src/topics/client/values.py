@@ -135,11 +135,18 @@ class Appended(msgspec.Struct, kw_only=True):
 
 
 class QueueCounters(msgspec.Struct, kw_only=True):
+    """`dead_lettered` counts every job that became a dead letter, `dead` those that are in the dead-letter topic now.
+
+    `dead_letter_error`: why jobs cannot be moved there. Servers before 0.2 do not say `dead`.
+    """
+
     ready: int
     in_flight: int
     dead_lettered: int
+    dead: int | None = None
     delayed: int = 0
     paused: bool = False
+    dead_letter_error: str | None = None
 
 
 class TopicState(msgspec.Struct, kw_only=True):
@@ -169,6 +176,8 @@ class TopicItem(msgspec.Struct, kw_only=True):
     bytes: int
     durable: bool
     effective_priority: int
+    # Servers before 0.2 do not say.
+    type: str = "log"
 
 
 class Configured(msgspec.Struct, kw_only=True):
