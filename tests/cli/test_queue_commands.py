@@ -56,7 +56,7 @@ def test_peeking_at_dead_letters_tells_why_they_are_there(invoke: Invoke, client
     lines = invoke("queue", "peek", f"{queue}.dead").out.splitlines()
     assert lines[0].split() == ["SEQ", "FROM", "DELIVERIES", "REASON", "TAG", "DATA"]
     assert lines[1].split() == ["1", queue, "1", "no", "such", "user", "-", '{"n":', "1}"]
-    assert lines[2].split() == ["2", queue, "1", "not", "acked", "in", "time", "-", '{"n":', "2}"]
+    assert lines[2].split() == ["2", queue, "1", "was", "never", "acked", "-", '{"n":', "2}"]
     assert lines[3].split() == ["3", "-", "-", "-", "-", "by", "hand"]
     assert invoke("queue", "peek", f"{queue}.dead", "-n", 1, "-o", "json").json[0]["meta"]["$dead_letter_from"] == queue
     text = invoke("tail", f"{queue}.dead", "-o", "text").out.splitlines()

@@ -31,7 +31,7 @@ class DeadLetter(NamedTuple):
         if not isinstance(queue, str):
             return None
         deliveries, reason = meta.get("$dead_letter_deliveries", 0), meta.get("$dead_letter_error")
-        return cls(queue, deliveries, " ".join(str(reason).split()) if reason else "not acked in time")
+        return cls(queue, deliveries, " ".join(str(reason).split()) if reason else "was never acked")
 
     def __str__(self) -> str:
         after = "1 delivery" if self.deliveries == 1 else f"{self.deliveries} deliveries"

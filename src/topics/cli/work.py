@@ -70,6 +70,7 @@ def work(
     from topics.workers import App
 
     logging.basicConfig(level=logging.INFO, format="topics: %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     with access.open(retries_max=RETRIES_QUICK) as client:
         # Told at once instead of tried for ever: no server, no such queue, no access.
         next(iter(client.leases(queue, page_size=1)), None)
