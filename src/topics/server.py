@@ -165,6 +165,10 @@ class Server:
     async def open(self) -> bool:
         """Recover, answering meanwhile; False if told to stop before it was done."""
         started_s = time.monotonic()
+        # While there is little to look at. From here on everything that is made lives as long as the process, and a
+        # collection of what a replay made would be a pause.
+        gc.collect()
+        gc.disable()
         opening = cast("Generator[float, None, None]", self.store.opening())
         step_s = started_s
         for _ in opening:
@@ -182,10 +186,8 @@ class Server:
     def start(self) -> None:
         """Take requests, and look after the process."""
         self.take_requests()
-        # What exists now lives as long as the process; collections need not look at it again.
-        gc.collect()
+        # Collections need not look again at what exists now.
         gc.freeze()
-        gc.disable()
         self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
         self._loop.call_later(SAMPLE_MS / 1000, self._sample)
         self._loop.call_later(HOUSEKEEPING_S, self._keep_house)

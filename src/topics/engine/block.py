@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import xxhash
 
@@ -111,7 +111,7 @@ class Block:
         body = self.body
         assert body is not None
         if body.tag_order is not None:
-            self.tag_filter = build_filter([body.tag_at(number) or b"" for number in body.tag_order])
+            self.tag_filter = build_filter(body.distinct_tags())
         elif body.tags is not None:
             self.tag_filter = b""
 
@@ -232,13 +232,15 @@ class Block:
         return match.prefix or not self.tag_filter or in_filter(self.tag_filter, match.tag)
 
 
-def build_filter(tags: list[bytes]) -> bytes:
+def build_filter(tags: Collection[bytes]) -> bytes:
     """A Bloom filter with three probes a tag."""
     bits = max(64, len(tags) * FILTER_BITS_PER_TAG + 7 & ~7)
     data = bytearray(bits // 8)
     for tag in tags:
-        for bit in _probes(tag, bits):
-            data[bit >> 3] |= 1 << (bit & 7)
+        one, two, three = _probes(tag, bits)
+        data[one >> 3] |= 1 << (one & 7)
+        data[two >> 3] |= 1 << (two & 7)
+        data[three >> 3] |= 1 << (three & 7)
     return bytes(data)
 
 

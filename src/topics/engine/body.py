@@ -16,6 +16,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 import xxhash
@@ -167,8 +168,10 @@ class Body:
         self.node_numbers = {}
         if self.tags is not None:
             self.tags = bytes(self.tags)
-            tagged = [index for index in range(len(self.ends)) if self.tag_at(index) is not None]
-            self.tag_order = array("I", sorted(tagged, key=self._tag_key))
+            tags = self._all_tags(self.tags)
+            tagged = [(tag, index) for index, tag in enumerate(tags) if tag is not None]
+            tagged.sort()
+            self.tag_order = array("I", [index for _, index in tagged])
             self.tag_index = None
 
     # --- records by number ---
@@ -220,6 +223,17 @@ class Body:
         start = self.tag_ends[index - 1] if index else 0
         end = self.tag_ends[index]
         return bytes(self.tags[start + 1 : end]) if end > start else None
+
+    def distinct_tags(self) -> set[bytes]:
+        """The tags of a frozen body."""
+        assert isinstance(self.tags, bytes)
+        return {tag for tag in self._all_tags(self.tags) if tag is not None}
+
+    def _all_tags(self, tags: bytes) -> list[bytes | None]:
+        """What `tag_at` says of each record, several times as fast."""
+        ends = self.tag_ends
+        starts = chain((0,), ends)
+        return [tags[start + 1 : end] if end > start else None for start, end in zip(starts, ends, strict=False)]
 
     def _tag_key(self, index: int) -> bytes:
         tag = self.tag_at(index)

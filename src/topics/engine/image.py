@@ -26,10 +26,13 @@ from topics.engine.router import Evidence, EvidenceImage, RouterImage
 from topics.engine.topic import Topic
 from topics.model.config import TopicConfig
 from topics.storage.pack import Extent
+from topics.storage.steps import Steps
 
 _BLOCK = struct.Struct("<8Q7I")
 _KEY = struct.Struct("<16sQQI")
 _NO_TAGS = 2**32 - 1
+# Blocks or keys of one topic that are decoded in one step.
+ITEMS_PER_STEP = 256
 
 
 class TopicImage(msgspec.Struct, array_like=True):
@@ -147,7 +150,7 @@ def block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
     return image
 
 
-def decode_topic(chunk: bytes) -> tuple[Topic, RouterImage | None]:
+def decode_topic(chunk: bytes) -> Steps[tuple[Topic, RouterImage | None]]:
     """The topic, and the router into it, which can be made when all topics are there."""
     image = _decoder.decode(chunk)
     topic = Topic(image.id, image.name, image.epoch, image.config, image.ceiling)
@@ -164,11 +167,15 @@ def decode_topic(chunk: bytes) -> tuple[Topic, RouterImage | None]:
         topic.blocks.append(block)
         topic.count += block.live
         topic.bytes += block.live_bytes
+        if len(topic.blocks) % ITEMS_PER_STEP == 0:
+            yield
     if image.resident:
         note_hole(topic, max(topic.lasting_to + 1, topic.evict_floor), topic.head_seq, image.resident)
     if image.keys:
-        for key, ts, first_seq, count in _KEY.iter_unpack(image.keys):
+        for number, (key, ts, first_seq, count) in enumerate(_KEY.iter_unpack(image.keys)):
             topic.note_key(key, Written(ts, first_seq, count, image.answers.get(key)))
+            if number % ITEMS_PER_STEP == 0:
+                yield
     if topic.queue is not None:
         topic.queue.fresh = topic.count
         if image.queue is not None:

@@ -231,12 +231,8 @@ class Ledger:
 
     # --- snapshots ---
 
-    def restore(self, chunks: Iterable[bytes]) -> None:
-        """All topics are there: take the apps of a snapshot back and tie their stages to them."""
-        for chunk in chunks:
-            self._restore(chunk)
-
-    def _restore(self, chunk: bytes) -> None:
+    def restore(self, chunk: bytes) -> None:
+        """All topics are there: take an app of a snapshot back and tie its stages to them."""
         image = _decoder.decode(chunk[len(APP_CHUNK) :])
         if image.id == FENCE_FLOOR_ID:
             self.fence_floor = image.fence

@@ -8,7 +8,7 @@ position of a checkpoint and the capture of a source, the blocks that leave a so
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from topics.engine.block import Block
@@ -85,14 +85,13 @@ class Routes:
 
     # --- snapshots ---
 
-    def restore(self, images: Iterable[tuple[Topic, RouterImage]]) -> None:
-        """All topics are there: tie the routers of a snapshot to their ends."""
-        for dest, image in images:
-            router = Router(image.name, self._state.by_id[image.source_id], dest, image.config)
-            router.cursor, router.forwarded_total = image.cursor, image.forwarded_total
-            self._add(router)
-            router.link()
-            self._keep_what_leaves(router.source)
+    def restore(self, dest: Topic, image: RouterImage) -> None:
+        """All topics are there: tie a router of a snapshot to its ends."""
+        router = Router(image.name, self._state.by_id[image.source_id], dest, image.config)
+        router.cursor, router.forwarded_total = image.cursor, image.forwarded_total
+        self._add(router)
+        router.link()
+        self._keep_what_leaves(router.source)
 
     def _keep_what_leaves(self, source: Topic) -> None:
         if source.attic is None and (self.replaying or self._state.awaits_capture(source)):

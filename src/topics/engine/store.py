@@ -7,7 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from topics.engine.checkpoint import Checkpointer, Steps
+from topics.engine import checkpoint
+from topics.engine.checkpoint import Checkpointer
 from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
 from topics.engine.forwarding import Forwarder
@@ -30,15 +31,20 @@ from topics.storage.backup import Backup
 from topics.storage.committer import Committer
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
+from topics.storage.logscan import SplitBody
 from topics.storage.pack import Packs
 from topics.storage.recovery import Replay
 from topics.storage.snapshot import Snapshots
+from topics.storage.steps import PAUSE_S, Steps, at_once, in_thread
 from topics.storage.wal import Wal
 from topics.storage.worker import Worker
 
 log = logging.getLogger("topics.engine")
 
-FRAMES_PER_STEP = 500
+# How long recovery works before it gives way.
+SLICE_MS = 2.0
+# Frames of topics that number on after a crash, which are written and folded in at once.
+SKIPPED_BYTES_PER_STEP = 4096
 # Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
 SNAPSHOT_SHARE = 0.1
 # More records a second than one topic can be given, and how far the clocks of two machines may be apart.
@@ -74,18 +80,23 @@ class Store:
         self.given_up: list[str] = []
         self.progress = 0.0
         self.ready = False
-        self._checkpoint: Steps[bool] | None = None
+        self._checkpoint: checkpoint.Steps[bool] | None = None
 
     # --- opening ---
 
     def opening(self) -> Iterator[float]:
-        """Recover; yields the progress (0.0 … 1.0) every few milliseconds."""
+        """Recover; yields the progress (0.0 … 1.0) every few milliseconds, by the clock."""
+        now_ms = self._clock.monotonic_ms
+        until_ms = now_ms() + SLICE_MS
         self._directory.open(repair=self._repair)
         # A replay makes objects by the million and no garbage: looking for some would cost an eighth of the time.
         collecting = gc.isenabled()
         gc.disable()
         try:
-            yield from self._recover()
+            for _ in self._recover():
+                if now_ms() >= until_ms:
+                    yield self.progress
+                    until_ms = now_ms() + SLICE_MS
         except BaseException:
             self._directory.close()
             raise
@@ -96,18 +107,19 @@ class Store:
         self.ready = True
         yield 1.0
 
-    def _recover(self) -> Iterator[float]:
+    def _recover(self) -> Steps[None]:
         directory = self._directory
         previous = directory.previous
-        self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
+        self.packs = yield from in_thread(lambda: Packs(self._disk, directory.packs_path, directory.cold_path))
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = State(self.settings, self.packs)
-        snapshot = self.snapshots.load_newest(repair=self._repair)
-        for _ in restore(self.state, snapshot):
-            yield self.progress
+        snapshot = yield from self.snapshots.loading(repair=self._repair)
+        yield from restore(self.state, snapshot)
         self.progress = SNAPSHOT_SHARE
         live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
-        self.packs.adopt((extent for extent in live if extent is not None), keep=self.snapshots.kept_packs)
+        yield from self.packs.adopting(
+            (extent for extent in live if extent is not None), keep=self.snapshots.kept_packs
+        )
         replay = Replay(
             self._disk,
             directory.wal_path,
@@ -115,34 +127,37 @@ class Store:
             same_boot=directory.same_boot,
             durable_to=previous.log_end if previous.clean_stop else 0,
             repair=self._repair,
+            split=ops.blob_start,
         )
-        apply, decode = (self._apply_what_fits if self._repair else self.state.apply), decode_op
-        left = FRAMES_PER_STEP
-        for position, body in replay:
-            apply(decode(body), position)
-            left -= 1
-            if not left:
-                left = FRAMES_PER_STEP
-                self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
-                yield self.progress
+        yield from self._fold(replay)
         if self._repair:
             self.given_up += [f"{gap.file} at offset {gap.offset}: {gap.reason}" for gap in replay.repaired]
             self.given_up += drop_damaged(self.state, self.packs)
-        self._start(replay)
+        yield from self._start(replay)
         not_all_here = bool(replay.repaired or previous.copied_ms)
         if not_all_here:
-            self._skip_what_may_have_been_seen(frozenset(), self._seqs_since(previous.copied_ms))
+            yield from self._skip_what_may_have_been_seen(frozenset(), self._seqs_since(previous.copied_ms))
         elif not previous.clean_stop:
             whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
-            self._skip_what_may_have_been_seen(whole_log if directory.same_boot else frozenset(("fsync",)))
+            yield from self._skip_what_may_have_been_seen(whole_log if directory.same_boot else frozenset(("fsync",)))
         # What a stage of the original got after it was copied is not here, and a commit would not miss it.
         whole = not self.given_up and not previous.copied_ms and (previous.clean_stop or directory.same_boot)
         fences_ahead = max(SEQ_CHUNK, self._seqs_since(previous.copied_ms)) if not_all_here else 0
         self.transactions.recovered(whole=whole, fences_ahead=fences_ahead)
         if not_all_here:
-            self._wait_synced()
+            yield from self._wait_synced()
         # Only now: whoever comes after a crash before this line must skip again.
-        directory.mark_open()
+        yield from in_thread(directory.mark_open)
+
+    def _fold(self, replay: Replay) -> Steps[None]:
+        apply, decode = (self._apply_what_fits if self._repair else self.state.apply), decode_op
+        for frame in replay.steps():
+            if frame is None:
+                self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
+            else:
+                position, body = frame
+                apply(ops.decode_appended(*body) if isinstance(body, SplitBody) else decode(body), position)
+            yield
 
     def _apply_what_fits(self, op: ops.Op, position: int) -> None:
         """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
@@ -154,7 +169,7 @@ class Store:
                 self.given_up.append(error.message)
                 self.state.lose_up_to(self.state.by_id[op.topic_id], op.batch.first_seq + op.batch.count - 1)
 
-    def _start(self, replay: Replay) -> None:
+    def _start(self, replay: Replay) -> Steps[None]:
         self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
         self.committer = Committer(self.wal, self._notify)
         self.worker = Worker(self._notify)
@@ -181,6 +196,7 @@ class Store:
         for topic in self.state.by_id.values():
             topic.assigned_seq = topic.head_seq
             self.state.enforce_caps(topic, self.state.cold.load_now)
+            yield
         self.committer.start()
         self.worker.start()
 
@@ -191,7 +207,7 @@ class Store:
         passed_ms = max(0, self._clock.now_ms() - copied_ms) + 1000 * CLOCKS_APART_S_MAX
         return passed_ms * SEQS_PER_S_MAX // 1000
 
-    def _skip_what_may_have_been_seen(self, whole: frozenset[Durability], seqs_min: int = 0) -> None:
+    def _skip_what_may_have_been_seen(self, whole: frozenset[Durability], seqs_min: int = 0) -> Steps[None]:
         """Number on above every seq that a reader may have seen and the log no longer has.
 
         `whole` are the classes that the log has everything of: all that reach it after a mere kill of the process, only
@@ -204,14 +220,18 @@ class Store:
                 seen = max(topic.ceiling, topic.head_seq + ahead)
                 op = ops.Skipped(topic.id, seen, seen + topic.chunk)
                 self.pipeline.stage(op, op.encode(), gated=False)
+                if self.wal.buffered_to - self.wal.written_to >= SKIPPED_BYTES_PER_STEP:
+                    self.pipeline.flush()
+            yield
         self.pipeline.flush()
-        self._wait_synced()
+        yield from self._wait_synced()
 
-    def _wait_synced(self) -> None:
+    def _wait_synced(self) -> Steps[None]:
         position = self.wal.written_to
         self.committer.want_sync(position)
         while self.wal.synced_to < position and self.committer.failed is None:
-            time.sleep(0.0005)
+            time.sleep(PAUSE_S)
+            yield
 
     # --- running ---
 
@@ -280,7 +300,7 @@ class Store:
         self.pipeline.flush()
         healthy = self.pipeline.read_only is None
         if healthy:
-            self._wait_synced()
+            at_once(self._wait_synced())
             self.settle()
             healthy = self.checkpoint()
         self.committer.stop()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from io import BytesIO
+from typing import NamedTuple
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from topics.storage.disk import Disk
 from topics.storage.frame import (
@@ -21,9 +23,23 @@ from topics.storage.frame import (
     verify,
 )
 from topics.storage.logfile import log_number
+from topics.storage.steps import Steps
 
 WINDOW_BYTES = 256 << 10
+# A frame from this size on is read a piece at a time, each of which takes a fraction of a millisecond.
+PIECE_BYTES = 1 << 20
 PAGE_BYTES = 4096
+
+
+class SplitBody(NamedTuple):
+    """The body of a large frame in two, so that what makes it large need not be copied out of it."""
+
+    head: bytes
+    rest: bytes
+
+
+# Where to split a body, by its first bytes and its length; 0 for one that stays whole.
+Split = Callable[[bytes, int], int]
 
 
 class HeaderState(Enum):
@@ -126,8 +142,41 @@ def whole_frame_bytes(data: bytes, position: int, salt: int) -> int | None:
     return FRAME_HEADER_BYTES + body_len if magic == frame_magic(salt) and own_position == position else None
 
 
-def good_frames(disk: Disk, fd: int, file: FoundFile, offset: int, limit: int) -> Iterator[tuple[int, FrameHead]]:
-    """Every whole, unharmed frame that starts at or after `offset`, as (offset, head)."""
+def read_large(
+    disk: Disk, fd: int, file: FoundFile, offset: int, split: Split | None
+) -> Steps[bytes | SplitBody | None]:
+    """The body of the frame at `offset`, None if it does not verify. Yields between pieces, and copies none twice."""
+    position = file.position_of(offset)
+    start = disk.pread(fd, FRAME_HEADER_BYTES, offset)
+    _, body_len, checksum, _, _ = frame_header.unpack(start)
+    digest = xxh3_64(start[16:], seed=file.header.salt ^ position)
+    done, end = 0, body_len
+    parts: list[bytes] = []
+    while done < body_len:
+        # What was written into a BytesIO is taken out of it without a copy.
+        part = BytesIO()
+        while done < end:
+            piece = disk.pread(fd, min(PIECE_BYTES, end - done), offset + FRAME_HEADER_BYTES + done)
+            if not piece:
+                return None
+            if not done and split is not None and 0 < (split_at := split(piece, body_len)) < body_len:
+                end = split_at
+                piece = piece[:end]
+            digest.update(piece)
+            part.write(piece)
+            done += len(piece)
+            yield
+        parts.append(part.getvalue())
+        end = body_len
+    if digest.intdigest() != checksum:
+        return None
+    return parts[0] if len(parts) == 1 else SplitBody(*parts)
+
+
+def good_frames(
+    disk: Disk, fd: int, file: FoundFile, offset: int, limit: int
+) -> Iterator[tuple[int, FrameHead] | None]:
+    """Every whole, unharmed frame that starts at or after `offset`, as (offset, head); None after each stretch."""
     magic = frame_magic(file.header.salt).to_bytes(4, "little")
     while offset + FRAME_HEADER_BYTES <= limit:
         data = disk.pread(fd, min(WINDOW_BYTES, limit - offset), offset)
@@ -143,6 +192,7 @@ def good_frames(disk: Disk, fd: int, file: FoundFile, offset: int, limit: int) -
             resume = max(resume, offset + at)
             at = data.find(magic, at)
         offset = resume
+        yield None
 
 
 def _frame_at(disk: Disk, fd: int, file: FoundFile, data: bytes, at: int, offset: int, limit: int) -> FrameHead | None:

@@ -27,6 +27,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from topics.model.errors import DamagedData
 from topics.storage.disk import Buffer, Disk, write_all
 from topics.storage.openfiles import OpenFiles
+from topics.storage.steps import Steps, at_once, in_thread
 
 logger = logging.getLogger("topics.storage")
 
@@ -37,6 +38,7 @@ PACK_SUFFIX = ".pack"
 ASIDE_SUFFIX = ".tmp"
 WRITE_BYTES = 1 << 20
 OPEN_MAX = 128
+EXTENTS_PER_STEP = 500
 SPARSE_SHARE = 4  # a pack with less than one part in this many alive is worth copying out
 
 _header = Struct("<IIIIQ32x")
@@ -234,17 +236,26 @@ class Packs:
     # --- what lives ---
 
     def adopt(self, extents: Iterable[Extent], keep: Iterable[int] = ()) -> None:
-        """After recovery: these extents live. Packs without any, unless `keep` names them, are unlinked."""
+        """As `adopting`, at once."""
+        at_once(self.adopting(extents, keep))
+
+    def adopting(self, extents: Iterable[Extent], keep: Iterable[int] = ()) -> Steps[None]:
+        """After recovery: these extents live. Packs without any, unless `keep` names them, are unlinked.
+
+        Yields now and then, as there may be millions of extents.
+        """
         with self._lock:
             for pack in self._packs.values():
                 pack.live_bytes = 0
             self.dead.clear()
-        for extent in extents:
+        for count, extent in enumerate(extents, 1):
             self.add_live(extent)
+            if count % EXTENTS_PER_STEP == 0:
+                yield
         with self._lock:
             for number, pack in self._packs.items():
                 self._note_dead(number, pack)
-        self.sweep(set(keep))
+        yield from in_thread(lambda: self.sweep(set(keep)))
 
     def add_live(self, extent: Extent) -> None:
         with self._lock:

@@ -26,11 +26,15 @@ from topics.storage.logscan import (
     WINDOW_BYTES,
     FoundFile,
     HeaderState,
+    Split,
+    SplitBody,
     find_files,
     good_frames,
+    read_large,
     read_window,
     whole_frame_bytes,
 )
+from topics.storage.steps import Steps, in_thread
 
 logger = logging.getLogger("topics.storage")
 
@@ -66,8 +70,15 @@ class Stop(NamedTuple):
     position: int
 
 
+Frame = tuple[int, bytes | SplitBody]
+
+
 class Replay:
-    """Iterates the frames of a log as (end_position, body); at the end the log is cut and synced, and has a `tail`."""
+    """Reads the frames of a log as (end_position, body); at the end the log is cut and synced, and has a `tail`.
+
+    Iterating gives the frames. `steps` gives None as well, wherever reading may pause: no step between two of them
+    takes more than about a millisecond, however long a frame or the search for the next one is.
+    """
 
     def __init__(
         self,
@@ -79,6 +90,7 @@ class Replay:
         same_boot: bool,
         durable_to: int = 0,
         repair: bool = False,
+        split: Split | None = None,
     ) -> None:
         self._disk = disk
         self._path = wal_path
@@ -87,6 +99,7 @@ class Replay:
         self._same_boot = same_boot
         self._durable_to = durable_to
         self._repair = repair
+        self._split = split
         self._tail: LogTail | None = None
         self._files: list[FoundFile] = []
         self._stop = Stop(0, 0, start)
@@ -106,6 +119,14 @@ class Replay:
         return self._tail
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        assert self._split is None
+        for frame in self.steps():
+            if frame is not None:
+                position, body = frame
+                assert isinstance(body, bytes)
+                yield position, body
+
+    def steps(self) -> Iterator[Frame | None]:
         self._files = find_files(self._disk, self._path, self._shard, self._same_boot)
         index = self._first_index()
         first_index = index
@@ -114,11 +135,10 @@ class Replay:
             self._bytes_total = max(1, sum(file.size for file in self._files[index:]))
             position = max(self._start, self._files[index].base_position)
             while stop is None:
-                for frames in self._read_file(index, position):
-                    yield from frames
-                index, position, ended = self._after(self._stop)
+                yield from self._read_file(index, position)
+                index, position, ended = yield from self._after(self._stop)
                 stop = self._stop if ended else None
-        self._finish(first_index, stop)
+        yield from self._finish(first_index, stop)
         self.progress = 1.0
 
     # --- reading ---
@@ -149,23 +169,22 @@ class Replay:
             return file.offset_of(self._files[index + 1].base_position)
         return file.size
 
-    def _read_file(self, index: int, position: int) -> Iterator[list[tuple[int, bytes]]]:
-        """Yield the frames from `position` on, a window at a time; leaves in `_stop` where they end."""
+    def _read_file(self, index: int, position: int) -> Iterator[Frame | None]:
+        """Yield the frames from `position` on, None after each window; leaves in `_stop` where they end."""
         file = self._files[index]
         limit = self._limit(index)
         offset = file.offset_of(position)
         fd = self._disk.open(file.path, os.O_RDONLY)
         try:
-            window_bytes = WINDOW_BYTES
             while offset < limit:
-                wanted_bytes = min(window_bytes, limit - offset)
+                wanted_bytes = min(WINDOW_BYTES, limit - offset)
                 data = self._disk.pread(fd, wanted_bytes, offset)
                 frames, reached = read_window(data, file.position_of(offset), file.header.salt)
                 if reached:
                     self.frames += len(frames)
-                    yield frames
+                    yield from frames
+                    yield None
                     offset += reached
-                    window_bytes = WINDOW_BYTES
                     self.progress = min(0.99, (self._bytes_done + offset) / self._bytes_total)
                     continue
                 frame_bytes = whole_frame_bytes(data, file.position_of(offset), file.header.salt)
@@ -173,24 +192,29 @@ class Replay:
                     break
                 if len(data) < wanted_bytes:
                     break  # the file ends before the next one begins
-                window_bytes = frame_bytes
+                body = yield from read_large(self._disk, fd, file, offset, self._split)
+                if body is None:
+                    break
+                offset += frame_bytes
+                self.frames += 1
+                yield file.position_of(offset), body
         finally:
             self._disk.close(fd)
         self._bytes_done += file.size
         self._stop = Stop(index, offset, file.position_of(offset))
 
-    def _after(self, stop: Stop) -> tuple[int, int, bool]:
+    def _after(self, stop: Stop) -> Steps[tuple[int, int, bool]]:
         """Where reading goes on, as (index, position), and whether the log ends instead."""
         following = stop.file_index + 1
         if stop.offset == self._limit(stop.file_index) and following < len(self._files):
             file = self._files[following]
             if file.state is HeaderState.GOOD and file.number == self._files[stop.file_index].number + 1:
                 return following, file.base_position, False
-        damage = self._damage_at(stop)
+        damage = yield from self._damage_at(stop)
         if damage is None:
             self._note_torn(stop)
             return stop.file_index, stop.position, True
-        resume = next(self._good_frames_after(stop), None) if self._repair else None
+        resume = next(filter(None, self._good_frames_after(stop)), None) if self._repair else None
         if resume is None:
             self._refuse_or_note(damage._replace(to_position=max(stop.position, self._durable_to)))
             return stop.file_index, stop.position, True
@@ -201,7 +225,7 @@ class Replay:
 
     # --- judging ---
 
-    def _damage_at(self, stop: Stop) -> LogGap | None:
+    def _damage_at(self, stop: Stop) -> Steps[LogGap | None]:
         """What proves that the bytes at `stop` were lost after they were durable; None if nothing does."""
         here = self._files[stop.file_index]
         gap = LogGap(here.path, stop.offset, stop.position, stop.position, "")
@@ -214,15 +238,19 @@ class Replay:
             if file.state is HeaderState.GOOD and file.number != number + 1:
                 return gap._replace(file=file.path, offset=0, reason="the log file before this one is missing")
             number = file.number
-        for index, offset, head in self._good_frames_after(stop):
+        for found in self._good_frames_after(stop):
+            if found is None:
+                yield
+                continue
+            index, offset, head = found
             self._dropped_to = head.position + FRAME_HEADER_BYTES + head.body_len
             if self._same_boot or head.synced_to > stop.position:
                 where = f"a good frame follows at offset {offset} of {os.path.basename(self._files[index].path)}"
                 return gap._replace(reason=f"{where}, so this is no torn end of the log")
         return None
 
-    def _good_frames_after(self, stop: Stop) -> Iterator[tuple[int, int, FrameHead]]:
-        """Every good frame behind `stop`, as (file index, offset, head)."""
+    def _good_frames_after(self, stop: Stop) -> Iterator[tuple[int, int, FrameHead] | None]:
+        """Every good frame behind `stop`, as (file index, offset, head); None wherever the search may pause."""
         for index in range(stop.file_index, len(self._files)):
             file = self._files[index]
             if file.state is not HeaderState.GOOD:
@@ -230,8 +258,8 @@ class Replay:
             offset = stop.offset + 1 if index == stop.file_index else FILE_HEADER_BYTES
             fd = self._disk.open(file.path, os.O_RDONLY)
             try:
-                for at, head in good_frames(self._disk, fd, file, offset, min(self._limit(index), file.size)):
-                    yield index, at, head
+                for found in good_frames(self._disk, fd, file, offset, min(self._limit(index), file.size)):
+                    yield None if found is None else (index, *found)
             finally:
                 self._disk.close(fd)
 
@@ -267,17 +295,21 @@ class Replay:
 
     # --- the end ---
 
-    def _finish(self, first_index: int | None, stop: Stop | None) -> None:
+    def _finish(self, first_index: int | None, stop: Stop | None) -> Steps[None]:
         """Cut the log where it ends and make durable what was accepted."""
         position = stop.position if stop is not None else self._start
         if self._repair:
             position = max([position, self._durable_to, *(gap.to_position for gap in self.repaired)])
         last = stop.file_index if stop is not None else -1
-        for file in reversed(self._files[last + 1 :]):
-            self._put_away(file)
-        for index in range(first_index if first_index is not None else 0, last + 1):
-            self._sync_file(self._files[index], cut_at=stop.offset if stop is not None and index == last else None)
-        self._disk.fsync_dir(self._path)
+
+        def cut_and_sync() -> None:
+            for file in reversed(self._files[last + 1 :]):
+                self._put_away(file)
+            for index in range(first_index if first_index is not None else 0, last + 1):
+                self._sync_file(self._files[index], cut_at=stop.offset if stop is not None and index == last else None)
+            self._disk.fsync_dir(self._path)
+
+        yield from in_thread(cut_and_sync)
         next_number = self._files[last].number + 1 if last >= 0 else 1
         self._tail = LogTail(next_number, position, self._kept_files(last, position))
 

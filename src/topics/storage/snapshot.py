@@ -25,6 +25,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from topics.model.errors import DamagedData
 from topics.storage.disk import Disk, write_all
+from topics.storage.steps import Steps, at_once
 
 logger = logging.getLogger("topics.storage")
 
@@ -35,7 +36,7 @@ FOOTER_BYTES = 32
 SNAPSHOT_SUFFIX = ".snap"
 ASIDE_SUFFIX = ".tmp"
 WRITE_BYTES = 1 << 20
-READ_BYTES = 4 << 20
+READ_BYTES = 1 << 20
 KEPT = 2
 
 _header = Struct("<IIIIQQ24x")
@@ -195,7 +196,14 @@ class Snapshots:
         return SnapshotWriter(self, self._disk, self._snapshot_path(number), number, position, self._shard)
 
     def load_newest(self, repair: bool = False) -> Snapshot | None:
-        """The newest that verifies; None if there is none. Damaged ones are put aside under another name."""
+        """As `loading`, at once."""
+        return at_once(self.loading(repair))
+
+    def loading(self, repair: bool = False) -> Steps[Snapshot | None]:
+        """The newest that verifies; None if there is none. Damaged ones are put aside under another name.
+
+        Yields after every few megabytes that were read.
+        """
         newest: Snapshot | None = None
         kept: list[_Kept] = []
         damaged: list[str] = []
@@ -203,7 +211,8 @@ class Snapshots:
             path = self._snapshot_path(number)
             entry = _read_ends(self._disk, path, number, self._shard)
             # The older ones are read in full only if they are needed.
-            if entry is None or (newest is None and not _is_whole(self._disk, path)):
+            is_whole = entry is not None and (newest is not None or (yield from _is_whole(self._disk, path)))
+            if entry is None or not is_whole:
                 damaged.append(path)
             elif len(kept) < KEPT:
                 kept.append(entry)
@@ -292,7 +301,7 @@ def _read_ends(disk: Disk, path: str, number: int, shard: int) -> _Kept | None:
     return _Kept(number, position, refers_to, path, trailer_offset, chunk_count)
 
 
-def _is_whole(disk: Disk, path: str) -> bool:
+def _is_whole(disk: Disk, path: str) -> Steps[bool]:
     """Whether every byte of a snapshot is as it was written."""
     fd = disk.open(path, os.O_RDONLY)
     try:
@@ -303,6 +312,7 @@ def _is_whole(disk: Disk, path: str) -> bool:
             digest.update(data)
             offset += len(data)
             left -= len(data)
+            yield
         return left == 0 and disk.pread(fd, _checksum.size, offset) == _checksum.pack(digest.intdigest())
     finally:
         disk.close(fd)

@@ -16,6 +16,7 @@ from topics.storage.archive import BLOCK_BYTES, MANIFEST, DamagedBackup, decode_
 from topics.storage.disk import Disk
 from topics.storage.logscan import read_window, whole_frame_bytes
 from topics.storage.recovery import LogGap, Replay, Stop
+from topics.storage.steps import Steps
 
 
 class ViewDisk(Disk):
@@ -125,8 +126,8 @@ class LogView(Replay):
     written when it was looked at first: the log ended there at that moment, and that is where this view ends.
     """
 
-    def _damage_at(self, stop: Stop) -> LogGap | None:
-        damage = super()._damage_at(stop)
+    def _damage_at(self, stop: Stop) -> Steps[LogGap | None]:
+        damage = yield from super()._damage_at(stop)
         return None if damage is not None and self._verifies(stop) else damage
 
     def _verifies(self, stop: Stop) -> bool:
@@ -144,5 +145,7 @@ class LogView(Replay):
     def _note_torn(self, stop: Stop) -> None:
         pass
 
-    def _finish(self, first_index: int | None, stop: Stop | None) -> None:
-        pass
+    def _finish(self, first_index: int | None, stop: Stop | None) -> Steps[None]:
+        """Nothing is cut, and nothing synced."""
+        del first_index, stop
+        yield

@@ -1,0 +1,177 @@
+"""How long the loop is held: the longest wait of another client's `/v0/health` while a scenario loads the server.
+
+A scenario is a function that takes a directory, loads a server on it and yields once it is measured:
+
+    @scenario("what it does", limit_ms=50)
+    def name(root: Path) -> Iterator[ServerProcess]: …start a server, yield it, then load it until the generator ends
+
+Between the yield and the end of the generator a process of its own asks for `/v0/health` again and again on one
+connection; the table has the longest wait, the median, and how many answers there were. The prober is a process, so
+that the load program's own pauses are not counted; those of a machine with fewer free cores than processes are.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.serving import ServerProcess, serving
+
+HEALTH = b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+# Between two probes; short, so that a pause is met soon after it begins.
+PROBE_EVERY_S = 0.001
+# No checkpoint comes between: what is replayed or loaded is all in the log.
+IN_THE_LOG = {"checkpoint_bytes": "64 GiB", "checkpoint_ms": 86_400_000}
+
+
+class Scenario(NamedTuple):
+    what: str
+    limit_ms: int
+    run: Callable[[Path], Iterator[ServerProcess]]
+
+
+class Waits(NamedTuple):
+    """What the prober saw."""
+
+    longest_ms: float
+    median_ms: float
+    answers: int
+
+
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(what: str, limit_ms: int = 50) -> Callable[[Callable[[Path], Iterator[ServerProcess]]], object]:
+    def add(run: Callable[[Path], Iterator[ServerProcess]]) -> object:
+        SCENARIOS.append(Scenario(what, limit_ms, run))
+        return run
+
+    return add
+
+
+# --- the prober ---
+
+
+def probe(stop: Event, pipe: Connection) -> None:
+    """Say that it is up, take the port, ask for health until told to stop, send the waits in seconds."""
+    waits: list[float] = []
+    pipe.send("up")
+    with socket.create_connection(("127.0.0.1", pipe.recv()), timeout=60) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while not stop.is_set():
+            started_s = time.perf_counter()
+            connection.sendall(HEALTH)
+            received = b""
+            while not received.endswith(b"}"):
+                received += connection.recv(65_536)
+            waits.append(time.perf_counter() - started_s)
+            assert received.startswith(b"HTTP/1.1 200"), received
+            if len(waits) == 1:
+                pipe.send("begun")
+            time.sleep(PROBE_EVERY_S)
+    pipe.send(waits)
+
+
+def measure(run: Callable[[Path], Iterator[ServerProcess]]) -> Waits:
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    pipe, theirs = context.Pipe()
+    prober = context.Process(target=probe, args=(stop, theirs))
+    prober.start()
+    server: ServerProcess | None = None
+    try:
+        assert pipe.recv() == "up"
+        with tempfile.TemporaryDirectory() as root:
+            steps = run(Path(root))
+            server = next(steps)
+            pipe.send(server.port)
+            assert pipe.recv() == "begun"
+            assert next(steps, None) is None, "a scenario yields once"
+            stop.set()
+            waits = pipe.recv()
+    finally:
+        stop.set()
+        prober.kill()
+        prober.join()
+        if server is not None:
+            server.kill()
+    return Waits(1000 * max(waits), 1000 * statistics.median(waits), len(waits))
+
+
+# --- scenarios ---
+
+
+def replayed(root: Path, topic: str, bodies: Iterator[bytes], **settings: object) -> Iterator[ServerProcess]:
+    """A log of these appends, written by a server that is killed, and replayed while the waits are measured."""
+    with serving(root, **IN_THE_LOG, **settings) as writer:
+        client = writer.client()
+        for body in bodies:
+            reply = client.request(
+                "POST",
+                f"/v0/topics/{topic}?return_seqs=false",
+                body=body,
+                headers={"Content-Type": "application/json"},
+            )
+            assert reply.status < 300, reply
+    server = ServerProcess(root, **IN_THE_LOG, **settings)
+    yield server
+    server.ready()
+
+
+def batch(records: list[dict[str, object]]) -> bytes:
+    return json.dumps({"records": records}).encode()
+
+
+@scenario("start: replay of 600,000 records in batches of 10,000, with tags")
+def replay_batches(root: Path) -> Iterator[ServerProcess]:
+    records = [{"data": {"n": n, "text": "x" * 60}, "tag": f"tag-{n}"} for n in range(10_000)]
+    return replayed(root, "t", iter([batch(records)] * 60))
+
+
+@scenario("start: replay of one frame of 60 MB")
+def replay_huge_frame(root: Path) -> Iterator[ServerProcess]:
+    return replayed(root, "t", iter([batch([{"data": "x" * 1_000_000}] * 60)]))
+
+
+@scenario("start: replay of 200,000 single records")
+def replay_single_records(root: Path) -> Iterator[ServerProcess]:
+    with serving(root, **IN_THE_LOG) as writer:
+        head = b"POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\n"
+        head += b"Content-Type: application/json\r\nContent-Length: 24\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", writer.port)) as connection:
+            for _ in range(400):
+                connection.sendall((head + b'{"records":[{"data":1}]}') * 500)
+                answered = 0
+                while answered < 500:
+                    answered += connection.recv(1 << 20).count(b"HTTP/1.1 20")
+    server = ServerProcess(root, **IN_THE_LOG)
+    yield server
+    server.ready()
+
+
+@scenario("start: replay of 10,000 delayed jobs with unique keys in one batch")
+def replay_jobs(root: Path) -> Iterator[ServerProcess]:
+    with serving(root) as writer:
+        assert writer.client().put("/v0/topics/q", {"type": "queue"}).status == 201
+    records = [{"data": n, "delay_ms": 1_000 + n, "unique_key": f"key-{n}"} for n in range(10_000)]
+    return (yield from replayed(root, "q", iter([batch(records)])))
+
+
+def main() -> None:
+    print("| while | longest wait of /v0/health | median | probes | wanted |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for what, limit_ms, run in SCENARIOS:
+        waits = measure(run)
+        print(
+            f"| {what} | {waits.longest_ms:.1f} ms | {waits.median_ms:.2f} ms | {waits.answers:,} | {limit_ms} ms |",
+            flush=True,
+        )

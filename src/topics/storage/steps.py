@@ -1,0 +1,39 @@
+"""Long work in short steps: generators that yield wherever the owner thread may do something else for a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from threading import Thread
+from typing import TypeVar
+
+from topics.storage.worker import Job
+
+T = TypeVar("T")
+# No step between two yields takes more than about a millisecond.
+Steps = Generator[None, None, T]
+
+# How long an owner that has nothing else to do rests between two looks at a thread.
+PAUSE_S = 0.001
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Run the work to its end; what it returned."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def in_thread(fn: Callable[[], T]) -> Steps[T]:
+    """A call that blocks, made in a thread of its own; it may only spend its time in calls that release the GIL."""
+    job = Job(fn, None)
+    thread = Thread(target=job.run, name="topics-steps", daemon=True)
+    thread.start()
+    try:
+        while not job.done:
+            thread.join(PAUSE_S)
+            yield
+    finally:
+        thread.join()
+    return job.result()
