@@ -14,6 +14,7 @@ from tests.engine.test_append import wish
 from tests.faults import FaultyDisk, Gate, Kind
 from topics.engine.checkpoint import Steps
 from topics.engine.staged import Staged
+from topics.model.clock import ManualClock
 from topics.model.wishes import decode_body, delete_decoder
 
 
@@ -247,8 +248,16 @@ def test_recovering_twice_gives_the_same(open_rig: OpenRig) -> None:
     assert everything(rig) == first
 
 
+class RestlessClock(ManualClock):
+    """A millisecond passes between two looks at it."""
+
+    def monotonic_ms(self) -> float:
+        self.advance(1)
+        return super().monotonic_ms()
+
+
 def test_progress_never_falls_and_ends_at_one(open_rig: OpenRig) -> None:
-    rig = open_rig()
+    rig = open_rig(clock=RestlessClock())
     for _ in range(3):
         for number in range(800):
             rig.engine.append("a", wish(number)) if number else rig.append("a", 0)

@@ -110,7 +110,7 @@ class Store:
     def _recover(self) -> Steps[None]:
         directory = self._directory
         previous = directory.previous
-        self.packs = yield from in_thread(lambda: Packs(self._disk, directory.packs_path, directory.cold_path))
+        self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = State(self.settings, self.packs)
         snapshot = yield from self.snapshots.loading(repair=self._repair)

@@ -255,7 +255,8 @@ class Packs:
         with self._lock:
             for number, pack in self._packs.items():
                 self._note_dead(number, pack)
-        yield from in_thread(lambda: self.sweep(set(keep)))
+        if self.dead - set(keep):
+            yield from in_thread(lambda: self.sweep(set(keep)))
 
     def add_live(self, extent: Extent) -> None:
         with self._lock:
