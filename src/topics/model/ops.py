@@ -362,18 +362,10 @@ def decode(body: bytes) -> Op:
             raise ValueError(f"op code {code} is unknown: the log was written by a newer version")
 
 
-<<<<<<< HEAD
 def _decode_queue_op(body: bytes) -> Op:
     return Timed(Moment(*_TIMED.unpack_from(body)[1:])) if body[0] == TIMED else decode_appended(body)
 
 
-def decode_appended(body: bytes) -> Appended:
-    if body[0] == APPENDED_LATE:
-        appended = decode_appended(body[_LATE.size :])
-        assert appended.batch.jobs is not None
-        appended.batch.jobs = appended.batch.jobs._replace(from_ms=_LATE.unpack_from(body)[1])
-        return appended
-=======
 def blob_start(start: bytes, body_len: int) -> int:
     """Where the blob begins in the body of an append that starts like this; 0 for any other op."""
     return body_len - _APPENDED.unpack_from(start)[-1] if start[0] == APPENDED else 0
@@ -381,7 +373,11 @@ def blob_start(start: bytes, body_len: int) -> int:
 
 def decode_appended(body: bytes, blob: bytes | None = None) -> Appended:
     """The append in a body, or in one whose blob was taken off."""
->>>>>>> d8d53a9 (Recovery gives way by time, whatever it does: frames, one huge frame, the search for the end, syncs)
+    if body[0] == APPENDED_LATE:
+        appended = decode_appended(body[_LATE.size :], blob)
+        assert appended.batch.jobs is not None
+        appended.batch.jobs = appended.batch.jobs._replace(from_ms=_LATE.unpack_from(body)[1])
+        return appended
     _, flags, count, topic_id, first_seq, ts, floor, blob_len = _APPENDED.unpack_from(body)
     columns_end = len(body)
     if blob is None:
