@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
 from tests.groups.consumers import Partition
+from topics.api.messages import Marked, render
 from topics.engine.staged import Busy
 from topics.model.consuming import partition_for, partition_name, split_partition
 from topics.model.errors import Throttled, TopicNotFound
@@ -219,6 +222,54 @@ def test_cold_records_are_handed_out_like_hot_ones(open_rig: OpenRig) -> None:
         seen += offsets
         partition.ack(offsets[-1])
     assert seen == list(range(9))
+
+
+class ShallowDecoder:
+    """Stands for one that meets a meta nested deeper than it can go; version 0.1 took such records."""
+
+    def decode(self, meta: bytes) -> Marked:
+        if b"[[" in meta:
+            raise RecursionError("maximum recursion depth exceeded")
+        return Marked(**json.loads(meta))
+
+
+def test_a_record_that_no_parser_can_take_is_delivered_with_the_others(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metas = {"op": "Update"}, {"op": [[]]}, {"op": "Delete"}
+    rig.append("t", *({"data": 1, "meta": meta} for meta in metas))
+    monkeypatch.setattr("topics.api.messages._marked", ShallowDecoder())
+    consuming = Partition(rig, "t").consuming
+    portion = consuming.look(consuming.topic("t"), None, 1, 10, 1 << 20)
+    messages = [json.loads(message) for message in render("t", 0, portion.runs)]
+    assert [(message["offset"], message["op"]) for message in messages] == [(0, "Update"), (1, "Insert"), (2, "Delete")]
+
+
+# --- a clock that is put wrong ---
+
+
+@pytest.mark.parametrize("restart", [None, Rig.reopen, Rig.crash])
+def test_a_claim_ends_on_time_after_the_clock_jumped_ahead_and_back(rig: Rig, partition: Partition, restart) -> None:
+    rig.clock.step(3_600_000)
+    rig.append("t", "its time holds up that of later records")
+    rig.clock.step(-3_600_000)
+    assert partition.consume(limit=4) == [0, 1, 2, 3]
+    if restart is not None:
+        restart(rig)
+        partition.opened()
+    rig.clock.advance(VISIBLE_MS - 1)
+    assert partition.consume(limit=2) == [4, 5]
+    rig.clock.advance(1)
+    assert partition.consume(limit=4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_a_step_of_the_clock_neither_ends_a_claim_nor_prolongs_it(rig: Rig, partition: Partition, step_ms: int) -> None:
+    assert partition.consume(limit=4) == [0, 1, 2, 3]
+    rig.clock.step(step_ms)
+    assert partition.consume(limit=2) == [4, 5]
+    rig.clock.advance(VISIBLE_MS)
+    assert partition.consume(limit=4) == [0, 1, 2, 3]
 
 
 # --- what survives ---

@@ -76,6 +76,22 @@ def test_a_claim_that_was_not_written_is_not_answered_and_not_taken(
     assert consumer.standing()["committed_offset"] == 2
 
 
+@pytest.mark.parametrize("partition", [0, "all"])
+def test_a_first_latest_that_was_not_written_is_not_answered(
+    start: Start, connect: Callable[[ServerThread], Consumer], partition: Any
+) -> None:
+    server = start()
+    for name in ("t", "t:p1"):
+        server.client.append(name, 0)
+    consumer = connect(server)
+    server.disk.fail("pwritev", error=errno.ENOSPC)
+    assert consumer.ask(start="Latest", partition_id=partition).status == 507
+    server.client.append("t", 1)
+    assert consumer.batch(start="Latest", partition_id=partition)["next_offset"] == 2
+    server.client.append("t", 2)
+    assert consumer.offsets(start="Latest", partition_id=partition) == [2]
+
+
 def test_after_a_failed_sync_groups_are_refused_and_plain_reads_go_on(
     start: Start, connect: Callable[[ServerThread], Consumer]
 ) -> None:

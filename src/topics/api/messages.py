@@ -83,7 +83,11 @@ def _render_rich(run: Run, head: bytes, messages: list[bytes]) -> None:
 
 
 def _op_of(meta: bytes | bytearray) -> bytes:
-    op = _marked.decode(meta).op
+    try:
+        op = _marked.decode(meta).op
+    except (msgspec.DecodeError, RecursionError):
+        # Version 0.1 took records that are nested deeper than a parser goes; they are delivered all the same.
+        return b"Insert"
     return op.encode() if isinstance(op, str) and op in OPS else b"Insert"
 
 

@@ -105,6 +105,8 @@ class Consuming:
         self._state = engine.state
         self._pipeline = engine.pipeline
         self._clock = clock
+        # The time that claims run on.
+        self._steady = engine.steady
         self._visibility_ms = visibility_ms
         # The change of a group that is on its way, by topic and group.
         self._running: dict[tuple[int, str], Staged] = {}
@@ -161,9 +163,8 @@ class Consuming:
 
         May raise Busy and ColdMiss; takes nothing yet.
         """
-        now_ms = self._now_ms(topic)
-        self._state.expire(topic, now_ms, self._state.cold.load)
-        topic.last_read_ts = now_ms
+        topic.last_read_ts = self._clock.now_ms()
+        self._state.expire(topic, topic.last_read_ts, self._state.cold.load)
         nothing_from = max(start_seq, topic.head_seq + 1)
         if group_id is None:
             portion = Portion(topic, start_seq)
@@ -171,7 +172,7 @@ class Consuming:
             return portion if portion.count else Portion(topic, nothing_from)
         group = self._group(topic, group_id)
         gone: list[SeqRange] = []
-        for stretch in group.stretches(start_seq, topic.head_seq, now_ms):
+        for stretch in group.stretches(start_seq, topic.head_seq, self._steady.now_ms()):
             portion = Portion(topic, stretch.from_seq)
             whole = self._fill(portion, stretch.to_seq, limit, bytes_max)
             if whole:
@@ -217,7 +218,7 @@ class Consuming:
             self._stage(topic, GroupAcked(topic.id, group_id, portion.gone), gated=False)
         if not portion.count:
             return None
-        deadline = self._now_ms(topic) + self._visibility_ms
+        deadline = self._steady.now_ms() + self._visibility_ms
         op = GroupClaimed(topic.id, group_id, portion.from_seq, portion.to_seq, deadline)
         return self._stage(topic, op, gated=False)
 
@@ -245,7 +246,7 @@ class Consuming:
 
     def _over_dead(self, topic: Topic, group: Group, from_seq: int) -> int:
         """Where a range begins that also covers the dead records right below it: nobody will ever ack those."""
-        self._state.expire(topic, self._now_ms(topic), None)
+        self._state.expire(topic, self._clock.now_ms(), None)
         done = group.done_before(from_seq)
         return 1 + (topic.last_live_within(done + 1, from_seq - 1) or done)
 
@@ -276,7 +277,7 @@ class Consuming:
     def next_expiry_ms(self, topic: Topic, group_id: str) -> int | None:
         """In how many milliseconds somebody's claim runs out; None if none is open."""
         group = (topic.groups or {}).get(group_id, _UNTOUCHED)
-        now_ms = self._now_ms(topic)
+        now_ms = self._steady.now_ms()
         deadline = group.next_expiry(now_ms)
         return None if deadline is None else deadline - now_ms
 
@@ -287,11 +288,10 @@ class Consuming:
             topic = self._state.by_name[name]
             if topic.groups is None:
                 continue
-            now_ms = self._now_ms(topic)
-            self._state.expire(topic, now_ms, None)
+            self._state.expire(topic, self._clock.now_ms(), None)
             for group_id, group in sorted(topic.groups.items()):
                 if wanted(name, group_id):
-                    found.append(_standing(topic, group_id, group, now_ms))
+                    found.append(_standing(topic, group_id, group, self._steady.now_ms()))
                     if len(found) == limit:
                         return found
         return found
@@ -319,9 +319,6 @@ class Consuming:
         groups = topic.groups or {}
         if group_id not in groups and len(groups) >= GROUPS_PER_TOPIC_MAX:
             raise Throttled(f"{GROUPS_PER_TOPIC_MAX} groups read this partition; forget some", max=GROUPS_PER_TOPIC_MAX)
-
-    def _now_ms(self, topic: Topic) -> int:
-        return topic.now(self._clock.now_ms())
 
 
 def _take(
