@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_checkpoint import everything
 from tests.faults import FaultyDisk
+from tests.serving import ServerProcess, serving
+from topics.engine.store import Store
 from topics.model.errors import DamagedData
 
 
@@ -65,13 +68,18 @@ def small(open_rig: OpenRig) -> tuple[Rig, list[str], bytes]:
     return rig, states, log_of(rig.path).read_bytes()
 
 
-def reopened(rig: Rig, content: bytes, boot_id: str) -> Rig:
-    """The database with this log, in a directory of its own."""
+def reopened(rig: Rig, content: bytes | None, boot_id: str, *, synced: bool = False) -> Rig:
+    """The database with this log (None: without it), in a directory of its own; as if it had not been `synced` yet."""
     copy = rig.path.with_name("copy")
     for old in rig.path.parent.glob("copy*"):
         shutil.rmtree(old)
     shutil.copytree(rig.path, copy)
-    log_of(copy).write_bytes(content)
+    if not synced:
+        (copy / "shard-00/wal/synced").unlink()
+    if content is None:
+        log_of(copy).unlink()
+    else:
+        log_of(copy).write_bytes(content)
     return Rig(copy, disk=FaultyDisk(boot_id), clock=rig.clock, wal_file_bytes=4096)
 
 
@@ -80,7 +88,7 @@ def put_away(rig: Rig) -> None:
     rig.store._directory.close()
 
 
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=[pytest.mark.crash, pytest.mark.timeout(600)])])
 def test_a_log_cut_at_every_byte_recovers_a_prefix(small: tuple[Rig, list[str], bytes], step: int) -> None:
     rig, states, content = small
     end = len(content.rstrip(b"\0"))
@@ -92,6 +100,67 @@ def test_a_log_cut_at_every_byte_recovers_a_prefix(small: tuple[Rig, list[str], 
     assert seen == sorted(seen), "a longer log never shows less"
     assert seen[0] == 0
     assert {states[number] for number in seen} == set(states), "every step is met"
+
+
+@pytest.mark.parametrize("boot_id", ["boot-1", "boot-2"], ids=["killed", "power failure"])
+@pytest.mark.parametrize("way", ["cut", "zeroed", "overwritten"])
+def test_a_log_cut_below_what_was_synced_is_refused(
+    small: tuple[Rig, list[str], bytes], way: str, boot_id: str
+) -> None:
+    rig, _, content = small
+    end = len(content.rstrip(b"\0"))
+    rng = random.Random(1)
+    for length in (0, *range(64, end, 29), end - 1):
+        rest = len(content) - length
+        tail = {"cut": b"", "zeroed": bytes(rest), "overwritten": rng.randbytes(rest)}[way]
+        with pytest.raises(DamagedData, match="topics repair"):
+            reopened(rig, content[:length] + tail, boot_id, synced=True)
+    put_away(reopened(rig, content[:end], boot_id, synced=True))
+
+
+@pytest.mark.parametrize("boot_id", ["boot-1", "boot-2"], ids=["killed", "power failure"])
+def test_a_log_file_that_was_removed_is_refused_if_it_had_been_synced(
+    small: tuple[Rig, list[str], bytes], boot_id: str
+) -> None:
+    with pytest.raises(DamagedData, match="topics repair"):
+        reopened(small[0], None, boot_id, synced=True)
+
+
+def test_a_log_cut_below_what_was_synced_is_repaired_into_a_tombstone_and_no_head_goes_back(
+    small: tuple[Rig, list[str], bytes],
+) -> None:
+    rig, _, content = small
+    head = rig.look("a").head_seq
+    at = content.index(b'"data":2')
+    with pytest.raises(DamagedData):
+        reopened(rig, content[:at], "boot-1", synced=True)
+    path = rig.path.with_name("copy")
+    store = Store(str(path), rig.settings, clock=rig.clock, repair=True)
+    for _ in store.opening():
+        pass
+    store.close()
+    with Rig(path, clock=rig.clock) as again:
+        assert again.seqs("a") == [1]
+        told = again.diff("a", 1).tombstone
+        assert told is not None
+        assert (told.gap_from, told.reason) == (2, "lost")
+        assert again.append("a", "goes on").first_seq > head
+
+
+def test_a_log_that_ends_before_the_last_synced_position_is_refused_by_a_real_server(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        client = server.client()
+        client.put("/v0/topics/a", {"durability": "fsync"})
+        for number in range(20):
+            assert client.append("a", number).status == 200
+        server.kill()
+        log = log_of(tmp_path / "data")
+        content = log.read_bytes()
+        log.write_bytes(content[: content.index(b'"data":15')])
+        second = ServerProcess(tmp_path / "data")
+        assert second.exit_code() != 0
+        assert "had been synced up to position" in second.log
+        assert "topics repair" in second.log
 
 
 def test_a_log_cut_anywhere_writes_on(small: tuple[Rig, list[str], bytes]) -> None:

@@ -449,7 +449,7 @@ def test_writes_during_a_stalled_sync_wait_for_the_disk_and_keep_their_order(rig
 
 def test_a_write_that_fails_after_it_was_handed_over_shows_nothing(rig: Rig, disk: FaultyDisk) -> None:
     gate = stall(rig, disk)
-    disk.fail("pwritev", path="wal")
+    disk.fail("pwritev", path=".log")
     staged = [rig.engine.append("a", wish(number)) for number in (4, 5)]
     rig.store.pipeline.flush()
     gate.open()

@@ -274,6 +274,11 @@ def test_damage_in_the_middle_of_the_log_is_refused_and_a_torn_end_is_not(tmp_pa
         whole = log.read_bytes()
         torn = whole.index(b'"data":49') + 3
         log.write_bytes(whole[:torn] + bytes(len(whole) - torn))
+        rig.store._wait_synced()
+        rig.abandon()
+        with pytest.raises(DamagedData, match="had been synced"):
+            scan_of(rig)
+        (log.parent / "synced").unlink()  # as if it had not been synced yet
         assert len(scanned(rig, "t")[0]) == 49
         at = whole.index(b'"data":20')
         log.write_bytes(whole[:at] + b"X" + whole[at + 1 :])

@@ -32,6 +32,7 @@ from topics.storage.disk import Disk
 from topics.storage.openfiles import OpenFiles
 from topics.storage.pack import PACK_SUFFIX, Extent, Packs
 from topics.storage.snapshot import Snapshots
+from topics.storage.syncmark import noted_position
 from topics.storage.viewing import ArchiveDisk, LogView, ViewDisk
 
 TRIES_MAX = 8
@@ -121,7 +122,7 @@ class Scan:
                 directory.wal_path,
                 snapshot.position if snapshot is not None else 0,
                 same_boot=directory.same_boot,
-                durable_to=previous.log_end if previous.clean_stop else 0,
+                durable_to=max(previous.log_end, noted_position(disk, directory.wal_path)),
             )
             for position, body in log:
                 self._state.apply(decode_op(body), position)

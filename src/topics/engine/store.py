@@ -36,6 +36,7 @@ from topics.storage.pack import Packs
 from topics.storage.recovery import Replay
 from topics.storage.snapshot import Snapshots
 from topics.storage.steps import PAUSE_S, Steps, at_once, in_thread
+from topics.storage.syncmark import SyncMark, noted_position
 from topics.storage.wal import Wal
 from topics.storage.worker import Worker
 
@@ -125,7 +126,7 @@ class Store:
             directory.wal_path,
             snapshot.position if snapshot is not None else 0,
             same_boot=directory.same_boot,
-            durable_to=previous.log_end if previous.clean_stop else 0,
+            durable_to=max(previous.log_end, noted_position(self._disk, directory.wal_path)),
             repair=self._repair,
             split=ops.blob_start,
         )
@@ -171,7 +172,9 @@ class Store:
 
     def _start(self, replay: Replay) -> Steps[None]:
         self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
-        self.committer = Committer(self.wal, self._notify)
+        mark = SyncMark(self._disk, self._directory.wal_path)
+        mark.note(replay.tail.position)
+        self.committer = Committer(self.wal, self._notify, mark=mark)
         self.worker = Worker(self._notify)
         self.waiters = Waiters()
         self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock)

@@ -30,6 +30,7 @@ from topics.model.errors import StorageError
 from topics.storage.disk import Disk
 from topics.storage.handover import WriteFailure
 from topics.storage.logfile import LogFile
+from topics.storage.syncmark import SyncMark
 from topics.storage.wal import Wal
 
 logger = logging.getLogger("topics.storage")
@@ -60,9 +61,11 @@ class Committer:
         clock: Callable[[], float] = time.monotonic,
         interval_s: float = SYNC_INTERVAL_S,
         debt_bytes: int = SYNC_DEBT_BYTES,
+        mark: SyncMark | None = None,
     ) -> None:
         self._disk: Disk = wal.disk
         self._wal = wal
+        self._mark = mark
         self._notify = notify
         self._clock = clock
         self._interval_s = interval_s
@@ -92,6 +95,8 @@ class Committer:
         self._stopping = True
         self._ring()
         self._thread.join()
+        if self._mark is not None:
+            self._mark.close()
 
     def want_sync(self, position: int) -> None:
         """An op that ends at `position` waits to be durable."""
@@ -138,7 +143,7 @@ class Committer:
                     self._sync()
                 elif self._stopping and self._queue_is_settled():
                     return
-                elif not (self._wal.prepare_spare() or self._wal.unlink_one_trimmed()):
+                elif not (self._wal.prepare_spare() or self._wal.unlink_one_trimmed() or self._sync_mark()):
                     deadline_s = self._wait(now_s, deadline_s)
         except Exception as error:  # noqa: BLE001  whatever ends this thread, nothing is synced after it
             self._fail(error)
@@ -162,7 +167,8 @@ class Committer:
             self._counting = False
             # Bytes written from here on find the flag down and ring; those written before are seen by this look.
             if wal.written_to == wal.synced_to:
-                self._bell.acquire()
+                due_in_s = self._mark.due_in_s(now_s) if self._mark is not None else None
+                self._bell.acquire(timeout=-1 if due_in_s is None else due_in_s)
                 return None
         self._counting = True
         if deadline_s is None:
@@ -181,6 +187,12 @@ class Committer:
         wal.sync_started_s = 0.0
         wal.synced_to = target
         self._notify()
+        if self._mark is not None:
+            self._mark.note(target)
+            self._sync_mark()
+
+    def _sync_mark(self) -> bool:
+        return self._mark is not None and self._mark.sync(self._clock())
 
     def _sync_file(self, file: LogFile, target: int) -> None:
         wal = self._wal

@@ -230,7 +230,7 @@ class Replay:
         here = self._files[stop.file_index]
         gap = LogGap(here.path, stop.offset, stop.position, stop.position, "")
         if stop.position < self._durable_to:
-            return gap._replace(reason=f"the log was durable to position {self._durable_to} when it was closed")
+            return gap._replace(reason=f"the log had been synced up to position {self._durable_to}")
         number = here.number
         for file in self._files[stop.file_index + 1 :]:
             if file.state is HeaderState.DAMAGED:
