@@ -3,8 +3,8 @@
     wal/synced   | slot | zeros to 512 | slot | zeros to 512 |       written in turn, so that one is always whole
     slot         | magic u32 | zero u32 | count u64 | position u64 | checksum u64 |
 
-A note is one small write by the commit thread after a sync of the log, so it survives a killed process; the file itself is
-synced about once a second. A note may be too old after a power failure, never too new.
+A note is one small write by the commit thread after a sync of the log, so it survives a killed process; the file
+itself is synced about once a second. A note may be too old after a power failure, never too new.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _checksum = Struct("<Q")
 
 
 class SyncMark:
-    """Written by the commit thread alone, once it runs. A note that fails costs certainty after a crash, nothing else."""
+    """Written by the commit thread, once it runs. A note that fails costs certainty after a crash, nothing else."""
 
     def __init__(self, disk: Disk, wal_path: str) -> None:
         self._disk = disk
