@@ -26,13 +26,18 @@ def test_a_queue_takes_all_its_flags(invoke: Invoke, client: Client, topic: str)
     assert config["retry_backoff"]["factor"] == 3
 
 
-def test_creating_what_is_there_changes_nothing(invoke: Invoke, client: Client, topic: str) -> None:
-    client.put(f"/v0/topics/{topic}", {"ttl_ms": 5})
+def test_creating_what_exists_confirms_it_or_shows_the_difference(invoke: Invoke, client: Client, topic: str) -> None:
+    client.put(f"/v0/topics/{topic}", {"ttl_ms": 5000})
+    done = invoke("topic", "create", topic, "--ttl", "5s")
+    assert (done.code, done.err) == (0, f"topics: the topic {topic} exists already, configured like this\n")
     done = invoke("topic", "create", topic)
     assert done.code == 3
-    assert done.complaint == f"topic {topic} exists already; change it with `topics topic edit {topic}`"
+    assert "ttl_ms is 5000, not 0" in done.complaint
+    assert done.complaint.endswith(f"; change it with `topics topic edit {topic}`")
+    done = invoke("topic", "create", topic, "--type", "queue", "--ttl", "5s")
+    assert (done.code, done.complaint) == (3, f'topic "{topic}" is a log')
     assert invoke("topic", "create", topic, "--exist-ok", "--ttl", "1h").code == 0
-    assert client.state(topic)["config"]["ttl_ms"] == 5
+    assert client.state(topic)["config"]["ttl_ms"] == 5000
 
 
 def test_an_edit_keeps_what_it_does_not_name(invoke: Invoke, client: Client, topic: str) -> None:
@@ -56,7 +61,9 @@ def test_an_edit_takes_values_away_by_none(invoke: Invoke, client: Client, topic
 def test_a_dry_run_says_the_same_and_changes_nothing(invoke: Invoke, client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {})
     done = invoke("topic", "edit", topic, "--ttl", "1m", "--dry-run", "-o", "json")
-    assert done.json == [{"topic": topic, "applied": False, "changes": {"ttl_ms": {"from": 0, "to": 60_000}}}]
+    assert done.json == [
+        {"topic": topic, "applied": False, "changes": {"ttl_ms": {"from": 0, "to": 60_000}}, "evicts": 0}
+    ]
     assert "nothing was changed" in done.err
     assert client.state(topic)["config"]["ttl_ms"] == 0
     assert invoke("topic", "edit", topic, "--ttl", "0").err == f"topics: nothing to change in {topic}\n"
@@ -113,7 +120,7 @@ def test_values_that_make_no_sense_are_named(invoke: Invoke, topic: str) -> None
         (["--ttl", "soon"], "--ttl is 'soon', but must be a time like"),
         (["--cap-bytes", "1XB"], "--cap-bytes is '1XB', but must be a size like"),
         (["--cap-records", "many"], "--cap-records is 'many', but must be a whole number"),
-        (["--retry-backoff", "{"], "--retry-backoff is no JSON"),
+        (["--retry-backoff", "{"], "--retry-backoff is not valid JSON"),
         (["--durability", "paper"], "paper"),
     ):
         done = invoke("topic", "create", topic, *flags)
@@ -125,8 +132,16 @@ def test_values_that_make_no_sense_are_named(invoke: Invoke, topic: str) -> None
 def test_a_dry_run_refuses_what_the_server_would_refuse(invoke: Invoke, client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {})
     done = invoke("topic", "edit", topic, "--cap-records", -5, "--dry-run")
-    assert (done.code, done.out) == (2, "")
+    assert (done.code, done.out) == (3, "")
     assert "cap_records" in done.err
+
+
+def test_an_edit_tells_how_many_records_it_takes(invoke: Invoke, client: Client, topic: str) -> None:
+    client.append(topic, *range(10))
+    assert "9 records would be lost" in invoke("topic", "edit", topic, "--cap-records", 1, "--dry-run").err
+    assert client.state(topic)["count"] == 10
+    assert "9 records had to go" in invoke("topic", "edit", topic, "--cap-records", 1).err
+    assert client.state(topic)["count"] == 1
 
 
 def test_what_the_server_warns_of_is_printed(invoke: Invoke, topic: str) -> None:

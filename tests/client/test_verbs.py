@@ -10,16 +10,55 @@ import pytest
 
 from tests.client.conftest import Connect
 from tests.serving import ServerProcess
-from topics.client import InvalidRequest, Json, NotAQueue, Outgoing, Record, Tombstone, TopicNotEmpty, TopicNotFound
+from topics.client import (
+    InvalidRequest,
+    Json,
+    NotAQueue,
+    Outgoing,
+    Record,
+    Tombstone,
+    TopicExistsIncompatible,
+    TopicNotEmpty,
+    TopicNotFound,
+)
 
 # --- topics ---
 
 
-def test_a_topic_is_created_once_and_configured_again(client: Any, topic: str) -> None:
-    assert client.create(topic, cap_records=5).created
-    again = client.create(topic, cap_records=7)
-    assert not again.created
-    assert again.config.cap_records == 7
+def test_create_creates_or_confirms_and_never_changes(client: Any, topic: str) -> None:
+    assert client.create(topic, cap_records=500).created
+    client.append_many(topic, range(100))
+    assert not client.create(topic, cap_records=500).created
+    with pytest.raises(TopicExistsIncompatible, match="cap_records is 500, not 5") as refused:
+        client.create(topic, cap_records=5)
+    assert refused.value.detail["changes"] == {"cap_records": {"from": 500, "to": 5}}
+    with pytest.raises(TopicExistsIncompatible, match="cap_records is 500, not 0"):
+        client.create(topic)
+    assert client.state(topic).count == 100
+
+
+def test_create_replaces_on_purpose(client: Any, topic: str) -> None:
+    client.create(topic, cap_records=500, durability="memory")
+    again = client.create(topic, cap_records=7, replace=True)
+    assert (again.created, again.config.cap_records, again.config.durability) == (False, 7, "disk")
+
+
+def test_edit_changes_the_fields_given(client: Any, topic: str) -> None:
+    client.create(topic, cap_records=500, durability="memory", priority=3)
+    client.append_many(topic, range(10))
+    dry = client.edit(topic, cap_records=4, dry_run=True)
+    assert (dry.dry_run, dry.evicts, client.state(topic).count) == (True, 6, 10)
+    edited = client.edit(topic, cap_records=4, priority=None)
+    assert {name: (change.before, change.after) for name, change in edited.changes.items()} == {
+        "cap_records": (500, 4),
+        "priority": (3, None),
+    }
+    assert (edited.config.durability, edited.evicts, client.state(topic).count) == ("memory", 6, 4)
+    assert client.edit(topic).changes == {}
+    with pytest.raises(TopicNotFound):
+        client.edit(f"{topic}-absent", cap_records=1)
+    with pytest.raises(InvalidRequest, match='did you mean "cap_records"'):
+        client.edit(topic, cap_record=1)
 
 
 def test_the_state_tells_where_a_topic_is(client: Any, topic: str) -> None:

@@ -11,11 +11,13 @@ import msgspec
 from msgspec import Raw
 
 from topics.engine.cold import ColdMiss
+from topics.engine.configuration import Edit
 from topics.engine.diff import Diff
 from topics.engine.listing import TopicState
 from topics.engine.staged import Busy, Staged
 from topics.engine.store import Store
 from topics.model.clock import ManualClock
+from topics.model.config import ConfigPatch
 from topics.model.settings import Settings
 from topics.model.wishes import (
     append_decoder,
@@ -118,6 +120,10 @@ class Rig:
     def configure(self, topic: str, **fields: Any) -> Staged:
         wish = decode_body(config_decoder, msgspec.json.encode(fields))
         return self._commit(lambda: self.engine.configure(topic, wish))
+
+    def edit(self, topic: str, *, dry_run: bool = False, **fields: Any) -> Edit:
+        patch = msgspec.convert(fields, ConfigPatch)
+        return self._commit(lambda: self.engine.configuration.edit(topic, patch, dry_run=dry_run)).result
 
     def drop(self, topic: str, *, if_empty: bool = False) -> bool:
         return self._commit(lambda: self.engine.drop(topic, if_empty=if_empty)).result

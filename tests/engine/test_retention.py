@@ -309,3 +309,25 @@ def test_what_was_evicted_stays_gone_when_the_rest_is_deleted_and_the_process_di
     assert rig.seqs("a") == []
     assert rig.look("a").earliest_seq == 5
     assert rig.diff("a", 0).tombstone == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cap_records": 37}, {"cap_bytes": 3_000}, {"ttl_ms": 55}, {"cap_records": 50, "ttl_ms": 90, "cap_bytes": 9_000}],
+)
+@pytest.mark.parametrize("settings", [{}, COLD])
+def test_a_dry_run_of_a_change_counts_what_the_change_then_takes(
+    open_rig: OpenRig, settings: dict[str, int], change: dict[str, int]
+) -> None:
+    rig = open_rig(**settings)
+    for number in range(100):
+        rig.append("a", {"data": "x" * (number % 7), "tag": f"t{number % 3}"})
+        rig.clock.advance(1)
+    rig.delete("a", match="t1")
+    rig.checkpoint()
+    kept = rig.look("a").count
+    dry = rig.edit("a", dry_run=True, **change)
+    assert 0 < dry.evicts < kept
+    assert rig.look("a").count == kept
+    assert rig.edit("a", **change).evicts == dry.evicts
+    assert rig.look("a").count == kept - dry.evicts

@@ -119,7 +119,7 @@ def test_an_exception_gives_the_job_back_with_its_text_and_the_queue_s_own_backo
     url: str, client: Client, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     backoff = {"initial_ms": 600_000, "factor": 1, "max_ms": 600_000, "jitter": 0}
-    client.create(queue, type="queue", retry_backoff=backoff)
+    client.edit(queue, retry_backoff=backoff)
     app = App(url)
 
     @app.worker(queue)
@@ -134,7 +134,7 @@ def test_an_exception_gives_the_job_back_with_its_text_and_the_queue_s_own_backo
 
 def test_a_job_that_fails_too_often_is_a_dead_letter_that_says_why(url: str, client: Client, queue: str) -> None:
     dead = f"{queue}-dead"
-    client.create(queue, type="queue", max_deliveries=3, dead_letter=dead, retry_backoff={"initial_ms": 0})
+    client.edit(queue, max_deliveries=3, dead_letter=dead, retry_backoff={"initial_ms": 0})
     app, deliveries = App(url), list[int]()
 
     @app.worker(queue)
@@ -182,7 +182,7 @@ def test_a_retried_job_comes_again(url: str, client: Client, queue: str) -> None
 
 def test_reject_makes_a_dead_letter_at_once_with_the_reason(url: str, client: Client, queue: str) -> None:
     dead = f"{queue}-dead"
-    client.create(queue, type="queue", dead_letter=dead)
+    client.edit(queue, dead_letter=dead)
     app = App(url)
 
     @app.worker(queue)
@@ -214,7 +214,7 @@ def test_a_rejected_job_is_kept_if_its_queue_has_no_place_for_dead_letters(
 
 
 def test_a_function_that_exits_fails_its_job_and_not_the_worker(url: str, client: Client, queue: str) -> None:
-    client.create(queue, type="queue", retry_backoff={"initial_ms": 0})
+    client.edit(queue, retry_backoff={"initial_ms": 0})
     app, deliveries = App(url), list[int]()
 
     @app.worker(queue)
@@ -231,7 +231,7 @@ def test_a_function_that_exits_fails_its_job_and_not_the_worker(url: str, client
 
 def test_a_very_long_error_is_cut_to_what_the_server_keeps(url: str, client: Client, queue: str) -> None:
     dead = f"{queue}-dead"
-    client.create(queue, type="queue", max_deliveries=1, dead_letter=dead)
+    client.edit(queue, max_deliveries=1, dead_letter=dead)
     app = App(url)
 
     @app.worker(queue)

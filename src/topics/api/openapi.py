@@ -185,7 +185,7 @@ def _errors_by_status(route: Route) -> dict[int, list[str]]:
 
 def _writes(route: Route) -> bool:
     """A POST that needs no more than to read is a question with a body; consumers of groups leave traces by reading."""
-    if route.method not in ("PUT", "POST", "DELETE"):
+    if route.method not in ("PUT", "POST", "PATCH", "DELETE"):
         return False
     reads_at_most = Scope.READ if route.entrance is None else Scope.NONE
     return bool(route.scopes & ~reads_at_most)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from topics.engine.configuration import Change
 from topics.model.config import TopicConfig
 
 # Absent if there is nothing to warn of.
@@ -39,6 +40,18 @@ class ConfiguredReply(msgspec.Struct):
     topic: str
     created: bool
     config: TopicConfig
+    performance: Performance
+    warnings: Warnings = UNSET
+
+
+class EditedReply(msgspec.Struct):
+    """`config` is what the topic has after the change, or would have after it; `evicts`: records that this takes."""
+
+    topic: str
+    config: TopicConfig
+    changes: dict[str, Change]
+    evicts: int
+    dry_run: bool
     performance: Performance
     warnings: Warnings = UNSET
 

@@ -1,4 +1,4 @@
-"""Topics: create and configure, look, list, drop."""
+"""Topics: create and configure, change in part, look, list, drop."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
-from topics.api.schema import ConfiguredReply, DroppedReply, QueueCounters, StateReply, TopicItem, TopicList
+from topics.api.schema import (
+    ConfiguredReply,
+    DroppedReply,
+    EditedReply,
+    QueueCounters,
+    StateReply,
+    TopicItem,
+    TopicList,
+)
 from topics.api.waiting import answering
+from topics.engine.configuration import Edit
 from topics.engine.engine import PAGE_SIZE_DEFAULT, Engine
 from topics.engine.staged import Staged
-from topics.model.config import ConfigWish, resolve
+from topics.model.config import ConfigPatch, ConfigWish, resolve
 from topics.model.warnings import config_warnings
 
 
@@ -21,8 +30,7 @@ class Topics:
         self._engine = engine
 
     def routes(self) -> list[Route]:
-        one = "/v0/topics/{topic}"
-        touched = "Whether this counts as a read for auto_priority."
+        one, touched = "/v0/topics/{topic}", "Whether this counts as a read for auto_priority."
         return [
             Route(
                 method="PUT",
@@ -31,8 +39,20 @@ class Topics:
                 summary="Create a topic or replace its configuration.",
                 scopes=Scope.ADMIN,
                 body=ConfigWish,
+                query=(QueryField("replace", bool, "false: refuse to change a topic that exists.", default=True),),
                 replies={200: ConfiguredReply, 201: ConfiguredReply},
                 errors=("topic_exists_incompatible",),
+            ),
+            Route(
+                method="PATCH",
+                path=one,
+                handler=self.edit,
+                summary="Change the given fields of a topic's configuration.",
+                scopes=Scope.ADMIN,
+                body=ConfigPatch,
+                query=(QueryField("dry_run", bool, "Only tell what would change.", default=False),),
+                replies={200: EditedReply},
+                errors=("topic_not_found", "topic_exists_incompatible"),
             ),
             Route(
                 method="GET",
@@ -72,7 +92,9 @@ class Topics:
 
     def configure(self, call: Call) -> None:
         check_config_names(call, call.wish)
-        self._engine.configure(call.name, call.wish).then(answering(call, self._configured))
+        replace = call.flag("replace", True)
+        staged = self._engine.configuration.put(call.name, call.wish, replace=replace)
+        staged.then(answering(call, self._configured))
 
     def _configured(self, call: Call, staged: Staged) -> None:
         reply = ConfiguredReply(
@@ -80,6 +102,26 @@ class Topics:
         )
         reply.warnings = config_warnings(reply.config) or UNSET
         call.reply(201 if staged.created else 200, encode(reply))
+
+    def edit(self, call: Call) -> None:
+        patch: ConfigPatch = call.wish
+        if isinstance(patch.dead_letter, str):
+            check_config_names(call, ConfigWish(dead_letter=patch.dead_letter))
+        staged = self._engine.configuration.edit(call.name, patch, dry_run=call.flag("dry_run", False))
+        staged.then(answering(call, self._edited))
+
+    def _edited(self, call: Call, staged: Staged) -> None:
+        edit: Edit = staged.result
+        reply = EditedReply(
+            topic=call.name,
+            config=edit.config,
+            changes=edit.changes,
+            evicts=edit.evicts,
+            dry_run=call.flag("dry_run", False),
+            performance=write_performance(call, staged),
+            warnings=config_warnings(edit.config) or UNSET,
+        )
+        call.reply(200, encode(reply))
 
     def look(self, call: Call) -> None:
         state = self._engine.look(call.name, touch=call.flag("touch", True))

@@ -94,20 +94,21 @@ def create_topic(
     wish: dict[str, Any],
     topic: Name,
     kind: Annotated[Literal["log", "queue"], typer.Option("--type", help="A plain log, or a queue of jobs.")] = "log",
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave a topic that is there as it is.")] = False,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave a topic that exists as it is.")] = False,
 ) -> None:
-    """Create a topic; what no flag sets has its default. One that is there already is refused, see `edit`."""
-    from topics.client import TopicNotFound
+    """Create a topic; what no flag sets has its default. One that exists must be configured just so, see `edit`."""
+    from topics.client import TopicExistsIncompatible
 
     try:
-        client.state(topic, touch=False)
-    except TopicNotFound:
-        client.create(topic, **wish, type=kind)
-        say(f"created the {'queue' if kind == 'queue' else 'topic'} {topic}")
+        created = client.create(topic, **wish, type=kind).created
+    except TopicExistsIncompatible as error:
+        if not exist_ok:
+            hint = "" if error.detail.get("field") == "type" else f"; change it with `topics topic edit {topic}`"
+            raise CommandFailed(f"{error.message.partition(';')[0]}{hint}", REFUSED) from None
+        say(f"topic {topic} exists already and stays as it is")
         return
-    if not exist_ok:
-        raise CommandFailed(f"topic {topic} exists already; change it with `topics topic edit {topic}`", REFUSED)
-    say(f"topic {topic} exists already and stays as it is")
+    noun = "queue" if kind == "queue" else "topic"
+    say(f"created the {noun} {topic}" if created else f"the {noun} {topic} exists already, configured like this")
 
 
 @app.command("edit")
@@ -117,44 +118,24 @@ def edit_topic(
     client: Client,
     wish: dict[str, Any],
     topic: Name,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change, and go.")] = False,
     output: Output = "text",
 ) -> None:
     """Change a topic's configuration; what no flag names stays as it is. Prints each change."""
-    import msgspec
-
-    before: dict[str, Any] = msgspec.to_builtins(client.state(topic, touch=False).config)
-    # A short form of durability; sent along, it would contradict a change of that.
-    before.pop("durable", None)
-    after = before | wish
-    changes = {name: (before.get(name), value) for name, value in after.items() if before.get(name) != value}
-    asked = {name: value for name, value in after.items() if value is not None}
-    if dry_run:
-        _check_config(topic, asked)
-    elif changes:
-        client.create(topic, **asked)
+    edited = client.edit(topic, dry_run=dry_run, **wish)
     if output == "json":
-        told = {name: {"from": old, "to": new} for name, (old, new) in changes.items()}
-        print_json({"topic": topic, "applied": not dry_run, "changes": told})
+        told = {name: {"from": change.before, "to": change.after} for name, change in edited.changes.items()}
+        print_json({"topic": topic, "applied": not dry_run, "changes": told, "evicts": edited.evicts})
     else:
-        for name, (old, new) in changes.items():
-            print(f"{name}: {_shown(old)} -> {_shown(new)}")
-    if not changes:
+        for name, change in edited.changes.items():
+            print(f"{name}: {_shown(change.before)} -> {_shown(change.after)}")
+    if edited.evicts:
+        records = "1 record" if edited.evicts == 1 else f"{edited.evicts} records"
+        say(f"{records} would be lost" if dry_run else f"{records} had to go")
+    if not edited.changes:
         say(f"nothing to change in {topic}")
     elif dry_run:
         say("a dry run: nothing was changed")
-
-
-def _check_config(topic: str, asked: dict[str, Any]) -> None:
-    """What the server would say to this, as far as it needs nothing but the configuration."""
-    import msgspec
-
-    from topics.model.config import ConfigWish, resolve
-
-    try:
-        resolve(msgspec.convert(asked, ConfigWish), topic)
-    except msgspec.ValidationError as error:
-        raise CommandFailed(f"the server would refuse this: {error}") from None
 
 
 @app.command("rm")

@@ -106,6 +106,6 @@ def _value(field: Field, given: Any) -> Any:
             try:
                 return json.loads(given)
             except ValueError as error:
-                raise CommandFailed(f"{field.flag} is no JSON: {error}; an example:{BACKOFF_EXAMPLE}") from None
+                raise CommandFailed(f"{field.flag} is not valid JSON: {error}; an example:{BACKOFF_EXAMPLE}") from None
         case _:
             return given

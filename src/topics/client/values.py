@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Raw
@@ -188,6 +188,56 @@ class Configured(msgspec.Struct, kw_only=True):
     config: TopicConfig
     # what the server doubts that it was meant; logged as well
     warnings: list[str] = []
+
+
+class Change(msgspec.Struct, kw_only=True):
+    """A field of a configuration before and after; None: it has no value."""
+
+    before: Any = msgspec.field(name="from")
+    after: Any = msgspec.field(name="to")
+
+
+class Edited(msgspec.Struct, kw_only=True):
+    """`config` as it is after the change, or after a dry run would be; `evicts`: how many records that takes."""
+
+    topic: str
+    config: TopicConfig
+    changes: dict[str, Change]
+    evicts: int
+    dry_run: bool
+    warnings: list[str] = []
+
+
+class Backoff(TypedDict, total=False):
+    """How long a job rests after a failed delivery."""
+
+    initial_ms: int
+    factor: float
+    max_ms: int
+    jitter: float
+
+
+class TopicFields(TypedDict, total=False):
+    """The fields of a topic's configuration, as `create` and `edit` take them."""
+
+    type: Literal["log", "queue"]
+    ttl_ms: int
+    cap_records: int
+    cap_bytes: int
+    discard: Literal["old", "reject"]
+    durable: bool
+    durability: Literal["ephemeral", "memory", "disk", "fsync"]
+    priority: int | None
+    auto_priority: bool
+    auto_create: bool
+    idempotency_window_ms: int
+    dedupe_node: bool
+    lease_ms: int
+    claim_jitter_ms: int
+    max_deliveries: int
+    dead_letter: str | None
+    leases_durable: bool
+    retry_backoff: Backoff | None
 
 
 class Dropped(msgspec.Struct, kw_only=True):

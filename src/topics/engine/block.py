@@ -173,6 +173,10 @@ class Block:
             nth -= stop - first
         return self.count
 
+    def alive_before(self, stop: int) -> int:
+        """How many live records have a lower number."""
+        return sum(end - first for first, end in self.alive_runs(self.start, stop))
+
     def cut_for_bytes(self, size: int) -> int:
         """Smallest number such that the live records before it give back at least `size` bytes.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from topics.engine import deletion, retention
 from topics.engine.cold import ColdMiss
 from topics.engine.commit import Pipeline
+from topics.engine.configuration import Configuration
 from topics.engine.diff import Diff, View, read
 from topics.engine.idempotency import digest
 from topics.engine.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
@@ -25,12 +26,11 @@ from topics.model.config import ConfigWish, TopicConfig, resolve
 from topics.model.errors import (
     InvalidRequest,
     Throttled,
-    TopicExistsIncompatible,
     TopicNotEmpty,
     TopicNotFound,
 )
 from topics.model.names import check_topic_name
-from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Reserved
+from topics.model.ops import Appended, Created, Deleted, Dropped, Reserved
 from topics.model.settings import Settings
 from topics.model.wishes import (
     DIFF_BYTES_DEFAULT,
@@ -65,33 +65,19 @@ class Engine:
         self._keys: dict[tuple[int, bytes], Staged] = {}
         self._uniqueness = Uniqueness(pipeline)
         self.queues = Queues(self, clock)
+        self.configuration = Configuration(self, clock)
 
     # --- topics ---
 
     def configure(self, name: str, wish: ConfigWish) -> Staged:
         """Create the topic, or replace its configuration. `result` is the resolved configuration."""
-        topic = self.find_to_write(name)
-        config = resolve(wish, name, topic.config if topic is not None else None)
-        if topic is None:
-            self._refuse_another_topic()
-            self.pipeline.check_writable()
-            return self._announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
-        if config.type != topic.config.type:
-            raise TopicExistsIncompatible(
-                f'topic "{name}" is a {topic.config.type}; a topic\'s type cannot change, use another name',
-                topic=name,
-                field="type",
-            )
-        if config == topic.config:
-            return Staged.settled(topic.id, config)
+        return self.configuration.put(name, wish)
+
+    def create(self, name: str, config: TopicConfig) -> Staged:
+        """Make a topic that is not there, if there may be one more."""
+        self._refuse_another_topic()
         self.pipeline.check_writable()
-        self._expire(topic)
-        op = Configured(topic.id, topic.assigned_seq, topic.assigned_seq + topic.chunk, topic.evict_floor, config)
-        staged = self.pipeline.stage(op, op.encode(), gated=True)
-        staged.result = config
-        topic.control = staged
-        staged.then(lambda _: setattr(topic, "control", None))
-        return staged
+        return self._announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
 
     def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> Staged:
         now = self._clock.now_ms()

@@ -128,6 +128,40 @@ def freed_by_caps(topic: Topic, count: int, size: int) -> int:
     return freed
 
 
+def lost_under(topic: Topic, config: TopicConfig, now_ms: int, load: Load) -> int:
+    """Records that the topic would lose if it were configured like this: beyond the caps, or older than the TTL.
+
+    Each rule takes the oldest, so the one that takes most decides. Whole blocks are counted, the last one
+    is looked into unless it is damaged.
+    """
+    lost = max(0, topic.count - config.cap_records) if config.cap_records else 0
+    if config.cap_bytes:
+        over, gone = topic.bytes - config.cap_bytes, 0
+        for block in topic.blocks:
+            if over <= 0:
+                break
+            if block.live_bytes > over:
+                with suppress(DamagedData):
+                    load(block)
+                gone += block.alive_before(block.cut_for_bytes(over))
+                break
+            gone, over = gone + block.live, over - block.live_bytes
+        lost = max(lost, gone)
+    if config.ttl_ms:
+        horizon, gone = now_ms - config.ttl_ms, 0
+        for block in topic.blocks:
+            if block.last_ts >= horizon:
+                if block.first_ts < horizon:
+                    with suppress(DamagedData):
+                        load(block)
+                if block.first_ts < horizon and block.body is not None:
+                    gone += block.alive_before(block.body.first_at_or_after(horizon))
+                break
+            gone += block.live
+        lost = max(lost, gone)
+    return lost
+
+
 def _evict(topic: Topic, stop: int, reason: str, release: Release) -> None:
     """Lose the records before number `stop` of the first block."""
     block = topic.blocks[0]

@@ -70,6 +70,29 @@ class ConfigWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_backoff: BackoffWish | None = None
 
 
+class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Fields of a configuration to change. `null` resets a field that may be null, and is refused for the others."""
+
+    type: TopicType | UnsetType = UNSET
+    ttl_ms: U64 | UnsetType = UNSET
+    cap_records: U64 | UnsetType = UNSET
+    cap_bytes: U64 | UnsetType = UNSET
+    discard: Discard | UnsetType = UNSET
+    durable: Annotated[bool | UnsetType, Meta(description="Counts only if durability is not given.")] = UNSET
+    durability: Durability | UnsetType = UNSET
+    priority: int | UnsetType | None = UNSET
+    auto_priority: bool | UnsetType = UNSET
+    auto_create: bool | UnsetType = UNSET
+    idempotency_window_ms: U64 | UnsetType = UNSET
+    dedupe_node: bool | UnsetType = UNSET
+    lease_ms: U64 | UnsetType = UNSET
+    claim_jitter_ms: U64 | UnsetType = UNSET
+    max_deliveries: U64 | UnsetType = UNSET
+    dead_letter: str | UnsetType | None = UNSET
+    leases_durable: bool | UnsetType = UNSET
+    retry_backoff: BackoffWish | UnsetType | None = UNSET
+
+
 class TopicConfig(msgspec.Struct, frozen=True):
     """A resolved configuration: what is stored and shown. Field order is the order of the JSON."""
 
@@ -136,6 +159,21 @@ def resolve(wish: ConfigWish, topic: str, current: TopicConfig | None = None) ->
         leases_durable=bool(wish.leases_durable),
         retry_backoff=UNSET if wish.retry_backoff is None else _clamped(wish.retry_backoff),
     )
+
+
+def patched(config: TopicConfig, patch: ConfigPatch) -> ConfigWish:
+    """The wish for what a topic has, but for the fields that are given; `resolve` judges it like any other."""
+    fields = msgspec.structs.asdict(config)
+    del fields["durable"]
+    if config.retry_backoff is not UNSET:
+        fields["retry_backoff"] = BackoffWish(**msgspec.structs.asdict(config.retry_backoff))
+    else:
+        del fields["retry_backoff"]
+    given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
+    durable = given.pop("durable", config.durable)
+    if "durability" not in given and durable != config.durable:
+        given["durability"] = "fsync" if durable else "disk"
+    return ConfigWish(**fields | given)
 
 
 def _clamped(backoff: RetryBackoff) -> RetryBackoff:

@@ -63,7 +63,7 @@ class Leases:
     def _offer(self, wanted: frozenset[str]) -> None:
         """A job for every pipeline; one that is there already stays as it is."""
         if not self._offered:
-            self._client.create(LEASES, type="queue", lease_ms=LEASE_MS, leases_durable=True)
+            self._client.create(LEASES, type="queue", lease_ms=LEASE_MS, leases_durable=True, replace=True)
         jobs = [Outgoing({"pipeline": name}, tag=name, unique_key=name) for name in sorted(wanted - self.held.keys())]
         if jobs:
             self._client.append_many(LEASES, jobs)

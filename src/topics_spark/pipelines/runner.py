@@ -25,6 +25,7 @@ from topics.client import (
     PipelineNotFound,
     ShuttingDown,
     Timeout,
+    TopicExistsIncompatible,
     TopicsError,
     Unauthorized,
 )
@@ -75,7 +76,9 @@ class Runner:
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set; then every query ends and its lease goes back."""
-        self._client.create(PROGRESS, cap_records=PROGRESS_RECORDS_MAX)
+        # One that was configured otherwise stays so.
+        with contextlib.suppress(TopicExistsIncompatible):
+            self._client.create(PROGRESS, cap_records=PROGRESS_RECORDS_MAX)
         over = threading.Event()
         extending = threading.Thread(target=self._extend_leases, args=(over,), name="leases", daemon=True)
         extending.start()

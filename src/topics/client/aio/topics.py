@@ -1,18 +1,19 @@
-"""Topics as such: create, look, list, drop, and delete records from one."""
+"""Topics as such: create, change, look, list, drop, and delete records from one."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final, Unpack
 
 import msgspec
 
 from topics.client.aio.transport import AsyncTransport
 from topics.client.request import QueryValue, Request, body_of, encode, topic_path, with_query
-from topics.client.values import Configured, Deleted, Dropped, TopicItem, TopicPage, TopicState
+from topics.client.values import Configured, Deleted, Dropped, Edited, TopicFields, TopicItem, TopicPage, TopicState
 
 PAGE_SIZE: Final = 1_000
 _configured = msgspec.json.Decoder(Configured)
+_edited = msgspec.json.Decoder(Edited)
 _state = msgspec.json.Decoder(TopicState)
 _page = msgspec.json.Decoder(TopicPage)
 _dropped = msgspec.json.Decoder(Dropped)
@@ -22,10 +23,22 @@ _deleted = msgspec.json.Decoder(Deleted)
 class AsyncTopics:
     _transport: AsyncTransport
 
-    async def create(self, name: str, **config: Any) -> Configured:
-        """Create a topic, or replace its configuration: a field that is left out takes its default."""
+    async def create(self, name: str, *, replace: bool = False, **config: Unpack[TopicFields]) -> Configured:
+        """Create a topic, or confirm that it is configured like this; a field that is left out has its default.
+
+        A topic with another configuration is TopicExistsIncompatible, which shows the difference, and keeps what it
+        has; `replace` gives it this configuration instead, and `edit` changes single fields.
+        """
+        path = with_query(topic_path(name), {"replace": None if replace else False})
         return await self._transport.call(
-            Request(method="PUT", path=topic_path(name), decoder=_configured, body=encode(config), safe=True)
+            Request(method="PUT", path=path, decoder=_configured, body=encode(config), safe=True)
+        )
+
+    async def edit(self, name: str, *, dry_run: bool = False, **config: Unpack[TopicFields]) -> Edited:
+        """Change the given fields of a topic's configuration. A dry run only tells what would change and go."""
+        path = with_query(topic_path(name), {"dry_run": True if dry_run else None})
+        return await self._transport.call(
+            Request(method="PATCH", path=path, decoder=_edited, body=encode(config), safe=True)
         )
 
     async def state(self, name: str, *, touch: bool = True) -> TopicState:
