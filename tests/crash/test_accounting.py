@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -170,7 +171,7 @@ def eventually(condition: Callable[[], bool], what: Callable[[], object]) -> Non
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 10 * KILLS)
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
-def test_every_record_is_accounted_for(tmp_path: Path, durability: str) -> None:
+def test_every_record_is_accounted_for(tmp_path: Path, durability: Literal["disk", "fsync"]) -> None:
     server = ServerProcess(tmp_path).ready()
     port = server.port
     url = f"http://127.0.0.1:{port}"

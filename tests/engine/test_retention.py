@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -317,7 +319,7 @@ def test_what_was_evicted_stays_gone_when_the_rest_is_deleted_and_the_process_di
 )
 @pytest.mark.parametrize("settings", [{}, COLD])
 def test_a_dry_run_of_a_change_counts_what_the_change_then_takes(
-    open_rig: OpenRig, settings: dict[str, int], change: dict[str, int]
+    open_rig: OpenRig, settings: dict[str, int], change: dict[str, Any]
 ) -> None:
     rig = open_rig(**settings)
     for number in range(100):

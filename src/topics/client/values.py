@@ -237,7 +237,7 @@ class TopicFields(TypedDict, total=False):
     max_deliveries: int
     dead_letter: str | None
     leases_durable: bool
-    retry_backoff: Backoff | None
+    retry_backoff: Backoff | Mapping[str, float] | None
 
 
 class Dropped(msgspec.Struct, kw_only=True):
