@@ -277,3 +277,65 @@ def test_a_dead_letter_that_somebody_holds_is_not_sent_home(rig: QueueRig) -> No
     assert rig.claimed("inspector", "dead", max=1) == [1]
     assert rig.redrive("dead").moved == 2
     assert rig.places("dead") == (0, 1, 0)
+
+
+# --- a dead-letter topic that is not there ---
+
+
+def test_a_queue_that_may_not_create_topics_keeps_the_job_and_says_why(rig: QueueRig) -> None:
+    rig.queue(max_deliveries=1, dead_letter="dead", auto_create=False)
+    rig.jobs(1)
+    fail_until_dead(rig, 1)
+    assert "dead" not in rig.store.state.by_name
+    assert rig.places() == (0, 0, 1)
+    reason = rig.counters().dead_letter_error
+    assert reason is not None
+    assert '"dead"' in reason
+    assert "auto_create" in reason
+    rig.configure("dead")
+    rig.clock.advance(1_000)
+    assert rig.claimed() == []
+    assert rig.look("dead").count == 1
+    state = rig.counters()
+    assert (state.dead_letter_error, state.dead, state.dead_lettered) == (None, 1, 1)
+
+
+def test_a_job_that_is_given_up_stays_if_the_topic_may_not_be_created(rig: QueueRig) -> None:
+    rig.queue(dead_letter="dead", auto_create=False)
+    rig.jobs(2)
+    rig.nack("w", *rig.claimed(max=2), dead_letter=True)
+    assert "dead" not in rig.store.state.by_name
+    assert rig.look("q").count == 2
+    assert rig.counters().dead_letter_error is not None
+    rig.delete("q", before_seq=3)
+    assert rig.counters().dead_letter_error is None
+
+
+def test_a_job_that_may_be_delivered_again_after_all_is_no_reason_to_complain(rig: QueueRig) -> None:
+    rig.queue(max_deliveries=1, dead_letter="dead", auto_create=False)
+    rig.jobs(1)
+    fail_until_dead(rig, 1)
+    rig.queue()
+    rig.clock.advance(1_000)
+    assert rig.claimed() == [1]
+    assert rig.counters().dead_letter_error is None
+
+
+def test_a_full_dead_letter_topic_is_told_in_the_state(rig: QueueRig) -> None:
+    rig.queue(max_deliveries=1, dead_letter="dead")
+    rig.configure("dead", cap_records=1, discard="reject")
+    rig.append("dead", "full")
+    rig.jobs(1)
+    fail_until_dead(rig, 1)
+    reason = rig.counters().dead_letter_error
+    assert reason is not None
+    assert "cap_records" in reason
+
+
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
+def test_a_dead_letter_topic_is_created_in_the_class_of_its_queue(rig: QueueRig, durability: str) -> None:
+    rig.queue(durability=durability, max_deliveries=1, dead_letter="dead")
+    rig.jobs(1)
+    fail_until_dead(rig, 1)
+    config = rig.look("dead").config
+    assert (config.durability, config.durable) == (durability, durability == "fsync")

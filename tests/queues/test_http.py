@@ -84,7 +84,15 @@ def test_the_state_of_a_queue_counts_its_jobs(client: Client, queue: str) -> Non
     claim(client, queue)
     state = client.state(queue)
     assert state["type"] == "queue"
-    assert state["queue"] == {"ready": 2, "in_flight": 1, "dead_lettered": 0, "delayed": 0, "paused": False}
+    assert state["queue"] == {
+        "ready": 2,
+        "in_flight": 1,
+        "dead_lettered": 0,
+        "delayed": 0,
+        "paused": False,
+        "dead": 0,
+        "dead_letter_error": None,
+    }
     client.append("plain", 1)
     assert "queue" not in client.state("plain")
 

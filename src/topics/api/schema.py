@@ -57,13 +57,19 @@ class EditedReply(msgspec.Struct):
 
 
 class QueueCounters(msgspec.Struct):
-    """`delayed` jobs rest until their time comes; they are neither ready nor in flight."""
+    """`delayed` jobs rest until their time comes; they are neither ready nor in flight.
+
+    `dead_lettered` counts all jobs that ever went to the dead-letter topic, `dead` those that are there now.
+    `dead_letter_error` says why a job that belongs there is still here.
+    """
 
     ready: int
     in_flight: int
     dead_lettered: int
     delayed: int
     paused: bool
+    dead: int
+    dead_letter_error: str | None = None
 
 
 class StateReply(msgspec.Struct):

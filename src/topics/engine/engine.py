@@ -22,7 +22,7 @@ from topics.engine.uniqueness import Admitted, Uniqueness
 from topics.engine.waiters import Waiters
 from topics.model.batch import check_batch, render
 from topics.model.clock import Clock
-from topics.model.config import ConfigWish, TopicConfig, resolve
+from topics.model.config import ConfigWish, Durability, TopicConfig, resolve
 from topics.model.errors import (
     InvalidRequest,
     Throttled,
@@ -130,7 +130,9 @@ class Engine:
     def look(self, name: str, *, touch: bool = True) -> TopicState:
         topic = self._existing(name)
         self._expire(topic)
-        described = describe(topic, self._clock.now_ms(), self.steady.now_ms())
+        if topic.config.dead_letter in self.state.by_name:
+            self._expire(self.state.by_name[topic.config.dead_letter])
+        described = describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms())
         if touch:
             topic.last_read_ts = self._clock.now_ms()
         return described
@@ -157,7 +159,7 @@ class Engine:
                     return Page(page, encode_cursor(page[-1].topic))
                 topic = self.state.by_name[name]
                 self._expire(topic, exact=False)
-                page.append(describe(topic, self._clock.now_ms(), self.steady.now_ms()))
+                page.append(describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms()))
                 if touch:
                     topic.last_read_ts = self._clock.now_ms()
             index += 1
@@ -263,21 +265,22 @@ class Engine:
         staged.result = seqs
         return self._announce(name, staged)
 
-    def room_for(self, name: str, count: int, size: int) -> Room:
+    def room_for(self, name: str, count: int, size: int, durability: Durability | None = None) -> Room:
         """Keep a place for records that come from another topic; the topic is made if it is absent."""
         topic = self.find_to_write(name)
         if topic is None:
-            created = self.create_for_write(name, count)
+            created = self.create_for_write(name, count, durability)
             return Room(created.topic_id, None, 1, 1, created.result)
         self.keep_seqs(topic, count)
         if topic.config.discard == "reject":
             self.refuse_if_full(topic, count, size)
         return Room(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
 
-    def create_for_write(self, name: str, count: int = 0) -> Staged:
+    def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> Staged:
         self._refuse_another_topic()
-        config = resolve(ConfigWish(), name)
-        return self._announce(name, self._create(name, config, count + SEQ_CHUNK, gated=False))
+        config = resolve(ConfigWish(durability=durability), name)
+        created = self._create(name, config, count + SEQ_CHUNK, gated=config.durability == "fsync")
+        return self._announce(name, created)
 
     def keep_seqs(self, topic: Topic, count: int) -> None:
         """Make sure that `count` more seqs may be handed out; Busy until they may."""

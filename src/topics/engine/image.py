@@ -21,6 +21,7 @@ from topics.engine.block import Block
 from topics.engine.copying import Origin
 from topics.engine.idempotency import Written
 from topics.engine.leaselog import QueueImage, picture, restore
+from topics.engine.letters import Letters
 from topics.engine.retention import Hole, Loss, note_hole
 from topics.engine.router import Evidence, EvidenceImage, RouterImage
 from topics.engine.topic import Topic
@@ -67,6 +68,8 @@ class TopicImage(msgspec.Struct, array_like=True):
     lasting_to: int = 0
     # The seqs of those keys whose records are not simply those of one batch.
     answers: dict[bytes, list[int]] = {}
+    # Dead letters by queue, see engine/letters.py. None: version 0.1 did not keep it.
+    letters: bytes | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -109,6 +112,7 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         queue=picture(topic, topic.queue) if topic.queue is not None else None,
         router=None if topic.inbound is None else topic.inbound.image(),
         evidence=[EvidenceImage(origin, found.encode()) for origin, found in (topic.evidence or {}).items()],
+        letters=b"" if topic.letters is None else topic.letters.encode(),
         attic=b"" if ephemeral else b"".join([block_image(block, extents) for block in topic.attic or ()]),
     )
     return _encoder.encode(image)
@@ -181,6 +185,8 @@ def decode_topic(chunk: bytes) -> Steps[tuple[Topic, RouterImage | None]]:
         if image.queue is not None:
             restore(topic, topic.queue, image.queue)
     topic.evidence = {Origin(*origin): Evidence.decode(spans) for origin, spans in map(_fields, image.evidence)} or None
+    if image.letters is not None:
+        topic.letters = Letters.decode(image.letters, topic.blocks)
     if image.attic:
         topic.attic = list(decode_blocks(image.attic))
     if image.groups:

@@ -1,7 +1,8 @@
 """The leases log, folded into who holds what, and that projection as a snapshot keeps it.
 
 A queue whose leases are not durable keeps only what its jobs log says: delays, unique keys, what was moved away. Every
-job that was in flight is then claimable again, as if its lease had run out.
+job that was in flight is then claimable again, as if its lease had run out. A clean stop also keeps how often its jobs
+were delivered and until when they rest.
 """
 
 from __future__ import annotations
@@ -77,7 +78,12 @@ def picture(topic: Topic, queue: Queue) -> QueueImage:
     if config.durability == "ephemeral":
         return QueueImage(queue.paused, queue.dead_lettered, 0, [], [])
     durable = config.leases_durable
-    jobs = [_job_image(job) for job in queue.jobs.values() if durable or _rests_since_append(job)]
+    if durable:
+        jobs = [_job_image(job) for job in queue.jobs.values()]
+    elif queue.closing:
+        jobs = [_without_lease(_job_image(job)) for job in queue.jobs.values()]
+    else:
+        jobs = [_job_image(job) for job in queue.jobs.values() if _rests_since_append(job)]
     cursor = queue.cursor if durable else 0
     return QueueImage(queue.paused, queue.dead_lettered, cursor, jobs, list(queue.unique.items()))
 
@@ -92,6 +98,12 @@ def _job_image(job: Job) -> JobImage:
         return JobImage(job.seq, job.deliveries, 0, 0, 0, job.node, job.error)
     lease = job.lease if group.place is Place.LEASED else 0
     return JobImage(job.seq, job.deliveries, group.due_ms, group.rest_ms, lease, job.node, job.error)
+
+
+def _without_lease(image: JobImage) -> JobImage:
+    if image.lease:
+        image.lease = image.due_ms = image.rest_ms = 0
+    return image
 
 
 def restore(topic: Topic, queue: Queue, image: QueueImage) -> None:

@@ -11,7 +11,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from topics.engine.letters import left_of
 from topics.engine.queue import Queue
+from topics.engine.state import State
 from topics.engine.topic import Topic
 from topics.model.config import TopicConfig
 from topics.model.errors import InvalidRequest
@@ -30,6 +32,9 @@ class QueueState:
     dead_lettered: int
     delayed: int
     paused: bool
+    # jobs that are in the dead-letter topic now, and why the last one that belongs there is not
+    dead: int
+    dead_letter_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class Page(NamedTuple):
     next_cursor: str | None
 
 
-def describe(topic: Topic, now_ms: int, steady_ms: int) -> TopicState:
+def describe(topic: Topic, state: State, now_ms: int, steady_ms: int) -> TopicState:
     return TopicState(
         topic=topic.name,
         type=topic.config.type,
@@ -72,13 +77,21 @@ def describe(topic: Topic, now_ms: int, steady_ms: int) -> TopicState:
         effective_priority=effective_priority(topic, now_ms),
         last_write_ts=topic.last_write_ts,
         last_read_ts=topic.last_read_ts,
-        queue=None if topic.queue is None else describe_queue(topic.queue, steady_ms),
+        queue=None if topic.queue is None else describe_queue(topic.queue, left_of(state, topic), steady_ms),
     )
 
 
-def describe_queue(queue: Queue, steady_ms: int) -> QueueState:
+def describe_queue(queue: Queue, dead: int, steady_ms: int) -> QueueState:
     queue.advance(steady_ms)
-    return QueueState(queue.ready, queue.in_flight, queue.dead_lettered, queue.delayed, queue.paused)
+    return QueueState(
+        ready=queue.ready,
+        in_flight=queue.in_flight,
+        dead_lettered=queue.dead_lettered,
+        delayed=queue.delayed,
+        paused=queue.paused,
+        dead=dead,
+        dead_letter_error=queue.refusal if queue.refused else None,
+    )
 
 
 def effective_priority(topic: Topic, now_ms: int) -> int:

@@ -12,7 +12,7 @@ from topics.engine.due import Job
 from topics.engine.topic import Topic
 from topics.model.batch import render
 from topics.model.config import TopicConfig
-from topics.model.ops import Appended, Deleted, Moved, Run
+from topics.model.ops import Appended, Buried, Deleted, Moved, Run
 from topics.model.wishes import UNSET, AppendWish, RecordWish
 
 FROM, DELIVERIES, SRC_SEQ, ERROR = (
@@ -89,12 +89,15 @@ def move(source: Topic, runs: list[Run], records: list[RecordWish], room: Room, 
 
 def encode_move(moved: Moved, source: Topic, destination: TopicConfig) -> bytes:
     """What the log must say: all of it, or only the half that outlives a restart. Empty: nothing of it does."""
-    match not source.lasts(moved.runs[0].from_seq), destination.durability == "ephemeral":
-        case True, True:
-            return b""
-        case True, False:
-            return moved.appended.encode()
-        case False, True:
-            return Deleted(moved.topic_id, moved.ts, moved.runs).encode()
-        case _:
-            return moved.encode()
+    leaves, arrives = source.lasts(moved.runs[0].from_seq), destination.durability != "ephemeral"
+    if leaves and arrives:
+        return moved.encode()
+    rest = None
+    if arrives:
+        rest = moved.appended
+    elif leaves:
+        rest = Deleted(moved.topic_id, moved.ts, moved.runs)
+    if moved.dead:
+        # How many letters a queue has written outlives all of them.
+        return Buried(moved.topic_id, moved.appended.batch.count, rest).encode()
+    return rest.encode() if rest is not None else b""

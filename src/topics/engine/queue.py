@@ -43,6 +43,7 @@ class Queue:
         "_ready",
         "_rests",
         "ahead",
+        "closing",
         "cursor",
         "dead_lettered",
         "delayed",
@@ -51,6 +52,8 @@ class Queue:
         "jobs",
         "next_lease",
         "paused",
+        "refusal",
+        "refused",
         "released",
         "streams",
         "unique",
@@ -77,6 +80,11 @@ class Queue:
         self.unique_of: dict[int, bytes] = {}
         self.dead_lettered = 0
         self.paused = False
+        # jobs that belong into the dead-letter topic, which does not take them, and why
+        self.refused = 0
+        self.refusal = ""
+        # The process stops: what it knows of jobs is kept, except for leases that are not durable.
+        self.closing = False
         # 0: none given out yet by this process
         self.next_lease = 0
         # jobs in flight on each connection that jobs are pushed to
@@ -209,6 +217,18 @@ class Queue:
             return None
         return job
 
+    def refuse(self, job: Job, reason: str) -> None:
+        """The dead-letter topic does not take the job; no reason: not yet."""
+        self.refused += not job.refusals
+        self.refusal = reason or self.refusal
+        job.refusals += 1
+
+    def accept(self, job: Job) -> None:
+        """The job goes where it should, or to a worker again after all."""
+        if job.refusals:
+            self.refused -= 1
+            job.refusals = 0
+
     def job_for(self, seq: int) -> Job:
         """The Job of a live record, made if it has none."""
         job = self.jobs.get(seq)
@@ -264,6 +284,7 @@ class Queue:
                 number = block.number_after(job.seq - 1)
                 record = bytes(body.record(number))
                 taken.append((job.seq, job, record, body.tag_at(number)))
+                self.accept(job)
                 size += len(record)
             self._leave(job)
         return size
@@ -373,6 +394,7 @@ class Queue:
             behind = max(0, end - max(first, cursor_number))
             for seq in self._among_jobs(block, first, end):
                 job = self.jobs.pop(seq)
+                self.accept(job)
                 if job.group is not None:
                     self._leave(job)
                 if seq > self.cursor:

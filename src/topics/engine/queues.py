@@ -323,23 +323,32 @@ class Queues:
 
     def _bury(self, topic: Topic, jobs: list[Job]) -> Staged:
         """Move jobs to the dead-letter topic in one step. If it will not take them they stay, and it is tried again."""
-        name = topic.config.dead_letter
+        config = topic.config
+        name = config.dead_letter
         assert name is not None
         try:
+            if not config.auto_create and self._engine.find(name) is None:
+                raise TopicNotFound(name)
             runs, records = self._lift(topic, sorted(job.seq for job in jobs))
             for record, job in zip(records, sorted(jobs, key=lambda job: job.seq), strict=True):
                 moving.stamp(record, topic.name, job)
             staged = self.move(topic, runs, records, name, dead=True)
-        except (TopicsError, Busy, ColdMiss):
-            self._refused(topic, jobs)
+        except TopicNotFound:
+            self._refused(
+                topic, jobs, f'topic "{name}" does not exist and auto_create of this queue is false; create it'
+            )
             return settled(topic.id)
-        staged.then(lambda done: self._refused(topic, jobs) if done.error is not None else None)
+        except (TopicsError, Busy, ColdMiss) as error:
+            self._refused(topic, jobs, error.message if isinstance(error, TopicsError) else "")
+            return settled(topic.id)
+        staged.then(lambda done: self._refused(topic, jobs, done.error.message) if done.error is not None else None)
         return staged
 
-    def _refused(self, topic: Topic, jobs: list[Job]) -> None:
+    def _refused(self, topic: Topic, jobs: list[Job], reason: str) -> None:
+        assert topic.queue is not None
         for job in jobs:
             rest_ms = min(REFUSED_REST_MS_MAX, REFUSED_REST_MS << min(job.refusals, 10))
-            job.refusals += 1
+            topic.queue.refuse(job, reason)
             self.give_back(topic, [job], rest_ms)
 
     def _lift(self, topic: Topic, seqs: list[int]) -> tuple[list[Run], list[RecordWish]]:
@@ -355,12 +364,13 @@ class Queues:
 
     def move(self, source: Topic, runs: list[Run], records: list[RecordWish], name: str, *, dead: bool) -> Staged:
         """Have records change their topic in one step; the other topic is made if it is absent."""
-        room = self._engine.room_for(name, len(records), sum(run.size for run in runs))
+        durability = source.config.durability
+        room = self._engine.room_for(name, len(records), sum(run.size for run in runs), durability)
         now = self._clock.now_ms()
         op = moving.move(source, runs, records, room, now if room.topic is None else room.topic.now(now), dead=dead)
         self._pipeline.date(op.appended.batch)
         body = moving.encode_move(op, source, room.config)
-        classes = (source.config.durability, room.config.durability)
+        classes = (durability, room.config.durability)
         staged = self._pipeline.stage(
             op, body, gated="fsync" in classes, urgent=True, journaled=bool(body), other_ids=(room.topic_id,)
         )

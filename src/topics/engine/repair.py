@@ -45,8 +45,7 @@ def drop_damaged(state: State, packs: Packs) -> list[str]:
     """Turn damaged blocks into holes; what was given up, a line each."""
     given_up: list[str] = []
     for topic, block, reason in damaged_blocks(state, packs):
-        if topic.queue is not None:
-            topic.queue.dying(block, 0, block.count)
+        topic.dying(block, 0, block.count)
         state.count -= block.live
         state.bytes -= block.live_bytes
         topic.count -= block.live

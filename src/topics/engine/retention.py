@@ -167,8 +167,7 @@ def _evict(topic: Topic, stop: int, reason: str, release: Release) -> None:
     block = topic.blocks[0]
     first_seq = block.earliest_seq()
     last_seq = block.seq_at(stop - 1) if stop < block.count else block.last_seq
-    if topic.queue is not None:
-        topic.queue.dying(block, 0, stop)
+    topic.dying(block, 0, stop)
     died, size = block.kill(0, stop)
     topic.count -= died
     topic.bytes -= size

@@ -13,6 +13,7 @@ from topics.engine.cold import Cold
 from topics.engine.group import fold
 from topics.engine.idempotency import Written
 from topics.engine.ledger import App, Ledger
+from topics.engine.letters import Moves
 from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.routes import Routes
 from topics.engine.topic import SEQ_CHUNK, Topic
@@ -23,6 +24,7 @@ from topics.model.grouping import GroupAcked, GroupClaimed, GroupOp, GroupPlaced
 from topics.model.leasing import Extended, Leased, LeaseOp, Paused, Released
 from topics.model.ops import (
     Appended,
+    Buried,
     Configured,
     Created,
     Deleted,
@@ -81,9 +83,10 @@ class State:
         self.capture_app: Callable[[App], None] = _nothing_to_capture
         self.routes = Routes(self)
         self.ledger = Ledger(self)
+        self._moves = Moves(self)
         self._folds: dict[type, Callable[[Any], Any]] = {
             Appended: self._appended,
-            Deleted: self._deleted,
+            Deleted: self.delete,
             Created: self._created,
             Configured: self._configured,
             Dropped: self._dropped,
@@ -99,7 +102,8 @@ class State:
             Extended: self._leased,
             Paused: self._paused,
             Timed: lambda op: setattr(self, "noted", op.moment),
-            Moved: self._moved,
+            Moved: self._moves.moved,
+            Buried: self._moves.buried,
             KeyNoted: self._key_noted,
             Forwarded: self.routes.forwarded,
             RouterPut: self.routes.put,
@@ -234,7 +238,7 @@ class State:
         topic.tail = block
         return block
 
-    def _deleted(self, op: Deleted) -> tuple[int, int]:
+    def delete(self, op: Deleted) -> tuple[int, int]:
         topic = self.by_id[op.topic_id]
         count_before, bytes_before = topic.count, topic.bytes
         for run in op.runs:
@@ -257,8 +261,7 @@ class State:
         left = run.size
         for block in sorted(touched, key=lambda block: block.body is None) if len(touched) > 1 else touched:
             first, end = block.number_after(run.from_seq - 1), block.number_after(last_seq)
-            if topic.queue is not None:
-                topic.queue.dying(block, first, end)
+            topic.dying(block, first, end)
             died, size = block.kill(first, end, left)
             left = max(0, left - size)
             topic.count -= died
@@ -276,8 +279,7 @@ class State:
         lost = 0
         while topic.blocks and topic.blocks[0].first_seq < floor:
             block = topic.blocks[0]
-            if topic.queue is not None:
-                topic.queue.dying(block, 0, block.number_after(floor - 1))
+            topic.dying(block, 0, block.number_after(floor - 1))
             died, size = block.kill(0, block.number_after(floor - 1))
             lost += died
             topic.count -= died
@@ -307,18 +309,6 @@ class State:
         queue = self.by_id[op.topic_id].queue
         if queue is not None:
             queue.paused = op.paused
-
-    def _moved(self, op: Moved) -> tuple[int, int]:
-        """Gone here and there in one step, so that no crash loses a record or leaves it in both places."""
-        found = self._deleted(Deleted(op.topic_id, op.ts, op.runs))
-        queue = self.by_id[op.topic_id].queue
-        if queue is not None and op.dead:
-            queue.dead_lettered += found[0]
-        destination = self.by_id.get(op.to_id)
-        if destination is not None:
-            self.touch(destination)
-            self._appended(op.appended)
-        return found
 
     # --- groups ---
 

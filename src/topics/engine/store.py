@@ -12,6 +12,7 @@ from topics.engine.checkpoint import Checkpointer
 from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
 from topics.engine.forwarding import Forwarder
+from topics.engine.letters import find_unknown
 from topics.engine.pipelines import Pipelines
 from topics.engine.repair import drop_damaged
 from topics.engine.restoring import restore
@@ -121,6 +122,7 @@ class Store:
         yield from self.packs.adopting(
             (extent for extent in live if extent is not None), keep=self.snapshots.kept_packs
         )
+        yield from find_unknown(self.state)
         replay = Replay(
             self._disk,
             directory.wal_path,
@@ -295,6 +297,13 @@ class Store:
         self.committer.want_sync(backup.position)
         return backup
 
+    def _keep_what_queues_know(self) -> None:
+        """Deliveries and nacks are no ops where leases are not durable: the last checkpoint has to look at them."""
+        for topic in self.state.by_id.values():
+            if topic.queue is not None and topic.queue.jobs:
+                topic.queue.closing = True
+                self.state.dirty.add(topic)
+
     def close(self) -> None:
         """Finish what is under way, write a last checkpoint, and leave the directory clean."""
         if not self.ready:
@@ -305,6 +314,7 @@ class Store:
         if healthy:
             at_once(self._wait_synced())
             self.settle()
+            self._keep_what_queues_know()
             healthy = self.checkpoint()
         self.committer.stop()
         self.worker.stop()

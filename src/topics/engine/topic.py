@@ -15,6 +15,7 @@ from topics.model.config import TopicConfig
 
 if TYPE_CHECKING:
     from topics.engine.copying import Origin
+    from topics.engine.letters import Letters
     from topics.engine.router import Evidence, Hops, Router
     from topics.engine.staged import Staged
     from topics.engine.waiters import Waiter
@@ -56,6 +57,7 @@ class Topic:
         "last_read_ts",
         "last_write_ts",
         "lasting_to",
+        "letters",
         "logged_floor",
         "losses",
         "name",
@@ -99,6 +101,7 @@ class Topic:
         self.groups: dict[str, Group] | None = None
         # jobs, if this is a queue
         self.queue: Queue | None = Queue() if config.type == "queue" else None
+        self.letters: Letters | None = None  # dead letters that queues left here
         # the segment that new records fall into
         self.segment = 0
         self.segment_events = 0
@@ -132,8 +135,7 @@ class Topic:
         self.volatile_to = 0
         # readers
         self.waiters: set[Waiter] | None = None
-        # number of the checkpoint that has this topic's state
-        self.captured = 0
+        self.captured = 0  # number of the checkpoint that has this topic's state
 
     @property
     def earliest_seq(self) -> int:
@@ -144,6 +146,13 @@ class Topic:
         if clock_ms > self.clock_ms:
             self.clock_ms = clock_ms
         return self.clock_ms
+
+    def dying(self, block: Block, start: int, stop: int) -> None:
+        """The live records start … stop − 1 of a block are about to die, whatever kills them."""
+        if self.queue is not None:
+            self.queue.dying(block, start, stop)
+        if self.letters is not None:
+            self.letters.dying(block, start, stop)
 
     def note_key(self, key: bytes, written: Written) -> None:
         if self.keys is None:

@@ -24,6 +24,7 @@ died), so that folding it needs neither a clock nor another topic.
     RouterDropped | 34 | dest u32 |
     Txn…       | 48 to 52 | see model/txn_ops.py
     Timed      | 84 | steady u64 | wall u64 |
+    Buried     | 86 | queue u32 | letters u32 | Appended, Deleted or nothing |
     Appended   | 85 | time from which delays count u64 | Appended |   if that is not its ts
 """
 
@@ -48,8 +49,8 @@ APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
 MOVED, FLOORED, KEY_NOTED = range(12, 15)
 FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
 TXN_CODES = range(48, 53)
-TIMED, APPENDED_LATE = 84, 85
-QUEUE_CODES = range(84, 86)
+TIMED, APPENDED_LATE, BURIED = range(84, 87)
+QUEUE_CODES = range(84, 87)
 
 _APPENDED = struct.Struct("<BBIIQQQI")
 _DELETED = struct.Struct("<BIQIB")
@@ -63,6 +64,7 @@ _KEY_NOTED = struct.Struct("<BIQ16s")
 _ROUTER_PUT = struct.Struct("<BIIQH")
 _TIMED = struct.Struct("<BQQ")
 _LATE = struct.Struct("<BQ")
+_BURIED = struct.Struct("<BII")
 _U32 = struct.Struct("<I")
 
 KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS, WITH_ANSWER = 1, 2, 4, 8, 16, 32
@@ -226,6 +228,18 @@ class Moved(NamedTuple):
         return head + flat + self.appended.encode()
 
 
+class Buried(NamedTuple):
+    """Dead letters left a queue for another topic, and only `rest` of that outlives a restart."""
+
+    topic_id: int
+    letters: int
+    rest: Appended | Deleted | None
+
+    def encode(self) -> bytes:
+        rest = b"" if self.rest is None else self.rest.encode()
+        return _BURIED.pack(BURIED, self.topic_id, self.letters) + rest
+
+
 class KeyNoted(NamedTuple):
     """A write with this idempotency key added nothing: its records are the jobs of these seqs, pending already."""
 
@@ -298,6 +312,7 @@ Op = (
     | LeaseOp
     | Paused
     | Moved
+    | Buried
     | KeyNoted
     | RouterOp
     | TxnOp
@@ -363,7 +378,14 @@ def decode(body: bytes) -> Op:
 
 
 def _decode_queue_op(body: bytes) -> Op:
-    return Timed(Moment(*_TIMED.unpack_from(body)[1:])) if body[0] == TIMED else decode_appended(body)
+    if body[0] == TIMED:
+        return Timed(Moment(*_TIMED.unpack_from(body)[1:]))
+    if body[0] == APPENDED_LATE:
+        return decode_appended(body)
+    rest = decode(body[_BURIED.size :]) if len(body) > _BURIED.size else None
+    assert rest is None or isinstance(rest, Appended | Deleted)
+    _, topic_id, letters = _BURIED.unpack_from(body)
+    return Buried(topic_id, letters, rest)
 
 
 def blob_start(start: bytes, body_len: int) -> int:
