@@ -94,6 +94,7 @@ def test_a_dropped_topic_holds_nothing_and_neither_does_its_successor(buried: Qu
 def test_another_queue_of_the_same_name_starts_at_nothing(buried: QueueRig) -> None:
     buried.drop("q")
     buried.crash()
+    buried.clock.advance(1)
     buried.queue("q", dead_letter="dead")
     assert dead(buried) == (0, 0)
     buried.redrive("dead")

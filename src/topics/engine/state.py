@@ -77,8 +77,7 @@ class State:
         self.capture_from = NEVER
         self.checkpoint = 0
         self._position = 0
-        # What both clocks said when the log was last told.
-        self.noted: Moment | None = None
+        self.noted: Moment | None = None  # what both clocks said when the log was last told
         self.capture: Callable[[Topic], None] = self.dirty.add
         self.capture_app: Callable[[App], None] = _nothing_to_capture
         self.routes = Routes(self)
