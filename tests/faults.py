@@ -156,6 +156,7 @@ class FaultyDisk(Disk):
     """See the module. Faults are counted from the moment they are asked for; several may be pending."""
 
     def __init__(self, boot_id: str = "boot-1") -> None:
+        super().__init__()
         self._boot_id = boot_id
         self._lock = threading.RLock()
         self._faults: list[_Fault] = []

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,6 +107,8 @@ class Client:
 class ServerProcess:
     """`topics serve` on a free port. `environ` adds settings: max_topics=3 becomes TOPICS_MAX_TOPICS=3."""
 
+    command: Sequence[str | Path] = (TOPICS,)
+
     def __init__(self, data_dir: Path, *arguments: str, **environ: object) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
         settings = {"port": 0, "data_dir": data_dir, **environ}
@@ -116,7 +118,11 @@ class ServerProcess:
         self._clients: list[Client] = []
         self._news = threading.Condition()
         self.process = subprocess.Popen(
-            [TOPICS, "serve", *arguments], env=clean, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+            [*self.command, "serve", *arguments],
+            env=clean,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 import logging
+import resource
 import signal
 import sys
 import time
@@ -46,6 +47,7 @@ from topics.engine.cold import ColdMiss
 from topics.engine.consuming import Consuming
 from topics.engine.engine import Engine
 from topics.engine.store import Store
+from topics.http.descriptors import connections_within, raise_limit
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
 from topics.http.message import Request
@@ -70,6 +72,7 @@ def run(settings: Settings, *, log_format: str) -> int:
     door = open_door(settings)
     tokens = Tokens(settings, door)
     settings.forget_secrets()
+    raise_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, door, tokens))
     return 0
@@ -129,6 +132,7 @@ class Server:
             render_error=render_error,
             on_head=self._api.handle_head,
         )
+        self._usage.listener = self._listener
         self._watchdog = self._usage.watchdog = self._listener.watchdog
         # between two samples of the loop's lag
         self._sample_due_s = 0.0
@@ -365,8 +369,10 @@ class Server:
 def http_limits(settings: Settings) -> HttpLimits:
     """A body that counts as large is judged when its length is known; that must not be above what is allowed at all."""
     usual = HttpLimits()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     body_bytes_max = settings.max_body_bytes
     return HttpLimits(
+        connections_max=connections_within(limit, settings.max_connections),
         body_bytes_max=body_bytes_max,
         large_body_bytes=min(usual.large_body_bytes, body_bytes_max),
         large_bodies_bytes_max=max(usual.large_bodies_bytes_max, body_bytes_max),

@@ -1,6 +1,7 @@
 """Group commit: who syncs what and when, what a failed sync does, and how writing passes to the thread and back."""
 
 import errno
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from tests.faults import FaultyDisk, Gate
 from tests.storage.logs import bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
 from topics.storage.committer import Committer, SyncFailed
+from topics.storage.disk import Disk
 from topics.storage.wal import HANDOVER_AFTER_S, Wal
 
 WAIT_S_MAX = 20.0
@@ -405,3 +407,38 @@ def test_a_stop_during_a_stall_writes_and_syncs_the_queue(rig: Rig) -> None:
 
     assert rig.committer.poll() == (end, end)
     assert bodies(rig.path) == [b"the one that stalls", b"handed over"]
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_a_sync_for_which_no_file_could_be_opened_is_tried_again(rig: Rig, error: int) -> None:
+    rig.disk.fail("fsync_dir", error=error, times=2)
+    end = rig.commit(b"a")
+    rig.wait_synced(end)
+    assert rig.committer.failed is None
+    assert bodies(rig.path) == [b"a"]
+
+
+def test_a_directory_that_cannot_be_synced_is_a_failed_sync(rig: Rig) -> None:
+    rig.disk.fail("fsync_dir", error=errno.EIO)
+    rig.commit(b"a")
+    rig.wait_until(lambda: rig.committer.failed is not None)
+    with pytest.raises(SyncFailed):
+        rig.committer.poll()
+
+
+def test_the_log_needs_no_descriptor_to_sync_its_directory(tmp_path: Path) -> None:
+    disk = Disk()
+    wal = new_log(disk, tmp_path / "wal")
+    committer = Committer(wal, lambda: None)
+    committer.start()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        wal.append(b"a")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        wal.flush()
+        committer.want_sync(wal.written_to)
+        committer.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert committer.failed is None
+    assert wal.synced_to == wal.written_to

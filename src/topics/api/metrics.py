@@ -23,6 +23,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.engine.store import Store
 from topics.engine.topic import Topic
+from topics.http.listener import Listener
 from topics.http.watchdog import Watchdog
 from topics.storage.stats import LatencyHistogram, WalStats
 
@@ -47,6 +48,7 @@ class Usage:
         self.sse_connections = 0
         self.watch_sessions = 0
         self.watchdog: Watchdog | None = None
+        self.listener: Listener | None = None
 
 
 class Metrics:
@@ -115,9 +117,19 @@ class Families(Collector):
         yield gauge("topics_routers", "Routers that exist.", self._routers())
         yield gauge("topics_sse_connections", "Streams and WebSockets that are open.", usage.sse_connections)
         yield gauge("topics_watch_sessions", "Watch sessions that exist.", usage.watch_sessions)
+        yield from self._connections()
         longest_s, slow = (usage.watchdog.longest_s, usage.watchdog.slow_turns_total) if usage.watchdog else (0.0, 0)
         yield gauge("topics_loop_longest_turn_seconds", "Longest turn of the loop in the last minutes.", longest_s)
         yield counter("topics_loop_slow_turns", "Turns of the loop above 100 ms.", slow)
+
+    def _connections(self) -> Iterator[Metric]:
+        listener = self._usage.listener
+        if listener is None:
+            return
+        yield gauge("topics_connections", "Connections that are open.", listener.connections_open)
+        yield gauge("topics_connections_max", "Connections that may be open.", listener.connections_max)
+        refused = "Connections refused because as many as may be were open."
+        yield counter("topics_connections_refused", refused, listener.connections_refused_total)
 
     def _routers(self) -> int:
         """Those whose names the key may see."""

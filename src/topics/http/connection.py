@@ -79,11 +79,13 @@ class Connection(asyncio.Protocol):
             high=service.limits.write_high_bytes, low=service.limits.write_low_bytes
         )
         self._outlet = Outlet(service, self._transport, self)
-        connections_max = service.limits.connections_max
-        crowded = len(service.wheel) >= connections_max
+        connections_max, connections = service.limits.connections_max, len(service.wheel)
         self._bucket = service.wheel.add(self)
-        if crowded:
+        if connections >= connections_max:
+            service.refused_total += 1
             self.refuse(Overcrowded(connections_max), None)
+            if connections >= connections_max + service.limits.refused_max:
+                self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         intake = self._intake

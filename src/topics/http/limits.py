@@ -13,6 +13,8 @@ class HttpLimits:
     """What one listener allows; the defaults suit a server that strangers can reach."""
 
     connections_max: int = 20_000
+    # Beyond these, which are told why, further connections are just closed.
+    refused_max: int = 64
 
     # the head of a request
     uri_bytes_max: int = 8 * KIB

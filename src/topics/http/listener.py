@@ -77,6 +77,14 @@ class Listener:
         return self._service.budget
 
     @property
+    def connections_max(self) -> int:
+        return self._service.limits.connections_max
+
+    @property
+    def connections_refused_total(self) -> int:
+        return self._service.refused_total
+
+    @property
     def draining(self) -> bool:
         return self._service.draining
 

@@ -47,6 +47,7 @@ class Service:
         "on_bug",
         "on_empty",
         "on_head",
+        "refused_total",
         "render_error",
         "slices",
         "tick",
@@ -79,6 +80,8 @@ class Service:
         self.wheel.on_turn(self.heads.refresh)
         self.budget = BodyBudget(limits.large_bodies_bytes_max)
         self.draining = False
+        # connections that were one too many
+        self.refused_total = 0
         self.on_empty: Callable[[], None] | None = None
         self._gzip_thread: ThreadPoolExecutor | None = None
 

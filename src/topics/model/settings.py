@@ -58,6 +58,12 @@ class Settings:
     max_sse_connections_per_key: int = setting(
         1_000, "Streams and WebSockets that are open for one key.", at_most=COUNT_MAX, zero_means="unlimited"
     )
+    max_connections: int = setting(
+        20_000,
+        "Connections that are open; fewer if the limit of open files leaves less, as some are kept for the log.",
+        at_least=1,
+        at_most=1_000_000,
+    )
     max_inflight_per_key: int = setting(
         1_000, "Requests of one key that are being answered.", at_most=COUNT_MAX, zero_means="unlimited"
     )

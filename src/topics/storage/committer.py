@@ -15,11 +15,12 @@
 
 The thread makes only calls that release the GIL. After one failed fdatasync the kernel may have dropped the very pages
 it could not write and call the next sync a success, so there is no next one: `failed` holds the error, the log is
-broken, the thread ends.
+broken, the thread ends. An error that says that no file could be opened has touched no data: the sync is tried again.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -37,6 +38,9 @@ logger = logging.getLogger("topics.storage")
 
 SYNC_INTERVAL_S = 0.1
 SYNC_DEBT_BYTES = 8 << 20
+# Nothing but opening a file ends like this.
+NOTHING_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
+RETRY_S = 0.05
 
 
 class SyncFailed(StorageError):
@@ -86,6 +90,7 @@ class Committer:
     # --- owner thread ---
 
     def start(self) -> None:
+        self._disk.hold_dir(self._wal.path)
         self._thread.start()
 
     def stop(self) -> None:
@@ -140,13 +145,15 @@ class Committer:
                 now_s = self._clock()
                 if self._is_due(now_s, deadline_s):
                     deadline_s = now_s + self._interval_s
-                    self._sync()
+                    self._sync_or_try_again()
                 elif self._stopping and self._queue_is_settled():
                     return
                 elif not (self._wal.prepare_spare() or self._wal.unlink_one_trimmed() or self._sync_mark()):
                     deadline_s = self._wait(now_s, deadline_s)
         except Exception as error:  # noqa: BLE001  whatever ends this thread, nothing is synced after it
             self._fail(error)
+        finally:
+            self._disk.release_dir(self._wal.path)
 
     def _is_due(self, now_s: float, deadline_s: float | None) -> bool:
         wal = self._wal
@@ -175,6 +182,16 @@ class Committer:
             deadline_s = now_s + self._interval_s
         self._bell.acquire(timeout=max(0.0, deadline_s - now_s))
         return deadline_s
+
+    def _sync_or_try_again(self) -> None:
+        try:
+            self._sync()
+        except OSError as error:
+            if error.errno not in NOTHING_OPENED or self._stopping:
+                raise
+            self._wal.sync_started_s = 0.0
+            logger.warning("the log in %s is synced later, no file can be opened: %s", self._wal.path, error)
+            self._bell.acquire(timeout=RETRY_S)
 
     def _sync(self) -> None:
         wal = self._wal

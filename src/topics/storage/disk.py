@@ -23,6 +23,9 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 class Disk:
     """The real one: thin calls of the operating system, all of which release the GIL."""
 
+    def __init__(self) -> None:
+        self._held_directories: dict[str, int] = {}
+
     def open(self, path: str, flags: int, mode: int = 0o600) -> int:
         return os.open(path, flags | os.O_CLOEXEC, mode)
 
@@ -66,8 +69,22 @@ class Disk:
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
 
+    def hold_dir(self, path: str) -> None:
+        """Keep a directory open, so that syncing it needs no descriptor that may not be there."""
+        self.release_dir(path)
+        self._held_directories[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def release_dir(self, path: str) -> None:
+        fd = self._held_directories.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
     def fsync_dir(self, path: str) -> None:
         """Make the entries of a directory durable: what was created, renamed or unlinked in it."""
+        held = self._held_directories.get(path)
+        if held is not None:
+            os.fsync(held)
+            return
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)

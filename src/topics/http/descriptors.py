@@ -1,0 +1,42 @@
+"""File descriptors: how many this process may have open, and how many of them connections may take.
+
+    |<──────────────────────── limit (RLIMIT_NOFILE, raised as far as it goes) ────────────────────────>|
+    |<── connections ──────────────────────────────────────>|<── refused, on their way out ──>|<─ files ─>|
+
+Files are the log, packs, snapshots, backups: a server that cannot open one cannot write. So connections stop early.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+log = logging.getLogger("topics.http")
+
+# Packs kept open for reading (128), the log, a checkpoint's files, a backup's, the directories, the loop's own.
+FILES_RESERVED = 256
+# Connections that are accepted only to be refused; a burst of them is accepted before the first is closed.
+REFUSED_MAX = 1024
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of open files to the hard one; returns what holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            log.warning("the limit of open files stays at %d: %s", soft, error)
+            return soft
+    return hard
+
+
+def connections_within(limit: int, wanted: int) -> int:
+    """How many connections may be open at once: as many as wanted, if that leaves enough for files."""
+    allowed = limit - min(FILES_RESERVED + REFUSED_MAX, limit // 2)
+    if allowed < wanted:
+        log.warning(
+            "at most %d connections instead of %d: %d files may be open (ulimit -n), and some are kept for the log",
+            allowed, wanted, limit,
+        )  # fmt: skip
+    return min(allowed, wanted)

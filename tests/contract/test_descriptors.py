@@ -1,0 +1,102 @@
+"""More connections than there are file descriptors: some are refused, and everything else goes on, writes above all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving import TOPICS, Client, ServerProcess, serving
+from topics.http.descriptors import FILES_RESERVED, REFUSED_MAX, connections_within
+
+LIMIT = 512
+
+
+class FewFiles(ServerProcess):
+    """May open no more than `LIMIT` files, whatever it asks for."""
+
+    command = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$0" "$@"', TOPICS)
+
+
+class FewFilesAtFirst(ServerProcess):
+    command = ("sh", "-c", 'ulimit -Sn 64; exec "$0" "$@"', TOPICS)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    # Log files of a few frames each: a write that finds no descriptor fails.
+    server = FewFiles(tmp_path, wal_file_bytes="4 KiB")
+    yield server.ready()
+    server.kill()
+
+
+@contextlib.contextmanager
+def crowd(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that say nothing; the server may have closed some of them."""
+    with contextlib.ExitStack() as opened:
+        yield [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(count)]
+
+
+def metric(client: Client, name: str) -> int:
+    return client.get("/v0/metrics", headers={"Accept": "application/json"}).json[name]
+
+
+def test_1200_connections_that_say_nothing_do_not_stop_writes(server: ServerProcess) -> None:
+    client = server.client()
+    assert client.put("/v0/topics/t", {"durability": "fsync"}).status == 201
+
+    with crowd(server.port, 1_200):
+        for number in range(30):
+            assert client.append("t", "x" * 1_000 + str(number)).status == 200
+        assert client.get("/v0/ready").status == 200
+        assert metric(client, "topics_connections") <= LIMIT
+        assert metric(client, "topics_connections_max") == LIMIT // 2
+        assert metric(client, "topics_connections_refused_total") > 0
+        assert metric(client, "topics_wal_read_only") == 0
+
+    assert client.append("t", "afterwards").status == 200
+    assert client.state("t")["head_seq"] == 31
+    assert "read-only" not in server.log
+    assert server.terminate() == 0
+
+
+def test_a_connection_too_many_is_told_why_and_there_is_room_again_when_others_leave(server: ServerProcess) -> None:
+    client = server.client()
+    assert client.get("/v0/health").status == 200
+    with crowd(server.port, LIMIT // 2 - 1) as others:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as refused:
+            answer = b"".join(iter(lambda: refused.recv(65_536), b""))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 429 ")
+        assert b"\r\nRetry-After: 1" in head
+        error = json.loads(body)["error"]
+        assert (error["code"], error["detail"]) == ("throttled", {"limit": "max_connections", "max": LIMIT // 2})
+        others[0].close()
+        while metric(client, "topics_connections") > LIMIT // 2 - 1:
+            pass  # the server has yet to see that it left
+        assert server.client().get("/v0/health").status == 200
+
+
+def test_the_soft_limit_is_raised_at_the_start(tmp_path: Path) -> None:
+    server = FewFilesAtFirst(tmp_path).ready()
+    assert metric(server.client(), "topics_connections_max") > 64
+    server.kill()
+
+
+def test_the_setting_limits_connections_further(tmp_path: Path) -> None:
+    with serving(tmp_path, max_connections=3) as server:
+        assert metric(server.client(), "topics_connections_max") == 3
+
+
+def test_connections_leave_room_for_files(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert connections_within(1_000_000, 20_000) == 20_000
+        assert not caplog.records
+        assert connections_within(20_000, 20_000) == 20_000 - FILES_RESERVED - REFUSED_MAX
+        assert connections_within(1_024, 20_000) == 512
+    assert "at most 512 connections instead of 20000" in caplog.text
