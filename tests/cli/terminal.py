@@ -8,7 +8,7 @@ from typing import IO, Any, NamedTuple
 
 from tests.serving import TOPICS, ServerProcess
 
-RUN_S_MAX = 60
+RUN_S_MAX = 120
 
 
 class Done(NamedTuple):

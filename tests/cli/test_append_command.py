@@ -13,7 +13,7 @@ import pytest
 from tests.cli.terminal import Invoke, run, start
 from tests.serving import Client, ServerProcess
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def records(client: Client, topic: str) -> list[dict[str, Any]]:

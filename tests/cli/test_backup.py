@@ -28,7 +28,7 @@ def environ(port: int | None = None) -> dict[str, str]:
 
 def run_topics(*arguments: object, port: int | None = None, **more: Any) -> subprocess.CompletedProcess[bytes]:
     command = [TOPICS, *map(str, arguments)]
-    return subprocess.run(command, env=environ(port), capture_output=True, timeout=60, **more)
+    return subprocess.run(command, env=environ(port), capture_output=True, timeout=120, **more)
 
 
 def assert_fine(ran: subprocess.CompletedProcess[bytes]) -> None:

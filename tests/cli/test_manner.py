@@ -21,7 +21,7 @@ from topics.cli.plugins import plugin_names
 from topics.cli.spans import moment_ms, shown_bytes, shown_time, size_bytes, span_ms
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 # What typer itself needs for a page of help is about 150; each of these alone is more than 50 ms.
 HELP_MODULES_MAX = 260
 HEAVY = {

@@ -25,7 +25,7 @@ def on_a_terminal(server: ServerProcess, *arguments: object) -> tuple[int, bytes
         stderr=theirs,
     )
     os.close(theirs)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     shown = b""
     while True:
         try:
@@ -88,7 +88,7 @@ def test_no_bar_is_drawn_over_what_somebody_types(server: ServerProcess, client:
     )
     os.close(theirs)
     os.write(ours, b'"typed"\n\x04')
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
     assert out.startswith(b'{"topic":')

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.terminal import Done, Invoke, run, start
 from tests.serving import Client, ServerProcess
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import IO
 from tests.cli.terminal import Done, Invoke, run, start
 from tests.serving import Client, ServerProcess
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def numbers(done: Done) -> list[int]:

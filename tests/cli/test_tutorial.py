@@ -18,7 +18,7 @@ from tests.cli.terminal import environ
 
 ROOT = Path(__file__).parent.parent.parent
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 BLOCK = re.compile(r"(?:<!-- terminal: (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 
 

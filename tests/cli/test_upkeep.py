@@ -13,7 +13,7 @@ import topics
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from topics.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def flip(path: Path, offset: int) -> None:
@@ -70,7 +70,7 @@ def test_damage_in_the_log_refuses_to_open_and_is_repaired_into_a_tombstone(tmp_
         "for n in range(50): db.append('a', {'n': n})\n"
         "os._exit(0)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     flip(next((path / "shard-00" / "wal").glob("[0-9]*.log")), 2000)
 
     with pytest.raises(topics.TopicsError, match="topics repair"):

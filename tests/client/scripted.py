@@ -72,10 +72,13 @@ class ScriptedServer:
                     self.seen.append(seen)
                     step = self._steps.pop(0) if len(self._steps) > 1 else self._steps[0]
                 said = step(seen) if callable(step) else step
-                if said is None:
-                    connection.shutdown(socket.SHUT_RDWR)
-                    return
-                connection.sendall(said)
+                try:
+                    if said is None:
+                        connection.shutdown(socket.SHUT_RDWR)
+                        return
+                    connection.sendall(said)
+                except OSError:
+                    return  # the client has gone meanwhile
                 if _is_cut(said):
                     return
 

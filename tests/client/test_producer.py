@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -95,10 +96,17 @@ def test_a_full_buffer_makes_the_writer_wait(connect: Connect) -> None:
 
 
 def test_a_ticket_can_be_asked_with_a_limit(connect: Connect) -> None:
-    with ScriptedServer(error(429, "throttled", {"retry_after_ms": 50})) as server:
-        producer = connect(server.url, retries_max=20, retry_s_max=0.4).producer("t", linger_ms=0)
+    asked = threading.Event()
+
+    def held(seen: Seen) -> bytes:
+        assert asked.wait(60)
+        return error(429, "throttled")
+
+    with ScriptedServer(held) as server:
+        producer = connect(server.url, retries_max=0).producer("t", linger_ms=0)
         with pytest.raises(Timeout):
             producer.append(1).result(0.05)
+        asked.set()
         with pytest.raises(Exception, match="throttled"):
             producer.close()
 

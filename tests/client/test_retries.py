@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import pickle
 import socket
+import threading
 import time
 from typing import Any
 
@@ -68,8 +69,8 @@ def test_a_pause_that_would_end_too_late_is_not_begun(connect: Connect) -> None:
     with ScriptedServer(error(503, "read_only", Retry_After=3600)) as server:
         began_s = time.monotonic()
         with pytest.raises(ReadOnly):
-            connect(server.url, retry_s_max=5).health()
-        assert time.monotonic() - began_s < 3
+            connect(server.url, retry_s_max=50).health()
+        assert time.monotonic() - began_s < 40
         assert len(server.seen) == 1
 
 
@@ -98,12 +99,18 @@ def test_nobody_there_is_tried_again_and_then_said(connect: Connect) -> None:
 
 
 def test_silence_is_a_timeout(connect: Connect) -> None:
+    given_up = threading.Event()
+
     def silent(seen: Seen) -> bytes:
-        time.sleep(0.5)
+        assert given_up.wait(60)
         return CLAIMED
 
-    with ScriptedServer(silent) as server, pytest.raises(Timeout, match=r"within 0\.1 s"):
-        connect(server.url, timeout_s=0.1).claim("t")
+    with ScriptedServer(silent) as server:
+        try:
+            with pytest.raises(Timeout, match=r"within 0\.1 s"):
+                connect(server.url, timeout_s=0.1).claim("t")
+        finally:
+            given_up.set()
 
 
 @pytest.mark.parametrize("status", [200, 404, 500])

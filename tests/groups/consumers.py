@@ -36,8 +36,14 @@ class Consumer:
         self.group = group
 
     def ask(self, **wish: Any) -> Reply:
-        fields = {"topic_id": self.topic, "group_id": self.group, "start": "Earliest", **wish}
-        return self.client.post("/v1/api/topics/consume", fields)
+        return self.client.post("/v1/api/topics/consume", self._fields(wish))
+
+    def begin(self, **wish: Any) -> None:
+        """Send a consume; `client.end` reads its answer."""
+        self.client.begin("POST", "/v1/api/topics/consume", self._fields(wish))
+
+    def _fields(self, wish: dict[str, Any]) -> dict[str, Any]:
+        return {"topic_id": self.topic, "group_id": self.group, "start": "Earliest", **wish}
 
     def batch(self, **wish: Any) -> Any:
         reply = self.ask(**wish)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -151,15 +152,14 @@ def test_a_server_that_stops_answers_those_who_wait(tmp_path: Path) -> None:
     with serving(tmp_path / "data", jwt_secret=SECRET) as server:
         server.stranger().append("t", 0)
         consumer = Consumer(server.client(token()), "t")
-        replies: list[Any] = []
-        waiting = threading.Thread(target=lambda: replies.append(consumer.ask(start="Latest", timeout_seconds=25)))
-        waiting.start()
-        time.sleep(0.2)
+        consumer.begin(start="Latest", timeout_seconds=25)
+        server.settle()
         started_s = time.monotonic()
-        assert server.terminate() == 0
-        waiting.join()
-        assert time.monotonic() - started_s < 8
-    assert (replies[0].status, replies[0].json["messages"]) == (200, [])
+        server.process.send_signal(signal.SIGTERM)
+        reply = consumer.client.end()
+        assert time.monotonic() - started_s < 15, "it waits for up to 20 s otherwise"
+        assert server.exit_code() == 0
+    assert (reply.status, reply.json["messages"]) == (200, [])
 
 
 def test_a_bug_before_a_route_is_chosen_is_told_in_the_form_of_the_path(

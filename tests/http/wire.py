@@ -24,7 +24,7 @@ from topics.http.listener import Listener
 from topics.http.message import Request
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Clock:

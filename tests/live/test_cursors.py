@@ -101,7 +101,7 @@ def test_a_stream_over_http_2_is_like_any_other(server: ServerProcess, watcher: 
     fields = [(":method", "GET"), (":scheme", "http"), (":authority", "localhost"), (":path", url)]
     connection.send_headers(1, fields, end_stream=True)
     seen = b""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         raw.sendall(connection.data_to_send())
         while seen.count(b"event: record") < 2:
             for event in connection.receive_data(raw.recv(65536)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.rig import Watcher, encode_id, watching
+from tests.live.rig import Watcher, encode_id, eventually, watching
 from tests.serving import Client, ServerProcess, serving
 
 
@@ -154,14 +154,14 @@ def test_streams_count_for_the_key_of_their_session(guarded: ServerProcess) -> N
         again = watcher.open(urls[1], key="full2")
         assert (first.status, second.status, again.status) == (200, 200, 200)
         first.close()
-        deadline_s = time.monotonic() + 5
+        deadline_s = time.monotonic() + 60
         while watcher.open(urls[2], key="full2").status != 200:
             assert time.monotonic() < deadline_s
 
 
 def test_sessions_and_streams_are_capped_and_idle_sessions_make_room(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, max_watch_sessions=2, max_sse_connections=1, session_ttl_ms=2_000) as server,
+        serving(tmp_path, max_watch_sessions=2, max_sse_connections=1, session_ttl_ms=5_000) as server,
         watching(server) as watcher,
     ):
         watcher.client.append("t", 1)
@@ -173,8 +173,7 @@ def test_sessions_and_streams_are_capped_and_idle_sessions_make_room(tmp_path: P
         assert (reply.status, reply.detail) == (429, {"limit": "max_sse_connections", "max": 1})
         assert watcher.metric("topics_watch_sessions") == 2
         assert watcher.metric("topics_sse_connections") == 1
-        time.sleep(2.2)
-        watcher.session({"t": {}})
+        eventually(lambda: watcher.client.post("/v0/watch", {"topics": {"t": {}}}).status < 300)
         assert watcher.client.get(forgotten["stream_url"]).status == 404
         assert watcher.open(kept["stream_url"]).status == 200
         assert stream.until("error")[-1].data["code"] == 409

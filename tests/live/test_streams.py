@@ -218,18 +218,24 @@ def test_heartbeats_come_when_idle_and_only_then(watcher: Watcher, client: Clien
     client.append(topic, 1)
     stream = watcher.watch({topic: {}}, heartbeat_ms=1)
     stream.until("caught-up")
-    before_s = time.monotonic()
-    beat = stream.next(5)
-    assert beat.event == ":"
-    assert 0.7 < time.monotonic() - before_s < 2.5
-    word, ms = beat.data.split()
-    assert word == "hb"
-    assert abs(int(ms) - time.time() * 1000) < 5000
+    beats = [stream.next() for _ in range(2)]
+    assert [beat.event for beat in beats] == [":", ":"]
+    assert [beat.data.split()[0] for beat in beats] == ["hb", "hb"]
+    first_ms, second_ms = (int(beat.data.split()[1]) for beat in beats)
+    assert second_ms - first_ms >= 900, "a second is the shortest time between two"
+    assert abs(second_ms - time.time() * 1000) < 60_000
+    last_ms = second_ms
     for number in range(12):
         client.append(topic, number)
-        assert stream.next().event == "record"
+        frame = stream.next()
+        while frame.event == ":":
+            beat_ms, frame = int(frame.data.split()[1]), stream.next()
+            assert beat_ms - last_ms >= 900, "it was idle for that long"
+            last_ms = beat_ms
+        assert frame.event == "record"
+        last_ms = frame.data["records"][0]["$ts"]
         time.sleep(0.15)
-    assert stream.next(5).event == ":"
+    assert stream.next().event == ":"
 
 
 def test_the_newer_of_two_streams_wins(watcher: Watcher, client: Client, topic: str) -> None:
@@ -325,7 +331,7 @@ def test_cold_records_are_streamed_like_others(tmp_path: Path) -> None:
     with serving(tmp_path, **settings) as server, watching(server) as watcher:
         for start in range(0, 20_000, 2_000):
             watcher.client.append("t", *("x" * 50 for _ in range(start, start + 2_000)))
-        time.sleep(0.5)
+        eventually(lambda: watcher.client.diff("t")["performance"].get("cold_segments_read", 0) > 0)
         frames = watcher.watch({"t": {}}, limit=1000).until("caught-up")
         assert [seq for frame in frames[:-1] for seq in frame.seqs] == list(range(1, 20_001))
 
@@ -337,7 +343,7 @@ def test_http_1_0_gets_a_stream_that_ends_with_the_connection(
 
     watcher.client.append(topic, 1)
     url = watcher.session({topic: {}})["stream_url"]
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         raw.sendall(f"GET {url} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         seen = b""
         while b"caught-up" not in seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,24 +22,15 @@ def claim(client: Client, queue: str, **body: Any) -> Any:
 
 
 class Later:
-    """A claim on a connection of its own, answered some time."""
+    """A claim on a connection of its own that has come to wait at the server."""
 
     def __init__(self, server: ServerProcess, queue: str, **body: Any) -> None:
-        self.reply: Any = None
-        self._client = server.client()
-        self.took_s = 0.0
-        self._thread = threading.Thread(target=self._run, args=(queue, body))
-        self._thread.start()
-
-    def _run(self, queue: str, body: dict[str, Any]) -> None:
-        started_s = time.monotonic()
-        self.reply = claim(self._client, queue, **body)
-        self.took_s = time.monotonic() - started_s
+        self._client = server.waiting("POST", f"/v0/topics/{queue}/claim", {"node": "w", **body})
 
     def join(self) -> Any:
-        self._thread.join(20)
-        assert self.reply is not None
-        return self.reply
+        reply = self._client.end()
+        assert reply.status == 200, reply
+        return reply.json
 
 
 # --- answers ---
@@ -224,18 +214,15 @@ def test_a_redrive_needs_its_scopes_and_skips_homes_that_the_key_may_not_touch(t
 
 
 def test_a_claim_may_wait_for_a_job(server: ServerProcess, client: Client, queue: str) -> None:
-    waiting = Later(server, queue, wait_ms=10_000)
-    time.sleep(0.1)
+    waiting = Later(server, queue, wait_ms=30_000)
     client.append(queue, "work")
-    answer = waiting.join()
-    assert [job["data"] for job in answer["claimed"]] == ["work"]
-    assert waiting.took_s < 5
+    assert [job["data"] for job in waiting.join()["claimed"]] == ["work"]
 
 
 def test_a_claim_that_waited_in_vain_gets_nothing(client: Client, queue: str) -> None:
     started_s = time.monotonic()
     assert claim(client, queue, wait_ms=200)["count"] == 0
-    assert 0.15 < time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s > 0.15
 
 
 def test_a_waiting_claim_wakes_when_a_job_is_given_back_runs_out_or_falls_due(
@@ -243,8 +230,7 @@ def test_a_waiting_claim_wakes_when_a_job_is_given_back_runs_out_or_falls_due(
 ) -> None:
     client.append(queue, 1)
     claim(client, queue, lease_ms=60_000)
-    waiting = Later(server, queue, node="v", wait_ms=10_000, lease_ms=200)
-    time.sleep(0.1)
+    waiting = Later(server, queue, node="v", wait_ms=30_000, lease_ms=200)
     post(client, queue, "nack", node="w", seqs=[1])
     assert waiting.join()["count"] == 1
     assert claim(client, queue, node="u", wait_ms=10_000)["claimed"][0]["deliveries"] == 3
@@ -253,23 +239,15 @@ def test_a_waiting_claim_wakes_when_a_job_is_given_back_runs_out_or_falls_due(
 
 
 def test_waiting_claims_share_what_comes(server: ServerProcess, client: Client, queue: str) -> None:
-    waiting = [Later(server, queue, node=f"w{n}", max=10, wait_ms=10_000) for n in range(5)]
-    time.sleep(0.3)
+    waiting = [Later(server, queue, node=f"w{n}", max=10, wait_ms=30_000) for n in range(5)]
     client.append(queue, *range(10))
     assert [one.join()["count"] for one in waiting] == [2] * 5
 
 
 def test_a_claim_waiting_at_a_topic_that_is_dropped_is_told(server: ServerProcess, client: Client, queue: str) -> None:
-    answers: list[Reply] = []
-    other = server.client()
-    thread = threading.Thread(
-        target=lambda: answers.append(other.post(f"/v0/topics/{queue}/claim", {"node": "w", "wait_ms": 10_000}))
-    )
-    thread.start()
-    time.sleep(0.1)
+    waiting = server.waiting("POST", f"/v0/topics/{queue}/claim", {"node": "w", "wait_ms": 30_000})
     client.delete(f"/v0/topics/{queue}")
-    thread.join(10)
-    assert answers[0].code == "topic_not_found"
+    assert waiting.end().code == "topic_not_found"
 
 
 def test_a_client_that_goes_while_it_waits_takes_no_job(server: ServerProcess, client: Client, queue: str) -> None:
@@ -281,19 +259,22 @@ def test_a_client_that_goes_while_it_waits_takes_no_job(server: ServerProcess, c
         b"POST /v0/topics/%b/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%b" % (queue.encode(), len(body), body)
     )
-    time.sleep(0.1)
+    server.settle()
     gone.close()
-    time.sleep(0.1)
+    server.settle()
     client.append(queue, 1)
     assert client.state(queue)["queue"]["ready"] == 1
 
 
 def test_a_cohort_of_ten_shares_fifty_jobs_evenly(server: ServerProcess, client: Client, queue: str) -> None:
-    client.put(f"/v0/topics/{queue}", {"claim_jitter_ms": 500})
+    client.put(f"/v0/topics/{queue}", {"claim_jitter_ms": 3_000})
     client.append(queue, *range(50))
-    claimers = [Later(server, queue, node=f"w{n}", max=10) for n in range(10)]
-    assert [one.join()["count"] for one in claimers] == [5] * 10
-    assert all(0.1 < one.took_s < 5 for one in claimers)
+    started_s = time.monotonic()
+    claimers = [server.client() for _ in range(10)]
+    for number, one in enumerate(claimers):
+        one.begin("POST", f"/v0/topics/{queue}/claim", {"node": f"w{number}", "max": 10})
+    assert [one.end().json["count"] for one in claimers] == [5] * 10
+    assert time.monotonic() - started_s > 2
     assert client.state(queue)["queue"]["in_flight"] == 50
 
 
@@ -303,7 +284,7 @@ def test_a_claim_that_comes_alone_waits_no_longer_than_the_window(client: Client
     started_s = time.monotonic()
     assert claim(client, queue)["count"] == 1
     assert claim(client, queue)["count"] == 0, "nothing is not an error, nor a reason to wait on"
-    assert 0.3 < time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s > 0.3
 
 
 # --- the rest ---
@@ -328,8 +309,7 @@ def test_pause_and_resume(server: ServerProcess, client: Client, queue: str) -> 
     client.append(queue, 1)
     assert post(client, queue, "pause").json["paused"] is True
     assert claim(client, queue)["count"] == 0
-    waiting = Later(server, queue, wait_ms=10_000)
-    time.sleep(0.1)
+    waiting = Later(server, queue, wait_ms=30_000)
     assert post(client, queue, "resume").json["paused"] is False
     assert waiting.join()["count"] == 1
 

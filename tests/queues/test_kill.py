@@ -37,7 +37,7 @@ class Fleet:
 
     def call(self, path: str, body: Any) -> Any:
         """The answer, or None if the server went away meanwhile."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()

@@ -1,6 +1,7 @@
 """Starting Spark: which Java, what the environment gets, and the commands that do it all."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -137,15 +138,27 @@ def test_a_job_is_submitted_on_the_java_from_pypi(
     client.append(topic, 1, 2, 3, 4)
     job = tmp_path / "job.py"
     job.write_text(JOB)
-    bare = {"PATH": "/usr/bin:/bin", "JAVA_HOME": "/nowhere", "XDG_CACHE_HOME": str(tmp_path)}
-    # A PATH without java, but with what shell scripts need.
+    # A PATH without java, but with what the scripts of Spark call.
     tools = tmp_path / "tools"
     tools.mkdir()
-    for folder in ("/usr/bin", "/bin"):
-        for tool in Path(folder).iterdir():
-            if not tool.name.startswith("java") and not (tools / tool.name).exists():
-                (tools / tool.name).symlink_to(tool)
-    bare["PATH"] = str(tools)
+    for tool in (
+        "bash",
+        "basename",
+        "cat",
+        "dirname",
+        "env",
+        "grep",
+        "ls",
+        "ps",
+        "readlink",
+        "rm",
+        "sed",
+        "sh",
+        "uname",
+    ):
+        if found := shutil.which(tool):
+            (tools / tool).symlink_to(found)
+    bare = {"PATH": str(tools), "JAVA_HOME": "/nowhere", "XDG_CACHE_HOME": str(tmp_path)}
     out, err = run(
         server, "submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false", str(job), topic, **bare
     )

@@ -84,7 +84,7 @@ def test_a_call_that_waits_moves_the_clock_and_not_the_hands_of_the_tester(
     assert 20_000 <= topics_engine.clock.now_ms() - begun_ms < 20_100
     assert topics_client.diff("q", 1, wait_ms=5_000).records == []
     assert 25_000 <= topics_engine.clock.now_ms() - begun_ms < 25_200
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 20
 
 
 def payloads(watch: Watch) -> list[object]:
@@ -189,7 +189,7 @@ def test_threads_wait_in_real_time_with_a_real_clock() -> None:
         thread = threading.Thread(target=lambda: got.extend(job.data for job in client.claim("q", wait_ms=20_000)))
         thread.start()
         client.append("q", "news")
-        thread.join(10)
+        thread.join(60)
         assert got == ["news"]
         with pytest.raises(TypeError, match="ManualClock"):
             engine.advance(1)
