@@ -1,7 +1,9 @@
-"""One server for each test module, a topic name of its own for each test, and the command line within this process."""
+"""One server for all tests of the folder, a topic name of its own for each, and commands run within this process."""
 
 import itertools
 import logging
+import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +15,7 @@ from topics import cli
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with serving(tmp_path_factory.mktemp("data")) as server:
         yield server
@@ -34,17 +36,33 @@ def topic() -> str:
 def invoke(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Invoke]:
-    """Run a command in this process: what it prints and its exit code, without the time that a start takes."""
+    """Run a command in this process: what it prints and its exit code, without the time that a start takes.
+
+    Standard input is `stdin`, a file; other named arguments are variables of the environment.
+    """
     for name, value in environ(server).items():
         if name.startswith("TOPICS_"):
             monkeypatch.setenv(name, value)
 
-    def invoke(*arguments: object) -> Done:
+    def invoke(*arguments: object, stdin: str = "", **env: str) -> Done:
         capsys.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
+        with monkeypatch.context() as patch, tempfile.TemporaryFile("w+") as file:
+            file.write(stdin)
+            file.seek(0)
+            patch.setattr(sys, "stdin", file)
+            for name, value in env.items():
+                patch.setenv(name, value)
+            code = _exit_code([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return Done(code, out, err)
 
     handlers = list(logging.root.handlers)
     yield invoke
     logging.root.handlers[:] = handlers
+
+
+def _exit_code(arguments: list[str]) -> int:
+    try:
+        return cli.run(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)

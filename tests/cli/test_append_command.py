@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.terminal import Invoke, run, start
+from tests.cli.terminal import Invoke, start
 from tests.serving import Client, ServerProcess
 
 DEADLINE_S = 60.0
@@ -82,21 +82,19 @@ def test_no_create_refuses_a_topic_that_is_not_there(invoke: Invoke, topic: str)
     assert (done.code, done.complaint.startswith(f'topic "{topic}" does not exist')) == (3, True)
 
 
-def test_files_are_appended_line_by_line_in_order(
-    server: ServerProcess, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_files_are_appended_line_by_line_in_order(invoke: Invoke, client: Client, topic: str, tmp_path: Path) -> None:
     (tmp_path / "one").write_text('{"n":1}\n\n{"n":2}\r\n')
     (tmp_path / "two").write_text('"a text"\n3')
-    done = run(server, "append", topic, "-f", tmp_path / "one", "-f", tmp_path / "two", "--tag", "t")
+    done = invoke("append", topic, "-f", tmp_path / "one", "-f", tmp_path / "two", "--tag", "t")
     assert done.json[0]["records"] == 4
     assert client.payloads(topic) == [{"n": 1}, {"n": 2}, "a text", 3]
-    missing = run(server, "append", topic, "-f", tmp_path / "nope")
+    missing = invoke("append", topic, "-f", tmp_path / "nope")
     assert (missing.code, missing.complaint) == (2, f"cannot read {tmp_path / 'nope'}: No such file or directory")
 
 
-def test_standard_input_is_one_record_a_line(server: ServerProcess, client: Client, topic: str) -> None:
+def test_standard_input_is_one_record_a_line(invoke: Invoke, client: Client, topic: str) -> None:
     lines = "\n".join(json.dumps({"n": number}) for number in range(3_000))
-    done = run(server, "append", topic, stdin=lines)
+    done = invoke("append", topic, stdin=lines)
     assert done.json == [
         {"topic": topic, "records": 3_000, "first_seq": 1, "last_seq": 3_000, "created": True, "deduped": 0}
     ]
@@ -119,8 +117,8 @@ def test_lines_of_a_pipe_are_there_before_it_ends_and_survive_an_interrupt(
     assert err in (b"", b"topics: 2 records were appended before this, up to seq 2\n")
 
 
-def test_nothing_to_append_is_no_error_and_no_topic(server: ServerProcess, client: Client, topic: str) -> None:
-    done = run(server, "append", topic, stdin="\n\n")
+def test_nothing_to_append_is_no_error_and_no_topic(invoke: Invoke, client: Client, topic: str) -> None:
+    done = invoke("append", topic, stdin="\n\n")
     assert (done.code, done.out, done.err) == (0, "", "topics: there was nothing to append\n")
     assert client.get(f"/v0/topics/{topic}").status == 404
 
@@ -131,28 +129,26 @@ def test_a_rate_spreads_records_over_time(invoke: Invoke, client: Client, topic:
     assert times[-1] - times[0] >= 79, "the first may be late by one step, the others only later"
 
 
-def test_bytes_that_are_no_text_are_refused_by_line(
-    server: ServerProcess, client: Client, topic: str, tmp_path: Path
-) -> None:
+def test_bytes_that_are_no_text_are_refused_by_line(invoke: Invoke, client: Client, topic: str, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"1\n\xff\xfe\n")
-    done = run(server, "append", topic, "-f", tmp_path / "binary")
+    done = invoke("append", topic, "-f", tmp_path / "binary")
     assert done.code == 2
     assert f"{tmp_path / 'binary'}, line 2 is not UTF-8" in done.complaint
     assert client.get(f"/v0/topics/{topic}").status == 404
 
 
-def test_wishes_that_exclude_each_other_are_refused(server: ServerProcess, invoke: Invoke, topic: str) -> None:
+def test_wishes_that_exclude_each_other_are_refused(invoke: Invoke, topic: str) -> None:
     assert "exclude each other" in invoke("append", topic, "1", "--text", "--json").complaint
     assert "not both" in invoke("append", topic, "1", "-f", os.devnull).complaint
-    assert "standard input" in run(server, "append", topic, "--idempotency-key", "k", stdin="1").complaint
+    assert "standard input" in invoke("append", topic, "--idempotency-key", "k", stdin="1").complaint
 
 
 def test_a_line_that_is_refused_is_named_and_what_came_before_it_is_told(
-    server: ServerProcess, client: Client, topic: str, tmp_path: Path
+    invoke: Invoke, client: Client, topic: str, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{number}\n" for number in range(1_000)) + "\n" + f'"{"x" * 1_100_000}"' + "\n")
-    done = run(server, "append", topic, "--file", lines)
+    done = invoke("append", topic, "--file", lines)
     assert done.code == 3
     told, complaint = done.err.splitlines()[-2:]
     assert told == "topics: 1000 records were appended before this, up to seq 1000"
@@ -161,18 +157,18 @@ def test_a_line_that_is_refused_is_named_and_what_came_before_it_is_told(
 
 
 def test_a_line_that_is_not_json_is_named_and_nothing_of_its_batch_is_appended(
-    server: ServerProcess, client: Client, topic: str, tmp_path: Path
+    invoke: Invoke, client: Client, topic: str, tmp_path: Path
 ) -> None:
-    done = run(server, "append", topic, stdin="\n\n1\n\n{bad\n2\n")
+    done = invoke("append", topic, stdin="\n\n1\n\n{bad\n2\n")
     assert (done.code, done.out) == (2, "")
     assert "topics: line 5 is not valid JSON" in done.err
     assert client.get(f"/v0/topics/{topic}").status == 404
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{number}\n" for number in range(1_500)) + "bad\n")
-    done = run(server, "append", topic, "-f", lines)
+    done = invoke("append", topic, "-f", lines)
     assert done.code == 2
     told, complaint = done.err.splitlines()[-2:]
     assert told == "topics: 1000 records were appended before this, up to seq 1000"
     assert complaint.startswith(f"topics: {lines}, line 1501 is not valid JSON")
     assert client.state(topic)["head_seq"] == 1_000
-    assert run(server, "append", topic, "-f", lines, "--text").json[0]["records"] == 1_501
+    assert invoke("append", topic, "-f", lines, "--text").json[0]["records"] == 1_501

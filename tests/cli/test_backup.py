@@ -131,6 +131,7 @@ def test_a_copy_numbers_on_above_what_the_server_may_have_handed_out(small: tupl
         assert client.append("a", 4).json["first_seq"] == told["tombstone"]["gap_to"] + 1 > 1_000_000
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_before_is_in_it_whatever_happens_meanwhile(tmp_path: Path) -> None:
     with serving(tmp_path / "data", **BUSY) as server:
         stop = threading.Event()
@@ -253,6 +254,7 @@ def fill(client: Client) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_a_killed_client_leaves_a_server_that_makes_the_next_backup(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         fill(server.client())
@@ -269,6 +271,7 @@ def test_a_killed_client_leaves_a_server_that_makes_the_next_backup(tmp_path: Pa
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_a_killed_server_leaves_no_file_and_loses_nothing(tmp_path: Path) -> None:
     with serving(tmp_path / "data", **BUSY) as server:
         fill(server.client())
@@ -287,6 +290,7 @@ def test_a_killed_server_leaves_no_file_and_loses_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_a_killed_restore_is_never_served_and_can_be_run_again(
     small: tuple[ServerProcess, Path], tmp_path: Path
 ) -> None:

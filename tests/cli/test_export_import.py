@@ -59,12 +59,12 @@ def test_an_export_holds_what_the_server_shows_byte_for_byte(invoke: Invoke, cli
     assert [json.loads(line)["$seq"] for line in lines] == [1, 2]
 
 
-def test_a_topic_comes_back_the_same(server: ServerProcess, client: Client, topic: str, tmp_path: Path) -> None:
+def test_a_topic_comes_back_the_same(invoke: Invoke, client: Client, topic: str, tmp_path: Path) -> None:
     fill(client, topic, 2_500)
     path = tmp_path / "t.ndjson"
-    exported = run(server, "export", topic, path)
+    exported = invoke("export", topic, path)
     assert (exported.code, exported.out, exported.err) == (0, "", "")
-    done = run(server, "import", f"{topic}-copy", path)
+    done = invoke("import", f"{topic}-copy", path)
     assert done.json == [{"topic": f"{topic}-copy", "records": 2_500, "first_seq": 1, "last_seq": 2_500}]
     assert contents(client, f"{topic}-copy") == contents(client, topic)
     assert sorted(os.listdir(tmp_path)) == ["t.ndjson", "t.ndjson.imported.json"]
@@ -206,6 +206,7 @@ def test_an_export_does_not_mix_with_another_one(invoke: Invoke, client: Client,
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_killed_exports_end_as_one_uninterrupted_would(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         client = server.client()
@@ -281,6 +282,7 @@ def interrupted(server: ServerProcess, topic: str, path: Path, at_record: int) -
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_killed_imports_append_every_record_once_and_in_order(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         client = server.client()

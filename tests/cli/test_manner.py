@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -190,46 +190,56 @@ def test_completion_prints_a_script_for_each_shell(invoke: Invoke, shell: str) -
     assert "_TOPICS_COMPLETE=complete_" + shell in done.out
 
 
-def completed(*words: str, server: ServerProcess | None = None, **env: str) -> list[str]:
-    env |= {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    done = run(server, **env)
-    assert done.err == ""
-    return done.out.split()
+Complete = Callable[..., list[str]]
 
 
-def test_the_shell_is_told_commands_and_options() -> None:
+@pytest.fixture
+def completed(invoke: Invoke) -> Complete:
+    """What a shell would offer behind these words."""
+
+    def completed(*words: str, **env: str) -> list[str]:
+        env |= {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        done = invoke(**env)
+        assert (done.code, done.err) == (0, "")
+        return done.out.split()
+
+    return completed
+
+
+def test_the_shell_is_told_commands_and_options(completed: Complete) -> None:
     assert completed("topics", "co") == ["config", "completion"]
     assert completed("topics", "queue", "re") == ["redrive", "resume"]
     assert "--until-end" in completed("topics", "tail", "--u")
 
 
 def test_the_shell_is_told_names_of_topics_and_of_queues_where_only_these_fit(
-    server: ServerProcess, client: Client, topic: str
+    completed: Complete, server: ServerProcess, client: Client, topic: str
 ) -> None:
     client.append(f"{topic}-log", 1)
     client.put(f"/v0/topics/{topic}-queue", {"type": "queue"})
     both, queue = [f"{topic}-log", f"{topic}-queue"], [f"{topic}-queue"]
     for command in ("tail", "append", "export", "topic info", "queue peek", "router create x", "tail x"):
-        assert completed("topics", *command.split(), f"{topic}-", server=server) == both, command
+        assert completed("topics", *command.split(), f"{topic}-") == both, command
     for command in ("queue claim", "queue work"):
-        assert completed("topics", *command.split(), f"{topic}-", server=server) == queue, command
+        assert completed("topics", *command.split(), f"{topic}-") == queue, command
     url = f"http://127.0.0.1:{server.port}"
-    assert completed("topics", "tail", "--url", url, f"{topic}-l") == [f"{topic}-log"]
-    assert completed("topics", "router", "rm", "--source", f"{topic}-q", server=server) == queue
+    assert completed("topics", "tail", "--url", url, f"{topic}-l", TOPICS_URL="http://127.0.0.1:1") == [f"{topic}-log"]
+    assert completed("topics", "router", "rm", "--source", f"{topic}-q") == queue
 
 
-def test_the_shell_is_told_nothing_when_there_is_no_server() -> None:
+def test_the_shell_is_told_nothing_when_there_is_no_server(completed: Complete) -> None:
     assert completed("topics", "tail", "a", TOPICS_URL="http://127.0.0.1:1") == []
-    assert completed("topics", "tail", "a", TOPICS_PORT="no port") == []
+    assert completed("topics", "tail", "a", TOPICS_URL="", TOPICS_PORT="no port") == []
 
 
-def test_the_server_of_this_machine_is_found_by_its_port(server: ServerProcess, client: Client, topic: str) -> None:
+def test_the_server_of_this_machine_is_found_by_its_port(
+    invoke: Invoke, server: ServerProcess, client: Client, topic: str
+) -> None:
     client.append(topic, 1)
-    assert run(None, "tail", topic, "-o", "raw", TOPICS_PORT=str(server.port)).out == "1\n"
+    assert invoke("tail", topic, "-o", "raw", TOPICS_URL="", TOPICS_PORT=str(server.port)).out == "1\n"
     # An address is more than a port.
-    elsewhere = {"TOPICS_PORT": "1", "TOPICS_URL": f"http://127.0.0.1:{server.port}"}
-    assert run(None, "tail", topic, "-o", "raw", **elsewhere).out == "1\n"
-    wrong = run(None, "topic", "ls", TOPICS_PORT="0")
+    assert invoke("tail", topic, "-o", "raw", TOPICS_PORT="1").out == "1\n"
+    wrong = invoke("topic", "ls", TOPICS_URL="", TOPICS_PORT="0")
     assert (wrong.code, wrong.complaint) == (
         2,
         "TOPICS_PORT must be a port from 1 to 65535, not '0'; or name the server by --url",

@@ -22,7 +22,7 @@ append log 1 2 3 --tag t                         | "last_seq":3
 tail log -o raw                                  | 3
 export log log.ndjson                            |
 import copy log.ndjson                           | "records":3
-append jobs a b c d                              | "records":4
+append jobs 1 2 3 4                              | "records":4
 queue peek jobs                                  | HELD BY
 queue claim jobs --count 2                       | "lease_id"
 queue leases jobs                                | cli@

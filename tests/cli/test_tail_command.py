@@ -4,7 +4,7 @@ import signal
 import time
 from typing import IO
 
-from tests.cli.terminal import Done, Invoke, run, start
+from tests.cli.terminal import Done, Invoke, start
 from tests.serving import Client, ServerProcess
 
 DEADLINE_S = 60.0
@@ -134,12 +134,12 @@ def test_a_reader_that_stops_reading_ends_it_quietly(server: ServerProcess, clie
     process.stderr.close()
 
 
-def test_what_is_printed_goes_back_in(server: ServerProcess, client: Client, topic: str) -> None:
+def test_what_is_printed_goes_back_in(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(topic, {"a": 1}, "text", [1.5])
-    run(server, "import", f"{topic}-copy", stdin=run(server, "tail", topic).out)
+    invoke("import", f"{topic}-copy", stdin=invoke("tail", topic).out)
     assert client.payloads(f"{topic}-copy") == client.payloads(topic)
     client.append(f"{topic}-texts", "text", "12")
-    run(server, "append", f"{topic}-texts", "--text", stdin=run(server, "tail", f"{topic}-texts", "-o", "raw").out)
+    invoke("append", f"{topic}-texts", "--text", stdin=invoke("tail", f"{topic}-texts", "-o", "raw").out)
     assert client.payloads(f"{topic}-texts") == ["text", "12", "text", "12"]
 
 

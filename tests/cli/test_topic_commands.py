@@ -1,7 +1,7 @@
 """`topics topic`: what is there, what it is set to, and changing that; asked of a live server."""
 
-from tests.cli.terminal import Invoke, run
-from tests.serving import Client, ServerProcess
+from tests.cli.terminal import Invoke
+from tests.serving import Client
 
 
 def test_a_created_topic_has_what_the_flags_say_and_defaults_otherwise(
@@ -103,14 +103,14 @@ def test_looking_does_not_count_as_reading(invoke: Invoke, client: Client, topic
     assert client.state(topic)["last_read_ts"] is None
 
 
-def test_removing_asks_first_and_tells_what_was_not_there(server: ServerProcess, client: Client, topic: str) -> None:
+def test_removing_asks_first_and_tells_what_was_not_there(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(topic, 1)
-    refused = run(server, "topic", "rm", topic)
+    refused = invoke("topic", "rm", topic)
     assert (refused.code, refused.complaint) == (2, "removing needs --yes where nobody can be asked")
-    kept = run(server, "topic", "rm", topic, "--yes", "--if-empty")
+    kept = invoke("topic", "rm", topic, "--yes", "--if-empty")
     assert kept.code == 3
     assert client.state(topic)["count"] == 1
-    done = run(server, "topic", "rm", topic, f"{topic}-nope", "--yes")
+    done = invoke("topic", "rm", topic, f"{topic}-nope", "--yes")
     assert (done.code, done.err) == (1, f"topics: removed {topic}\ntopics: there was no topic {topic}-nope\n")
     assert client.get(f"/v0/topics/{topic}").status == 404
 

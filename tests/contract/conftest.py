@@ -1,4 +1,4 @@
-"""One server for each test module that needs nothing special, and a topic name of its own for each test."""
+"""One server for all tests that need nothing special, and a topic name of its own for each."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tests.serving import Client, ServerProcess, serving
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """No keys, on loopback, all defaults."""
     with serving(tmp_path_factory.mktemp("data")) as server:

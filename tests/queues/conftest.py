@@ -36,7 +36,7 @@ def rig(open_rig: OpenRig) -> QueueRig:
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """No keys, on loopback, all defaults."""
     with serving(tmp_path_factory.mktemp("data")) as server:

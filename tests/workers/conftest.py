@@ -16,7 +16,7 @@ __all__ = ["topics_client", "topics_engine"]
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with serving(tmp_path_factory.mktemp("data")) as server:
         yield server
