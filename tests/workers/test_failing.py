@@ -78,7 +78,7 @@ def test_a_backoff_that_is_set_while_the_app_runs_is_followed(topics_engine: Eng
         deliveries.append(job.deliveries)
         if job.deliveries == 1:
             backoff = {"initial_ms": 60_000, "factor": 1, "max_ms": 60_000, "jitter": 0}
-            topics_engine.client().create("q", type="queue", retry_backoff=backoff)
+            topics_engine.client().edit("q", retry_backoff=backoff)
         raise Retry("not yet")
 
     topics_client.create("q", type="queue")
