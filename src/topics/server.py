@@ -63,7 +63,9 @@ DRAIN_GRACE_S = 10.0
 HOUSEKEEPING_S, HOUSEKEEPING_BUSY_S = 0.02, 0.002
 # Objects made since the last collection: when it is worth one while idle, and when it must be.
 YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 20_000, 1_000_000
+# Calls that are run again in one tick: so many rounds, so much time; the others follow in the next.
 READY_ROUNDS_MAX = 8
+READY_S_MAX = 0.004
 
 
 def run(settings: Settings, *, log_format: str) -> int:
@@ -124,7 +126,7 @@ class Server:
         self._pump: Pump | None = None
         self._commit_pump: CommitPump | None = None
         table = RouteTable(self._routes_without_store())
-        self._api = Api(door, self._lifecycle, self._turns, table, probe_auth=settings.probe_auth)
+        self._api = Api(door, self._lifecycle, self._turns, table, settings)
         self._listener = Listener(
             self._api.handle,
             loop=loop,
@@ -133,6 +135,7 @@ class Server:
             on_head=self._api.handle_head,
         )
         self._usage.listener = self._listener
+        self._api.add_slices = self._listener.slices.add
         self._watchdog = self._usage.watchdog = self._listener.watchdog
         # between two samples of the loop's lag
         self._sample_due_s = 0.0
@@ -267,8 +270,9 @@ class Server:
         self._ticked = True
         pipeline = self.store.pipeline
         pipeline.flush()
+        until_s = time.perf_counter() + READY_S_MAX
         for _ in range(READY_ROUNDS_MAX):
-            if not self._turns.run_ready():
+            if not self._turns.run_ready(until_s):
                 return
             pipeline.flush()
         self._wake()

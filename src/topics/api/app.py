@@ -7,6 +7,7 @@ not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and n
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode
+from collections.abc import Callable
 
 from topics.api.auth import BEARER_PROTOCOL, Door, Headers, Key, Keyring, OpenDoor
 from topics.api.call import Call
@@ -15,26 +16,38 @@ from topics.api.lifecycle import Lifecycle
 from topics.api.routes import Bound, RouteTable
 from topics.api.waiting import Turns
 from topics.http.message import Request
+from topics.http.refusal import BodyTooLarge, Refusal
 from topics.http.service import log_bug
 from topics.model.errors import TopicsError
+from topics.model.large_bodies import LARGE_BYTES, decode_large
+from topics.model.settings import Settings
 from topics.model.wishes import decode_body
 
 # No name that keys could be limited to: a wid belongs to the key that made it.
 UNLIMITED = frozenset(("wid",))
+# A body without records is as large as its longest list may be: so many bytes for an item of it, or this in all.
+PLAIN_BYTES_MAX = 2 * 1024 * 1024
+PLAIN_ITEM_BYTES = 512
 UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 
 
 class Api:
     """`table` may be replaced: before the store is open there are only the routes that need none."""
 
-    def __init__(self, door: Door, lifecycle: Lifecycle, turns: Turns, table: RouteTable, *, probe_auth: bool) -> None:
+    def __init__(self, door: Door, lifecycle: Lifecycle, turns: Turns, table: RouteTable, settings: Settings) -> None:
         self.table = table
         self._door = door
         self._lifecycle = lifecycle
         self._turns = turns
+        self._settings = settings
+        # Where large bodies are decoded, slice by slice; set before the first request.
+        self.add_slices: Callable[[Callable[[], bool]], None] = _run_through
+        self._plain_bytes_max = max(
+            PLAIN_BYTES_MAX, PLAIN_ITEM_BYTES * settings.max_claim, PLAIN_ITEM_BYTES * settings.max_watch_topics
+        )
         # Whom a request without a key stands for on a public route; None: it is asked for a key there, too.
         self._stranger: Key | None = None
-        if isinstance(door, Keyring) and not probe_auth:
+        if isinstance(door, Keyring) and not settings.probe_auth:
             self._stranger = OpenDoor((), guarded=False).anyone
 
     def handle(self, request: Request) -> None:
@@ -46,28 +59,67 @@ class Api:
                 body = request.body
                 if body and headers.get(b"content-type") != b"application/json":
                     _check_is_json(headers)
+                if bound.check_body is not None:
+                    bound.check_body(body)
+                if len(body) > LARGE_BYTES:
+                    if bound.has_records:
+                        self._decode_in_slices(call)
+                        return
+                    if len(body) > self._plain_bytes_max:
+                        raise BodyTooLarge(self._plain_bytes_max)
                 call.wish = decode_body(bound.decoder, body or b"{}")
-            if not bound.long_lived:
-                if key.inflight < key.inflight_max:
-                    call.take_slot()
-                else:
-                    call.crowded = True
-                    if not bound.checks_slot:
-                        call.check_slot()
+            _take_slot(call)
         except TopicsError as error:
             self._refuse(request, error)
             return
+        except Refusal:
+            raise
         except Exception as bug:  # noqa: BLE001 - told in the form of the path, which only this place knows
             self._refuse_by_bug(request, bug)
             return
         self._turns.run(call)
 
+    def _decode_in_slices(self, call: Call) -> None:
+        """Decode the body of a call between those of others, then run the call."""
+        assert call.bound.decoder is not None
+        decoding = decode_large(call.bound.decoder, call.request.body, self._settings)
+
+        def step() -> bool:
+            try:
+                if call.open:
+                    next(decoding)
+                    return True
+            except StopIteration as end:
+                call.wish = end.value
+                self._enter(call)
+            except TopicsError as error:
+                self._refuse(call.request, error)
+            except Exception as bug:  # noqa: BLE001 - as above
+                self._refuse_by_bug(call.request, bug)
+            return False
+
+        self.add_slices(step)
+
+    def _enter(self, call: Call) -> None:
+        try:
+            _take_slot(call)
+        except TopicsError as error:
+            self._refuse(call.request, error)
+        else:
+            self._turns.again(call)
+
     def handle_head(self, request: Request) -> None:
         """Refuse by what the head tells, before a large body is read."""
+        headers = first_values(request)
         try:
-            self._judge(request, first_values(request))
+            bound, _, _ = self._judge(request, headers)
+            length = int(headers.get(b"content-length") or 0)
+            if bound.decoder is not None and not bound.has_records and length > self._plain_bytes_max:
+                raise BodyTooLarge(self._plain_bytes_max)
         except TopicsError as error:
             self._refuse(request, error)
+        except Refusal:
+            raise
         except Exception as bug:  # noqa: BLE001 - as above
             self._refuse_by_bug(request, bug)
 
@@ -109,6 +161,23 @@ class Api:
         if name and not name.startswith(key.prefixes) and bound.parameter not in UNLIMITED:
             key.check_name(name, bound.parameter)
         return bound, key, name
+
+
+def _take_slot(call: Call) -> None:
+    key = call.key
+    if call.bound.long_lived:
+        return
+    if key.inflight < key.inflight_max:
+        call.take_slot()
+    else:
+        call.crowded = True
+        if not call.bound.checks_slot:
+            call.check_slot()
+
+
+def _run_through(step: Callable[[], bool]) -> None:
+    while step():
+        pass
 
 
 def first_values(request: Request) -> dict[bytes, bytes]:

@@ -203,7 +203,7 @@ class LongPoll:
 
     def _look_again(self) -> None:
         if self._call.open:
-            self._turns.run(self._call)
+            self._turns.again(self._call)
 
     def _expire(self) -> None:
         self.expired = True

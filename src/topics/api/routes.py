@@ -48,6 +48,8 @@ class Route:
     scopes: Scope = Scope.NONE
     # what it takes
     body: type[msgspec.Struct] | None = None
+    # refuses a body by a look at its bytes, before decoding it would cost much more than sending it did
+    check_body: Callable[[bytes], None] | None = None
     query: tuple[QueryField, ...] = ()
     headers: tuple[QueryField, ...] = ()
     # what it answers
@@ -100,10 +102,12 @@ class Bound:
     __slots__ = (
         "always",
         "answer",
+        "check_body",
         "checks_slot",
         "decoder",
         "entrance",
         "handler",
+        "has_records",
         "key_in_query",
         "key_in_subprotocol",
         "long_lived",
@@ -126,7 +130,10 @@ class Bound:
         self.key_in_subprotocol = route.key_in_subprotocol
         self.scopes = int(route.scopes)
         self.parameter = route.parameter
+        self.check_body = route.check_body
         self.decoder = None if route.body is None else msgspec.json.Decoder(route.body)
+        # its records are decoded piece by piece if the body is large
+        self.has_records = route.body is not None and "records" in route.body.__struct_fields__
 
 
 class RouteTable:

@@ -13,6 +13,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from topics.api.call import Call
@@ -35,9 +36,10 @@ class Reader(Protocol):
 class Turns:
     """Runs handlers, at once and again; whatever they raise becomes the answer."""
 
-    def __init__(self, reader: Reader, wake: Callable[[], None]) -> None:
+    def __init__(self, reader: Reader, wake: Callable[[], None], clock: Callable[[], float] = perf_counter) -> None:
         self._reader = reader
         self._wake = wake
+        self._clock = clock
         self._ready: deque[Call] = deque()
 
     def run(self, call: Call) -> None:
@@ -59,14 +61,18 @@ class Turns:
         self._ready.append(call)
         self._wake()
 
-    def run_ready(self) -> bool:
-        """Whether there was anything to run; what is added meanwhile waits for the next time."""
-        if not self._ready:
-            return False
+    def run_ready(self, until_s: float) -> bool:
+        """Whether there was anything to run before `until_s`; the rest, and what is added meanwhile, waits its turn."""
+        ran = False
         ready, self._ready = self._ready, deque()
-        for call in ready:
-            self.resume(call)
-        return True
+        while ready and self._clock() < until_s:
+            self.resume(ready.popleft())
+            ran = True
+        if ready:
+            ready.extend(self._ready)
+            self._ready = ready
+            self._wake()
+        return ran
 
     def resume(self, call: Call) -> None:
         """Run a call that has waited, unless nobody waits for its answer any more."""

@@ -24,6 +24,8 @@ from topics.model.wishes import UNSET, check_u64
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 SUPERSEDED, GOING_DOWN, UNREADABLE = 409, 503, 500
 PACED_RETRY_MS = 1_500
+# In the body of a watch: those of one topic (its name, the names of the fields of its start), and of everything else.
+QUOTES_PER_TOPIC_MAX, QUOTES_MAX = 16, 1_000
 
 
 class Subscriptions:
@@ -44,6 +46,12 @@ class Subscriptions:
         strong = wish.consistency == "strong"
         limit = wish.frame_records_max(self._settings.max_limit)
         return self._live.lens(view, limit, wish.frame_bytes_max(), strong=strong)
+
+    def check_size(self, body: bytes) -> None:
+        """Too many topics are refused before they are decoded: a name and the fields of its start have quotes."""
+        most = self._settings.max_watch_topics
+        if body.count(b'"') > QUOTES_MAX + QUOTES_PER_TOPIC_MAX * most:
+            self.check_count(most + 1)
 
     def check_count(self, topics: int) -> None:
         if not topics:
@@ -103,6 +111,7 @@ class Watch:
                 summary="Create a watch session: which topics, from where.",
                 scopes=Scope.READ,
                 body=WatchWish,
+                check_body=self._subscriptions.check_size,
                 checks_slot=True,
                 query=(
                     QueryField("lenient", bool, "Leave out absent topics instead of answering 404.", default=False),

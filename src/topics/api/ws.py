@@ -49,6 +49,7 @@ from topics.http.message import Request
 from topics.http.slices import Slices
 from topics.model.config import resolve
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError
+from topics.model.large_bodies import LARGE_BYTES, decode_large
 from topics.model.settings import Settings
 from topics.model.wishes import decode_body
 
@@ -96,6 +97,7 @@ class Sockets:
         self._loop = loop
         self._wake = wake
         self.slices = slices
+        self._settings = settings
         self._budget = budget
         self._message_bytes_max = min(MESSAGE_BYTES_MAX, settings.max_body_bytes)
         # Connections with a share of the budget or in line for one, and when their message began.
@@ -200,6 +202,10 @@ class Sockets:
             request_id = command.request_id
             match command.op:
                 case "publish":
+                    if len(message) > LARGE_BYTES and connection.decoded is None:
+                        connection.key.check_scopes(Scope.WRITE)
+                        self._decode_in_slices(connection, request_id, message)
+                        return False
                     self._publish(connection, request_id, message)
                 case "subscribe":
                     self._subscribe(connection, request_id, message)
@@ -213,9 +219,10 @@ class Sockets:
                         f"op is {other!r:.64}; it may be subscribe, unsubscribe, publish or ping", field="op"
                     )
         except TopicsError as error:
-            if isinstance(error, Throttled) and self._may_wait(message, error):
+            if isinstance(error, Throttled) and self._may_wait(connection.decoded, message, error):
                 self._deadlines.add(int(error.detail["retry_after_ms"]), connection.go_on)
                 return False
+            connection.decoded = None
             connection.send(failed(request_id, error))
         except Busy as busy:
             busy.staged.then(lambda _: self.later(connection.go_on))
@@ -227,6 +234,26 @@ class Sockets:
             connection.send(broken(request_id, _log_bug(bug)))
         return True
 
+    def _decode_in_slices(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
+        """Decode a large publish between other work, then run it; commands after it wait."""
+        decoding = decode_large(publish_decoder, message, self._settings)
+
+        def step() -> bool:
+            try:
+                next(decoding)
+            except StopIteration as end:
+                connection.decoded = end.value
+                connection.go_on()
+            except TopicsError as error:
+                connection.send(failed(request_id, error))
+                connection.drop_first()
+                connection.go_on()
+            else:
+                return not connection.gone
+            return False
+
+        self.slices.add(step)
+
     def _fetch(self, connection: WsConnection, request_id: Raw, miss: ColdMiss) -> None:
         def arrived(error: TopicsError | None) -> None:
             if error is not None:
@@ -236,19 +263,19 @@ class Sockets:
 
         self.fetching.fetch(miss, lambda error: self.later(lambda: arrived(error)))
 
-    def _may_wait(self, message: bytes, error: Throttled) -> bool:
+    def _may_wait(self, decoded: PublishCommand | None, message: bytes, error: Throttled) -> bool:
         """Pressure passes; a writer that opted out of being refused waits for that, and later commands with it."""
         if "retry_after_ms" not in error.detail:
             return False
         try:
-            return bool(decode_body(publish_decoder, message).disable_backpressure)
+            return bool((decoded or decode_body(publish_decoder, message)).disable_backpressure)
         except TopicsError:
             return False
 
     def _publish(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
         key = connection.key
         key.check_scopes(Scope.WRITE)
-        command = decode_body(publish_decoder, message)
+        command = connection.decoded or decode_body(publish_decoder, message)
         if command.config is not None:
             key.check_scopes(Scope.ADMIN)
         key.check_name(command.topic, "topic")
@@ -258,6 +285,7 @@ class Sockets:
         if self._pressure.floor is not None and self.is_shed(self._engine.state.by_name.get(command.topic)):
             raise self._pressure.refusal()
         staged = self._engine.append(command.topic, command)
+        connection.decoded = None
         connection.unacked += 1
         self._wake()
         staged.then(_acknowledging(connection, request_id, command))
@@ -272,6 +300,7 @@ class Sockets:
     def _subscribe(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
         key = connection.key
         key.check_scopes(Scope.READ)
+        self._subscriptions.check_size(message)
         command = decode_body(subscribe_decoder, message)
         starts = command.starts()
         self._subscriptions.check_count(len(starts))

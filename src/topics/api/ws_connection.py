@@ -17,7 +17,7 @@ from websockets.server import ServerProtocol
 
 from topics.api.auth import Key
 from topics.api.following import Follower
-from topics.api.ws_commands import encode
+from topics.api.ws_commands import PublishCommand, encode
 from topics.api.ws_gauge import WsGauge
 from topics.engine.live import Frame, Trail
 from topics.engine.retention import Tombstone
@@ -51,6 +51,7 @@ class WsConnection(Follower, asyncio.Protocol):
         "_unfed_at",
         "_waits_for_memory",
         "_ws",
+        "decoded",
         "gone",
         "interval_s",
         "key",
@@ -77,6 +78,8 @@ class WsConnection(Follower, asyncio.Protocol):
         self._parts: list[bytes] = []
         self._inbox: deque[bytes] = deque()
         self._held = False
+        # the first command, if it is a large publish
+        self.decoded: PublishCommand | None = None
         self._read_paused = False
         self.unacked = 0
         # sending

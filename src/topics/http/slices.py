@@ -39,7 +39,7 @@ class Slices:
     def _run(self) -> None:
         self._armed = False
         began_s = now_s = self._clock()
-        for _ in range(len(self._steps)):
+        while self._steps:
             step = self._steps.popleft()
             if self._has_more(step):
                 self._steps.append(step)

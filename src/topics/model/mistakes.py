@@ -35,7 +35,8 @@ _TYPES = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", re.DOTALL)
 _LONE = re.compile(
     rb"(?<!\\)\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)(?<!\\)\\u[dD][c-fC-F]", re.DOTALL
 )
-LONE_SEARCH_BYTES_MAX = 1 << 20
+LONE_SEARCH_BYTES = 64
+_BYTE = re.compile(r"\(byte (\d+)\)")
 
 _WANTED: Final[Mapping[str, str]] = {
     "str": "a string",
@@ -90,8 +91,10 @@ def unknown_field(name: str, known: Iterable[str], within: str = "") -> InvalidR
 
 
 def not_json(body: bytes, error: msgspec.DecodeError) -> InvalidRequest:
-    """The error for bytes that are not JSON."""
-    if lone := _LONE.search(body, 0, LONE_SEARCH_BYTES_MAX):
+    """The error for bytes that are not JSON. The decoder stops right after a lone surrogate, or at the end."""
+    stopped = _BYTE.search(str(error))
+    at = int(stopped[1]) if stopped else len(body)
+    if lone := _LONE.search(body, max(0, at - LONE_SEARCH_BYTES), at + LONE_SEARCH_BYTES):
         return lone_surrogate(f"body (byte {lone.start()})", BODY)
     return InvalidRequest(f"body is not valid JSON: {error}", field=BODY)
 

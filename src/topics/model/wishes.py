@@ -11,7 +11,7 @@ from topics.model.config import U64, U64_MAX, ConfigWish
 from topics.model.errors import InvalidRequest
 from topics.model.mistakes import BODY, lone_surrogate, mistake, not_json
 
-W = TypeVar("W", bound=msgspec.Struct)
+W = TypeVar("W")
 
 DIFF_LIMIT_DEFAULT = 256
 NODES_MAX = 64
