@@ -13,7 +13,7 @@ from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, T
 from topics.model.large_bodies import LARGE_BYTES, PIECE_BYTES, decode_large
 from topics.model.wishes import AppendWish, append_decoder, decode_body
 
-LIMITS = SimpleNamespace(max_batch_records=10_000, max_record_bytes=1024 * 1024)
+LIMITS: Any = SimpleNamespace(max_batch_records=10_000, max_record_bytes=1024 * 1024)
 
 
 def decoded(body: bytes, limits: Any = LIMITS) -> tuple[AppendWish, int]:
