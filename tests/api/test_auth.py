@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.api.auth import Key, Keyring, OpenDoor, Scope, is_loopback, open_door, parse_keys
+from topics.api.auth import SCOPES, Key, Keyring, OpenDoor, Scope, is_loopback, open_door, parse_keys
 from topics.api.errors import Forbidden, Unauthorized
 from topics.model.setting import WrongSetting
 from topics.model.settings import Settings
@@ -52,7 +52,8 @@ def test_the_same_secret_twice_is_refused() -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_characters=":", exclude_categories=["Cs"]), min_size=1), unique=True))
-def test_every_key_is_found_by_its_secret_and_no_other(secrets: list[str]) -> None:
+def test_every_key_is_found_by_its_secret_and_no_other(endings: list[str]) -> None:
+    secrets = [f"k{ending}" for ending in endings]
     ring = Keyring(parse_keys(secrets))
     for number, secret in enumerate(secrets, 1):
         assert ring.find(secret.encode()).number == number
@@ -68,8 +69,8 @@ def test_every_digest_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPa
         return presented == stored
 
     monkeypatch.setattr("topics.api.auth.hmac.compare_digest", compare)
-    ring = Keyring(parse_keys(["a", "b", "c"]))
-    ring.find(b"a")
+    ring = Keyring(parse_keys(["k1", "k2", "k3"]))
+    ring.find(b"k1")
     assert len(compared) == 3
 
 
@@ -121,3 +122,15 @@ def test_a_server_without_keys_serves_a_host_that_is_loopback(host: bytes) -> No
 def test_a_server_without_keys_refuses_a_host_that_is_not_quite_loopback(host: bytes) -> None:
     with pytest.raises(Forbidden):
         OpenDoor((), guarded=True).authenticate({b"host": host})
+
+
+@pytest.mark.parametrize("word", [*SCOPES, "READ", "r+w", "read+write"])
+@pytest.mark.parametrize("rest", ["", ":read", ":r:mine."])
+def test_a_key_that_is_named_like_a_scope_is_a_comma_where_a_plus_was_meant(word: str, rest: str) -> None:
+    with pytest.raises(WrongSetting, match=r"entry 2 is named like a scope; scopes are joined by \+"):
+        parse_keys(["k:read", f"{word}{rest}"])
+
+
+@pytest.mark.parametrize("key", ["reads", "read+x", "writer", "x", "read-write"])
+def test_other_words_are_keys(key: str) -> None:
+    assert len(parse_keys([key])) == 1

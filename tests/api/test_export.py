@@ -224,12 +224,12 @@ def test_http2_and_http10_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_key_needs_the_scope_read_and_the_name(tmp_path: Path) -> None:
-    with serving(tmp_path, api_keys="w:write,r:read:mine:") as server:
-        server.client("w").append("t", 1)
-        server.client("w").append("mine:t", 1)
-        assert server.client("w").get("/v0/topics/t/export").code == "forbidden"
-        assert server.client("r").get("/v0/topics/t/export").code == "forbidden"
-        assert server.client("r").get("/v0/topics/mine:t/export").status == 200
+    with serving(tmp_path, api_keys="writer:write,reader:read:mine:") as server:
+        server.client("writer").append("t", 1)
+        server.client("writer").append("mine:t", 1)
+        assert server.client("writer").get("/v0/topics/t/export").code == "forbidden"
+        assert server.client("reader").get("/v0/topics/t/export").code == "forbidden"
+        assert server.client("reader").get("/v0/topics/mine:t/export").status == 200
 
 
 # --- while it runs ---

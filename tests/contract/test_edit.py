@@ -165,7 +165,7 @@ def test_replace_false_creates_then_confirms_then_refuses_with_the_difference(cl
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    keys = "full,admin:a,rest:r+w+d,tenant:a:mine."
+    keys = "full,boss:a,rest:r+w+d,tenant:a:mine."
     with serving(tmp_path_factory.mktemp("data"), api_keys=keys) as server:
         for name in ("mine.a", "other.a"):
             server.client("full").put(f"/v0/topics/{name}", {})
@@ -176,7 +176,7 @@ def test_it_takes_the_scope_admin_and_names_within_the_prefixes(guarded: ServerP
     tenant = guarded.client("tenant")
     assert patch(guarded.stranger(), "mine.a", {}).status == 401
     assert patch(guarded.client("rest"), "mine.a", {"ttl_ms": 5}).detail == {"scope": "admin"}
-    assert patch(guarded.client("admin"), "other.a", {"ttl_ms": 50_000}).status == 200
+    assert patch(guarded.client("boss"), "other.a", {"ttl_ms": 50_000}).status == 200
     assert patch(tenant, "mine.a", {"ttl_ms": 50_000}).status == 200
     assert patch(tenant, "other.a", {}).status == 403
     assert patch(tenant, "mine.a", {"dead_letter": "other.a"}).detail["field"] == "dead_letter"

@@ -14,7 +14,7 @@ ENTRIES = (
     "reader:read",
     "writer:w",
     "deleter:delete",
-    "admin:a",
+    "boss:a",
     "both:rw",
     "everything:read+write+delete+admin",
     "tenant::tenant42:|shared.",
@@ -116,7 +116,7 @@ HOLDERS = {
     "read": {"full", "reader", "both", "everything", "ops"},
     "write": {"full", "writer", "both", "everything", "ops"},
     "delete": {"full", "deleter", "everything", "ops"},
-    "admin": {"full", "admin", "everything", "ops"},
+    "admin": {"full", "boss", "everything", "ops"},
 }
 
 
@@ -355,3 +355,10 @@ def test_a_name_that_the_caller_did_not_give_is_not_told(server: ServerProcess) 
     assert reply.status == 403
     assert b"tenant43" not in reply.body
     assert reply.detail == {"field": "source", "prefixes": ["tenant42:", "shared."]}
+
+
+def test_a_comma_where_a_plus_was_meant_stops_the_start(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, api_keys="k3y:read,write")
+    assert server.exit_code() == 2
+    assert "TOPICS_API_KEYS: entry 2 is named like a scope" in server.log
+    assert "k3y" not in server.log

@@ -48,7 +48,7 @@ def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> Non
 
 
 def test_the_boot_log_says_what_holds_and_can_be_json_lines(tmp_path: Path) -> None:
-    with serving(tmp_path, "--log-format", "json", api_keys="a,b:read") as server:
+    with serving(tmp_path, "--log-format", "json", api_keys="k1,k2:read") as server:
         lines = [json.loads(line) for line in server.lines]
         assert all({"ts", "level", "logger", "message"} <= set(line) for line in lines)
         said = "\n".join(line["message"] for line in lines)

@@ -18,7 +18,7 @@ VERSION_MAX = 2**63 - 1
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    keys = "all:rw+d+a,w:w,r:r,limited:w:orders-"
+    keys = "all:rw+d+a,writer:w,reader:r,limited:w:orders-"
     with serving(tmp_path_factory.mktemp("txns") / "data", api_keys=keys, max_staged_bytes_per_app=40_000) as server:
         server.key = "all"
         yield server
@@ -82,19 +82,19 @@ def test_apps_are_listed_in_pages_and_forgotten(client: Client) -> None:
 @pytest.mark.parametrize(
     ("key", "method", "path", "status"),
     [
-        ("r", "POST", "/v0/txns/a/1/stage", 403),
-        ("r", "POST", "/v0/txns/a/1/commit", 403),
-        ("r", "POST", "/v0/txns/a/1/abort", 403),
-        ("r", "POST", "/v0/txns/a/fence", 403),
-        ("r", "GET", "/v0/txns/a", 403),
-        ("r", "GET", "/v0/txns", 403),
-        ("w", "DELETE", "/v0/txns/a", 403),
-        ("w", "GET", "/v0/txns/a", 200),
+        ("reader", "POST", "/v0/txns/a/1/stage", 403),
+        ("reader", "POST", "/v0/txns/a/1/commit", 403),
+        ("reader", "POST", "/v0/txns/a/1/abort", 403),
+        ("reader", "POST", "/v0/txns/a/fence", 403),
+        ("reader", "GET", "/v0/txns/a", 403),
+        ("reader", "GET", "/v0/txns", 403),
+        ("writer", "DELETE", "/v0/txns/a", 403),
+        ("writer", "GET", "/v0/txns/a", 200),
         ("nobody", "GET", "/v0/txns/a", 401),
-        ("w", "PUT", "/v0/txns/a", 405),
-        ("w", "GET", "/v0/txns/a/1/stage", 405),
-        ("w", "POST", "/v0/txns/a/1", 404),
-        ("w", "POST", "/v0/txns/a/1/other", 404),
+        ("writer", "PUT", "/v0/txns/a", 405),
+        ("writer", "GET", "/v0/txns/a/1/stage", 405),
+        ("writer", "POST", "/v0/txns/a/1", 404),
+        ("writer", "POST", "/v0/txns/a/1/other", 404),
     ],
 )
 def test_scopes_and_paths(server: ServerProcess, key: str, method: str, path: str, status: int) -> None:

@@ -168,6 +168,8 @@ def parse_keys(entries: Sequence[str], inflight_max: int = 0) -> list[Key]:
         scopes, _, prefixes = rest.partition(":")
         if not secret:
             raise _wrong(number, "has no secret before the first colon")
+        if all(word in SCOPES for word in secret.lower().split("+")):
+            raise _wrong(number, "is named like a scope; scopes are joined by +, not by commas: key:read+write")
         digest = hashlib.sha256(secret.encode()).digest()
         if any(key.digest == digest for key in keys):
             raise _wrong(number, "repeats the secret of an earlier one")

@@ -9,12 +9,13 @@ from importlib import import_module
 
 import typer
 
+from topics.cli.connection import KEY_VARIABLE
 from topics.cli.flags import Loaded, takes_settings
 from topics.model.errors import TopicsError
 from topics.model.settings import TABLE, Settings
 
-# What a machine can refuse at the start and its owner can mend; anything else is a bug and keeps its traceback.
-MENDABLE = frozenset(
+# What a machine can refuse at the start and its owner can fix; anything else is a bug and keeps its traceback.
+FIXABLE = frozenset(
     (
         errno.EACCES,
         errno.EADDRINUSE,
@@ -39,16 +40,21 @@ class CannotStart(TopicsError):
 @takes_settings
 def serve(loaded: Loaded) -> None:
     """Serve the HTTP API until SIGTERM or SIGINT."""
+    # First of all: what the server imports may copy the environment (wsgiref does).
+    _forget_secrets()
     run: Callable[..., int] = import_module("topics.server").run
-    for row in TABLE:
-        if row.secret:
-            for variable in (row.variable, *row.also):
-                os.environ.pop(variable, None)  # child processes need not know
     try:
         code = run(loaded.settings, log_format=loaded.settings.log_format)
     except OSError as error:
         raise CannotStart(reason_of(error, loaded.settings)) from error
     raise typer.Exit(code)
+
+
+def _forget_secrets() -> None:
+    """Take the keys out of the environment, and a client's key with them: neither this process nor a child needs it."""
+    secret = [variable for row in TABLE if row.secret for variable in (row.variable, *row.also)]
+    for variable in (*secret, KEY_VARIABLE):
+        os.environ.pop(variable, None)
 
 
 def reason_of(error: OSError, settings: Settings) -> str:
@@ -58,7 +64,7 @@ def reason_of(error: OSError, settings: Settings) -> str:
     address = f"{settings.host}:{settings.port}"
     if isinstance(error, socket.gaierror):
         return f"cannot listen on {address}: the host is unknown"
-    if error.errno not in MENDABLE:
+    if error.errno not in FIXABLE:
         raise error
     why = os.strerror(error.errno or 0).lower()
     if error.filename is not None:
