@@ -77,6 +77,13 @@ def test_the_page_is_current() -> None:
     assert page == markdown(), "run: topics page > docs/CLI.md"
 
 
+def test_the_usage_lines_of_the_page_can_be_followed() -> None:
+    usages = [line for line in markdown().splitlines() if line.startswith("topics ")]
+    assert not any("{" in line or "[[" in line or "......" in line for line in usages)
+    assert "topics queue ack [OPTIONS] QUEUE SEQ..." in usages
+    assert "topics append [OPTIONS] TOPIC [DATA]..." in usages
+
+
 def test_the_page_names_every_exit_code() -> None:
     page = markdown()
     assert all(f"| {code} | " in page for code in MEANINGS)
@@ -225,6 +232,27 @@ def test_the_shell_is_told_names_of_topics_and_of_queues_where_only_these_fit(
     url = f"http://127.0.0.1:{server.port}"
     assert completed("topics", "tail", "--url", url, f"{topic}-l", TOPICS_URL="http://127.0.0.1:1") == [f"{topic}-log"]
     assert completed("topics", "router", "rm", "--source", f"{topic}-q") == queue
+
+
+def test_bash_completes_names_with_colons(invoke: Invoke, server: ServerProcess, client: Client, topic: str) -> None:
+    for name in ("a:orders", "a:items", "b"):
+        client.append(f"{topic}:{name}", 1)
+    script = invoke("completion", "bash").out
+    for typed, offered in (
+        (f"topics tail {topic}:a:", ["items", "orders"]),
+        (f"topics tail {topic}:a:or", ["orders"]),
+        (f"topics tail -f {topic}:b {topic}:a:i", ["items"]),
+        (f"topics tail {topic[:-1]}", None),
+        ("topics queue re", ["redrive", "resume"]),
+    ):
+        asked = f"COMP_LINE={typed!r} COMP_POINT={len(typed)}; _topics_completion {TOPICS}; "
+        shell = f"{script}\n{asked}printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        done = subprocess.run(["bash", "-c", shell], env=environ(server), capture_output=True, text=True, timeout=60)
+        assert done.stderr == ""
+        if offered is not None:
+            assert done.stdout.split() == offered, typed
+        else:
+            assert f"{topic}:a:orders" in done.stdout.split()
 
 
 def test_the_shell_is_told_nothing_when_there_is_no_server(completed: Complete) -> None:

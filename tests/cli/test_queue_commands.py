@@ -64,6 +64,15 @@ def test_peeking_at_dead_letters_tells_why_they_are_there(invoke: Invoke, client
     assert text[2].endswith(" 3 by hand")
 
 
+def test_the_dead_are_counted_until_they_go_home(invoke: Invoke, client: Client, queue: str) -> None:
+    client.append(queue, 1, 2)
+    invoke("queue", "claim", queue, "-n", 2)
+    invoke("queue", "nack", queue, 1, 2, "--dead")
+    assert "0 ready, 0 in flight, 0 delayed, 2 dead\n" in invoke("topic", "info", queue).out
+    invoke("queue", "redrive", f"{queue}.dead", "--limit", 1)
+    assert "1 ready, 0 in flight, 0 delayed, 1 dead\n" in invoke("topic", "info", queue).out
+
+
 def test_a_claimed_job_is_finished_by_its_seq(invoke: Invoke, client: Client, queue: str) -> None:
     client.append(queue, "a", "b", "c")
     jobs = invoke("queue", "claim", queue, "-n", 2, "--lease", "5m").json
