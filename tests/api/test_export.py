@@ -105,9 +105,11 @@ def test_tags_and_meta_are_shown_as_asked_and_nodes_left_out(client: Client, top
 
 
 def test_payloads_are_left_out_if_asked(client: Client, topic: str) -> None:
-    client.append(topic, "large", node="n")
+    client.post(f"/v0/topics/{topic}", {"records": [{"data": "large", "node": "n", "meta": {"m": 1}}]})
     (found,), _ = records_and_end(client, topic, "?include_data=0")
     assert found == {"$seq": 1, "$ts": found["$ts"], "$node": "n"}
+    (with_meta,), _ = records_and_end(client, topic, "?include_data=0&include_meta=1")
+    assert with_meta == found | {"meta": {"m": 1}}
 
 
 def test_reading_starts_at_the_first_record_of_a_time(client: Client, topic: str) -> None:

@@ -130,7 +130,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "WatchWish": {
         "limit": 256,
         "max_batch_bytes": 262_144,
-        "include_meta": True,
+        # No include_meta: by default meta is shown if data is.
         "include_tags": False,
         "include_data": True,
         "consistency": "eventual",

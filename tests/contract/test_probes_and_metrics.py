@@ -80,7 +80,7 @@ def test_metrics_are_prometheus_text_with_the_names_of_the_contract(client: Clie
     expected |= {f"topics_wal_{name}" for name in LOG} | {"topics_wal_fsync_latency_us"}
     assert expected <= described
     assert f'topics_topic_head_seq{{topic="{topic}"}} 2.0' in text
-    for part in ('_bucket{le="+Inf"}', "_sum", "_count"):
+    for part in ('_bucket{le="500"}', '_bucket{le="+Inf"}', "_sum", "_count"):
         assert f"topics_wal_fsync_latency_us{part} " in text
     assert list(text_string_to_metric_families(text))
 

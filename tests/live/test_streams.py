@@ -86,7 +86,12 @@ def test_a_view_says_which_fields_a_record_has(watcher: Watcher, client: Client,
     assert seen() == {"$seq", "$ts", "$node", "data", "meta"}
     assert seen(include_tags=True) == {"$seq", "$ts", "$node", "$tag", "data", "meta"}
     assert seen(include_meta=False) == {"$seq", "$ts", "$node", "data"}
-    assert seen(include_data=False, include_tags=True, include_meta=False) == {"$seq", "$ts", "$node", "$tag"}
+    assert seen(include_data=False, include_tags=True) == {"$seq", "$ts", "$node", "$tag"}
+    assert seen(include_data=False) == {"$seq", "$ts", "$node"}
+    assert seen(include_data=False, include_meta=None) == {"$seq", "$ts", "$node"}
+    assert seen(include_data=False, include_meta=False) == {"$seq", "$ts", "$node"}
+    assert seen(include_data=False, include_meta=True) == {"$seq", "$ts", "$node", "meta"}
+    assert seen(include_data=None, include_meta=None) == {"$seq", "$ts", "$node", "data", "meta"}
 
 
 def test_a_node_does_not_get_its_own_records(watcher: Watcher, client: Client, topic: str) -> None:

@@ -102,11 +102,13 @@ def test_subscribe_takes_a_map_of_topics(ws: Socket, client: Client, topic: str,
 def test_a_subscription_has_its_own_view_node_and_limits(ws: Socket, client: Client, topic: str) -> None:
     record = {"data": 1, "tag": "t", "node": "n", "meta": {"m": 1}}
     client.post(f"/v0/topics/{topic}", {"records": [record, {**record, "node": "me"}, record]})
-    wish = {"node": "me", "limit": 1, "include_data": False, "include_tags": True, "include_meta": False}
+    wish = {"node": "me", "limit": 1, "include_data": False, "include_tags": True}
     ws.ask("subscribe", topic=topic, **wish)
     frames = ws.until("caught_up")
     assert [[record["$seq"] for record in frame["records"]] for frame in frames[:-1]] == [[1], [3]]
     assert set(frames[0]["records"][0]) == {"$seq", "$ts", "$node", "$tag"}
+    ws.ask("subscribe", topic=topic, **wish, include_meta=True)
+    assert set(ws.next()["records"][0]) == {"$seq", "$ts", "$node", "$tag", "meta"}
 
 
 def test_subscribing_again_starts_again(ws: Socket, client: Client, topic: str) -> None:

@@ -160,8 +160,27 @@ def test_a_topic_that_is_no_longer_the_queue_ends_the_stream(client: Client, que
     client.append(queue, "a log now")
     error = stream.event()
     assert (error.event, error.data["code"], error.id) == ("error", 409, None)
+    assert error.data["error"].startswith(f'queue "{queue}" was deleted')
     with pytest.raises(EOFError):
         stream.next()
+
+
+def test_a_queue_that_was_deleted_and_created_again_ends_the_stream_with_the_reason(
+    client: Client, queue: str, work: Work
+) -> None:
+    client.append(queue, 1, 2)
+    full, idle = work("node=full&max=2"), work("node=idle&max=2")
+    assert seqs(full, 2) == [1, 2]
+    client.delete(f"/v0/topics/{queue}")
+    client.put(f"/v0/topics/{queue}", {"type": "queue"})
+    client.append(queue, "of the new one")
+    for stream in (full, idle):
+        error = stream.event()
+        assert (error.event, error.data["code"]) == ("error", 409)
+        assert error.data["error"].startswith(f'queue "{queue}" was deleted')
+        with pytest.raises(EOFError):
+            stream.next()
+    assert counters(client, queue) == (1, 0)
 
 
 @pytest.mark.parametrize(

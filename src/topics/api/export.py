@@ -68,7 +68,7 @@ class Exports:
                     QueryField("from_ts", int, "Start at the first record of that time or later."),
                     QueryField("node", str, "Leave out what this node wrote; may be repeated."),
                     QueryField("include_tags", bool, "Whether $tag is shown.", default=False),
-                    QueryField("include_meta", bool, "Whether meta is shown.", default=True),
+                    QueryField("include_meta", bool, "Whether meta is shown; absent: if data is."),
                     QueryField("include_data", bool, "Whether data is shown.", default=True),
                 ),
                 replies={200: str},
@@ -94,11 +94,12 @@ class Exports:
 
     def _view(self, call: Call, topic: Topic) -> View:
         nodes = frozenset(value for name, value in call.request.query_pairs() if name == "node")
+        data = call.flag("include_data", True)
         return View(
             nodes if topic.config.dedupe_node else frozenset(),
             tags=call.flag("include_tags", False),
-            meta=call.flag("include_meta", True),
-            data=call.flag("include_data", True),
+            meta=call.flag("include_meta", data),
+            data=data,
             lines=True,
         )
 

@@ -40,7 +40,7 @@ class Subscriptions:
         view = View(
             wish.nodes(self._settings.max_node_bytes),
             tags=bool(wish.include_tags),
-            meta=wish.include_meta is not False,
+            meta=wish.shows_meta(),
             data=wish.include_data is not False,
         )
         strong = wish.consistency == "strong"

@@ -85,6 +85,14 @@ class Work:
             return 0
         return self._pressure.retry_ms
 
+    def why_gone(self, name: str) -> str:
+        """What became of a queue that its streams outlived."""
+        successor = self._engine.state.by_name.get(name)
+        if successor is None:
+            return f'queue "{name}" was deleted'
+        again = f'queue "{name}" was deleted and created again as a {successor.config.type}'
+        return f"{again}; open a new stream" if successor.queue is not None else again
+
     def wake(self) -> None:
         self._cohorts.wake()
 
@@ -168,7 +176,7 @@ class WorkStream:
             self._stream.write(error_frame(429, error.message, retry_after_ms=retry_ms))
             return True
         if error.code == "topic_not_found":
-            self.fail(409, f'"{self._cohort.topic.name}" is no longer the queue that it was')
+            self.fail(409, self._work.why_gone(self._cohort.topic.name))
         else:
             self.fail(status_of(error.code), error.message)
         return False

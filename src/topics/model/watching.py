@@ -32,10 +32,14 @@ class FollowWish(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     node: str | list[str] | None = None
     limit: U64 = DIFF_LIMIT_DEFAULT
     max_batch_bytes: U64 = FRAME_BYTES_DEFAULT
-    include_meta: bool | None = True
+    include_meta: Annotated[bool, Meta(description="Absent: shown if include_data is true.")] | None = None
     include_tags: bool | None = False
     include_data: bool | None = True
     consistency: Literal["eventual", "strong"] | None = "eventual"
+
+    def shows_meta(self) -> bool:
+        """Without data a record has its meta only if that is asked for."""
+        return self.include_data is not False if self.include_meta is None else self.include_meta
 
     def nodes(self, bytes_max: int) -> frozenset[str]:
         return node_set(self.node, bytes_max)

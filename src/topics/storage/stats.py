@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-SYNC_BOUNDS_US = (50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 102_400, 250_000, 1_000_000)
+SYNC_BOUNDS_US = (50, 100, 200, 400, 500, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 102_400, 250_000, 1_000_000)
 
 
 class LatencyHistogram:

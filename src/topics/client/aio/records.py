@@ -180,7 +180,7 @@ class AsyncRecords:
         from_ts: int | None = None,
         node: Node = None,
         include_tags: bool = True,
-        include_meta: bool = True,
+        include_meta: bool | None = None,
         include_data: bool = True,
         chunk_bytes: int = 1024 * 1024,
     ) -> AsyncExport:

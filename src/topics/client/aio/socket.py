@@ -121,7 +121,7 @@ class AsyncSocket:
         limit: int | None = None,
         max_batch_bytes: int | None = None,
         include_tags: bool = True,
-        include_meta: bool = True,
+        include_meta: bool | None = None,
         include_data: bool = True,
         consistency: str | None = None,
         lenient: bool = False,

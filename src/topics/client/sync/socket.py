@@ -122,7 +122,7 @@ class Socket:
         limit: int | None = None,
         max_batch_bytes: int | None = None,
         include_tags: bool = True,
-        include_meta: bool = True,
+        include_meta: bool | None = None,
         include_data: bool = True,
         consistency: str | None = None,
         lenient: bool = False,

@@ -28,7 +28,7 @@ class Streaming:
         limit: int | None = None,
         max_batch_bytes: int | None = None,
         include_tags: bool = True,
-        include_meta: bool = True,
+        include_meta: bool | None = None,
         include_data: bool = True,
         consistency: Literal["eventual", "strong"] | None = None,
         lenient: bool = False,
