@@ -30,6 +30,7 @@ from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.login import Login
 from topics.api.login_limits import Proxies
 from topics.api.metrics import Metrics, Usage
+from topics.api.multi_append import MultiAppend
 from topics.api.openapi import openapi_routes
 from topics.api.pipelines import Pipelines
 from topics.api.probes import probe_routes
@@ -238,6 +239,7 @@ class Server:
             [
                 *Topics(engine).routes(),
                 *Records(engine, self._pressure, self._turns, self._deadlines).routes(),
+                *MultiAppend(self.store.multi_append, engine, self._pressure).routes(),
                 *Queues(engine, self._pressure, cohorts).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),

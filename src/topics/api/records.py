@@ -84,10 +84,8 @@ class Records:
         wish: AppendWish = call.wish
         if call.request.query:
             call.started = call.flag("return_seqs", True)
-        if wish.idempotency_key is None:
-            key = call.headers.get(b"idempotency-key")
-            if key is not None:
-                wish.idempotency_key = _text_of_key(key)
+        if wish.idempotency_key is None and b"idempotency-key" in call.headers:
+            wish.idempotency_key = key_of_header(call)
         if wish.config is not None:
             self._check_config(call, wish)
         try:
@@ -216,8 +214,10 @@ class LongPoll:
         del self._waiter, self._deadline
 
 
-def _text_of_key(key: bytes) -> str:
+def key_of_header(call: Call) -> str | None:
+    """The idempotency key that the headers carry; one in the body wins over it."""
+    key = call.headers.get(b"idempotency-key")
     try:
-        return key.decode()
+        return None if key is None else key.decode()
     except UnicodeDecodeError:
         raise InvalidRequest("the Idempotency-Key header is not UTF-8", field="idempotency_key") from None

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from topics.client.transactions import CommittedTxn, Staged, Txn
     from topics.client.values import (
         Appended,
+        AppendedAll,
+        AppendedTo,
         Change,
         Configured,
         Diff,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
         Record,
         Router,
         Tombstone,
+        TopicBatch,
         TopicFields,
         TopicItem,
         TopicState,
@@ -80,6 +83,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Appended",
+    "AppendedAll",
+    "AppendedTo",
     "Arrived",
     "AsyncClient",
     "AsyncExport",
@@ -138,6 +143,7 @@ __all__ = [
     "Ticket",
     "Timeout",
     "Tombstone",
+    "TopicBatch",
     "TopicConfig",
     "TopicDeleted",
     "TopicExistsIncompatible",

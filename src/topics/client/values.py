@@ -134,6 +134,52 @@ class Appended(msgspec.Struct, kw_only=True):
         return list(range(self.first_seq, self.last_seq + 1)) if self.given_seqs is None else self.given_seqs
 
 
+class TopicBatch(msgspec.Struct):
+    """What one of several topics gets, when that is more than records."""
+
+    records: Outgoings
+    node: str | None = None
+    create: bool = True
+    config: Mapping[str, Any] | None = None
+
+
+def topics_json(topics: Mapping[str, Outgoings | TopicBatch], node: str | None) -> dict[str, dict[str, Any]]:
+    """The `topics` of a body; `node` is for those that have none of their own."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, given in topics.items():
+        batch = given if isinstance(given, TopicBatch) else TopicBatch(given)
+        part = {
+            "records": Raw(records_json(batch.records)),
+            "node": batch.node or node,
+            "create": None if batch.create else False,
+            "config": batch.config,
+        }
+        parts[name] = {field: value for field, value in part.items() if value is not None}
+    return parts
+
+
+class AppendedTo(msgspec.Struct, kw_only=True):
+    """Where the records of one of several topics went."""
+
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    created: bool
+    given_seqs: list[int] | None = msgspec.field(name="seqs", default=None)
+
+    @property
+    def seqs(self) -> list[int]:
+        """The seq of each record, in the order they were given."""
+        return list(range(self.first_seq, self.last_seq + 1)) if self.given_seqs is None else self.given_seqs
+
+
+class AppendedAll(msgspec.Struct, kw_only=True):
+    """Where records of several topics went. `deduped`: they had been appended before, and nothing was written."""
+
+    topics: dict[str, AppendedTo]
+    deduped: bool
+
+
 class QueueCounters(msgspec.Struct, kw_only=True):
     """`dead_lettered` counts every job that became a dead letter, `dead` those that are in the dead-letter topic now.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from topics.engine.staged import Staged
 from topics.engine.state import State
@@ -25,7 +25,19 @@ from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, 
 from topics.model.forwarded import Forwarded
 from topics.model.grouping import GroupClaimed
 from topics.model.leasing import Extended, Leased, Released
-from topics.model.ops import Appended, Configured, Created, Deleted, Dropped, Floored, Moved, Op, Reserved, Timed
+from topics.model.ops import (
+    Appended,
+    Configured,
+    Created,
+    Deleted,
+    Dropped,
+    Floored,
+    Moved,
+    MultiAppended,
+    Op,
+    Reserved,
+    Timed,
+)
 from topics.model.txn_ops import TxnCommitted
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
@@ -125,6 +137,15 @@ class Pipeline:
         body = op.encode() if journaled else b""
         staged = self.stage(op, body, gated=durability == "fsync", journaled=journaled)
         self.pending_bytes += len(op.batch.blob)
+        return staged
+
+    def stage_multi_append(self, op: MultiAppended, *, gated: bool, journaled: bool) -> Staged:
+        for appended in op.batches:
+            self.date(appended.batch)
+        _, *others = dict.fromkeys(part.topic_id for part in op.parts)
+        body = op.encode() if journaled else b""
+        staged = self.stage(op, body, gated=gated, journaled=journaled, other_ids=tuple(others))
+        self.pending_bytes += sum(len(appended.batch.blob) for appended in op.batches)
         return staged
 
     def stage_delete(self, op: Deleted, durability: Durability) -> Staged:
@@ -266,13 +287,14 @@ class Pipeline:
                     topic.assigned_seq = head_seq
                 if topic.waiters:
                     self._waiters.moved(topic)
-            elif isinstance(op, Deleted):
-                staged.result = found
+            elif isinstance(op, MultiAppended):
+                self._land_all(op)
             elif isinstance(op, Configured):
                 self._state.enforce_caps(topic, self._state.cold.load)
-            elif isinstance(op, Moved):
+            elif isinstance(op, Deleted | Moved):
                 staged.result = found
-                self._land(op.appended)
+                if isinstance(op, Moved):
+                    self._land(op.appended)
         elif isinstance(op, Dropped):
             staged.routers_removed = found
         elif isinstance(op, TxnCommitted):
@@ -288,12 +310,19 @@ class Pipeline:
             topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
             self._waiters.moved(topic)
 
+    def _land_all(self, op: MultiAppended) -> None:
+        for appended in op.batches:
+            self.pending_bytes -= len(appended.batch.blob)
+            self._land(appended)
+
     def _land(self, appended: Appended) -> None:
-        """Records moved in from another topic: what publishing an append means for the topic they are in now."""
+        """Records came with an op of several topics: what publishing an append means for the topic they are in now."""
         topic = self._state.by_id.get(appended.topic_id)
         if topic is None:
             return
         self._state.enforce_caps(topic, self._state.cold.load)
+        if topic.logged_floor <= topic.lasting_to:
+            self._log_floor(topic.id)
         size = len(appended.batch.blob)
         topic.pending_count = max(0, topic.pending_count - appended.batch.count)
         topic.pending_bytes = max(0, topic.pending_bytes - size)
@@ -342,8 +371,7 @@ class Pipeline:
             topic.logged_floor = 1
         touched = {topic.id for topic in topics}
         self.pending_bytes = 0
-        for staged in (*self._unsynced, *self._unwritten):
-            op = staged.op
+        for op in _parts_of(*self._unsynced, *self._unwritten):
             if isinstance(op, Moved):
                 op = op.appended
                 self.pending_bytes -= len(op.batch.blob)
@@ -365,10 +393,21 @@ def _waits(staged: Staged, waiting: dict[int, int]) -> bool:
     return staged.topic_id in waiting or any(topic_id in waiting for topic_id in staged.other_ids)
 
 
+def _parts_of(*unpublished: Staged) -> Iterator[Op | None]:
+    """What is on its way, an op of several appends as those."""
+    for staged in unpublished:
+        if isinstance(staged.op, MultiAppended):
+            yield from staged.op.parts
+        else:
+            yield staged.op
+
+
 def _is_dated(op: Op) -> bool:
     """Whether the op holds deadlines, or delays that become some."""
     if isinstance(op, Appended):
         return op.batch.jobs is not None
+    if isinstance(op, MultiAppended):
+        return any(appended.batch.jobs is not None for appended in op.batches)
     return isinstance(op, DATED) or (isinstance(op, Moved) and op.appended.batch.jobs is not None)
 
 

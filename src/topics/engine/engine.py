@@ -63,7 +63,7 @@ class Engine:
         self._creating: dict[str, Staged] = {}
         # Keys whose write is on its way.
         self._keys: dict[tuple[int, bytes], Staged] = {}
-        self._uniqueness = Uniqueness(pipeline)
+        self.uniqueness = Uniqueness(pipeline)
         self.queues = Queues(self, clock)
         self.configuration = Configuration(self, clock)
 
@@ -75,16 +75,18 @@ class Engine:
 
     def create(self, name: str, config: TopicConfig) -> Staged:
         """Make a topic that is not there, if there may be one more."""
-        self._refuse_another_topic()
+        self.refuse_more_topics()
         self.pipeline.check_writable()
-        return self._announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
+        return self.announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
 
-    def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> Staged:
+    def new_topic(self, name: str, config: TopicConfig, ceiling: int) -> Created:
         now = self._clock.now_ms()
         epoch = now << 11 | random.getrandbits(11)
-        op = Created(self.state.next_id, epoch, now, ceiling, name, config)
+        return Created(self.state.new_id(), epoch, now, ceiling, name, config)
+
+    def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> Staged:
+        op = self.new_topic(name, config, ceiling)
         staged = self.pipeline.stage(op, op.encode(), gated=gated)
-        self.state.next_id += 1
         staged.created = True
         staged.result = config
         return staged
@@ -92,17 +94,17 @@ class Engine:
     def create_hidden(self, name: str, config: TopicConfig) -> Staged:
         """A topic of the server's own. Whoever wants it before it is there gets the same Staged."""
         running = self._creating.get(name)
-        return running or self._announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
+        return running or self.announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
 
-    def _announce(self, name: str, staged: Staged) -> Staged:
+    def announce(self, name: str, staged: Staged) -> Staged:
         """Until this is done, whoever asks for the topic has to wait."""
         self._creating[name] = staged
         staged.then(lambda done: self._creating.pop(name) if self._creating.get(name) is done else None)
         return staged
 
-    def _refuse_another_topic(self) -> None:
+    def refuse_more_topics(self, count: int = 1) -> None:
         limit = self.settings.max_topics
-        if limit and len(self.state.by_name) + len(self._creating) >= limit:
+        if limit and len(self.state.by_name) + len(self._creating) + count > limit:
             raise Throttled(f"there are {limit} topics already, which is the most", limit="max_topics", max=limit)
 
     def drop(self, name: str, *, if_empty: bool = False) -> Staged:
@@ -111,7 +113,7 @@ class Engine:
         if topic is None:
             return Staged.settled(0, False)
         if if_empty:
-            self._expire(topic)
+            self.expire(topic)
             if topic.count or topic.pending_count:
                 raise TopicNotEmpty(f'topic "{name}" holds {topic.count} records', topic=name, count=topic.count)
         self.pipeline.check_writable()
@@ -129,9 +131,9 @@ class Engine:
 
     def look(self, name: str, *, touch: bool = True) -> TopicState:
         topic = self._existing(name)
-        self._expire(topic)
+        self.expire(topic)
         if topic.config.dead_letter in self.state.by_name:
-            self._expire(self.state.by_name[topic.config.dead_letter])
+            self.expire(self.state.by_name[topic.config.dead_letter])
         described = describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms())
         if touch:
             topic.last_read_ts = self._clock.now_ms()
@@ -158,7 +160,7 @@ class Engine:
                 if len(page) == page_size:
                     return Page(page, encode_cursor(page[-1].topic))
                 topic = self.state.by_name[name]
-                self._expire(topic, exact=False)
+                self.expire(topic, exact=False)
                 page.append(describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms()))
                 if touch:
                     topic.last_read_ts = self._clock.now_ms()
@@ -191,11 +193,11 @@ class Engine:
         if admit is not None:
             admit(topic)
         self.pipeline.check_writable()
-        admitted = None if bare else self._admit(topic, wish)
+        admitted = None if bare else self.admit_jobs(topic, wish)
         if admitted is not None:
             if not admitted.wish.records:
                 now = topic.now(self._clock.now_ms())
-                return self._keyed(topic, key, self._uniqueness.repeated(topic, admitted, key, now))
+                return self._keyed(topic, key, self.uniqueness.repeated(topic, admitted, key, now))
             wish = admitted.wish
         count = len(wish.records)
         if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
@@ -204,7 +206,7 @@ class Engine:
         batch = render(wish, topic.assigned_seq + 1, now, bare=bare)
         size = len(batch.blob)
         if self.settings.max_total_bytes:
-            self._expire(topic)
+            self.expire(topic)
             self.refuse_over_quota(size, retention.freed_by_caps(topic, count, size))
         if config.discard == "reject":
             self.refuse_if_full(topic, count, size)
@@ -218,7 +220,7 @@ class Engine:
         topic.pending_bytes += size
         staged.result = seqs
         if batch.jobs is not None:
-            self._uniqueness.note(topic.id, batch, staged)
+            self.uniqueness.note(topic.id, batch, staged)
         return self._keyed(topic, key, staged) if key else staged
 
     def _keyed(self, topic: Topic, key: bytes, staged: Staged) -> Staged:
@@ -227,10 +229,10 @@ class Engine:
         staged.then(lambda _: self._keys.pop((topic.id, key), None))
         return staged
 
-    def _admit(self, topic: Topic, wish: AppendWish) -> Admitted | None:
+    def admit_jobs(self, topic: Topic, wish: AppendWish) -> Admitted | None:
         if topic.queue is not None:
-            self._expire(topic)
-        return self._uniqueness.admit(topic, wish, to_queue=topic.queue is not None)
+            self.expire(topic)
+        return self.uniqueness.admit(topic, wish, to_queue=topic.queue is not None)
 
     def _append_new(
         self, name: str, wish: AppendWish, admit: Callable[[Topic | None], None] | None, *, bare: bool
@@ -241,10 +243,10 @@ class Engine:
         config = resolve(wish.config or ConfigWish(), name)
         if admit is not None:
             admit(None)
-        admitted = None if bare else self._uniqueness.admit(None, wish, to_queue=config.type == "queue")
+        admitted = None if bare else self.uniqueness.admit(None, wish, to_queue=config.type == "queue")
         if admitted is not None:
             wish = admitted.wish
-        self._refuse_another_topic()
+        self.refuse_more_topics()
         self.pipeline.check_writable()
         batch = render(wish, 1, self._clock.now_ms(), bare=bare)
         size = len(batch.blob)
@@ -253,7 +255,7 @@ class Engine:
         if config.discard == "reject":
             retention.refuse_above(config, batch.count, size, name)
         created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
-        self._announce(name, created)
+        self.announce(name, created)
         windowed = wish.idempotency_key is not None and config.idempotency_window_ms
         key = digest(wish.idempotency_key) if windowed and wish.idempotency_key is not None else b""
         seqs = None if admitted is None else admitted.seqs(1)
@@ -263,7 +265,7 @@ class Engine:
         staged.count = batch.count
         staged.created = True
         staged.result = seqs
-        return self._announce(name, staged)
+        return self.announce(name, staged)
 
     def room_for(self, name: str, count: int, size: int, durability: Durability | None = None) -> Room:
         """Keep a place for records that come from another topic; the topic is made if it is absent."""
@@ -277,10 +279,10 @@ class Engine:
         return Room(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
 
     def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> Staged:
-        self._refuse_another_topic()
+        self.refuse_more_topics()
         config = resolve(ConfigWish(durability=durability), name)
         created = self._create(name, config, count + SEQ_CHUNK, gated=config.durability == "fsync")
-        return self._announce(name, created)
+        return self.announce(name, created)
 
     def keep_seqs(self, topic: Topic, count: int) -> None:
         """Make sure that `count` more seqs may be handed out; Busy until they may."""
@@ -321,7 +323,7 @@ class Engine:
             raise Busy(topic.reserving)
 
     def refuse_if_full(self, topic: Topic, count: int, size: int) -> None:
-        self._expire(topic)
+        self.expire(topic)
         config = topic.config
         retention.refuse_above(
             config,
@@ -343,7 +345,7 @@ class Engine:
         """Records behind a cursor. May raise ColdMiss."""
         topic = self.state.by_name.get(name) or self._existing(name)
         if topic.config.ttl_ms:
-            self._expire(topic)
+            self.expire(topic)
         view = View(
             wish.nodes(self.settings.max_node_bytes) if wish.node is not None and topic.config.dedupe_node else NOBODY,
             tags=bool(wish.include_tags),
@@ -384,7 +386,7 @@ class Engine:
         self.pipeline.check_writable()
         while True:
             try:
-                self._expire(topic)
+                self.expire(topic)
                 break
             except ColdMiss as miss:
                 yield miss
@@ -429,7 +431,7 @@ class Engine:
             raise TopicNotFound(name)
         return topic
 
-    def _expire(self, topic: Topic, *, exact: bool = True) -> None:
+    def expire(self, topic: Topic, *, exact: bool = True) -> None:
         if topic.config.ttl_ms:
             load = self.state.cold.load if exact else None
             self.state.expire(topic, self._clock.now_ms(), load)

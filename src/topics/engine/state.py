@@ -14,6 +14,7 @@ from topics.engine.group import fold
 from topics.engine.idempotency import Written
 from topics.engine.ledger import App, Ledger
 from topics.engine.letters import Moves
+from topics.engine.multi_append import fold_multi_append
 from topics.engine.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.routes import Routes
 from topics.engine.topic import SEQ_CHUNK, Topic
@@ -32,6 +33,7 @@ from topics.model.ops import (
     Floored,
     KeyNoted,
     Moved,
+    MultiAppended,
     Op,
     Reserved,
     RouterDropped,
@@ -84,9 +86,10 @@ class State:
         self.ledger = Ledger(self)
         self._moves = Moves(self)
         self._folds: dict[type, Callable[[Any], Any]] = {
-            Appended: self._appended,
+            Appended: self.append,
+            MultiAppended: lambda op: fold_multi_append(self, op),
             Deleted: self.delete,
-            Created: self._created,
+            Created: self.create,
             Configured: self._configured,
             Dropped: self._dropped,
             Reserved: self._reserved,
@@ -96,14 +99,12 @@ class State:
             GroupAcked: self._grouped,
             GroupReset: self._grouped,
             GroupPlaced: self._grouped,
-            Leased: self._leased,
-            Released: self._leased,
-            Extended: self._leased,
+            **dict.fromkeys((Leased, Released, Extended), self._leased),
             Paused: self._paused,
             Timed: lambda op: setattr(self, "noted", op.moment),
             Moved: self._moves.moved,
             Buried: self._moves.buried,
-            KeyNoted: self._key_noted,
+            KeyNoted: self.note_key,
             Forwarded: self.routes.forwarded,
             RouterPut: self.routes.put,
             RouterDropped: self.routes.drop,
@@ -149,7 +150,8 @@ class State:
 
     # --- records ---
 
-    def _appended(self, op: Appended, whole_bytes: int = BLOCK_BYTES) -> None:
+    def append(self, op: Appended, whole_bytes: int = BLOCK_BYTES) -> None:
+        """Fold in a batch: an op by itself, or part of another."""
         topic = self.by_id[op.topic_id]
         batch = op.batch
         if batch.first_seq != topic.head_seq + 1:
@@ -179,12 +181,8 @@ class State:
         if topic.outbound is not None:
             self.routes.moved[topic] = None
 
-    def _key_noted(self, op: KeyNoted) -> None:
+    def note_key(self, op: KeyNoted) -> None:
         self.by_id[op.topic_id].note_key(op.key, Written(op.ts, min(op.seqs), len(op.seqs), op.seqs))
-
-    def append(self, op: Appended) -> None:
-        """Fold in records that came with another op."""
-        self._appended(op)
 
     def splice(self, hidden: Topic, dest: Topic, first_seq: int, floor: int) -> None:
         """The blocks of a hidden topic become part of this one, as they are; the head moves once."""
@@ -206,7 +204,7 @@ class State:
 
     def take_in(self, op: Forwarded) -> None:
         """Copies are records like others once their batch is there; many destinations may hold the bytes of one."""
-        self._appended(op, SHARED_BYTES)
+        self.append(op, SHARED_BYTES)
 
     def _block_for(self, topic: Topic, batch: Batch, size: int, whole_bytes: int) -> Block | None:
         """The block that the batch goes into, or None if it became a block by itself, having `whole_bytes` or more."""
@@ -358,7 +356,7 @@ class State:
 
     # --- topics ---
 
-    def _created(self, op: Created) -> None:
+    def create(self, op: Created) -> None:
         topic = Topic(op.topic_id, op.name, op.epoch, op.config, op.ceiling)
         topic.clock_ms = op.ts
         self.add(topic)

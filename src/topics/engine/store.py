@@ -13,6 +13,7 @@ from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
 from topics.engine.forwarding import Forwarder
 from topics.engine.letters import find_unknown
+from topics.engine.multi_append import MultiAppend
 from topics.engine.pipelines import Pipelines
 from topics.engine.repair import drop_damaged
 from topics.engine.restoring import restore
@@ -164,7 +165,7 @@ class Store:
 
     def _apply_what_fits(self, op: ops.Op, position: int) -> None:
         """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
-        if isinstance(op, ops.Created | ops.TxnOp | ops.Timed) or op.topic_id in self.state.by_id:
+        if isinstance(op, ops.Created | ops.MultiAppended | ops.TxnOp | ops.Timed) or op.topic_id in self.state.by_id:
             try:
                 self.state.apply(op, position)
             except DamagedData as error:
@@ -181,6 +182,7 @@ class Store:
         self.waiters = Waiters()
         self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock)
         self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
+        self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)
         self.forwarder = Forwarder(self.engine, self.worker, self._clock)

@@ -29,6 +29,19 @@ class Admitted:
         return [seq if seq is not None else first_seq + number for seq, number in self.places]
 
 
+def check_job_fields(wish: AppendWish, *, to_queue: bool) -> bool:
+    """Whether a record has a unique key. Refused if it is for queues and the topic is none."""
+    keyed = False
+    for index, record in enumerate(wish.records):
+        field = "delay_ms" if record.delay_ms else "unique_key" if record.unique_key is not None else ""
+        if field and not to_queue:
+            raise InvalidRequest(
+                f"records[{index}].{field} is for queues; this topic is a log", field=f"records[{index}].{field}"
+            )
+        keyed = keyed or record.unique_key is not None
+    return keyed
+
+
 class Uniqueness:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -40,15 +53,7 @@ class Uniqueness:
 
         Only a queue takes a delay or a unique key.
         """
-        keyed = False
-        for index, record in enumerate(wish.records):
-            field = "delay_ms" if record.delay_ms else "unique_key" if record.unique_key is not None else ""
-            if field and not to_queue:
-                raise InvalidRequest(
-                    f"records[{index}].{field} is for queues; this topic is a log", field=f"records[{index}].{field}"
-                )
-            keyed = keyed or record.unique_key is not None
-        return self._admit_keyed(topic, wish) if keyed else None
+        return self._admit_keyed(topic, wish) if check_job_fields(wish, to_queue=to_queue) else None
 
     def _admit_keyed(self, topic: Topic | None, wish: AppendWish) -> Admitted | None:
         kept: list[RecordWish] = []

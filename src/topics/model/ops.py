@@ -26,33 +26,29 @@ died), so that folding it needs neither a clock nor another topic.
     Timed      | 84 | steady u64 | wall u64 |
     Buried     | 86 | queue u32 | letters u32 | Appended, Deleted or nothing |
     Appended   | 85 | time from which delays count u64 | Appended |   if that is not its ts
+    MultiAppended | 92 | parts u32 | lengths u32×parts | Created, Appended or KeyNoted, of several topics… |
 """
 
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
 from array import array
 from typing import Final, NamedTuple
 
-import msgspec
-
-from topics.model.batch import Batch, JobColumns
+from topics.model.appended import APPEND_CODES, APPENDED_BYTES, Appended, blob_start, decode_appended
 from topics.model.clock import Moment
 from topics.model.config import TopicConfig, decode_config, encode_config
 from topics.model.grouping import GROUP_CODES, GroupOp, decode_group_op
 from topics.model.leasing import LEASE_CODES, LeaseOp, Paused, decode_lease_op
 from topics.model.routing import RouterConfig, decode_router_config, encode_router_config
 
-APPENDED, DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(1, 8)
+DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(2, 8)
 MOVED, FLOORED, KEY_NOTED = range(12, 15)
 FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
 TXN_CODES = range(48, 53)
-TIMED, APPENDED_LATE, BURIED = range(84, 87)
-QUEUE_CODES = range(84, 87)
+TIMED, BURIED, MULTI_APPENDED = 84, 86, 92
 
-_APPENDED = struct.Struct("<BBIIQQQI")
 _DELETED = struct.Struct("<BIQIB")
 _CREATED = struct.Struct("<BIQQQH")
 _CONFIGURED = struct.Struct("<BIQQQ")
@@ -63,63 +59,10 @@ _MOVED = struct.Struct("<BBIQI")
 _KEY_NOTED = struct.Struct("<BIQ16s")
 _ROUTER_PUT = struct.Struct("<BIIQH")
 _TIMED = struct.Struct("<BQQ")
-_LATE = struct.Struct("<BQ")
 _BURIED = struct.Struct("<BII")
-_U32 = struct.Struct("<I")
+_MULTI = struct.Struct("<BI")
 
-KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS, WITH_ANSWER = 1, 2, 4, 8, 16, 32
 RUNS_COMPRESSED_FROM = 64
-
-assert sys.byteorder == "little" and array("I").itemsize == 4 and array("Q").itemsize == 8, "columns are stored as is"
-
-
-class Appended:
-    """A batch became part of a topic. `floor` is the involuntary floor as it stood before this batch.
-
-    `answer` has the seqs of all records that were asked for with `key`, if some of them are not of this batch.
-    """
-
-    __slots__ = ("answer", "batch", "floor", "key", "topic_id")
-
-    def __init__(self, topic_id: int, floor: int, key: bytes, batch: Batch, answer: list[int] | None = None) -> None:
-        self.answer = answer
-        self.topic_id = topic_id
-        self.floor = floor
-        self.key = key
-        self.batch = batch
-
-    def encode(self) -> bytes:
-        batch = self.batch
-        flags = 0
-        parts: list[bytes] = [b""]
-        if self.key:
-            flags = KEYED
-            parts.append(self.key)
-        if batch.count > 1:
-            parts.append(batch.ends.tobytes())
-        if batch.nodes is not None:
-            flags |= WITH_NODES
-            names = msgspec.json.encode(batch.node_names)
-            parts += (_U32.pack(len(names)), names, batch.nodes.tobytes())
-        if batch.tags is not None and batch.tag_ends is not None:
-            flags |= WITH_TAGS
-            parts += (_U32.pack(len(batch.tags)), batch.tag_ends.tobytes(), batch.tags)
-        if batch.metas is not None:
-            flags |= WITH_METAS
-            parts.append(batch.metas.tobytes())
-        if batch.jobs is not None:
-            flags |= WITH_JOBS
-            parts += (batch.jobs.delays.tobytes(), batch.jobs.unique)
-        if self.answer is not None:
-            flags |= WITH_ANSWER
-            parts += (_U32.pack(len(self.answer)), array("Q", self.answer).tobytes())
-        parts[0] = _APPENDED.pack(
-            APPENDED, flags, batch.count, self.topic_id, batch.first_seq, batch.ts, self.floor, len(batch.blob)
-        )
-        parts.append(batch.blob)
-        if batch.jobs is not None and batch.jobs.from_ms != batch.ts:
-            parts.insert(0, _LATE.pack(APPENDED_LATE, batch.jobs.from_ms))
-        return b"".join(parts)
 
 
 class Run(NamedTuple):
@@ -252,6 +195,25 @@ class KeyNoted(NamedTuple):
         return _KEY_NOTED.pack(KEY_NOTED, self.topic_id, self.ts, self.key) + array("Q", self.seqs).tobytes()
 
 
+class MultiAppended(NamedTuple):
+    """Batches became part of several topics in one step. A topic that it made comes before what it got."""
+
+    parts: list[Created | Appended | KeyNoted]
+
+    @property
+    def topic_id(self) -> int:
+        return self.parts[0].topic_id
+
+    @property
+    def batches(self) -> list[Appended]:
+        return [part for part in self.parts if isinstance(part, Appended)]
+
+    def encode(self) -> bytes:
+        bodies = [part.encode() for part in self.parts]
+        lengths = array("I", map(len, bodies)).tobytes()
+        return b"".join([_MULTI.pack(MULTI_APPENDED, len(bodies)), lengths, *bodies])
+
+
 class RouterPut(NamedTuple):
     """A router into this topic exists, with this configuration. `cursor` is KEPT if it goes on where it was."""
 
@@ -314,6 +276,7 @@ Op = (
     | Moved
     | Buried
     | KeyNoted
+    | MultiAppended
     | RouterOp
     | TxnOp
     | Timed
@@ -333,10 +296,8 @@ _FIXED: Final = {
 def decode(body: bytes) -> Op:
     """The op that these bytes of a verified frame stand for."""
     code = body[0]
-    if code == APPENDED:
+    if code in APPEND_CODES:
         return decode_appended(body)
-    if code in QUEUE_CODES:
-        return _decode_queue_op(body)
     if code in GROUP_CODES:
         return decode_group_op(body)
     if code in LEASE_CODES:
@@ -365,6 +326,12 @@ def decode(body: bytes) -> Op:
             numbers = array("Q", body[_MOVED.size : runs_end])
             runs = [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
             return Moved(topic_id, bool(dead), ts, runs, decode_appended(body[runs_end:]))
+        case _ if code == TIMED:
+            return Timed(Moment(*_TIMED.unpack_from(body)[1:]))
+        case _ if code == BURIED:
+            return _decode_buried(body)
+        case _ if code == MULTI_APPENDED:
+            return _decode_multi_appended(body)
         case _ if code == KEY_NOTED:
             _, topic_id, ts, key = _KEY_NOTED.unpack_from(body)
             return KeyNoted(topic_id, ts, key, array("Q", body[_KEY_NOTED.size :]).tolist())
@@ -377,73 +344,22 @@ def decode(body: bytes) -> Op:
             raise ValueError(f"op code {code} is unknown: the log was written by a newer version")
 
 
-def _decode_queue_op(body: bytes) -> Op:
-    if body[0] == TIMED:
-        return Timed(Moment(*_TIMED.unpack_from(body)[1:]))
-    if body[0] == APPENDED_LATE:
-        return decode_appended(body)
+def _decode_buried(body: bytes) -> Buried:
     rest = decode(body[_BURIED.size :]) if len(body) > _BURIED.size else None
     assert rest is None or isinstance(rest, Appended | Deleted)
     _, topic_id, letters = _BURIED.unpack_from(body)
     return Buried(topic_id, letters, rest)
 
 
-def blob_start(start: bytes, body_len: int) -> int:
-    """Where the blob begins in the body of an append that starts like this; 0 for any other op."""
-    return body_len - _APPENDED.unpack_from(start)[-1] if start[0] == APPENDED else 0
-
-
-def decode_appended(body: bytes, blob: bytes | None = None) -> Appended:
-    """The append in a body, or in one whose blob was taken off."""
-    if body[0] == APPENDED_LATE:
-        appended = decode_appended(body[_LATE.size :], blob)
-        assert appended.batch.jobs is not None
-        appended.batch.jobs = appended.batch.jobs._replace(from_ms=_LATE.unpack_from(body)[1])
-        return appended
-    _, flags, count, topic_id, first_seq, ts, floor, blob_len = _APPENDED.unpack_from(body)
-    columns_end = len(body)
-    if blob is None:
-        columns_end -= blob_len
-        blob = body[columns_end:]
-    at = 38
-    key = b""
-    if flags & KEYED:
-        key = body[38:54]
-        at = 54
-    if count == 1:
-        batch = Batch(first_seq, ts, 1, blob, array("I", (blob_len,)))
-    else:
-        batch = Batch(first_seq, ts, count, blob, array("I", body[at : at + 4 * count]))
-        at += 4 * count
-    answer = None
-    if flags > KEYED:
-        at = _decode_columns(batch, body, at, flags)
-        if flags & WITH_ANSWER:
-            answer = array("Q", body[at + 4 : columns_end]).tolist()
-    return Appended(topic_id, floor, key, batch, answer)
-
-
-def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> int:
-    """Where the columns end."""
-    width = 4 * batch.count
-    if flags & WITH_NODES:
-        (size,) = _U32.unpack_from(body, at)
-        batch.node_names = msgspec.json.decode(body[at + 4 : at + 4 + size], type=list[str])
-        at += 4 + size
-        batch.nodes = array("I", body[at : at + width])
-        at += width
-    if flags & WITH_TAGS:
-        (size,) = _U32.unpack_from(body, at)
-        batch.tag_ends = array("I", body[at + 4 : at + 4 + width])
-        at += 4 + width
-        batch.tags = body[at : at + size]
-        at += size
-    if flags & WITH_METAS:
-        batch.metas = array("I", body[at : at + width])
-        at += width
-    if flags & WITH_JOBS:
-        delays = array("I", body[at : at + width])
-        at += width
-        batch.jobs = JobColumns(delays, body[at : at + 16 * batch.count], batch.ts)
-        at += 16 * batch.count
-    return at
+def _decode_multi_appended(body: bytes) -> MultiAppended:
+    count = _MULTI.unpack_from(body)[1]
+    at = _MULTI.size + 4 * count
+    parts: list[Created | Appended | KeyNoted] = []
+    for length in array("I", body[_MULTI.size : at]):
+        end = at + length
+        blob_at = at + blob_start(body[at : at + APPENDED_BYTES], length)
+        part = decode_appended(body[at:blob_at], body[blob_at:end]) if blob_at > at else decode(body[at:end])
+        assert isinstance(part, Created | Appended | KeyNoted)
+        parts.append(part)
+        at = end
+    return MultiAppended(parts)

@@ -12,11 +12,23 @@ from topics.client.aio.export import AsyncExport
 from topics.client.aio.producer import AsyncProducer
 from topics.client.aio.transport import AsyncTransport
 from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
-from topics.client.values import Appended, Diff, Outgoing, Outgoings, Record, Tombstone, records_json
+from topics.client.values import (
+    Appended,
+    AppendedAll,
+    Diff,
+    Outgoing,
+    Outgoings,
+    Record,
+    Tombstone,
+    TopicBatch,
+    records_json,
+    topics_json,
+)
 
 FOLLOW_WAIT_MS: Final = 20_000
 PAGE_RECORDS: Final = 1_000
 _appended = msgspec.json.Decoder(Appended)
+_appended_all = msgspec.json.Decoder(AppendedAll)
 _diff = msgspec.json.Decoder(Diff)
 
 Node = str | Sequence[str] | None
@@ -73,6 +85,27 @@ class AsyncRecords:
         body = b'{"records":%b,%b' % (records_json(records), fields[1:])
         path = with_query(topic_path(name), {"return_seqs": None if return_seqs else False})
         return await self._transport.call(Request(method="POST", path=path, decoder=_appended, body=body, safe=True))
+
+    async def append_all(
+        self,
+        topics: Mapping[str, Outgoings | TopicBatch],
+        *,
+        idempotency_key: str | None = None,
+        return_seqs: bool = True,
+        disable_backpressure: bool = False,
+    ) -> AppendedAll:
+        """Append to several topics, to all of them or to none; each gets records, or a TopicBatch.
+
+        Without an `idempotency_key` one is made, so that a retry within their shortest window never appends twice.
+        """
+        body = body_of(
+            topics=topics_json(topics, self._transport.options.node),
+            idempotency_key=idempotency_key or uuid4().hex,
+            disable_backpressure=disable_backpressure or None,
+        )
+        path = with_query("/v0/append", {"return_seqs": None if return_seqs else False})
+        request = Request(method="POST", path=path, decoder=_appended_all, body=body, safe=True)
+        return await self._transport.call(request)
 
     def producer(
         self,
