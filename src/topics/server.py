@@ -23,6 +23,7 @@ from topics.api.app import Api
 from topics.api.auth import Door, Keyring, is_loopback, open_door
 from topics.api.backup import Backups
 from topics.api.cohorts import Cohorts
+from topics.api.cors import Cors
 from topics.api.delivery import Delivery
 from topics.api.errors import render_error
 from topics.api.groups import Groups
@@ -39,7 +40,9 @@ from topics.api.queues import Queues
 from topics.api.records import Records
 from topics.api.routers import Routers
 from topics.api.routes import Route, RouteTable
+from topics.api.stream_tokens import StreamTokens
 from topics.api.tokens import Tokens
+from topics.api.topic_stream import route_before_ready
 from topics.api.topics import Topics
 from topics.api.txns import CommitPump, Txns
 from topics.api.waiting import Deadlines, Turns
@@ -56,6 +59,7 @@ from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DamagedData, TopicsError
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
+from topics.storage.secret import make_secret, read_secret
 from topics.storage.worker import Job
 
 log = logging.getLogger("topics.server")
@@ -126,14 +130,25 @@ class Server:
         self._delivery: Delivery | None = None
         self._pump: Pump | None = None
         self._commit_pump: CommitPump | None = None
-        table = RouteTable(self._routes_without_store())
-        self._api = Api(door, self._lifecycle, self._turns, table, settings)
+        self._disk = disk
+        self._stream_tokens = StreamTokens(door, read_secret(disk, settings.data_dir) or b"", self._clock)
+        cors = Cors(settings.cors_origins)
+        self._api = Api(
+            door,
+            self._lifecycle,
+            self._turns,
+            RouteTable([*self._routes_without_store(), route_before_ready(self._lifecycle)]),
+            settings,
+            cors=cors,
+            stream_tokens=self._stream_tokens,
+        )
         self._listener = Listener(
             self._api.handle,
             loop=loop,
             limits=http_limits(settings),
             render_error=render_error,
             on_head=self._api.handle_head,
+            reply_headers=cors.reply_headers if cors else None,
         )
         self._usage.listener = self._listener
         self._api.add_slices = self._listener.slices.add
@@ -202,6 +217,8 @@ class Server:
 
     def take_requests(self) -> None:
         """From here on a tick ends with one write of everything staged in it."""
+        if isinstance(self._door, Keyring) and not self._stream_tokens.secret:
+            self._stream_tokens.secret = make_secret(self._disk, self._settings.data_dir)
         self._delivery = Delivery(
             self.store.engine,
             self._settings,
@@ -209,6 +226,7 @@ class Server:
             self._loop,
             pressure=self._pressure,
             usage=self._usage,
+            lifecycle=self._lifecycle,
             deadlines=self._deadlines,
             fetch=self.fetch,
             wake=self._wake,
@@ -246,6 +264,7 @@ class Server:
                 *Txns(self.store.transactions).routes(),
                 *Pipelines(self.store.pipelines).routes(),
                 *delivery.routes(),
+                *self._stream_tokens.routes(),
                 *self._group_routes(engine),
                 *self._backups().routes(),
                 *self._routes_without_store(),

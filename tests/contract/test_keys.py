@@ -298,6 +298,50 @@ def test_without_keys_the_servers_own_origin_is_served(keyless: ServerProcess) -
         assert keyless.client().get("/v0/topics", headers={"Origin": origin}).status == 200
 
 
+def test_without_keys_another_port_of_this_machine_is_another_origin(keyless: ServerProcess) -> None:
+    """Browsers do not say more than this of a WebSocket."""
+    for origin in ("http://127.0.0.1:1", "http://localhost", "http://[::1]:1", "https://127.0.0.1"):
+        reply = keyless.client().get("/v0/topics", headers={"Origin": origin})
+        assert (reply.status, reply.detail["field"]) == (403, "origin")
+        behind_a_proxy = {"Origin": origin, "Sec-Fetch-Site": "same-origin"}
+        assert keyless.client().get("/v0/topics", headers=behind_a_proxy).status == 200
+
+
+NAVIGATION = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize("path", ["/v0/topics", "/v0/health", "/v0/metrics", "/v0/nothing", "/v1/api/auth/me", "/"])
+def test_without_keys_what_a_page_of_another_site_makes_a_browser_send_is_403(
+    keyless: ServerProcess, path: str
+) -> None:
+    for site in ("cross-site", "same-site", "something-new"):
+        reply = keyless.client().get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"})
+        assert reply.status == 403
+    for site in ("none", "same-origin"):
+        assert keyless.client().get(path, headers={"Sec-Fetch-Site": site}).status != 403
+
+
+def test_without_keys_a_link_leads_to_pages_and_to_nothing_else(keyless: ServerProcess) -> None:
+    client = keyless.client()
+    for path in ("/", "/console/"):
+        assert client.get(path, headers=NAVIGATION).status == 404
+        assert client.post(path, {}, headers=NAVIGATION).status == 403
+        assert client.get(path, headers={**NAVIGATION, "Sec-Fetch-Dest": "iframe"}).status == 403
+        assert client.get(path, headers={**NAVIGATION, "Sec-Fetch-Mode": "cors"}).status == 403
+    for path in ("/v0/topics", "/console", "//", "/console/x", "/%2f"):
+        assert client.get(path, headers=NAVIGATION).status == 403
+
+
+def test_a_keyless_server_on_other_addresses_refuses_other_sites_too(tmp_path: Path) -> None:
+    with serving(tmp_path, host="0.0.0.0", allow_insecure_no_auth="1") as server:
+        headers = {"Host": "anything.example", "Sec-Fetch-Site": "cross-site"}
+        assert server.client().get("/v0/topics", headers=headers).status == 403
+
+
+def test_with_keys_pages_of_other_sites_are_served_by_their_key(server: ServerProcess) -> None:
+    assert server.client().get("/v0/topics", headers={"Sec-Fetch-Site": "cross-site"}).status == 200
+
+
 def test_with_keys_host_and_origin_do_not_matter(server: ServerProcess) -> None:
     headers = {"Host": "topics.example", "Origin": "https://app.example"}
     assert server.client().get("/v0/topics", headers=headers).status == 200

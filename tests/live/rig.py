@@ -14,7 +14,7 @@ FRAME_S_MAX = 60.0
 
 
 class Event(NamedTuple):
-    """One frame. A comment has the event `:`, the line that sets the retry time `retry`."""
+    """One frame. A comment has the event `:`, the line that sets the retry time `retry`, an id by itself `id`."""
 
     event: str
     data: Any
@@ -93,7 +93,9 @@ class EventSource:
             return Event("retry", int(fields["retry"]))
         if "id" in fields:
             self.last_id = fields["id"]
-        return Event(fields["event"], json.loads(fields["data"]), fields.get("id"))
+        if "data" not in fields:
+            return Event("id", None, fields["id"])
+        return Event(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id"))
 
     def event(self, timeout_s: float = FRAME_S_MAX) -> Event:
         """The next frame that is neither a comment nor the retry time."""

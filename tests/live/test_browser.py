@@ -1,96 +1,20 @@
 """A plain EventSource and a plain WebSocket in headless Chromium, on a page of the server's own origin."""
 
 import base64
-import http.client
 import json
-import os
-import shutil
-import subprocess
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from websockets.sync.client import ClientConnection, connect
 
-from tests.live.rig import Watcher, eventually, watching
-from tests.serving import serving
+from tests.live.chromium import MARKS, shown
+from tests.live.rig import Watcher, watching
+from tests.serving import ServerProcess, serving
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--remote-debugging-port=0",
-)
 SECRET = "s3cret+/key"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
-if CHROMIUM is None and os.environ.get("CI") != "true":
-    pytestmark.append(pytest.mark.skip(reason="chromium is not installed (apt-get install chromium)"))
-
-
-class Page:
-    """A page, by Chromium's debugging protocol: scripts run in it as if it had brought them along."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
-        self._number = 0
-
-    def run(self, script: str) -> Any:
-        self._number += 1
-        parameters = {"expression": script, "returnByValue": True}
-        command = {"id": self._number, "method": "Runtime.evaluate", "params": parameters}
-        self._connection.send(json.dumps(command))
-        while True:
-            answer = json.loads(self._connection.recv(30))
-            if answer.get("id") == self._number:
-                assert "exceptionDetails" not in answer["result"], answer
-                return answer["result"]["result"].get("value")
-
-    def wait_for(self, what: str) -> list[str]:
-        """What the page has seen, once this is among it."""
-        eventually(lambda: what in self.run("seen"), within_s=60)
-        return self.run("seen")
-
-
-@contextmanager
-def shown(url: str, profile: Path) -> Iterator[Page]:
-    assert CHROMIUM is not None, "CI must have chromium"
-    browser = subprocess.Popen(
-        [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        port_file = profile / "DevToolsActivePort"
-        eventually(lambda: port_file.exists() and port_file.read_text().count("\n"), within_s=60)
-        port = int(port_file.read_text().splitlines()[0])
-
-        def pages() -> list[Any]:
-            debugger = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            debugger.request("GET", "/json/list")
-            listed = json.loads(debugger.getresponse().read())
-            debugger.close()
-            return [page for page in listed if page["url"] == url]
-
-        eventually(lambda: bool(pages()), within_s=60)
-        with connect(pages()[0]["webSocketDebuggerUrl"], max_size=None) as connection:
-            page = Page(connection)
-            # The page that is there before the server's own one has answered is complete as well, and empty.
-            loaded = (
-                "document.readyState === 'complete' && !!document.body && document.body.innerText.includes('uptime')"
-            )
-            eventually(lambda: page.run(loaded), within_s=60)
-            yield page
-    finally:
-        browser.kill()
-        browser.wait()
+pytestmark = MARKS
 
 
 @pytest.fixture(params=["open", "keys"])
@@ -150,3 +74,54 @@ def test_a_web_socket_subscribes_and_publishes(watcher: Watcher, tmp_path: Path)
         page.run(script)
         assert {"subscribed", "a"} <= set(page.wait_for("from the page"))
         assert client.payloads("t") == ["a", "from the page"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("keys", ["", SECRET])
+def test_an_event_source_survives_three_restarts_without_loss_or_repetition(tmp_path: Path, keys: str) -> None:
+    port = free_port()
+    settings = {"port": port, **({"api_keys": keys} if keys else {})}
+    path = "/v0/topics/t/stream" + ("?token=" + keys.replace("+", "%2B") if keys else "")
+    script = f"""
+    var seen = [], errors = 0;
+    var source = new EventSource({json.dumps(path)});
+    source.onmessage = event => {{
+        const record = JSON.parse(event.data);
+        seen.push([record.data, Number(event.lastEventId)]);
+    }};
+    source.onerror = () => errors++;
+    for (const name of ["tombstone", "topic-deleted"]) source.addEventListener(name, event => seen.push(event.data));
+    """
+
+    def started() -> ServerProcess:
+        server = ServerProcess(tmp_path / "data", **settings).ready()
+        server.key = keys or None
+        return server
+
+    server = started()
+    try:
+        client = server.client()
+        client.append("t", *range(100))
+        with shown(f"http://127.0.0.1:{port}/v0/health", tmp_path / "profile") as page:
+            page.run(script)
+            page.wait_for([99, 100])
+            number = 100
+            for stop in ("terminate", "kill", "kill"):
+                client.append("t", *range(number, number + 50))
+                # The browser may or may not have got these when the connection ends.
+                getattr(server, stop)()
+                server = started()
+                client = server.client()
+                client.append("t", *range(number + 50, number + 100))
+                number += 100
+                page.wait_for([number - 1, number])
+            assert page.run("source.readyState") == 1
+            assert page.run("seen") == [[data, data + 1] for data in range(number)]
+            assert page.run("errors") >= 3
+    finally:
+        server.kill()

@@ -99,6 +99,7 @@ def test_a_stream_over_http_2_is_like_any_other(server: ServerProcess, watcher: 
     connection = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
     connection.initiate_connection()
     fields = [(":method", "GET"), (":scheme", "http"), (":authority", "localhost"), (":path", url)]
+    fields.append(("accept", "text/event-stream"))
     connection.send_headers(1, fields, end_stream=True)
     seen = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:

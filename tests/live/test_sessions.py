@@ -169,7 +169,7 @@ def test_sessions_and_streams_are_capped_and_idle_sessions_make_room(tmp_path: P
         reply = watcher.client.post("/v0/watch", {"topics": {"t": {}}})
         assert (reply.status, reply.detail) == (429, {"limit": "max_watch_sessions", "max": 2})
         stream = watcher.open(kept["stream_url"])
-        reply = watcher.client.get(forgotten["stream_url"])
+        reply = watcher.client.get(forgotten["stream_url"], headers={"Accept": "text/event-stream"})
         assert (reply.status, reply.detail) == (429, {"limit": "max_sse_connections", "max": 1})
         assert watcher.metric("topics_watch_sessions") == 2
         assert watcher.metric("topics_sse_connections") == 1
@@ -182,10 +182,11 @@ def test_sessions_and_streams_are_capped_and_idle_sessions_make_room(tmp_path: P
 def test_a_stream_is_406_for_those_who_want_something_else(watcher: Watcher, topic: str) -> None:
     watcher.client.append(topic, 1)
     url = watcher.session({topic: {}})["stream_url"]
-    for accept in ("application/json", "text/html, application/json", "text/event-stream;q=0"):
+    assert watcher.client.get(url).status == 406
+    for accept in ("application/json", "*/*", "text/*", "text/html, */*;q=0.8", "text/event-stream;q=0"):
         reply = watcher.client.get(url, headers={"Accept": accept})
         assert (reply.status, reply.code) == (406, "not_acceptable")
-    for accept in ("text/event-stream", "*/*", "text/*;q=0.5", ""):
+    for accept in ("text/event-stream", "Text/Event-Stream; charset=utf-8", "*/*, text/event-stream;q=0.5"):
         assert watcher.open(url, Accept=accept).status == 200
 
 
@@ -193,5 +194,5 @@ def test_head_of_a_stream_opens_none(watcher: Watcher, client: Client, topic: st
     client.append(topic, 1)
     url = watcher.session({topic: {}})["stream_url"]
     before = watcher.metric("topics_sse_connections")
-    assert client.request("HEAD", url).status == 200
+    assert client.request("HEAD", url, headers={"Accept": "text/event-stream"}).status == 200
     assert watcher.metric("topics_sse_connections") == before

@@ -349,7 +349,7 @@ def test_http_1_0_gets_a_stream_that_ends_with_the_connection(
     watcher.client.append(topic, 1)
     url = watcher.session({topic: {}})["stream_url"]
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
-        raw.sendall(f"GET {url} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        raw.sendall(f"GET {url} HTTP/1.0\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
         seen = b""
         while b"caught-up" not in seen:
             seen += raw.recv(65536)

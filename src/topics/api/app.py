@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 from topics.api.auth import BEARER_PROTOCOL, Door, Headers, Key, Keyring, OpenDoor
 from topics.api.call import Call
+from topics.api.cors import Cors
 from topics.api.errors import MethodNotAllowed, NotFound, UnsupportedMediaType, answer
 from topics.api.lifecycle import Lifecycle
 from topics.api.routes import Bound, RouteTable
+from topics.api.stream_tokens import StreamTokens
 from topics.api.waiting import Turns
 from topics.http.message import Request
 from topics.http.refusal import BodyTooLarge, Refusal
@@ -28,14 +30,28 @@ UNLIMITED = frozenset(("wid",))
 # A body without records is as large as its longest list may be: so many bytes for an item of it, or this in all.
 PLAIN_BYTES_MAX = 2 * 1024 * 1024
 PLAIN_ITEM_BYTES = 512
+# What a link on any page may lead to: a person sees it, and nothing is changed by showing it.
+PAGES = frozenset((b"/", b"/console/"))
 UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 
 
 class Api:
     """`table` may be replaced: before the store is open there are only the routes that need none."""
 
-    def __init__(self, door: Door, lifecycle: Lifecycle, turns: Turns, table: RouteTable, settings: Settings) -> None:
+    def __init__(
+        self,
+        door: Door,
+        lifecycle: Lifecycle,
+        turns: Turns,
+        table: RouteTable,
+        settings: Settings,
+        *,
+        cors: Cors,
+        stream_tokens: StreamTokens,
+    ) -> None:
         self.table = table
+        self._cors = cors
+        self._stream_tokens = stream_tokens
         self._door = door
         self._lifecycle = lifecycle
         self._turns = turns
@@ -51,6 +67,8 @@ class Api:
             self._stranger = OpenDoor((), guarded=False).anyone
 
     def handle(self, request: Request) -> None:
+        if request.method == "OPTIONS" and self._cors.answer_preflight(request):
+            return
         headers = first_values(request)
         try:
             bound, key, name = self._judge(request, headers)
@@ -139,8 +157,8 @@ class Api:
         if not self._lifecycle.serving and (bound is None or not bound.always):
             raise self._lifecycle.refusal()
         entrance = bound.entrance if bound is not None else self.table.entrance_of(request.path_segments)
+        self._door.check_origin(headers, is_page=request.method == "GET" and request.raw_path in PAGES)
         if entrance is not None:
-            self._door.check_origin(headers)
             key = entrance.authenticate(headers)
         elif bound is not None and bound.public and self._stranger is not None:
             key = self._stranger
@@ -150,7 +168,10 @@ class Api:
                     headers = _with_key_of_query(request, headers)
                 elif bound.key_in_subprotocol:
                     headers = _with_key_of_subprotocol(request, headers)
-            key = self._door.authenticate(headers)
+            key = None
+            if bound is not None and bound.takes_stream_token:
+                key = self._stream_tokens.bearer(headers)
+            key = key or self._door.authenticate(headers)
         if found is None:
             raise NotFound("there is nothing at this path")
         by_method, name = found

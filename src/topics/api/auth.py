@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntFlag
 from typing import Final
 
+from topics.api.cors import DEFAULT_PORTS, Cors
 from topics.api.errors import Forbidden, Unauthorized
 from topics.model.setting import WrongSetting
 from topics.model.settings import Settings, find
@@ -17,6 +18,9 @@ from topics.model.settings import Settings, find
 ANY_NAME = ("",)
 # A subprotocol offered by a WebSocket that carries a key, in base64url.
 BEARER_PROTOCOL = "topics.bearer."
+
+# What a browser says of requests that its user, or a page of this very server, has made.
+OWN_SITES = frozenset((b"none", b"same-origin"))
 
 Headers = Mapping[bytes, bytes]
 
@@ -99,7 +103,7 @@ class Keyring:
             raise Unauthorized("the Authorization header is not of the form: Bearer <key>")
         return self.find(header[7:].strip(b" \t"))
 
-    def check_origin(self, headers: Headers) -> None:
+    def check_origin(self, headers: Headers, *, is_page: bool = False) -> None:
         """From anywhere: a web page cannot guess a key."""
 
     def find(self, token: bytes) -> Key:
@@ -117,27 +121,50 @@ class Keyring:
 class OpenDoor:
     """No keys on a loopback address: everyone on this machine may do everything, web pages from elsewhere nothing."""
 
-    def __init__(self, allowed_hosts: Sequence[str], *, guarded: bool) -> None:
+    def __init__(self, allowed_hosts: Sequence[str], *, guarded: bool, cors: Cors | None = None) -> None:
         self._allowed = frozenset(host.lower() for host in allowed_hosts)
         self._guarded = guarded
+        self._cors = cors or Cors(())
         self.anyone = Key(0, b"", Scope.ALL, ANY_NAME)
         # The value that nearly all requests carry, so that it is judged once.
         self._good_host: bytes | None = None
 
     def authenticate(self, headers: Headers) -> Key:
-        self.check_origin(headers)
+        del headers
         return self.anyone
 
-    def check_origin(self, headers: Headers) -> None:
+    def check_origin(self, headers: Headers, *, is_page: bool = False) -> None:
+        """Refuse what a web page of another site makes a browser send; a page that links may lead to is let pass."""
+        origin = headers.get(b"origin")
+        listed = self._cors.allows(origin)
+        site = headers.get(b"sec-fetch-site")
         if self._guarded:
             host = headers.get(b"host")
             if host is not None and host != self._good_host:
                 if not self._is_ours(_host_of(host.strip().decode("latin-1"))):
                     raise Forbidden("this Host is not served without keys; see the setting allowed_hosts", field="host")
                 self._good_host = host
-            origin = headers.get(b"origin")
-            if origin is not None and not self._is_ours(_host_of(origin.strip().decode("latin-1").partition("://")[2])):
-                raise Forbidden("pages of this Origin may not use a server without keys", field="origin")
+            if origin is not None and not listed and not self._is_own_origin(origin, host, vouched=site in OWN_SITES):
+                raise Forbidden(
+                    "pages of this Origin may not use a server without keys; see the setting cors_origins",
+                    field="origin",
+                )
+        if site is None or site in OWN_SITES or listed:
+            return
+        opens_page = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
+        if not (is_page and opens_page):
+            raise Forbidden(
+                "pages of other sites may not use a server without keys; see the setting cors_origins",
+                field="sec-fetch-site",
+            )
+
+    def _is_own_origin(self, origin: bytes, host: bytes | None, *, vouched: bool) -> bool:
+        """Browsers say of a WebSocket only which origin it is of: another port is another program on this machine."""
+        scheme, _, authority = origin.strip().decode("latin-1").lower().partition("://")
+        name = _host_of(authority)
+        if not is_loopback(name) or name in self._allowed:
+            return name in self._allowed
+        return vouched or _port_of(authority, scheme) == _port_of((host or b"").strip().decode("latin-1"), "http")
 
     def _is_ours(self, host: str) -> bool:
         return is_loopback(host) or host.lower() in self._allowed
@@ -157,7 +184,7 @@ def open_door(settings: Settings) -> Door:
             f"127.0.0.1, or set {find('allow_insecure_no_auth').variable}=1 if whoever reaches it may do everything",
             setting="host",
         )
-    return OpenDoor(settings.allowed_hosts, guarded=loopback)
+    return OpenDoor(settings.allowed_hosts, guarded=loopback, cors=Cors(settings.cors_origins))
 
 
 def parse_keys(entries: Sequence[str], inflight_max: int = 0) -> list[Key]:
@@ -220,3 +247,8 @@ def _host_of(authority: str) -> str:
         address, closed, port = authority[1:].partition("]")
         return address if closed and port[:1] in ("", ":") else authority
     return authority.partition(":")[0]
+
+
+def _port_of(authority: str, scheme: str) -> str:
+    port = authority.rpartition("]")[2].partition(":")[2]
+    return port or str(DEFAULT_PORTS.get(scheme, ""))

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from topics.api.admission import Pressure
 from topics.api.export import STALL_S_MAX, Exports
 from topics.api.following import Fetch, Fetching
+from topics.api.lifecycle import Lifecycle
 from topics.api.metrics import Usage
 from topics.api.pulse import Pulse
 from topics.api.routes import Route
 from topics.api.sse import EventStreams, Gate
+from topics.api.topic_stream import TopicStreams
 from topics.api.waiting import Deadlines
 from topics.api.watch import Subscriptions, Watch
 from topics.api.watch_session import Sessions
@@ -39,6 +41,7 @@ class Delivery:
         *,
         pressure: Pressure,
         usage: Usage,
+        lifecycle: Lifecycle,
         deadlines: Deadlines,
         fetch: Fetch,
         wake: Callable[[], None],
@@ -55,6 +58,7 @@ class Delivery:
         subscriptions = Subscriptions(live, settings)
         sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, loop.time)
         self._watch = Watch(live, fetching, self.streams, sessions, subscriptions, settings)
+        self._topic_streams = TopicStreams(live, fetching, self.streams, lifecycle, deadlines, settings)
         self._sockets = Sockets(
             live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings, slices, budget
         )
@@ -63,11 +67,17 @@ class Delivery:
         pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
 
     def routes(self) -> list[Route]:
-        return [*self._watch.routes(), *self._sockets.routes(), *self._exports.routes()]
+        return [
+            *self._watch.routes(),
+            *self._topic_streams.routes(),
+            *self._sockets.routes(),
+            *self._exports.routes(),
+        ]
 
     def drain(self) -> None:
         """The server is going down: everyone is told."""
         self._watch.drain()
+        self._topic_streams.drain()
         self._sockets.drain()
 
     async def drained(self) -> None:

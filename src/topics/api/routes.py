@@ -61,6 +61,8 @@ class Route:
     public: bool = False
     # takes the key as `?token=` as well: browsers cannot send headers with an EventSource
     key_in_query: bool = False
+    # takes a stream token in the place of a key
+    takes_stream_token: bool = False
     # takes the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
     key_in_subprotocol: bool = False
     # stays open, and is counted as a stream instead of a request in flight
@@ -115,6 +117,7 @@ class Bound:
         "public",
         "route",
         "scopes",
+        "takes_stream_token",
     )
 
     def __init__(self, route: Route) -> None:
@@ -128,6 +131,7 @@ class Bound:
         self.checks_slot = route.checks_slot
         self.key_in_query = route.key_in_query
         self.key_in_subprotocol = route.key_in_subprotocol
+        self.takes_stream_token = route.takes_stream_token
         self.scopes = int(route.scopes)
         self.parameter = route.parameter
         self.check_body = route.check_body

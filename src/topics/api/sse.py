@@ -78,7 +78,18 @@ class EventStreams:
 class EventStream:
     """One open stream. Writes are whole frames; `on_room` and `on_close` tell its owner how the client does."""
 
-    __slots__ = ("_http", "_key", "_streams", "interval_s", "on_close", "on_room", "on_stall", "sent_s", "stalled_s")
+    __slots__ = (
+        "_http",
+        "_key",
+        "_streams",
+        "interval_s",
+        "on_beat",
+        "on_close",
+        "on_room",
+        "on_stall",
+        "sent_s",
+        "stalled_s",
+    )
 
     def __init__(self, streams: EventStreams, key: Key, http: Stream, heartbeat_ms: int) -> None:
         self._streams = streams
@@ -90,6 +101,8 @@ class EventStream:
         # The client does not keep up; it does again, given how long it did not, in seconds.
         self.on_stall: Callable[[], None] | None = None
         self.on_room: Callable[[float], None] | None = None
+        # Called before each heartbeat.
+        self.on_beat: Callable[[], None] | None = None
         # Called once, however the stream ends, unless its owner closed it.
         self.on_close: Callable[[], None] | None = None
         http.on_pause = self._paused
@@ -128,6 +141,8 @@ class EventStream:
     # --- the client's and the pulse's side ---
 
     def beat(self) -> None:
+        if self.on_beat is not None:
+            self.on_beat()
         self._http.write(b": hb %d\n\n" % self._streams.clock.now_ms())
 
     def give_up(self) -> None:
@@ -156,7 +171,7 @@ class EventStream:
         """Break every cycle and give the place back."""
         self._streams.pulse.discard(self)
         self._streams.gate.leave(self._key)
-        self.on_room = self.on_stall = None
+        self.on_room = self.on_stall = self.on_beat = None
         self._http.on_pause = self._http.on_resume = self._http.on_close = None
 
 
@@ -170,15 +185,12 @@ def clamp_heartbeat(heartbeat_ms: int) -> int:
 
 
 def check_accepts_events(request: Request) -> None:
-    """A client that says what it takes must take an event stream."""
-    values = request.header_values(b"accept")
-    if not values:
-        return
-    for choice in b",".join(values).lower().split(b","):
+    """The client must name the type: a web page that makes a browser ask for an image or a document cannot."""
+    for choice in b",".join(request.header_values(b"accept")).lower().split(b","):
         media_type, *parameters = [part.strip() for part in choice.split(b";")]
-        if media_type in (b"text/event-stream", b"text/*", b"*/*") and not any(map(_is_zero, parameters)):
+        if media_type == b"text/event-stream" and not any(map(_is_zero, parameters)):
             return
-    raise NotAcceptable("this is an event stream: ask for it with Accept: text/event-stream")
+    raise NotAcceptable("this is an event stream: ask for it with the header Accept: text/event-stream")
 
 
 def _is_zero(parameter: bytes) -> bool:

@@ -178,8 +178,8 @@ class Watch:
     # --- its stream ---
 
     def open(self, call: Call) -> None:
-        check_accepts_events(call.request)
         session = self.sessions.find(call.name, call.key)
+        check_accepts_events(call.request)
         if call.request.method == "HEAD":
             call.reply(200, b"", content_type=EVENT_STREAM)
             return
@@ -245,7 +245,7 @@ class WatchStream(Follower):
         for name, position in positions.items():
             topic = topics.get(name)
             if topic is None:
-                self._write(name, b"topic-deleted", position.seq, _gone(name, position.head_seq))
+                self._write(name, b"topic-deleted", position.seq, gone_data(name, position.head_seq))
                 continue
             if topic.epoch != position.epoch:
                 self._start_again(topic, position)
@@ -260,7 +260,7 @@ class WatchStream(Follower):
             position.seq = earliest - 1
             self._restart(position)
             tombstone = Tombstone(1, head, "recreated", head, earliest, head)
-            self._write(topic.name, b"tombstone", position.seq, _gap(topic.name, tombstone, tombstone.reason))
+            self._write(topic.name, b"tombstone", position.seq, gap_data(topic.name, tombstone, tombstone.reason))
 
     def _restart(self, position: Position) -> None:
         self.session.restart(position)
@@ -324,7 +324,7 @@ class WatchStream(Follower):
         # A position beyond the head is found at the first look: a session of one topic has given out no id before.
         if reason == "recreated" and self._ids is not None:
             self._restart(self.session.positions[trail.name])
-        self._write(trail.name, b"tombstone", trail.seq, _gap(trail.name, tombstone, reason))
+        self._write(trail.name, b"tombstone", trail.seq, gap_data(trail.name, tombstone, reason))
 
     def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
         data = b'{"topic":"%b","head_seq":%d}' % (trail.name.encode(), head_seq)
@@ -334,18 +334,14 @@ class WatchStream(Follower):
         head_seq = trail.feed.topic.head_seq
         position = self.session.positions[trail.name]
         position.seq, position.head_seq = trail.seq, head_seq
-        self._write(trail.name, b"topic-deleted", trail.seq, _gone(trail.name, head_seq))
+        self._write(trail.name, b"topic-deleted", trail.seq, gone_data(trail.name, head_seq))
 
     def _write_paced(self, trail: Trail) -> None:
         if self._paced is None:
             self._paced = set()
         if trail.name not in self._paced:
             self._paced.add(trail.name)
-            self._events.write(
-                error_frame(
-                    429, "watch throttled under CPU pressure", retry_after_ms=PACED_RETRY_MS, topics=[trail.name]
-                )
-            )
+            self._events.write(paced_frame(trail.name))
 
     def _write_unreadable(self, trail: Trail, error: TopicsError) -> None:
         self.session.positions[trail.name].seq = trail.seq
@@ -366,9 +362,13 @@ def record_event(frame: Frame) -> bytes:
     )
 
 
-def _gap(name: str, tombstone: Tombstone, reason: str) -> bytes:
+def paced_frame(name: str) -> bytes:
+    return error_frame(429, "watch throttled under CPU pressure", retry_after_ms=PACED_RETRY_MS, topics=[name])
+
+
+def gap_data(name: str, tombstone: Tombstone, reason: str) -> bytes:
     return encode({"topic": name, **tombstone.as_dict(), "reason": reason})
 
 
-def _gone(name: str, head_seq: int) -> bytes:
+def gone_data(name: str, head_seq: int) -> bytes:
     return encode({"topic": name, "head_seq": head_seq, "reason": "deleted"})

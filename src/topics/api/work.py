@@ -54,7 +54,6 @@ class Work:
         ]
 
     def work(self, call: Call) -> None:
-        check_accepts_events(call.request)
         queues = self._engine.queues
         node = call.text("node")
         if node is None:
@@ -64,6 +63,7 @@ class Work:
             wish.lease_ms = _whole(call, "lease_ms", 0)
         claim = queues.read_claim(wish)
         topic, queue, _ = queues.find(call.name)
+        check_accepts_events(call.request)
         if self._pressure.floor is not None and self._pressure.sheds(call, self._engine.effective_priority(topic)):
             raise self._pressure.refusal()
         stream = self._streams.open(call, HEARTBEAT_MS_DEFAULT)

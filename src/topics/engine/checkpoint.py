@@ -252,6 +252,9 @@ class Checkpointer:
             self._chunks.append(Timed(self._pipeline.steady.moment()).encode())
         if self._state.ledger.fence_floor:
             self._chunks.append(encode_fence_floor(self._state.ledger.fence_floor))
+        if self._state.dropped:
+            # What was deleted since the mark may be in it: replaying the log adds it once more.
+            self._chunks.append(self._state.dropped.encode())
 
     def _capture_app(self, app: App) -> None:
         app.captured = self._state.checkpoint

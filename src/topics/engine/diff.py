@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ from topics.engine.body import Body
 from topics.engine.cold import ColdMiss
 from topics.engine.retention import Tombstone, tombstone
 from topics.engine.topic import Topic
+from topics.model.wishes import TagMatch
 
 SCAN_RECORDS_MAX = 100_000
 # How far a search looks at first: one of a long text prepares itself for longer than this takes.
@@ -34,6 +36,8 @@ class View(NamedTuple):
     data: bool = True
     # Every record is a line, ended by a line feed, instead of an element of an array.
     lines: bool = False
+    # Only records with this tag.
+    tag: bytes | None = None
 
 
 class Diff:
@@ -75,6 +79,9 @@ class Diff:
     def records(self) -> bytes:
         return b",".join(self.parts)
 
+    def lines(self) -> bytes:
+        return b"".join(self.parts)
+
 
 def read(
     topic: Topic,
@@ -96,12 +103,20 @@ def read(
     end_seq = next((first - 1 for first, _, _ in topic.holes if first > diff.next_from_seq), topic.head_seq)
     if to_seq is not None and to_seq < end_seq:
         end_seq = max(to_seq, diff.next_from_seq)
+    match = None if view.tag is None else TagMatch(view.tag, prefix=False)
     cold: set[int] = set()
     size = 0
     while index < len(blocks):
         block = blocks[index]
         if block.first_seq > end_seq:
             break
+        if match is not None and not block.may_hold(match):
+            diff.scanned += block.count
+            diff.next_from_seq = min(block.last_seq, end_seq)
+            index += 1
+            if diff.scanned >= SCAN_RECORDS_MAX:
+                break
+            continue
         try:
             load(block)
         except ColdMiss:
@@ -137,7 +152,7 @@ def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max:
     plain = view.data and not (view.tags and body.tags is not None) and (view.meta or body.metas is None)
     room = limit
     size = 0
-    for first, wanted in _wanted_runs(block, body, start, end, view.nodes):
+    for first, wanted in _wanted_runs(block, body, start, end, view):
         stop = min(wanted, first + room)
         fitting = body.first_ending_after(body.start_of(first) + bytes_max - size)
         if fitting < stop:
@@ -157,13 +172,28 @@ def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max:
     return end, size
 
 
-def _wanted_runs(block: Block, body: Body, start: int, end: int, nodes: frozenset[str]) -> Iterator[tuple[int, int]]:
-    """Stretches of live records before number `end` whose node is not among `nodes`."""
+def _wanted_runs(block: Block, body: Body, start: int, end: int, view: View) -> Iterator[tuple[int, int]]:
+    """Stretches of live records before number `end` that have the view's tag and none of its nodes."""
     alive = block.alive_runs(start, end)
+    if view.tag is not None:
+        alive = _among(alive, body.find(TagMatch(view.tag, prefix=False)))
+    nodes = view.nodes
     if not nodes or body.nodes is None:
         return alive
     own = {number for number, name in enumerate(body.node_names, 1) if name in nodes}
     return _without(alive, body.nodes, own) if own else alive
+
+
+def _among(runs: Iterator[tuple[int, int]], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """What of the runs is in `numbers`, which ascend."""
+    for first, stop in runs:
+        at = bisect_left(numbers, first)
+        while at < len(numbers) and numbers[at] < stop:
+            begin = end = numbers[at]
+            while at < len(numbers) and numbers[at] == end < stop:
+                end += 1
+                at += 1
+            yield begin, end
 
 
 def _without(runs: Iterator[tuple[int, int]], nodes: array[int], own: set[int]) -> Iterator[tuple[int, int]]:

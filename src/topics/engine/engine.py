@@ -81,7 +81,7 @@ class Engine:
 
     def new_topic(self, name: str, config: TopicConfig, ceiling: int) -> Created:
         now = self._clock.now_ms()
-        epoch = now << 11 | random.getrandbits(11)
+        epoch = now << 11 | random.getrandbits(10) << 1 | (name in self.state.dropped)
         return Created(self.state.new_id(), epoch, now, ceiling, name, config)
 
     def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> Staged:

@@ -53,7 +53,7 @@ class Frame:
 
     __slots__ = ("count", "from_seq", "head_seq", "records", "rendered", "to_seq", "tombstone", "topic")
 
-    def __init__(self, topic: Topic, diff: Diff | None, seq: int, head_seq: int) -> None:
+    def __init__(self, topic: Topic, diff: Diff | None, seq: int, head_seq: int, *, lines: bool = False) -> None:
         self.topic = topic
         self.head_seq = head_seq
         self.rendered: dict[object, bytes] = {}
@@ -66,7 +66,7 @@ class Frame:
             return
         self.to_seq = diff.next_from_seq
         self.count = diff.count
-        self.records = diff.records()
+        self.records = diff.lines() if lines else diff.records()
         self.tombstone = diff.tombstone
         if self.tombstone is not None:
             recreated = self.tombstone.reason == "recreated"
@@ -192,7 +192,7 @@ class Feed:
         if view.nodes and not topic.config.dedupe_node:
             view = view._replace(nodes=frozenset[str]())
         diff = read(topic, seq, view, lens.limit, lens.bytes_max, self._live.engine.state.cold.load, head_seq)
-        return Frame(topic, diff, seq, head_seq)
+        return Frame(topic, diff, seq, head_seq, lines=view.lines)
 
 
 class Live:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from topics.engine.dropped import DROPPED_CHUNK
 from topics.engine.image import decode_topic
 from topics.engine.ledger import APP_CHUNK
 from topics.engine.router import RouterImage
@@ -22,6 +23,9 @@ def restore(state: State, snapshot: Snapshot | None) -> Steps[None]:
             continue
         if chunk[0] == TIMED:
             state.apply(decode(chunk), 0)
+            continue
+        if chunk.startswith(DROPPED_CHUNK):
+            state.dropped.restore(chunk)
             continue
         topic, router = yield from decode_topic(chunk)
         state.add(topic)

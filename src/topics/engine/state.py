@@ -10,6 +10,7 @@ from topics.engine import leaselog
 from topics.engine.block import BLOCK_BYTES, Block
 from topics.engine.body import Body
 from topics.engine.cold import Cold
+from topics.engine.dropped import DroppedNames
 from topics.engine.group import fold
 from topics.engine.idempotency import Written
 from topics.engine.ledger import App, Ledger
@@ -65,10 +66,10 @@ class State:
         self.names: list[str] = []
         # Topics of the server's own, by name: nobody can ask for a name that starts with HIDDEN.
         self.hidden: dict[str, Topic] = {}
+        self.dropped = DroppedNames()
         self.next_id = 1
         # totals over all topics
-        self.count = 0
-        self.bytes = 0
+        self.count = self.bytes = 0
         # what the next checkpoint must look at
         self.dirty: set[Topic] = set()
         # Topics with a TTL.
@@ -81,7 +82,7 @@ class State:
         self._position = 0
         self.noted: Moment | None = None  # what both clocks said when the log was last told
         self.capture: Callable[[Topic], None] = self.dirty.add
-        self.capture_app: Callable[[App], None] = _nothing_to_capture
+        self.capture_app: Callable[[App], None] = lambda _app: None
         self.routes = Routes(self)
         self.ledger = Ledger(self)
         self._moves = Moves(self)
@@ -398,6 +399,7 @@ class State:
     def _dropped(self, op: Dropped) -> list[str]:
         """The names of the routers that went with the topic."""
         routers = self.routes.cascade(self.by_id[op.topic_id])
+        self.dropped.add(self.by_id[op.topic_id].name)
         self.remove(self.by_id[op.topic_id])
         return routers
 
@@ -431,7 +433,3 @@ class State:
             self.lose_up_to(topic, op.head_seq)
         topic.ceiling = max(topic.ceiling, op.ceiling)
         topic.chunk = SEQ_CHUNK
-
-
-def _nothing_to_capture(_app: App) -> None:
-    """Stands in for the checkpoint until there is one."""

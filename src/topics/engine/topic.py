@@ -138,6 +138,11 @@ class Topic:
         self.captured = 0  # number of the checkpoint that has this topic's state
 
     @property
+    def recreated(self) -> bool:
+        """Whether a topic of this name was deleted before. One made by version 0.1 may say so without cause."""
+        return bool(self.epoch & 1)
+
+    @property
     def earliest_seq(self) -> int:
         return self.blocks[0].earliest_seq() if self.blocks else self.head_seq + 1
 

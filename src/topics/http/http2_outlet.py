@@ -77,6 +77,8 @@ class Http2Outlet:
     def send_reply(
         self, request: Request, status: int, body: Body, headers: Sequence[Header], content_type: bytes
     ) -> None:
+        if self._service.reply_headers is not None:
+            headers = (*self._service.reply_headers(request), *headers)
         check_headers(headers)
         self._service.give_back(request)
 
@@ -101,6 +103,8 @@ class Http2Outlet:
         self.send_reply(request, status, self._service.render_error(status, code, message, detail), headers, JSON)
 
     def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> Stream:
+        if self._service.reply_headers is not None:
+            headers = (*self._service.reply_headers(request), *headers)
         check_headers(headers)
         limits = self._service.limits
         lane = self._lane_of(request)

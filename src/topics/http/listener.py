@@ -14,7 +14,7 @@ from topics.http.limits import HttpLimits
 from topics.http.message import Request
 from topics.http.refusal import Refusal
 from topics.http.refusal import render_error as plain_error
-from topics.http.service import Handle, OnBug, RenderError, Service, log_bug
+from topics.http.service import Handle, OnBug, RenderError, ReplyHeaders, Service, log_bug
 from topics.http.slices import Slices
 from topics.http.watchdog import Watchdog
 
@@ -39,6 +39,7 @@ class Listener:
         render_error: RenderError = plain_error,
         on_bug: OnBug = log_bug,
         on_head: Handle | None = None,
+        reply_headers: ReplyHeaders | None = None,
     ) -> None:
         self._service = Service(
             handle,
@@ -48,6 +49,7 @@ class Listener:
             render_error=render_error,
             on_bug=on_bug,
             on_head=on_head,
+            reply_headers=reply_headers,
         )
         self._server: asyncio.Server | None = None
 

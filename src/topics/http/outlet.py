@@ -86,6 +86,8 @@ class Outlet:
         if self.closed:
             return
         service = self._service
+        if service.reply_headers is not None:
+            headers = (*service.reply_headers(request), *headers)
         if (
             type(body) is not bytes
             or len(body) >= service.limits.gzip_reply_bytes_min
@@ -124,6 +126,8 @@ class Outlet:
             return stream
         if not chunked:
             request.keep_alive = False
+        if self._service.reply_headers is not None:
+            headers = (*self._service.reply_headers(request), *headers)
         self._service.give_back(request)
         head = b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
             self._service.heads.opening(status),

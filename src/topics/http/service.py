@@ -6,12 +6,12 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from topics.http.budget import BodyBudget
 from topics.http.limits import HttpLimits
-from topics.http.message import Request
+from topics.http.message import Header, Request
 from topics.http.refusal import Detail, Refusal
 from topics.http.reply import Heads
 from topics.http.slices import Slices
@@ -22,6 +22,7 @@ from topics.http.wheel import Wheel
 log = logging.getLogger("topics.http")
 
 Handle = Callable[[Request], None]
+ReplyHeaders = Callable[[Request], Sequence[Header]]
 RenderError = Callable[[int, str, str, Detail | None], bytes]
 OnBug = Callable[[Request, BaseException], str]
 
@@ -49,6 +50,7 @@ class Service:
         "on_head",
         "refused_total",
         "render_error",
+        "reply_headers",
         "slices",
         "tick",
         "watchdog",
@@ -65,6 +67,7 @@ class Service:
         render_error: RenderError,
         on_bug: OnBug,
         on_head: Handle | None,
+        reply_headers: ReplyHeaders | None = None,
     ) -> None:
         self.handle = handle
         self.loop = loop
@@ -72,6 +75,8 @@ class Service:
         self.render_error = render_error
         self.on_bug = on_bug
         self.on_head = on_head
+        # What every reply to a request carries, whoever answers it.
+        self.reply_headers = reply_headers
         self.watchdog = Watchdog()
         self.tick = Tick(loop, self.watchdog)
         self.slices = Slices(loop, clock, self.watchdog)

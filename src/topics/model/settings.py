@@ -39,6 +39,11 @@ class Settings:
     probe_auth: bool = setting(False, "Ask for a key on health and readiness, too.")
     allowed_hosts: tuple[str, ...] = setting((), "`Host` names accepted besides loopback ones when there are no keys.")
 
+    cors_origins: tuple[str, ...] = setting(
+        (),
+        "Origins whose web pages may use the API, like `https://app.example.org`. None: only pages of its own origin.",
+    )
+
     max_batch_records: int = setting(10_000, "Records in one append.", at_least=1, at_most=1_000_000)
     max_record_bytes: int = setting(1 * MIB, "`data` and `meta` of one record.", at_least=1, at_most=GIB)
     max_body_bytes: int = setting(64 * MIB, "Body of one request, decompressed.", at_least=1, at_most=GIB)

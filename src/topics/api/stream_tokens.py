@@ -1,0 +1,164 @@
+"""Stream tokens: leave to read some topics as event streams for a while, without giving a key away.
+
+    st_<base64url of: expires_ms u64 | names, separated by line feeds>.<base64url of HMAC-SHA256>
+
+The signature is made with the server's secret and the digest of the key that asked for the token: a token outlives a
+restart, and ends when its time is up, when its key leaves the settings, or when the secret changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from topics.api.auth import Door, Headers, Key, Keyring, Scope
+from topics.api.call import Call
+from topics.api.errors import Forbidden, Unauthorized
+from topics.api.replies import encode, performance
+from topics.api.routes import Route
+from topics.api.schema import Performance
+from topics.model.clock import Clock
+from topics.model.errors import InvalidRequest
+from topics.model.names import check_topic_name
+
+PREFIX = "st_"
+TTL_MS_DEFAULT, TTL_MS_MAX = 3_600_000, 86_400_000
+TOPICS_MAX = 100
+# A token stands in a URL, beside a path and other fields.
+TOKEN_CHARS_MAX = 4_096
+_expiry = struct.Struct(">Q")
+
+
+class StreamTokenWish(msgspec.Struct, forbid_unknown_fields=True):
+    topics: Annotated[list[str], Meta(extra_json_schema={"minItems": 1, "maxItems": TOPICS_MAX})]
+    ttl_ms: Annotated[int, Meta(ge=1, le=TTL_MS_MAX)] = TTL_MS_DEFAULT
+
+
+class StreamTokenReply(msgspec.Struct):
+    """`expires_ms` is when the token ends, in ms since 1970."""
+
+    token: str
+    topics: list[str]
+    expires_ms: int
+    performance: Performance
+
+
+class StreamPass(Key):
+    """The bearer of a stream token: reads the topics it names, as far as the token's key still may."""
+
+    __slots__ = ("_clock", "expires_ms", "owner", "topics")
+
+    def __init__(self, owner: Key, topics: frozenset[str], expires_ms: int, clock: Clock) -> None:
+        # Without any prefix every name is asked for below.
+        super().__init__(owner.number, b"", Scope.READ & Scope(owner.scopes), ())
+        self.owner = owner
+        self.topics = topics
+        self.expires_ms = expires_ms
+        self._clock = clock
+
+    def lasts_ms(self) -> int:
+        return max(0, self.expires_ms - self._clock.now_ms())
+
+    def check_name(self, name: str, field: str, *, given: bool = True) -> None:
+        if name not in self.topics:
+            raise Forbidden(f'{field} is "{name}", which the stream token is not for', field=field, name=name)
+        self.owner.check_name(name, field, given=given)
+
+
+class StreamTokens:
+    """Makes tokens and knows them again. Without keys there is nothing to prove, and every token is ignored."""
+
+    def __init__(self, door: Door, secret: bytes, clock: Clock) -> None:
+        self._keys = door.keys if isinstance(door, Keyring) else ()
+        self._clock = clock
+        self.secret = secret
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v0/stream-tokens",
+                handler=self.create,
+                summary="Make a short-lived token that opens the event streams of some topics.",
+                scopes=Scope.READ,
+                body=StreamTokenWish,
+                replies={200: StreamTokenReply},
+            )
+        ]
+
+    def create(self, call: Call) -> None:
+        wish: StreamTokenWish = call.wish
+        topics = list(dict.fromkeys(wish.topics))
+        if not topics:
+            raise InvalidRequest("topics must name at least one topic", field="topics")
+        if len(topics) > TOPICS_MAX:
+            raise InvalidRequest(
+                f"topics names {len(topics)} topics; a token is for at most {TOPICS_MAX}",
+                field="topics",
+                max=TOPICS_MAX,
+            )
+        for number, name in enumerate(topics):
+            check_topic_name(name, f"topics[{number}]")
+        for number, name in enumerate(topics):
+            call.key.check_name(name, f"topics[{number}]")
+        expires_ms = self._clock.now_ms() + wish.ttl_ms
+        token = self._sign(call.key, topics, expires_ms)
+        if len(token) > TOKEN_CHARS_MAX:
+            raise InvalidRequest(
+                f"a token for these topics has {len(token)} characters; at most {TOKEN_CHARS_MAX} fit a URL, "
+                "ask for fewer topics",
+                field="topics",
+                max=TOKEN_CHARS_MAX,
+            )
+        call.reply(200, encode(StreamTokenReply(token, topics, expires_ms, performance(call))))
+
+    def bearer(self, headers: Headers) -> StreamPass | None:
+        """Whom the request stands for; None if it carries something else than a stream token."""
+        text = headers.get(b"authorization", b"").partition(b" ")[2].strip(b" \t").decode("latin-1")
+        if not self._keys or not self.secret or not text.startswith(PREFIX):
+            return None
+        found = self._read(text)
+        if found is None:
+            return None
+        owner, topics, expires_ms = found
+        if self._clock.now_ms() >= expires_ms:
+            raise Unauthorized("the stream token has expired: ask for a new one")
+        return StreamPass(owner, topics, expires_ms, self._clock)
+
+    def _sign(self, key: Key, topics: list[str], expires_ms: int) -> str:
+        payload = _expiry.pack(expires_ms) + "\n".join(topics).encode()
+        return f"{PREFIX}{_base64url(payload)}.{_base64url(self._signature(key, payload))}"
+
+    def _read(self, text: str) -> tuple[Key, frozenset[str], int] | None:
+        """What a token says, if one of the keys vouches for it. Every key is asked, whichever it is."""
+        payload_text, _, signature_text = text.removeprefix(PREFIX).partition(".")
+        try:
+            payload, signature = _from_base64url(payload_text), _from_base64url(signature_text)
+        except ValueError:
+            return None
+        owner: Key | None = None
+        for key in self._keys:
+            if hmac.compare_digest(signature, self._signature(key, payload)):
+                owner = key
+        if owner is None:
+            return None
+        (expires_ms,) = _expiry.unpack_from(payload)
+        return owner, frozenset(payload[_expiry.size :].decode().split("\n")), expires_ms
+
+    def _signature(self, key: Key, payload: bytes) -> bytes:
+        own = hmac.digest(self.secret, key.digest, hashlib.sha256)
+        return hmac.digest(own, payload, hashlib.sha256)
+
+
+def _base64url(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _from_base64url(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
