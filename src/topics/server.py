@@ -22,7 +22,6 @@ from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
 from topics.api.auth import Door, Keyring, is_loopback, open_door
 from topics.api.backup import Backups
-from topics.api.cohorts import Cohorts
 from topics.api.cors import Cors
 from topics.api.delivery import Delivery
 from topics.api.errors import render_error
@@ -45,10 +44,12 @@ from topics.api.tokens import Tokens
 from topics.api.topic_stream import route_before_ready
 from topics.api.topics import Topics
 from topics.api.txns import CommitPump, Txns
-from topics.api.waiting import Deadlines, Turns
+from topics.api.waiting import Turns
 from topics.api.work import Work
+from topics.engine.cohorts import Cohorts
 from topics.engine.cold import ColdMiss
 from topics.engine.consuming import Consuming
+from topics.engine.deadlines import Deadlines
 from topics.engine.engine import Engine
 from topics.engine.store import Store
 from topics.http.descriptors import connections_within, raise_limit

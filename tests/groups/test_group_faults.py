@@ -18,9 +18,9 @@ from tests.faults import FaultyDisk
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import Client, serving
 from topics.api.call import Call
-from topics.api.group_reading import Reading
 from topics.api.tokens import Tokens
 from topics.engine.consuming import Portion
+from topics.engine.group_reading import Reading
 from topics.engine.staged import Staged
 from topics.model.settings import Settings
 

@@ -17,7 +17,7 @@ from topics.api.call import Call
 from topics.api.errors import Forbidden
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.routes import Route
-from topics.api.waiting import Deadline, Deadlines
+from topics.engine.deadlines import Deadline, Deadlines
 from topics.engine.store import Store
 from topics.http.message import Stream
 from topics.model.errors import Throttled, TopicsError

@@ -14,10 +14,10 @@ from topics.api.pulse import Pulse
 from topics.api.routes import Route
 from topics.api.sse import EventStreams, Gate
 from topics.api.topic_stream import TopicStreams
-from topics.api.waiting import Deadlines
 from topics.api.watch import Subscriptions, Watch
 from topics.api.watch_session import Sessions
 from topics.api.ws import Sockets
+from topics.engine.deadlines import Deadlines
 from topics.engine.engine import Engine
 from topics.engine.live import Live
 from topics.http.budget import BodyBudget

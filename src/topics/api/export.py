@@ -15,27 +15,24 @@ from topics.api.auth import Key, Scope
 from topics.api.call import Call
 from topics.api.following import Fetching
 from topics.api.pulse import Pulse
-from topics.api.replies import encode
 from topics.api.routes import QueryField, Route
 from topics.api.sse import BUFFERED_BYTES_MAX, Gate
+from topics.engine.bulk import BulkRead
 from topics.engine.cold import ColdMiss
-from topics.engine.diff import Diff, View, read
+from topics.engine.diff import Diff, View
 from topics.engine.live import Live, Trail
-from topics.engine.retention import Tombstone
 from topics.engine.topic import Topic
 from topics.http.message import Stream
 from topics.http.packing import InThread, PackedStream
 from topics.http.preparation import GZIPPED, VARY
 from topics.http.reply import accepts_gzip
-from topics.model.errors import DamagedData, InvalidRequest, TopicNotFound, TopicsError
+from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.model.names import check_topic_name
 from topics.model.wishes import check_u64
 
 log = logging.getLogger("topics.api")
 
 NDJSON = b"application/x-ndjson"
-SLICE_BYTES = 256 * 1024
-NO_LIMIT = 2**63
 # A client that computes between two reads may take its time: what waits for it is a slice, not a backlog.
 STALL_S_MAX = 300.0
 _NO_STORE = (b"Cache-Control", b"no-store")
@@ -85,7 +82,8 @@ class Exports:
             raise TopicNotFound(call.name)
         if self._pressure.floor is not None and self._pressure.sheds(call, engine.effective_priority(topic)):
             raise self._pressure.refusal()
-        export = Export(self, topic, self._view(call, topic), *self._range(call, topic))
+        view, (from_seq, to_seq) = self._view(call, topic), self._range(call, topic)
+        export = Export(self, BulkRead(topic, view, from_seq, to_seq, engine.state.cold.load, self.live.expire))
         first = export.read()
         topic.last_read_ts = self.live.now_ms()
         self.gate.enter(call.key)
@@ -108,7 +106,7 @@ class Exports:
         from_seq = check_u64(_whole(call, "from_seq", 0), "from_seq")
         if call.text("from_ts") is not None:
             from_seq = max(from_seq, self.live.engine.seq_before(topic, _whole(call, "from_ts", 0)))
-        return from_seq, min(_whole(call, "to_seq", topic.head_seq), topic.head_seq)
+        return from_seq, _whole(call, "to_seq", topic.head_seq)
 
     def _open(self, call: Call) -> Stream:
         request = call.request
@@ -122,27 +120,19 @@ class Export:
     """One bulk read under way; a reader among others that are behind."""
 
     __slots__ = (
-        "_count",
+        "_bulk",
         "_exports",
         "_key",
-        "_seq",
         "_stream",
-        "_to_seq",
-        "_topic",
-        "_view",
         "_waits_for_cold",
         "interval_s",
         "sent_s",
         "stalled_s",
     )
 
-    def __init__(self, exports: Exports, topic: Topic, view: View, from_seq: int, to_seq: int) -> None:
+    def __init__(self, exports: Exports, bulk: BulkRead) -> None:
         self._exports = exports
-        self._topic = topic
-        self._view = view
-        self._seq = from_seq
-        self._to_seq = to_seq
-        self._count = 0
+        self._bulk = bulk
         self._stream: Stream | None = None
         self._key: Key | None = None
         self._waits_for_cold = False
@@ -154,53 +144,18 @@ class Export:
 
     def read(self) -> Diff | None:
         """The next slice; None at the end. May raise ColdMiss, and DamagedData where the log cannot be read."""
-        topic = self._topic
-        if self._to_seq <= self._seq <= topic.head_seq:
-            return None
-        if topic.config.ttl_ms:
-            self._exports.live.expire(topic)
-        try:
-            return self._slice(self._to_seq)
-        except DamagedData as error:
-            before_seq = error.detail.get("from_seq", 0) - 1
-            if before_seq <= self._seq:
-                raise
-            # What stands in front of the damage is given first.
-            return self._slice(before_seq)
-
-    def _slice(self, to_seq: int) -> Diff:
-        load = self._exports.live.engine.state.cold.load
-        return read(self._topic, self._seq, self._view, NO_LIMIT, SLICE_BYTES, load, to_seq)
+        return self._bulk.read()
 
     def _write(self, diff: Diff | None) -> None:
-        stream = self._stream
+        stream, bulk = self._stream, self._bulk
         assert stream is not None
         if diff is not None:
-            if diff.tombstone is not None:
-                stream.write(b'{"tombstone":%b}\n' % encode(self._within(diff.tombstone).as_dict()))
-            stream.write(diff.parts[0] if len(diff.parts) == 1 else b"".join(diff.parts))
-            self._count += diff.count
-            self._seq = diff.next_from_seq
-            if self._seq < self._to_seq:
+            stream.write(bulk.lines(diff))
+            if not bulk.is_over:
                 return
-        topic = self._topic
-        end = {
-            "next_from_seq": self._seq,
-            "head_seq": topic.head_seq,
-            "earliest_seq": topic.earliest_seq,
-            "epoch": topic.epoch,
-            "records": self._count,
-        }
-        stream.write(b'{"end":%b}\n' % encode(end))
+        stream.write(b'{"end":%b}\n' % bulk.end())
         self._leave()
         stream.close()
-
-    def _within(self, tombstone: Tombstone) -> Tombstone:
-        """Of a gap only the part that was asked for: the rest is told to whoever reads there."""
-        if tombstone.reason == "recreated" or tombstone.gap_to <= self._to_seq:
-            return tombstone
-        missed = min(tombstone.missed_estimate, self._to_seq - tombstone.gap_from + 1)
-        return tombstone._replace(gap_to=self._to_seq, missed_estimate=missed)
 
     # --- coming and going ---
 
@@ -230,7 +185,7 @@ class Export:
     def _cut(self, reason: str) -> None:
         """End without an end line, so that nobody takes it for complete; who asks again is told why."""
         stream = self._stream
-        log.warning("an export of %s is cut behind seq %d: %s", self._topic.name, self._seq, reason)
+        log.warning("an export of %s is cut behind seq %d: %s", self._bulk.topic.name, self._bulk.seq, reason)
         self._leave()
         if stream is not None:
             stream.abort()
@@ -246,7 +201,7 @@ class Export:
             return False
         if stream.buffered_bytes > BUFFERED_BYTES_MAX:
             return True
-        if self._exports.live.engine.state.by_id.get(self._topic.id) is not self._topic:
+        if self._exports.live.engine.state.by_id.get(self._bulk.topic.id) is not self._bulk.topic:
             self._cut("the topic was deleted")
             return False
         try:

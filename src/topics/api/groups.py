@@ -10,13 +10,14 @@ from msgspec import UNSET, UnsetType
 
 from topics.api.auth import Scope
 from topics.api.call import Call
-from topics.api.group_reading import Reading
 from topics.api.messages import render
 from topics.api.replies import encode
 from topics.api.routes import QueryField, Route
 from topics.api.tokens import Tokens
-from topics.api.waiting import Deadlines, Turns, answering
+from topics.api.waiting import Turns, answering
 from topics.engine.consuming import Acked, Consuming, Portion, Standing
+from topics.engine.deadlines import Deadlines
+from topics.engine.group_reading import Reading
 from topics.engine.staged import Staged
 from topics.engine.topic import Topic
 from topics.engine.waiters import Waiters
@@ -123,8 +124,6 @@ class Groups:
         self._turns = turns
         self._deadlines = deadlines
         self._tokens = tokens
-        # Where the next reader of all partitions begins, so that none is always the first.
-        self._rotation = 0
 
     def routes(self) -> list[Route]:
         under = "/v1/api/topics"
@@ -159,8 +158,11 @@ class Groups:
     def consume(self, call: Call) -> None:
         reading: Reading | None = call.started
         if reading is None:
-            reading = self._begin(call)
-            fixing = self._fix_latest(call.wish, reading)
+            reading = Reading(call.wish)
+            partitions = self._partitions(call, reading.topic_id, call.wish.partition_id, reading.every)
+            call.check_slot()
+            fixing = reading.begin(self._consuming, partitions)
+            call.started = reading
             if fixing:
                 _when_all(fixing, call, lambda: self._turns.again(call))
                 return
@@ -168,58 +170,31 @@ class Groups:
         if any(portion.count for portion in portions) or not reading.may_wait:
             self._hand_out(call, reading, portions)
             return
-        reading.wait(call, self._consuming, self._waiters, self._turns, self._deadlines)
+        self._wait(call, reading)
 
-    def _begin(self, call: Call) -> Reading:
-        wish: ConsumeWish = call.wish
-        topic_id = check_id(wish.topic_id, "topic_id")
-        group_id = check_group(wish.group_id) if wish.group_id is not None else None
-        every = wants_all(wish.partition_id, wish.all_partitions)
-        start = parse_start(wish.start)
-        reading = Reading(topic_id, group_id, every, wish.limit, wish.timeout_seconds)
-        partitions = self._partitions(call, topic_id, wish.partition_id, every)
-        call.check_slot()
-        if every:
-            self._rotation += 1
-            turn = self._rotation % len(partitions)
-            partitions = partitions[turn:] + partitions[:turn]
-        reading.partitions = [
-            (number, topic, self._consuming.start_seq(topic, group_id, start)) for number, topic in partitions
-        ]
-        call.started = reading
-        return reading
-
-    def _fix_latest(self, wish: ConsumeWish, reading: Reading) -> list[Staged]:
-        """Before the first wait: what is appended from here on belongs to the group, even if it asks only later."""
-        if reading.group_id is None:
-            return []
-        start = parse_start(wish.start)
-        steps = [self._consuming.fix_latest(topic, reading.group_id, start) for _, topic, _ in reading.partitions]
-        return [step for step in steps if step is not None]
+    def _wait(self, call: Call, reading: Reading) -> None:
+        """The tick's end runs it again, so that what it claims is written."""
+        reading.wait(lambda: self._turns.again(call), self._consuming, self._waiters, self._deadlines)
+        if call.on_end is None:
+            call.on_end = lambda: reading.leave(self._waiters, self._deadlines)
+            call.may_be_abandoned()
 
     def _hand_out(self, call: Call, reading: Reading, portions: list[Portion]) -> None:
-        """Claim for a group, then answer when the claims are in the log."""
-        total = sum(portion.count for portion in portions)
+        """Answer when the claims of a group are in the log."""
         rendered: list[bytes] = []
-        where: list[tuple[int, int]] = []
-        for (number, _, _), portion in zip(reading.partitions, portions, strict=True):
-            where.append((number, portion.next_seq - 1))
-            if portion.count:
-                rendered += render(reading.topic_id, number, portion.runs)
-        where.sort()
+        batch = reading.hand_out(self._consuming, portions)
+        for number, portion in batch.portions:
+            rendered += render(reading.topic_id, number, portion.runs)
         every = b""
         if reading.every:
-            every = b',"partitions":' + encode([PartitionOffset(*pair) for pair in where])
+            every = b',"partitions":' + encode([PartitionOffset(*pair) for pair in batch.next_offsets])
         body = b'{"messages":[%b],"next_offset":%d,"has_more":%b%b}' % (
             b",".join(rendered),
-            where[0][1],
-            b"true" if total >= reading.limit or any(portion.cut for portion in portions) else b"false",
+            batch.next_offsets[0][1],
+            b"true" if batch.has_more else b"false",
             every,
         )
-        claims: list[Staged | None] = []
-        if reading.group_id is not None:
-            claims = [self._consuming.claim(portion, reading.group_id) for portion in portions]
-        _when_all([staged for staged in claims if staged is not None], call, lambda: call.reply(200, body))
+        _when_all(batch.claims, call, lambda: call.reply(200, body))
 
     # --- ack ---
 

@@ -12,7 +12,6 @@ from msgspec import UNSET
 from topics.api.admission import Pressure
 from topics.api.auth import Scope
 from topics.api.call import Call
-from topics.api.cohorts import Cohort, Cohorts
 from topics.api.queue_schema import (
     AckReply,
     ClaimReply,
@@ -25,8 +24,10 @@ from topics.api.queue_schema import (
 )
 from topics.api.replies import encode, performance
 from topics.api.routes import Handler, QueryField, Route
-from topics.api.waiting import Deadline, answering
+from topics.api.waiting import answering
 from topics.engine.claims import Claim, Grant
+from topics.engine.cohorts import Cohort, Cohorts
+from topics.engine.deadlines import Deadline
 from topics.engine.due import NO_STREAM
 from topics.engine.engine import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, Engine
 from topics.engine.queue import Queue

@@ -13,7 +13,8 @@ from topics.api.replies import appended, difference, encode, write_performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import AppendReply, DeletedReply, DiffReply
 from topics.api.topics import check_config_names
-from topics.api.waiting import Deadlines, Turns, answering
+from topics.api.waiting import Turns, answering
+from topics.engine.deadlines import Deadlines
 from topics.engine.diff import Diff
 from topics.engine.engine import Engine
 from topics.engine.staged import Busy, Staged

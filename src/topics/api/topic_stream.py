@@ -21,8 +21,8 @@ from topics.api.lifecycle import Lifecycle
 from topics.api.routes import QueryField, Route
 from topics.api.sse import RETRY, EventStream, EventStreams, check_accepts_events, error_frame
 from topics.api.stream_tokens import StreamPass
-from topics.api.waiting import Deadline, Deadlines
 from topics.api.watch import EVENT_STREAM, GOING_DOWN, UNREADABLE, gap_data, gone_data, paced_frame
+from topics.engine.deadlines import Deadline, Deadlines
 from topics.engine.diff import View
 from topics.engine.engine import Engine
 from topics.engine.live import Frame, Lens, Live, Trail

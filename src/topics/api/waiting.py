@@ -9,28 +9,17 @@ A handler therefore decides everything anew each time it runs, or keeps what it 
 
 from __future__ import annotations
 
-import asyncio
-import heapq
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import Protocol
 
 from topics.api.call import Call
-from topics.engine.cold import ColdMiss
+from topics.engine.cold import ColdMiss, Reader
 from topics.engine.staged import Busy, Staged
 from topics.http.refusal import Refusal
 from topics.model.errors import InvalidRequest, TopicsError
 
-DEADLINE_GRAIN_MS = 5
-
 Arrived = Callable[[], TopicsError | None]
-
-
-class Reader(Protocol):
-    """Reads what a verb missed, away from the loop."""
-
-    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None: ...
 
 
 class Turns:
@@ -109,64 +98,3 @@ def answering(call: Call, answer: Callable[[Call, Staged], None]) -> Callable[[S
             call.fail_by_bug(bug)
 
     return published
-
-
-class Deadline:
-    __slots__ = ("bucket", "expired")
-
-    def __init__(self, bucket: int, expired: Callable[[], None]) -> None:
-        self.bucket = bucket
-        self.expired = expired
-
-
-class Deadlines:
-    """Many deadlines, one timer: they are kept in buckets a few milliseconds wide."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._buckets: dict[int, dict[Deadline, None]] = {}
-        self._order: list[int] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return sum(map(len, self._buckets.values()))
-
-    def add(self, wait_ms: int, expired: Callable[[], None]) -> Deadline:
-        due = self._loop.time() * 1000 + wait_ms
-        deadline = Deadline(-int(-due // DEADLINE_GRAIN_MS), expired)
-        bucket = self._buckets.get(deadline.bucket)
-        if bucket is None:
-            bucket = self._buckets[deadline.bucket] = {}
-            heapq.heappush(self._order, deadline.bucket)
-            self._arm()
-        bucket[deadline] = None
-        return deadline
-
-    def remove(self, deadline: Deadline) -> None:
-        bucket = self._buckets.get(deadline.bucket)
-        if bucket is not None:
-            bucket.pop(deadline, None)
-
-    def expire_all(self) -> None:
-        """Time is up for everyone: the server is going down."""
-        order, self._order = sorted(self._order), []
-        for number in order:
-            self._expire(number)
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._order:
-            self._timer = self._loop.call_at(self._order[0] * DEADLINE_GRAIN_MS / 1000, self._turn)
-
-    def _turn(self) -> None:
-        now = self._loop.time() * 1000 / DEADLINE_GRAIN_MS
-        # A timer may fire a hair early; a deadline must not.
-        while self._order and self._order[0] <= now + 0.2:
-            self._expire(heapq.heappop(self._order))
-        self._arm()
-
-    def _expire(self, number: int) -> None:
-        for deadline in self._buckets.pop(number, {}):
-            deadline.expired()

@@ -5,19 +5,16 @@ from __future__ import annotations
 from topics.api.admission import Pressure
 from topics.api.auth import Scope
 from topics.api.call import Call
-from topics.api.cohorts import Cohort, Cohorts
 from topics.api.errors import status_of
 from topics.api.routes import QueryField, Route
 from topics.api.sse import EventStream, EventStreams, check_accepts_events, error_frame
-from topics.engine.claims import Claim, Grant
+from topics.engine.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushed_claim
+from topics.engine.cohorts import Cohort, Cohorts
 from topics.engine.engine import Engine
 from topics.engine.topic import Topic
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
 from topics.model.watching import HEARTBEAT_MS_DEFAULT
-from topics.model.wishes import UNSET, ClaimWish
-
-# Jobs sent to a stream before it is asked whether its client keeps up.
-PUSHED_PER_PASS_MAX = 64
+from topics.model.wishes import ClaimWish
 
 
 class Work:
@@ -69,7 +66,7 @@ class Work:
         stream = self._streams.open(call, HEARTBEAT_MS_DEFAULT)
         stream.beat()
         cohort = self._cohorts.of(topic, queue)
-        work = WorkStream(self, cohort, stream, claim, own_lease=wish.lease_ms is not UNSET)
+        work = WorkStream(self, cohort, stream, claim)
         self._open[work] = None
         if stream.closed:
             work.end()
@@ -113,13 +110,12 @@ class Work:
 class WorkStream:
     """One connection, a claimer that stays."""
 
-    __slots__ = ("_claim", "_cohort", "_ended", "_number", "_own_lease", "_paced", "_stream", "_topic_field", "_work")
+    __slots__ = ("_claim", "_cohort", "_ended", "_number", "_paced", "_stream", "_topic_field", "_work")
 
-    def __init__(self, work: Work, cohort: Cohort, stream: EventStream, claim: Claim, *, own_lease: bool) -> None:
+    def __init__(self, work: Work, cohort: Cohort, stream: EventStream, claim: Claim) -> None:
         self._work = work
         self._cohort = cohort
         self._stream = stream
-        self._own_lease = own_lease
         self._number = work.engine.queues.open_stream(cohort.queue)
         self._claim = claim._replace(stream=self._number)
         self._topic_field = b'{"topic":"%b",' % cohort.topic.name.encode()
@@ -133,11 +129,8 @@ class WorkStream:
     def claim(self) -> Claim | None:
         if not self._stream.has_room or self._stream.closed or self._is_paced():
             return None
-        free = self._claim.wanted - len(self._cohort.queue.streams[self._number])
-        if free <= 0:
-            return None
-        lease_ms = self._claim.lease_ms if self._own_lease else self._cohort.topic.config.lease_ms
-        return self._claim._replace(wanted=min(free, PUSHED_PER_PASS_MAX), lease_ms=lease_ms)
+        held = len(self._cohort.queue.streams[self._number])
+        return pushed_claim(self._claim, held, self._cohort.topic.config)
 
     def _is_paced(self) -> bool:
         """Under pressure a stream is told once, gets nothing for a while, and is looked at again."""

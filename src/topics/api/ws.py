@@ -21,7 +21,6 @@ from topics.api.pulse import Pulse
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic
 from topics.api.sse import Gate
-from topics.api.waiting import Deadlines
 from topics.api.watch import Subscriptions
 from topics.api.ws_commands import (
     NO_ID,
@@ -40,6 +39,7 @@ from topics.api.ws_commands import (
 )
 from topics.api.ws_connection import WsConnection
 from topics.engine.cold import ColdMiss
+from topics.engine.deadlines import Deadlines
 from topics.engine.engine import Engine
 from topics.engine.live import Live
 from topics.engine.staged import Busy, Staged

@@ -18,6 +18,8 @@ JITTER_STEPS = 16
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 PUSHED_BYTES_MAX = 8 * 1024 * 1024
 PASS_BYTES_MAX = 256 * 1024 * 1024
+# Jobs given to a stream before it is asked whether its reader keeps up.
+PUSHED_PER_PASS_MAX = 64
 
 _encode_string = msgspec.json.Encoder().encode
 
@@ -67,6 +69,14 @@ def deal(taken: list[Taken], claims: list[Claim]) -> list[list[Taken]]:
         else:
             at += 1
     return shares
+
+
+def pushed_claim(claim: Claim, held: int, config: TopicConfig) -> Claim | None:
+    """What a stream that holds so many jobs takes now; without a lease time of its own, the queue's is its."""
+    free = claim.wanted - held
+    if free <= 0:
+        return None
+    return claim._replace(wanted=min(free, PUSHED_PER_PASS_MAX), lease_ms=claim.lease_ms or config.lease_ms)
 
 
 def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:

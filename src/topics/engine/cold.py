@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
 
 from topics.engine.block import Block
 from topics.engine.body import Body
-from topics.model.errors import DamagedData, StorageError
+from topics.model.errors import DamagedData, StorageError, TopicsError
 from topics.storage.pack import Extent, Packs
 
 COLD_CACHE_BYTES = 32 * 1024 * 1024
@@ -19,6 +21,12 @@ class ColdMiss(Exception):
         super().__init__(f"seqs {block.first_seq}…{block.last_seq} are on disk only")
         self.block = block
         self.extent = extent
+
+
+class Reader(Protocol):
+    """Reads what a verb missed, away from the thread that owns the engine."""
+
+    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None: ...
 
 
 class Cold:

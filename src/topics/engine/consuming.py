@@ -110,6 +110,7 @@ class Consuming:
         self._visibility_ms = visibility_ms
         # The change of a group that is on its way, by topic and group.
         self._running: dict[tuple[int, str], Staged] = {}
+        self._turn = 0
 
     # --- partitions ---
 
@@ -135,6 +136,11 @@ class Consuming:
 
     def partition(self, name: str, number: int) -> Topic:
         return self.topic(partition_name(name, number))
+
+    def next_turn(self) -> int:
+        """A number for each reader of all partitions: it begins at another one than the reader before."""
+        self._turn += 1
+        return self._turn
 
     # --- reading ---
 

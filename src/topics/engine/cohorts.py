@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from topics.api.waiting import Deadline, Deadlines, Reader
 from topics.engine.claims import Claim, Grant
-from topics.engine.cold import ColdMiss
+from topics.engine.cold import ColdMiss, Reader
+from topics.engine.deadlines import Deadline, Deadlines
 from topics.engine.due import NEVER_MS
 from topics.engine.engine import Engine
 from topics.engine.queue import Queue
