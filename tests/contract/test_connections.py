@@ -4,7 +4,6 @@ import gzip
 import json
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,12 +109,10 @@ def test_replies_leave_a_connection_in_the_order_of_its_requests(server: ServerP
     """A slow (fsync) write before quick reads: the reads wait for it."""
     server.client().put(f"/v0/topics/{topic}", {"durability": "fsync"})
     with connect(server) as connection:
-        started_s = time.monotonic()
         poll = post(f"/v0/topics/{topic}/diff", b'{"wait_ms":100}')
         connection.sendall(poll + post(f"/v0/topics/{topic}", APPEND) + post(f"/v0/topics/{topic}/diff", b"{}"))
         received = b""
         while received.count(b'"performance"') < 3:
             received += connection.recv(65536)
-    assert time.monotonic() - started_s < 10
     kinds = [b"first_seq" if b'"first_seq"' in part else b"records" for part in received.split(b"HTTP/1.1 200")[1:]]
     assert kinds == [b"records", b"first_seq", b"records"]

