@@ -15,7 +15,7 @@ from tests.serving import Client, Reply, ServerProcess, serving
 from topics.client import AppendedAll, AsyncClient, Outgoing, TopicBatch, TopicsError
 from topics.client import Client as SyncClient
 
-KEYS = "root,w:w,r:r,good:w:good:,admin:w+a:good:"
+KEYS = "root,reader:r,good:w:good:,boss:w+a:good:"
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def test_what_is_malformed_is_refused_before_anything_else(server: ServerProcess
 
 
 def test_scopes_and_prefixes_hold_for_every_name(server: ServerProcess) -> None:
-    assert append(server.client("r"), {"good:a": [1]}).status == 403
+    assert append(server.client("reader"), {"good:a": [1]}).status == 403
     assert server.client("nobody").post("/v0/append", {}).status == 401
-    good, admin = server.client("good"), server.client("admin")
+    good, admin = server.client("good"), server.client("boss")
     assert append(good, {"good:a": [1], "good:b": [2]}).status == 201
     refused = append(good, {"good:a": [3], "evil:a": [4]})
     assert (refused.status, refused.code, refused.detail["field"]) == (403, "forbidden", "topics.evil:a")

@@ -19,6 +19,7 @@ from tests.faults import FaultyDisk, Mode
 from tests.multi_append.rig import MultiRig
 from tests.serving import Client, ServerProcess
 from topics.engine.staged import Staged
+from topics.engine.state import NEVER
 from topics.model.errors import ReadOnly, StorageFull
 
 # Records of one write in each of the topics.
@@ -164,6 +165,27 @@ def test_a_checkpoint_at_any_moment_agrees_with_the_log(tmp_path: Path, late: in
         assert rig.append_all(write(1), idempotency_key="k").deduped
         rig.reopen()
         check_all_or_nothing(rig, 2, 2)
+
+
+def test_a_write_between_the_mark_of_a_checkpoint_and_its_captures_is_in_the_log_alone(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    with MultiRig(tmp_path / "data", disk=disk, wal_file_bytes=WAL_FILE_BYTES) as rig:
+        # The last of the topics is made by the write itself.
+        rig.append_all({"x": [0], "y": [0]})
+        gate = disk.hold("fdatasync", path="wal")
+        checkpoint = rig.store._checkpointer.steps()
+        while rig.store.state.capture_from == NEVER:
+            next(checkpoint)
+            rig.store.worker.poll()
+        rig.append_all(write(1), idempotency_key="k")
+        gate.open()
+        for _ in checkpoint:
+            rig.store.settle()
+        rig.crash()
+        check_all_or_nothing(rig, 1, 1)
+        assert rig.seqs("x") == list(range(1, 9))
+        assert rig.store.state.names == ["x", "y", "z"]
+        assert rig.append_all(write(1), idempotency_key="k").deduped
 
 
 # --- a server killed in the middle ---

@@ -56,6 +56,9 @@ def test_every_topic_gets_its_records_and_tells_where_they_are(rig: MultiRig) ->
     ]
     assert landed["a"].all_seqs() == [2, 3]
     assert (rig.payloads("a"), rig.payloads("b")) == (["before", "y", "z"], ["x"])
+    # Nothing is left on its way.
+    assert rig.store.pipeline.pending_bytes == 0
+    assert all((topic.pending_count, topic.pending_bytes) == (0, 0) for topic in rig.store.state.by_id.values())
 
 
 def test_node_config_and_create_are_of_each_topic(rig: MultiRig) -> None:

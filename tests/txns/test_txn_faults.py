@@ -15,6 +15,7 @@ from tests.faults import FaultyDisk
 from tests.txns.rig import TxnRig
 from topics.engine import committing
 from topics.engine.staged import Staged
+from topics.engine.state import NEVER
 from topics.model.errors import ReadOnly, StorageFull
 from topics.model.txns import StageNotFound
 
@@ -207,8 +208,9 @@ def test_a_commit_between_the_mark_of_a_checkpoint_and_its_captures_is_in_the_lo
         rig.store.transactions.step(0.0)
         gate = disk.hold("fdatasync", path="wal")
         checkpoint = rig.store._checkpointer.steps()
-        while next(checkpoint):
-            pass
+        while rig.store.state.capture_from == NEVER:
+            next(checkpoint)
+            rig.store.worker.poll()
         while rig.store.transactions.step(0.0):
             pass
         assert not outcome.done
