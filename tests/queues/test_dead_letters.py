@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from tests.faults import FaultyDisk
 from tests.queues.conftest import OpenRig
-from tests.queues.queue_rig import QueueRig
-from topics.model.errors import InvalidRequest
+from tests.queues.queue_rig import QueueRig, wish_of
+from topics.engine.block import Block
+from topics.model.batch import render
+from topics.model.errors import DamagedData, InvalidRequest
+from topics.model.ops import Appended
+from topics.model.wishes import AppendWish, ClaimWish, RecordWish
 
 
 def fail_until_dead(rig: QueueRig, deliveries: int, name: str = "q") -> None:
@@ -341,3 +346,78 @@ def test_a_dead_letter_topic_is_created_in_the_class_of_its_queue(rig: QueueRig,
     fail_until_dead(rig, 1)
     config = rig.look("dead").config
     assert (config.durability, config.durable) == (durability, durability == "fsync")
+
+
+# --- a record that cannot be looked into ---
+
+DEEP = b'{"nested":%b%b}' % (b"[" * 50_000, b"]" * 50_000)
+
+
+def append_unchecked(rig: QueueRig, *metas: bytes) -> None:
+    """As version 0.1 took them: nested more deeply than anything here can follow."""
+    topic, _ = rig.parts()
+    records = [RecordWish(Raw(b"1"), meta=Raw(meta)) for meta in metas]
+    batch = render(AppendWish(records), topic.assigned_seq + 1, rig.clock.now_ms(), bare=False)
+    topic.assigned_seq += batch.count
+    rig.finish(rig.store.pipeline.stage_append(Appended(topic.id, 1, b"", batch), "disk"))
+
+
+def test_a_record_that_cannot_be_parsed_takes_no_other_with_it(rig: QueueRig) -> None:
+    rig.queue(max_deliveries=1, dead_letter="dead")
+    append_unchecked(rig, b'{"n":1}', DEEP, b'{"n":3}')
+    rig.nack("w", *claimed_unread(rig, 3))
+    assert claimed_unread(rig, 3) == []
+    assert rig.places() == (0, 0, 0)
+    assert (rig.counters().dead, rig.look("dead").count) == (3, 3)
+    records = bytes(rig.diff("dead").records())
+    assert DEEP[1:] in records
+    assert records.count(b'"$dead_letter_src_seq":') == 3
+    driven = rig.redrive("dead")
+    assert (driven.moved, driven.skipped) == (2, 1)
+    assert rig.places() == (2, 0, 0)
+
+
+def claimed_unread(rig: QueueRig, count: int) -> list[int]:
+    wish = wish_of(ClaimWish, node="w", max=count)
+    seqs = rig.engine.queues.claim("q", wish).result.seqs
+    rig.finish_all()
+    return seqs
+
+
+def test_damage_takes_no_readable_job_with_it(open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = open_rig(segment_max_events=2)
+    rig.queue(dead_letter="dead")
+    rig.jobs(2)
+    rig.jobs(2)
+    rig.nack("w", *rig.claimed(max=4))
+    damage(rig, monkeypatch, "q", 3)
+    assert rig.claimed(max=4) == [1, 2]
+    with pytest.raises(DamagedData):
+        rig.claimed(max=4)
+    assert rig.places() == (2, 2, 0)
+    assert rig.ack("w", 1, 2).jobs == [1, 2]
+
+
+def test_damage_keeps_no_readable_letter_from_going_home(open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = open_rig(segment_max_events=2)
+    rig.queue(dead_letter="dead")
+    for _ in range(3):
+        rig.jobs(2)
+        rig.nack("w", *rig.claimed(max=2), dead_letter=True)
+    damage(rig, monkeypatch, "dead", 3)
+    driven = rig.redrive("dead")
+    assert (driven.moved, driven.skipped) == (4, 2)
+    assert (rig.places(), rig.counters().dead) == ((4, 0, 0), 2)
+
+
+def damage(rig: QueueRig, monkeypatch: pytest.MonkeyPatch, name: str, seq: int) -> None:
+    """The block of this record cannot be read any more."""
+    topic, load = rig.store.state.by_name[name], rig.store.state.cold.load
+    bad = topic.blocks[topic.block_after(seq - 1)]
+
+    def refuse(block: Block) -> None:
+        if block is bad:
+            raise DamagedData("a flipped bit")
+        load(block)
+
+    monkeypatch.setattr(rig.store.state.cold, "load", refuse)

@@ -57,22 +57,28 @@ def stamp(record: RecordWish, queue: str, job: Job) -> None:
     stamps: dict[str, object] = {FROM: queue, DELIVERIES: job.deliveries, SRC_SEQ: job.seq}
     if job.error:
         stamps[ERROR] = job.error
-    record.meta = Raw(_encode({**_unstamped(record), **stamps}))
+    try:
+        record.meta = Raw(_encode({**_unstamped(record), **stamps}))
+    except (msgspec.DecodeError, RecursionError):
+        # Nested too deeply to be looked into, as version 0.1 allowed: the stamps are put in front of what is there.
+        assert record.meta is not UNSET
+        record.meta = Raw(b"%b,%b" % (_encode(stamps)[:-1], bytes(record.meta).lstrip()[1:]))
 
 
 def unstamp(record: RecordWish) -> None:
+    """Only after `home_of` has found the stamps."""
     left = _unstamped(record)
     record.meta = Raw(_encode(left)) if left else UNSET
 
 
 def home_of(record: RecordWish) -> str | None:
-    """The queue that the record was taken from, if its stamp says so."""
+    """The queue that the record was taken from, if its stamp says so and can be read."""
     if record.meta is UNSET:
         return None
-    value = _decode_meta(record.meta).get(FROM)
     try:
+        value = _decode_meta(record.meta).get(FROM)
         return None if value is None else _decode_text(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from topics.engine.cold import ColdMiss
 from topics.engine.due import NO_STREAM, DueTimes, Group, Job, Place
 from topics.model.batch import NO_KEY, Batch
+from topics.model.errors import TopicsError
 
 if TYPE_CHECKING:
     from topics.engine.block import Block
@@ -248,7 +249,7 @@ class Queue:
 
         The last one may go beyond `bytes_max`.
 
-        May raise ColdMiss as long as nothing is taken.
+        May raise ColdMiss, or that something cannot be read, as long as nothing is taken.
         """
         taken: list[Taken] = []
         doomed: list[Job] = []
@@ -256,7 +257,7 @@ class Queue:
             size = self._take_released(topic, wanted, bytes_max, deliveries_max, load, taken, doomed)
             if len(taken) < wanted and self.fresh and size < bytes_max:
                 self._take_fresh(topic, wanted, bytes_max - size, load, taken)
-        except ColdMiss:
+        except (ColdMiss, TopicsError):
             if not taken and not doomed:
                 raise
         return taken, doomed

@@ -11,7 +11,7 @@ from topics.engine.deletion import find_seqs
 from topics.engine.due import Place
 from topics.engine.staged import Busy, Staged, settled
 from topics.model.config import DELAY_MS_MAX
-from topics.model.errors import TopicNotFound, TopicsError
+from topics.model.errors import DamagedData, TopicNotFound, TopicsError
 from topics.model.wishes import RecordWish, RedriveWish, TagMatch, check_u64, parse_match
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ class Redriver:
             if found == limit or scanned == SCAN_RECORDS_MAX:
                 return by_home, skipped, True
             scanned += 1
+            if number is None:
+                skipped += block.live
+                continue
             record = moving.record_of(block, number)
             home = moving.home_of(record)
             queue = self._engine.state.by_name.get(home) if home is not None else None
@@ -85,13 +88,17 @@ class Redriver:
             found += 1
         return by_home, skipped, False
 
-    def _candidates(self, topic: Topic, match: TagMatch | None) -> Iterator[tuple[Block, int]]:
-        """Live records that nobody holds, and whose tag matches."""
+    def _candidates(self, topic: Topic, match: TagMatch | None) -> Iterator[tuple[Block, int | None]]:
+        """Live records that nobody holds, and whose tag matches; None: the whole block is damaged."""
         jobs = topic.queue.jobs if topic.queue is not None else {}
         for block in topic.blocks:
             if match is not None and not block.may_hold(match):
                 continue
-            self._engine.state.cold.load(block)
+            try:
+                self._engine.state.cold.load(block)
+            except DamagedData:
+                yield block, None
+                continue
             assert block.body is not None
             wanted = None if match is None else set(block.body.find(match))
             for first, stop in block.alive_runs(0, block.count):
