@@ -367,3 +367,21 @@ def test_a_forgotten_app_starts_anew(rig: TxnRig) -> None:
     assert not rig.commit("app", 1).deduped
     rig.crash()
     assert rig.version("app") == 1
+
+
+def test_a_step_of_the_clock_neither_ends_a_stage_nor_prolongs_it(rig: TxnRig) -> None:
+    rig.clock.step(HOUR_MS)
+    assert rig.stage("app", 1, "s", "staged", topic="t").expires_ms == rig.clock.now_ms() + HOUR_MS
+    rig.clock.step(HOUR_MS)
+    rig.clock.advance(HOUR_MS - 1)
+    rig.store.step()
+    ((_, expires_ms),) = rig.store.transactions.look("app")[1]
+    assert expires_ms == rig.clock.now_ms() + 1
+    rig.clock.step(-2 * HOUR_MS)
+    rig.crash()
+    assert not rig.commit("app", 1, "s").deduped
+    rig.stage("app", 2, "s", "staged", topic="t")
+    rig.clock.step(-HOUR_MS)
+    rig.clock.advance(HOUR_MS)
+    with pytest.raises(StageNotFound):
+        rig.commit("app", 2, "s")

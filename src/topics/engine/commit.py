@@ -38,14 +38,14 @@ from topics.model.ops import (
     Reserved,
     Timed,
 )
-from topics.model.txn_ops import TxnCommitted
+from topics.model.txn_ops import TxnCommitted, TxnStaged
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
 
 log = logging.getLogger("topics.engine")
 
 # Ops that hold deadlines: the log must tell what time it was when they were written.
-DATED = (Leased, Released, Extended, GroupClaimed)
+DATED = (Leased, Released, Extended, GroupClaimed, TxnStaged)
 TIMED_EVERY_MS = 1_000
 # The steady clock and a `$ts` of the same moment may differ by so much without meaning anything.
 SAME_MS_MAX = 5

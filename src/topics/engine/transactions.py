@@ -82,10 +82,10 @@ class Transactions:
         self._pipeline = engine.pipeline
         self._settings = engine.settings
         self._clock = clock
+        self._steady = engine.steady
         self._desks: dict[str, _Desk] = {}
         self._commits = Commits(engine, worker, clock)
-        # Hidden topics of commits that failed.
-        self._leftovers: list[int] = []
+        self._leftovers: list[int] = []  # hidden topics of commits that failed
         self._expiry_ms = 0.0
 
     @property
@@ -115,11 +115,11 @@ class Transactions:
         stage = self._stage_of(app, version, wish.stage)
         if wish.part < (len(stage.parts) if stage is not None else 0):
             assert stage is not None
-            return Staged.settled(desk.app_id, StagedPart(stage.parts[wish.part], self._expires_ms(stage)))
+            return Staged.settled(desk.app_id, StagedPart(stage.parts[wish.part], self._shown_ms(stage)))
         self._check_part(wish, stage)
         batches = self._batches(wish)
         self._pipeline.check_writable()
-        now = self._clock.now_ms()
+        now = self._steady.now_ms()
         shelves: list[tuple[str, Appended]] = []
         for name, records, bare in batches:
             shelf = stage.shelves.get(name) if stage is not None else None
@@ -133,7 +133,7 @@ class Transactions:
         self._refuse_too_much(app, stage, part)
         op = TxnStaged(self._id_of(desk), app_name, version, wish.stage, wish.part, now, shelves)
         staged = self._pipeline.stage(op, op.encode(), gated=False)
-        staged.result = StagedPart(part, now + self._settings.stage_ttl_ms)
+        staged.result = StagedPart(part, self._steady.wall_ms(now + self._settings.stage_ttl_ms))
         desk.parts[version, wish.stage] = staged
         staged.then(lambda _: self._part_done(desk, (version, wish.stage)))
         return staged
@@ -254,9 +254,8 @@ class Transactions:
         app = self._ledger.by_name.get(app_name)
         if app is None:
             return None, []
-        now = self._clock.now_ms()
-        stages = [(stage, self._expires_ms(stage)) for stage in app.stages.values()]
-        return app, [(stage, expires_ms) for stage, expires_ms in stages if expires_ms > now]
+        now = self._steady.now_ms()
+        return app, [(stage, self._shown_ms(stage)) for stage in app.stages.values() if self._expires_ms(stage) > now]
 
     def list(self, prefix: str, after: str, limit: int, *, prefixes: tuple[str, ...] = ("",)) -> list[App]:
         """Apps by name, those after `after` that start with `prefix` and with one of `prefixes`."""
@@ -319,7 +318,7 @@ class Transactions:
 
     def _stage_of(self, app: App | None, version: int, name: str) -> Stage | None:
         stage = app.stages.get((version, name)) if app is not None else None
-        return None if stage is not None and self._expires_ms(stage) <= self._clock.now_ms() else stage
+        return None if stage is not None and self._expires_ms(stage) <= self._steady.now_ms() else stage
 
     def _stage_or_refuse(self, app: App | None, version: int, name: str) -> Stage:
         stage = self._stage_of(app, version, name)
@@ -331,6 +330,9 @@ class Transactions:
 
     def _expires_ms(self, stage: Stage) -> int:
         return stage.touched_ms + self._settings.stage_ttl_ms
+
+    def _shown_ms(self, stage: Stage) -> int:
+        return self._steady.wall_ms(self._expires_ms(stage))
 
     def _check_part(self, wish: StageWish, stage: Stage | None) -> None:
         """Parts come in order, so that a stage that expired half-way is never taken for a whole one."""
@@ -409,7 +411,7 @@ class Transactions:
         if now_ms < self._expiry_ms or not self._ledger.stages or self._pipeline.read_only is not None:
             return
         self._expiry_ms = now_ms + EXPIRY_EVERY_MS
-        horizon = self._clock.now_ms() - self._settings.stage_ttl_ms
+        horizon = self._steady.now_ms() - self._settings.stage_ttl_ms
         for app in list(self._ledger.by_id.values()):
             found = [key for key, stage in app.stages.items() if stage.touched_ms <= horizon]
             if found:
