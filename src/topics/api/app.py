@@ -7,7 +7,8 @@ not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and n
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
 
 from topics.api.auth import BEARER_PROTOCOL, Door, Headers, Key, Keyring, OpenDoor
 from topics.api.call import Call
@@ -32,7 +33,10 @@ PLAIN_BYTES_MAX = 2 * 1024 * 1024
 PLAIN_ITEM_BYTES = 512
 # What a link on any page may lead to: a person sees it, and nothing is changed by showing it.
 PAGES = frozenset((b"/", b"/console/"))
+NDJSON = b"application/x-ndjson"
 UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
+
+Decoding = Generator[None, None, Any]
 
 
 class Api:
@@ -75,17 +79,21 @@ class Api:
             call = Call(request, headers, bound, key, name)
             if bound.decoder is not None:
                 body = request.body
-                if body and headers.get(b"content-type") != b"application/json":
-                    _check_is_json(headers)
+                decoding: Decoding | None = None
+                if headers.get(b"content-type") != b"application/json":
+                    if bound.decode_lines is not None and _is_lines(headers):
+                        decoding = bound.decode_lines(call)
+                    elif body:
+                        _check_is_json(headers)
                 if bound.check_body is not None:
                     bound.check_body(body)
                 if len(body) > LARGE_BYTES:
                     if bound.has_records:
-                        self._decode_in_slices(call)
+                        self._decode_in_slices(call, decoding or decode_large(bound.decoder, body, self._settings))
                         return
                     if len(body) > self._plain_bytes_max:
                         raise BodyTooLarge(self._plain_bytes_max)
-                call.wish = decode_body(bound.decoder, body or b"{}")
+                call.wish = decode_body(bound.decoder, body or b"{}") if decoding is None else _decode_whole(decoding)
             _take_slot(call)
         except TopicsError as error:
             self._refuse(request, error)
@@ -97,10 +105,8 @@ class Api:
             return
         self._turns.run(call)
 
-    def _decode_in_slices(self, call: Call) -> None:
+    def _decode_in_slices(self, call: Call, decoding: Decoding) -> None:
         """Decode the body of a call between those of others, then run the call."""
-        assert call.bound.decoder is not None
-        decoding = decode_large(call.bound.decoder, call.request.body, self._settings)
 
         def step() -> bool:
             try:
@@ -228,10 +234,34 @@ def _check_is_json(headers: Headers) -> None:
     content_type = headers.get(b"content-type")
     if content_type is None:
         raise UnsupportedMediaType("a body needs Content-Type: application/json")
-    media_type, *parameters = content_type.lower().split(b";")
-    if media_type.strip() != b"application/json":
+    if _media_type(content_type) != b"application/json":
         raise UnsupportedMediaType("the body must be of type application/json")
-    for parameter in parameters:
+    _check_is_utf8(content_type)
+
+
+def _is_lines(headers: Headers) -> bool:
+    """Whether the body is a payload per line; then it is in UTF-8, or refused."""
+    content_type = headers.get(b"content-type", b"")
+    if _media_type(content_type) != NDJSON:
+        return False
+    _check_is_utf8(content_type)
+    return True
+
+
+def _media_type(content_type: bytes) -> bytes:
+    return content_type.partition(b";")[0].strip().lower()
+
+
+def _check_is_utf8(content_type: bytes) -> None:
+    for parameter in content_type.lower().split(b";")[1:]:
         name, _, value = parameter.strip().partition(b"=")
         if name == b"charset" and value.strip(b'"') not in UTF8_NAMES:
             raise UnsupportedMediaType("the body must be in UTF-8")
+
+
+def _decode_whole(decoding: Decoding) -> Any:
+    while True:
+        try:
+            next(decoding)
+        except StopIteration as end:
+            return end.value

@@ -113,6 +113,8 @@ def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     if route.body is not None:
         required = any(field.required for field in msgspec.structs.fields(route.body))
         content = {"application/json": {"schema": schema_of[repr(route.body)]}}
+        if route.decode_lines is not None:
+            content["application/x-ndjson"] = {"schema": {"type": "string", "description": "A payload per line."}}
         operation["requestBody"] = {"required": required, "content": content}
     if route.entrance is not None:
         operation["security"] = [{route.entrance.scheme: []}] if route.entrance.scheme else []

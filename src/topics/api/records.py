@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from msgspec import UNSET
@@ -19,8 +20,9 @@ from topics.engine.diff import Diff
 from topics.engine.engine import Engine
 from topics.engine.staged import Busy, Staged
 from topics.engine.topic import Topic
-from topics.model.batch import check_batch
+from topics.model.batch import check_batch, utf8_bytes
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
+from topics.model.lines import decode_lines
 from topics.model.warnings import match_warnings
 from topics.model.wishes import AppendWish, DeleteWish, DiffWish, check_u64
 
@@ -44,7 +46,15 @@ class Records:
                 scopes=Scope.WRITE,
                 body=AppendWish,
                 checks_slot=True,
-                query=(QueryField("return_seqs", bool, "Whether the answer lists every seq.", default=True),),
+                decode_lines=self._decode_lines,
+                query=(
+                    QueryField("return_seqs", bool, "Whether the answer lists every seq.", default=True),
+                    QueryField("tag", str, "Of a body of lines: the tag of every record."),
+                    QueryField("node", str, "Of a body of lines: the origin node of every record."),
+                    QueryField("delay_ms", int, "Of a body of lines, for a queue: the delay of every job.", default=0),
+                    QueryField("create", bool, "Of a body of lines: create the topic if absent.", default=True),
+                    QueryField("disable_backpressure", bool, "Of a body of lines: as in JSON.", default=False),
+                ),
                 headers=(QueryField("Idempotency-Key", str, "As idempotency_key in the body, which wins."),),
                 replies={200: AppendReply, 201: AppendReply},
                 errors=(
@@ -80,6 +90,23 @@ class Records:
         ]
 
     # --- append ---
+
+    def _decode_lines(self, call: Call) -> Generator[None, None, AppendWish]:
+        """What a JSON body says about the whole batch, the query says here."""
+        tag, tag_bytes_max = call.text("tag"), self._engine.settings.max_tag_bytes
+        if tag is not None and utf8_bytes(tag, "tag") > tag_bytes_max:
+            raise InvalidRequest(f"tag must be at most {tag_bytes_max} bytes", field="tag", max=tag_bytes_max)
+        delay_ms = call.integer("delay_ms", 0)
+        if delay_ms < 0:
+            raise InvalidRequest("delay_ms must not be negative", field="delay_ms")
+        wish = AppendWish(
+            [],
+            node=call.text("node"),
+            create=call.flag("create", True),
+            disable_backpressure=call.flag("disable_backpressure", False),
+        )
+        wish.records = yield from decode_lines(call.request.body, self._engine.settings, tag, delay_ms)
+        return wish
 
     def append(self, call: Call) -> None:
         wish: AppendWish = call.wish

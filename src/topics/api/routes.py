@@ -8,7 +8,7 @@ the row. A path is literal segments and `{name}`s; of several, the handler gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,8 @@ class Route:
     body: type[msgspec.Struct] | None = None
     # refuses a body by a look at its bytes, before decoding it would cost much more than sending it did
     check_body: Callable[[bytes], None] | None = None
+    # decodes a body of lines (application/x-ndjson) into the same struct, with pauses
+    decode_lines: Callable[[Call], Generator[None, None, Any]] | None = None
     query: tuple[QueryField, ...] = ()
     headers: tuple[QueryField, ...] = ()
     # what it answers
@@ -106,6 +108,7 @@ class Bound:
         "answer",
         "check_body",
         "checks_slot",
+        "decode_lines",
         "decoder",
         "entrance",
         "handler",
@@ -135,6 +138,7 @@ class Bound:
         self.scopes = int(route.scopes)
         self.parameter = route.parameter
         self.check_body = route.check_body
+        self.decode_lines = route.decode_lines
         self.decoder = None if route.body is None else msgspec.json.Decoder(route.body)
         # its records are decoded piece by piece if the body is large
         self.has_records = route.body is not None and "records" in route.body.__struct_fields__
