@@ -29,7 +29,7 @@ def test_paths_that_do_not_exist_are_404(client: Client, path: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PATCH", "/v0/topics/a", {"DELETE", "GET", "HEAD", "POST", "PUT"}),
+        ("OPTIONS", "/v0/topics/a", {"DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"}),
         ("POST", "/v0/topics", {"GET", "HEAD"}),
         ("GET", "/v0/topics/a/diff", {"POST"}),
         ("PUT", "/v0/topics/a/delete", {"POST"}),
