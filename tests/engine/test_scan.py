@@ -17,6 +17,7 @@ from topics.engine.retention import Tombstone
 from topics.engine.scan import Chunk, Part, Scan, read_part
 from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, TopicNotFound
 from topics.storage.archive import DamagedBackup
+from topics.storage.steps import at_once
 
 Gap = tuple[int, int]
 WAL_FILE_BYTES = 1 << 20
@@ -274,7 +275,7 @@ def test_damage_in_the_middle_of_the_log_is_refused_and_a_torn_end_is_not(tmp_pa
         whole = log.read_bytes()
         torn = whole.index(b'"data":49') + 3
         log.write_bytes(whole[:torn] + bytes(len(whole) - torn))
-        rig.store._wait_synced()
+        at_once(rig.store._wait_synced())
         rig.abandon()
         with pytest.raises(DamagedData, match="had been synced"):
             scan_of(rig)
@@ -291,7 +292,7 @@ def test_damage_in_the_middle_of_the_log_is_refused_and_a_torn_end_is_not(tmp_pa
 
 def make_backup(rig: Rig, file: Path) -> None:
     backup = rig.store.begin_backup("a test")
-    rig.store._wait_synced()
+    at_once(rig.store._wait_synced())
     for _ in backup.plan():
         pass
     with file.open("wb") as out:

@@ -197,9 +197,9 @@ def _verified(path: str) -> str:
     try:
         with progress("verify: records", packed_bytes(store.state), "bytes") as step:
             damaged = damaged_blocks(store.state, store.packs, step)
-        for topic, block, reason in damaged:
-            seqs = f"topic {topic.name}, seqs {block.first_seq} to {block.last_seq}"
-            raise CommandFailed(f"the server that was backed up had damage: {seqs}: {reason}; {hint}", NOT_SO)
+        for damage in damaged:
+            line = next(iter(damage.lines()), damage.reason)
+            raise CommandFailed(f"the server that was backed up had damage: {line}; {hint}", NOT_SO)
         return f"{len(store.state.names)} topics, {store.state.count} records"
     finally:
         store.close()

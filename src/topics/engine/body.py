@@ -1,37 +1,20 @@
 """The payload of a block: rendered records back to back, with columns that exist only if used.
 
-On disk a body is one extent of a pack, exactly as it stands in memory, so a cold read is one `pread` and no decoding:
-
-    | magic u32 | flags u32 | checksum u64 | first_seq u64 | count u32 | buf_len u32 | names_len u32 | tags_len u32 |
-    | ends u32×count | seqs u64×count (sparse) | nodes: names JSON, u32×count | tags: ends u32×count, order_len u32,
-      order u32×order_len, bytes | metas u32×count | buf |
-
-The checksum (xxh3) covers everything after itself. An order_len of 2³²−1 says that a body packed while it was still
-growing has no tag order yet.
+`engine/extent.py` says how it stands on disk.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-import msgspec
-import xxhash
-
 from topics.model.batch import Batch
-from topics.model.errors import DamagedData
 from topics.model.wishes import TagMatch
 
-_HEAD = struct.Struct("<IIQQIIII")
-_CHECKED_FROM = 16
-MAGIC = 0x314B4C42  # "BLK1"
-_SPARSE, _NODES, _TAGS, _METAS = 1, 2, 4, 8
 _TS_DIGITS_MAX = 20
 _LINE_FEED = 10
-_UNORDERED = b"\xff\xff\xff\xff"
 
 
 class Body:
@@ -270,73 +253,6 @@ class Body:
                 index.setdefault(tag, []).append(number)
         self.tag_indexed = len(self.ends)
         return index
-
-    # --- to and from disk ---
-
-    def encode(self, first_seq: int, seqs: array[int] | None) -> list[bytes]:
-        """The extent of this body, as buffers to be written one behind the other."""
-        flags = 0
-        sections: list[bytes] = [self.ends.tobytes()]
-        names = tags = b""
-        if seqs is not None:
-            flags |= _SPARSE
-            sections.append(seqs.tobytes())
-        if self.nodes is not None:
-            flags |= _NODES
-            names = msgspec.json.encode(self.node_names)
-            sections += (names, self.nodes.tobytes())
-        if self.tags is not None:
-            flags |= _TAGS
-            tags = bytes(self.tags)
-            order = self.tag_order
-            ordered = (_UNORDERED, b"") if order is None else (struct.pack("<I", len(order)), order.tobytes())
-            sections += (self.tag_ends.tobytes(), *ordered, tags)
-        if self.metas is not None:
-            flags |= _METAS
-            sections.append(self.metas.tobytes())
-        sections.append(bytes(self.buf))
-        size = len(self.buf), len(names), len(tags)
-        head = _HEAD.pack(MAGIC, flags, 0, first_seq, len(self.ends), *size)
-        check = xxhash.xxh3_64(head[_CHECKED_FROM:])
-        for section in sections:
-            check.update(section)
-        head = _HEAD.pack(MAGIC, flags, check.intdigest(), first_seq, len(self.ends), *size)
-        return [head, *sections]
-
-    @classmethod
-    def decode(cls, data: bytes, first_seq: int) -> Body:
-        """The frozen body of an extent; raises DamagedData unless every byte is as it was written."""
-        if len(data) < _HEAD.size:
-            raise DamagedData("the extent is shorter than its header")
-        magic, flags, checksum, seq, count, buf_len, names_len, tags_len = _HEAD.unpack_from(data)
-        view = memoryview(data)
-        if magic != MAGIC or seq != first_seq or xxhash.xxh3_64_intdigest(view[_CHECKED_FROM:]) != checksum:
-            raise DamagedData("the extent fails its checksum")
-        body = cls()
-        at = _HEAD.size
-        width = 4 * count
-        body.ends = array("I", data[at : at + width])
-        at += width + (8 * count if flags & _SPARSE else 0)
-        if flags & _NODES:
-            body.node_names = msgspec.json.decode(view[at : at + names_len], type=list[str])
-            at += names_len
-            body.nodes = array("I", data[at : at + width])
-            at += width
-        if flags & _TAGS:
-            body.tag_ends = array("I", data[at : at + width])
-            at += width
-            order_end = at + 4
-            if data[at:order_end] != _UNORDERED:
-                order_end += 4 * struct.unpack_from("<I", data, at)[0]
-                body.tag_order = array("I", data[at + 4 : order_end])
-            body.tags = data[order_end : order_end + tags_len]
-            at = order_end + tags_len
-        if flags & _METAS:
-            body.metas = array("I", data[at : at + width])
-            at += width
-        body.buf = data[at : at + buf_len]
-        body.frozen = True
-        return body
 
 
 def _raised(offsets: array[int], base: int) -> bytes:

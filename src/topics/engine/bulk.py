@@ -10,7 +10,6 @@ from topics.engine.block import Block
 from topics.engine.diff import Diff, View, read
 from topics.engine.retention import Tombstone
 from topics.engine.topic import Topic
-from topics.model.errors import DamagedData
 
 SLICE_BYTES = 256 * 1024
 NO_LIMIT = 2**63
@@ -45,21 +44,11 @@ class BulkRead:
             return None
         if self.topic.config.ttl_ms:
             self._expire(self.topic)
-        try:
-            return self._slice(self._to_seq)
-        except DamagedData as error:
-            before_seq = error.detail.get("from_seq", 0) - 1
-            if before_seq <= self.seq:
-                raise
-            # What stands in front of the damage is given first.
-            return self._slice(before_seq)
+        return read(self.topic, self.seq, self._view, NO_LIMIT, SLICE_BYTES, self._load, self._to_seq)
 
     @property
     def is_over(self) -> bool:
         return self._to_seq <= self.seq <= self.topic.head_seq
-
-    def _slice(self, to_seq: int) -> Diff:
-        return read(self.topic, self.seq, self._view, NO_LIMIT, SLICE_BYTES, self._load, to_seq)
 
     def lines(self, diff: Diff) -> bytes | bytearray | memoryview:
         """The slice as lines; reading goes on after it."""

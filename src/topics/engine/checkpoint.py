@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from topics.engine.block import Block
 from topics.engine.commit import Pipeline
+from topics.engine.extent import encode_body
 from topics.engine.image import encode_topic
 from topics.engine.ledger import App, encode_app, encode_fence_floor
 from topics.engine.state import NEVER, State
@@ -184,7 +185,7 @@ class Checkpointer:
         assert block.body is not None and self._writer is not None
         if known is not None:
             self._packs.release(known[1])
-        extent = self._writer.add(block.body.encode(block.first_seq, block.seqs))
+        extent = self._writer.add(encode_body(block.body, block.first_seq, block.seqs))
         self._packed[block] = topic, extent, block.count
 
     def _rescue(self) -> Steps[None]:

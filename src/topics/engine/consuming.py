@@ -21,7 +21,7 @@ from topics.engine.staged import Busy, Staged
 from topics.engine.topic import Topic
 from topics.model.clock import Clock
 from topics.model.consuming import LATEST, Start, partition_name, split_partition
-from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
+from topics.model.errors import DamagedData, InvalidRequest, Throttled, TopicNotFound
 from topics.model.grouping import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
 
 GROUPS_PER_TOPIC_MAX = 10_000
@@ -337,7 +337,7 @@ def _take(
             return False
         try:
             load(block)
-        except ColdMiss:
+        except (ColdMiss, DamagedData):
             # What was found so far is an answer.
             if not portion.count:
                 raise

@@ -6,15 +6,17 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import msgspec
 
 from topics.engine.block import Block
 from topics.engine.body import Body
-from topics.engine.cold import ColdMiss
+from topics.engine.cold import ColdMiss, DamagedBlock
 from topics.engine.retention import Tombstone, tombstone
 from topics.engine.topic import Topic
+from topics.model.errors import DamagedData, StorageError
 from topics.model.wishes import TagMatch
 
 SCAN_RECORDS_MAX = 100_000
@@ -117,17 +119,17 @@ def read(
             if diff.scanned >= SCAN_RECORDS_MAX:
                 break
             continue
-        try:
-            load(block)
-        except ColdMiss:
-            # What was found so far is an answer; the next read starts at the missing block.
-            if diff.scanned:
-                break
-            raise
-        if block.cold:
-            cold.add(block.segment)
         start = block.number_after(diff.next_from_seq)
         end = block.count if block.last_seq <= end_seq else block.number_after(end_seq)
+        try:
+            load(block)
+        except (ColdMiss, DamagedData, StorageError) as error:
+            # What was found so far is an answer; the next read starts at what cannot be read now.
+            if not diff.scanned and not _take_before_damage(block, error, start, end, view, limit, bytes_max, diff):
+                raise
+            break
+        if block.cold:
+            cold.add(block.segment)
         stop, taken = _take(block, start, end, view, limit - diff.count, bytes_max - size, diff)
         diff.scanned += stop - start
         size += taken
@@ -143,6 +145,22 @@ def read(
         diff.next_from_seq = end_seq
     diff.cold_segments = len(cold)
     return diff
+
+
+def _take_before_damage(
+    block: Block, error: Exception, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff
+) -> bool:
+    """Add what a damaged block has before the first record that is hit; False if there is nothing else to answer."""
+    salvaged = error.salvaged if isinstance(error, DamagedBlock) else None
+    if salvaged is None or salvaged.first_hit(start) == start:
+        return diff.tombstone is not None and not isinstance(error, ColdMiss)
+    good = copy(block)
+    good.body = salvaged.body
+    stop, _ = _take(good, start, min(end, salvaged.first_hit(start)), view, limit, bytes_max, diff)
+    diff.scanned += stop - start
+    if stop > start:
+        diff.next_from_seq = block.seq_at(stop - 1)
+    return True
 
 
 def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff) -> tuple[int, int]:

@@ -16,24 +16,20 @@ from typing import NamedTuple
 
 from topics.engine.block import Block
 from topics.engine.body import Body
-from topics.engine.cold import unreadable
+from topics.engine.cold import DamagedBlock, decoded, unreadable
+from topics.engine.extent import encode_body
 from topics.engine.image import block_image, decode_blocks
-from topics.engine.restoring import restore
+from topics.engine.inspection import Inspection
 from topics.engine.retention import Tombstone, tombstone
-from topics.engine.state import State
 from topics.engine.topic import Topic
 from topics.model.clock import Clock, SystemClock
 from topics.model.config import TopicConfig
 from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, TopicNotFound
-from topics.model.forwarded import decode as decode_op
-from topics.model.settings import Settings
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.openfiles import OpenFiles
-from topics.storage.pack import PACK_SUFFIX, Extent, Packs
-from topics.storage.snapshot import Snapshots
-from topics.storage.syncmark import noted_position
-from topics.storage.viewing import ArchiveDisk, LogView, ViewDisk
+from topics.storage.pack import PACK_SUFFIX, Extent
+from topics.storage.viewing import ArchiveDisk, ViewDisk
 
 TRIES_MAX = 8
 PAUSE_S = 0.02
@@ -106,30 +102,9 @@ class Scan:
             raise DataDirIncompatible(
                 f"{path} is neither a data directory nor a backup: it has no meta.json", path=path
             )
-        previous = directory.previous = directory.read_meta()
-        cold_path = directory.cold_path if directory.cold_path and disk.exists(directory.cold_path) else None
-        self._packs = Packs(disk, directory.packs_path, cold_path)
-        try:
-            self._state = State(Settings(), self._packs)
-            snapshots = Snapshots(disk, directory.snapshots_path)
-            snapshot = snapshots.load_newest()
-            for _ in restore(self._state, snapshot):
-                pass
-            live = (block.extent for topic in self._state.by_id.values() for block in topic.blocks)
-            self._packs.adopt((extent for extent in live if extent is not None), keep=snapshots.kept_packs)
-            log = LogView(
-                disk,
-                directory.wal_path,
-                snapshot.position if snapshot is not None else 0,
-                same_boot=directory.same_boot,
-                durable_to=max(previous.log_end, noted_position(disk, directory.wal_path)),
-            )
-            for position, body in log:
-                self._state.apply(decode_op(body), position)
-            self._state.routes.replayed()
-        except BaseException:
-            self.close()
-            raise
+        directory.previous = directory.read_meta()
+        found = Inspection(disk, directory)
+        self._state, self._packs = found.state, found.packs
 
     @classmethod
     def open(cls, path: str, *, cold_dir: str | None = None, clock: Clock | None = None) -> Scan:
@@ -217,7 +192,7 @@ class Scan:
                 images.append(block_image(block, {}))
                 continue
             assert block.body is not None, "a block is in memory, on disk, or both"
-            encoded = b"".join(block.body.encode(block.first_seq, block.seqs))
+            encoded = b"".join(encode_body(block.body, block.first_seq, block.seqs))
             images.append(block_image(block, {block: Extent(_IN_NO_PACK, 0, len(encoded))}))
             bodies.append(encoded)
         return Part(
@@ -320,8 +295,17 @@ class _Reading:
             stop = block.number_after(self._part.to_seq)
             data = next(bodies) if block.extent is not None and block.extent.pack == _IN_NO_PACK else None
             if start < stop and block.live:
-                block.body = self._body_of(block, data)
-                yield Chunk(block, start, stop)
+                try:
+                    block.body = self._body_of(block, data)
+                except DamagedBlock as damage:
+                    salvaged = damage.salvaged
+                    if salvaged is not None and salvaged.first_hit(start) > start:
+                        block.body = salvaged.body
+                        yield Chunk(block, start, min(stop, salvaged.first_hit(start)))
+                    if salvaged is None or salvaged.first_hit(start) < stop:
+                        raise
+                else:
+                    yield Chunk(block, start, stop)
             self.seq = max(self.seq, min(block.last_seq, self._part.to_seq))
         yield from gaps
 
@@ -329,10 +313,8 @@ class _Reading:
         extent = block.extent
         assert extent is not None
         try:
-            if data is None:
-                data = self._read(extent)
-            return Body.decode(data, block.first_seq)
-        except (DamagedData, OSError) as error:
+            return decoded(block, extent, self._read(extent) if data is None else data)
+        except OSError as error:
             raise unreadable(block, extent, error) from None
 
     def _read(self, extent: Extent) -> bytes:

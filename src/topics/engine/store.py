@@ -15,7 +15,7 @@ from topics.engine.forwarding import Forwarder
 from topics.engine.letters import find_unknown
 from topics.engine.multi_append import MultiAppend
 from topics.engine.pipelines import Pipelines
-from topics.engine.repair import drop_damaged
+from topics.engine.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.restoring import restore
 from topics.engine.routers import Routers
 from topics.engine.state import State
@@ -25,8 +25,7 @@ from topics.engine.waiters import Waiters
 from topics.model import ops
 from topics.model.clock import Clock, SystemClock
 from topics.model.config import Durability
-from topics.model.errors import DamagedData, StorageError
-from topics.model.forwarded import Forwarded
+from topics.model.errors import StorageError
 from topics.model.forwarded import decode as decode_op
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
@@ -116,7 +115,7 @@ class Store:
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
         self.state = State(self.settings, self.packs)
-        snapshot = yield from self.snapshots.loading(repair=self._repair)
+        snapshot = yield from self.snapshots.loading(repair=self._repair, thorough=self._repair)
         yield from restore(self.state, snapshot)
         self.progress = SNAPSHOT_SHARE
         live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
@@ -135,7 +134,7 @@ class Store:
         )
         yield from self._fold(replay)
         if self._repair:
-            self.given_up += [f"{gap.file} at offset {gap.offset}: {gap.reason}" for gap in replay.repaired]
+            self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
         yield from self._start(replay)
         not_all_here = bool(replay.repaired or previous.copied_ms)
@@ -154,24 +153,18 @@ class Store:
         yield from in_thread(directory.mark_open)
 
     def _fold(self, replay: Replay) -> Steps[None]:
-        apply, decode = (self._apply_what_fits if self._repair else self.state.apply), decode_op
+        apply, decode = self.state.apply, decode_op
         for frame in replay.steps():
             if frame is None:
                 self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
             else:
                 position, body = frame
-                apply(ops.decode_appended(*body) if isinstance(body, SplitBody) else decode(body), position)
+                op = ops.decode_appended(*body) if isinstance(body, SplitBody) else decode(body)
+                if self._repair:
+                    self.given_up += apply_what_fits(self.state, op, position)
+                else:
+                    apply(op, position)
             yield
-
-    def _apply_what_fits(self, op: ops.Op, position: int) -> None:
-        """As `apply`, for a log with gaps: what concerns a topic that is not there any more is passed over."""
-        if isinstance(op, ops.Created | ops.MultiAppended | ops.TxnOp | ops.Timed) or op.topic_id in self.state.by_id:
-            try:
-                self.state.apply(op, position)
-            except DamagedData as error:
-                assert isinstance(op, Forwarded), "nothing else reads while it is folded in"
-                self.given_up.append(error.message)
-                self.state.lose_up_to(self.state.by_id[op.topic_id], op.batch.first_seq + op.batch.count - 1)
 
     def _start(self, replay: Replay) -> Steps[None]:
         self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)

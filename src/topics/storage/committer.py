@@ -202,11 +202,12 @@ class Committer:
         for file in tuple(wal.unsynced_files):
             self._sync_file(file, target)
         wal.sync_started_s = 0.0
+        if self._mark is not None:
+            # Before anything is acknowledged by it.
+            self._mark.note(target)
         wal.synced_to = target
         self._notify()
-        if self._mark is not None:
-            self._mark.note(target)
-            self._sync_mark()
+        self._sync_mark()
 
     def _sync_mark(self) -> bool:
         return self._mark is not None and self._mark.sync(self._clock())

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 from xxhash import xxh3_64_hexdigest
@@ -86,35 +87,36 @@ class DataDirectory:
         return path.removeprefix(self.path + os.sep)
 
     def open(self, repair: bool = False) -> None:
-        """Make the directory if need be, take its lock, and read how the last run ended.
-
-        A repair does without that, if it must, and supposes the worst: a power failure.
-        """
+        """Make the directory if need be, take its lock, and read how the last run ended."""
         self._disk.makedirs(self.path)
         self._lock.acquire()
         try:
-            try:
-                self.previous = self._read_or_begin()
-            except UnknownPast:
-                if not repair:
-                    raise
-                self.previous = Meta("", False, 0)
+            self.previous = self._or_the_worst(self._read_or_begin, repair)
             self._log_damage()
             self._make_layout()
         except BaseException:
             self._lock.release()
             raise
 
-    def open_to_read(self) -> None:
+    def open_to_read(self, repair: bool = False) -> None:
         """Take the lock and read how the last run ended; nothing is created or written, not even by `close`."""
-        if not self._disk.exists(self._meta_path):
+        if not repair and not self._disk.exists(self._meta_path):
             raise DataDirIncompatible(f"{self.path} is not a data directory: it has no {META}", directory=self.path)
         self._lock.acquire_to_read()
         try:
-            self.previous = self.read_meta()
+            self.previous = self._or_the_worst(self.read_meta, repair)
         except BaseException:
             self._lock.release()
             raise
+
+    def _or_the_worst(self, read: Callable[[], Meta], repair: bool) -> Meta:
+        """A repair does without meta.json, if it must, and supposes the worst: a power failure."""
+        try:
+            return read()
+        except UnknownPast:
+            if not repair:
+                raise
+            return Meta("", False, 0)
 
     def _read_or_begin(self) -> Meta:
         if self._disk.exists(self._meta_path) or self._disk.exists(self._copy_path):

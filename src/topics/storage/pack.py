@@ -33,6 +33,7 @@ logger = logging.getLogger("topics.storage")
 
 PACK_MAGIC = 0x314B4150  # "PAK1"
 PACK_VERSION = 1
+PACK_HEADER_BYTES = 64
 PACK_FOOTER_BYTES = 32
 PACK_SUFFIX = ".pack"
 ASIDE_SUFFIX = ".tmp"
@@ -80,9 +81,8 @@ class PackWriter:
         self._rows: list[bytes] = []
         self.number = number
         self.bytes_added = 0
-        start = _header.pack(PACK_MAGIC, PACK_VERSION, shard, 0, number)
         self._fd = disk.open(path + ASIDE_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self._put([start, _checksum.pack(xxh3_64_intdigest(start))])
+        self._put([_start_of(shard, number)])
 
     def add(self, buffers: Sequence[Buffer]) -> Extent:
         """Take the bytes of one extent; where they will lie is known at once."""
@@ -215,23 +215,19 @@ class Packs:
         finally:
             self._open.give_back(fd)
 
-    def extents(self, number: int) -> list[Extent]:
-        """What the directory of a pack says, every extent checked against its checksum. Blocks."""
+    def checksums(self, number: int) -> dict[Extent, int]:
+        """What the directory of a pack says of its extents; the header is checked as well. Blocks."""
         path = self._path_of(number)
         fd = self._open.borrow(path, may_open=True)
         assert fd is not None
         try:
-            return [
-                self._checked(fd, path, Extent(number, offset, length), checksum)
-                for offset, length, checksum in _directory(self._disk, fd, path)
-            ]
+            start = self._disk.pread(fd, PACK_HEADER_BYTES, 0)
+            if start != _start_of(self._shard, number):
+                raise DamagedData(f"the header of {path} is damaged", file=path, offset=0)
+            rows = _directory(self._disk, fd, path)
         finally:
             self._open.give_back(fd)
-
-    def _checked(self, fd: int, path: str, extent: Extent, checksum: int) -> Extent:
-        if xxh3_64_intdigest(self._disk.pread(fd, extent.length, extent.offset)) != checksum:
-            raise DamagedData(f"{path} is damaged at offset {extent.offset}", file=path, offset=extent.offset)
-        return extent
+        return {Extent(number, offset, length): checksum for offset, length, checksum in rows}
 
     # --- what lives ---
 
@@ -392,6 +388,12 @@ class Packs:
         directory = self._cold_path if is_cold else self._path
         assert directory is not None
         return os.path.join(directory, f"{number:020d}{PACK_SUFFIX}")
+
+
+def _start_of(shard: int, number: int) -> bytes:
+    """The header of a pack."""
+    start = _header.pack(PACK_MAGIC, PACK_VERSION, shard, 0, number)
+    return start + _checksum.pack(xxh3_64_intdigest(start))
 
 
 def _directory(disk: Disk, fd: int, path: str) -> list[tuple[int, int, int]]:

@@ -178,6 +178,8 @@ class Snapshots:
         self._pins: tuple[Pin, ...] = ()
         self._pins_made = 0
         self._found: list[int] = []
+        # What `loading` found to be damaged.
+        self.damaged: list[str] = []
         highest = 0
         for name in disk.listdir(snapshots_path):
             if name.endswith(ASIDE_SUFFIX):
@@ -195,14 +197,15 @@ class Snapshots:
         self._next_number += 1
         return SnapshotWriter(self, self._disk, self._snapshot_path(number), number, position, self._shard)
 
-    def load_newest(self, repair: bool = False) -> Snapshot | None:
+    def load_newest(self, repair: bool = False, thorough: bool = False) -> Snapshot | None:
         """As `loading`, at once."""
-        return at_once(self.loading(repair))
+        return at_once(self.loading(repair, thorough))
 
-    def loading(self, repair: bool = False) -> Steps[Snapshot | None]:
+    def loading(self, repair: bool = False, thorough: bool = False) -> Steps[Snapshot | None]:
         """The newest that verifies; None if there is none. Damaged ones are put aside under another name.
 
-        Yields after every few megabytes that were read.
+        The older ones are read in full only if they are needed, or if this is to be `thorough`. Yields after every few
+        megabytes that were read.
         """
         newest: Snapshot | None = None
         kept: list[_Kept] = []
@@ -210,8 +213,8 @@ class Snapshots:
         for number in sorted(self._found, reverse=True):
             path = self._snapshot_path(number)
             entry = _read_ends(self._disk, path, number, self._shard)
-            # The older ones are read in full only if they are needed.
-            is_whole = entry is not None and (newest is not None or (yield from _is_whole(self._disk, path)))
+            is_needed = newest is None or thorough
+            is_whole = entry is not None and (not is_needed or (yield from _is_whole(self._disk, path)))
             if entry is None or not is_whole:
                 damaged.append(path)
             elif len(kept) < KEPT:
@@ -223,6 +226,7 @@ class Snapshots:
                 file=damaged[0],
                 offset=0,
             )
+        self.damaged = damaged
         for path in damaged:
             logger.error("snapshot %s is damaged and put aside", path)
             self._disk.rename(path, path + ".damaged")
