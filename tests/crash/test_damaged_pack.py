@@ -17,7 +17,7 @@ from topics.engine.scan import Chunk, Scan, read_part
 from topics.model.errors import DamagedData
 
 RECORDS = 5000
-COLD = {"hot_retain_segments": 0, "hot_retain_bytes": 0}
+COLD: dict[str, Any] = {"hot_retain_segments": 0, "hot_retain_bytes": 0}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_stream_has_what_is_before_the_damage_and_then_an_error(
     connection.request("GET", f"/v0/watch/{session.json['wid']}", headers={"Accept": "text/event-stream"})
     response = connection.getresponse()
     seqs: list[int] = []
-    event = ""
+    event, data = "", {}
     for line in iter(response.readline, b""):
         if line.startswith(b"event: "):
             event = line[7:].decode().strip()
