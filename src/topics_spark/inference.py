@@ -32,9 +32,13 @@ def inferred(payloads: Iterable[str]) -> StructType | None:
     """The narrowest struct that all payloads fit which are objects; None if there is none."""
     found: DataType = NullType()
     for payload in payloads:
-        value = json.loads(payload)
-        if isinstance(value, dict):
-            found = merged(found, type_of(value))
+        try:
+            value = json.loads(payload)
+            if isinstance(value, dict):
+                found = merged(found, type_of(value))
+        except RecursionError:
+            # Deeper than any useful schema.
+            continue
     return cast("StructType", settled(found)) if isinstance(found, StructType) and found.fields else None
 
 

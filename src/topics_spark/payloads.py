@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -41,6 +42,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from topics.model.nesting import decode_deep
 from topics_spark.errors import SchemaError
 
 # Below this many payloads, halving costs more than taking them apart.
@@ -172,7 +174,7 @@ def wire_type(schema: DataType) -> pa.DataType | None:
 
 def decoded(raw: msgspec.Raw, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decode_deep(functools.partial(msgspec.json.decode, type=kind), bytes(raw))
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         raise Mismatch from None
 

@@ -227,3 +227,17 @@ def test_what_a_schema_was_inferred_from_fits_it(payloads: list[dict[str, Any]])
 def test_nothing_is_inferred_from_nothing() -> None:
     assert inferred([]) is None
     assert inferred(["1", "{}"]) is None
+
+
+def test_a_payload_as_deep_as_version_0_1_took_it_takes_no_other_with_it() -> None:
+    deep = f'{{"a":1,"b":{"[" * 985}{"]" * 985}}}'
+    for schema in (
+        struct(a=LongType()),
+        struct(a=LongType(), b=StringType()),
+        struct(a=MapType(StringType(), LongType())),
+    ):
+        rows, bad = parsed(schema, '{"a":7}', deep, '{"a":8}')
+        assert len(rows) == len(bad) == 3
+    rows, bad = parsed(struct(a=LongType()), '{"a":7}', deep, '{"a":8}')
+    assert [row["a"] for row in rows] == [7, 1, 8]
+    assert inferred(['{"a":7}', deep, '{"a":8}']) == struct(a=LongType())

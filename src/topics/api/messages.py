@@ -15,6 +15,7 @@ import msgspec
 from topics.api.replies import encode
 from topics.engine.body import Body
 from topics.engine.consuming import Run
+from topics.model.nesting import decode_deep
 
 OPS: Final = frozenset(("Insert", "Update", "Delete"))
 _DATA = b',"data":'
@@ -84,9 +85,8 @@ def _render_rich(run: Run, head: bytes, messages: list[bytes]) -> None:
 
 def _op_of(meta: bytes | bytearray) -> bytes:
     try:
-        op = _marked.decode(meta).op
+        op = decode_deep(_marked.decode, bytes(meta)).op
     except (msgspec.DecodeError, RecursionError):
-        # Version 0.1 took records that are nested deeper than a parser goes; they are delivered all the same.
         return b"Insert"
     return op.encode() if isinstance(op, str) and op in OPS else b"Insert"
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from topics.client.errors import BadAnswer, TopicsError, error_of
+from topics.model.nesting import decode_deep
 
 T = TypeVar("T")
 SHOWN_CHARS_MAX = 120
@@ -36,7 +37,7 @@ _error_decoder = msgspec.json.Decoder(_ErrorReply)
 def value_of(decoder: msgspec.json.Decoder[T], status: int, content_type: str, body: bytes, where: str) -> T:
     """The decoded answer to a request that succeeded."""
     try:
-        value = decoder.decode(body)
+        value = decode_deep(decoder.decode, body)
     except msgspec.DecodeError as error:
         reason = f"{where} answered {status}, but not with what this client expects ({error}): {_shown(body)}"
         raise BadAnswer(f"{reason}. {_hint(content_type)}", status=status) from None

@@ -10,6 +10,7 @@ from topics.client.errors import BadAnswer, TopicsError, error_of
 from topics.client.live import Watched
 from topics.client.request import encode
 from topics.client.values import Outgoings, records_json
+from topics.model.nesting import decode_deep
 
 
 class Frame(msgspec.Struct):
@@ -30,7 +31,7 @@ _frame = msgspec.json.Decoder(Frame)
 
 def frame_of(text: str | bytes) -> Frame:
     try:
-        return _frame.decode(text)
+        return decode_deep(_frame.decode, text)
     except msgspec.DecodeError as error:
         raise BadAnswer(f"a frame of the WebSocket cannot be read: {error}") from None
 

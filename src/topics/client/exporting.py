@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topics.client.errors import BadAnswer
+from topics.model.nesting import decode_deep
 
 _END = b'{"end":'
 
@@ -92,7 +93,7 @@ def last_seq(chunk: bytes) -> int:
     """How far the last line of a chunk has come: where a reading that broke goes on."""
     line = chunk[chunk.rfind(b"\n", 0, len(chunk) - 1) + 1 :]
     try:
-        found = _line_decoder.decode(line)
+        found = decode_deep(_line_decoder.decode, line)
     except msgspec.DecodeError as error:
         raise BadAnswer(f"a line of the export cannot be read: {error}") from None
     if found.tombstone is not None:

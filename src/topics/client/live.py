@@ -9,6 +9,7 @@ import msgspec
 
 from topics.client.errors import BadAnswer, InvalidRequest
 from topics.client.values import Record, Tombstone
+from topics.model.nesting import decode_deep
 
 TAIL: Final = "tail"
 
@@ -98,7 +99,7 @@ def event_of(name: str, data: bytes | str) -> LiveEvent | None:
     if decoder is None:
         return None
     try:
-        return decoder.decode(data)
+        return decode_deep(decoder.decode, data)
     except msgspec.DecodeError as error:
         raise BadAnswer(f"a frame of the live stream cannot be read: {error}") from None
 

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from topics.model.nesting import decode_deep
+
 _decode = msgspec.json.Decoder().decode
 
 # "Latest", "Earliest", or the first offset wanted.
@@ -37,7 +39,7 @@ class Message(msgspec.Struct, dict=True, kw_only=True):
 
     @cached_property
     def data(self) -> Any:
-        return _decode(self.raw)
+        return decode_deep(_decode, self.raw)
 
 
 class NextOffset(msgspec.Struct, kw_only=True):

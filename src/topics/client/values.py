@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from topics.client.request import encode
 from topics.model.config import TopicConfig
+from topics.model.nesting import decode_deep
 
 _decode = msgspec.json.Decoder().decode
 _decode_meta = msgspec.json.Decoder(dict[str, Any] | None).decode
@@ -36,11 +37,11 @@ class Message(msgspec.Struct, dict=True):
 
     @cached_property
     def data(self) -> Any:
-        return _decode(self.payload)
+        return decode_deep(_decode, self.raw)
 
     @cached_property
     def meta(self) -> dict[str, Any] | None:
-        return _decode_meta(self.headers)
+        return decode_deep(_decode_meta, bytes(self.headers))
 
     @property
     def raw_meta(self) -> bytes | None:

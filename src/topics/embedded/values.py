@@ -12,6 +12,8 @@ from topics.engine.diff import Diff as EngineDiff
 from topics.engine.retention import Tombstone
 from topics.model.encoding import encode
 from topics.model.errors import InvalidRequest
+from topics.model.mistakes import nested_too_deeply
+from topics.model.nesting import SHALLOW_BYTES_MAX, decode_deep, is_too_deep
 from topics.model.wishes import RecordWish
 
 _decode = msgspec.json.Decoder().decode
@@ -39,8 +41,10 @@ class Json:
             self.text = text.encode() if isinstance(text, str) else text
             str(self.text, "utf-8")
             msgspec.json.decode(self.text, type=Raw)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             raise InvalidRequest(f"not valid JSON: {error}", field="data") from None
+        except RecursionError:
+            raise nested_too_deeply("data") from None
 
 
 class Record:
@@ -58,11 +62,11 @@ class Record:
 
     @property
     def data(self) -> Any:
-        return _decode(self.json)
+        return decode_deep(_decode, self.json)
 
     @property
     def meta(self) -> dict[str, Any] | None:
-        return None if self.meta_json is None else _decode(self.meta_json)
+        return None if self.meta_json is None else decode_deep(_decode, self.meta_json)
 
     def __repr__(self) -> str:
         return f"Record(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, json={self.json!r})"
@@ -102,7 +106,7 @@ class Diff(NamedTuple):
 
 def readable(diff: EngineDiff) -> Diff:
     return Diff(
-        [Record(rendered) for rendered in _records_decoder.decode(b"[%b]" % diff.records())],
+        [Record(rendered) for rendered in decode_deep(_records_decoder.decode, b"[%b]" % diff.records())],
         diff.next_from_seq,
         diff.head_seq,
         diff.earliest_seq,
@@ -123,9 +127,10 @@ def record_wish(record: Any) -> RecordWish:
 
 
 def _raw(value: Any, field: str) -> Raw:
-    if isinstance(value, Json):
-        return Raw(value.text)
     try:
-        return Raw(encode(value))
+        text = value.text if isinstance(value, Json) else encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{field} cannot be written as JSON: {error}", field=field) from None
+    if len(text) > SHALLOW_BYTES_MAX and is_too_deep(text):
+        raise nested_too_deeply(field)
+    return Raw(text)

@@ -20,6 +20,7 @@ import msgspec
 
 from topics.engine.block import Block
 from topics.model.batch import NO_HEAD, Batch
+from topics.model.nesting import decode_deep
 
 STAMP = "_topics_router"
 _STAMP_BYTES = STAMP.encode()
@@ -213,7 +214,7 @@ def with_heads(block: Block, start: int, stop: int, first_seq: int, ts: int) -> 
 def _with_stamp(meta: bytes, stamp: bytes) -> bytes:
     """The stamp's name is reserved: what a record brought along under it is replaced."""
     if _STAMP_BYTES in meta or b"\\" in meta:
-        fields = _meta_decoder.decode(meta)
+        fields = decode_deep(_meta_decoder.decode, meta)
         fields.pop(STAMP, None)
         meta = _encode(fields)
     body = meta.rstrip()[:-1].rstrip()

@@ -12,6 +12,7 @@ from topics.engine.due import Job
 from topics.engine.topic import Topic
 from topics.model.batch import render
 from topics.model.config import TopicConfig
+from topics.model.nesting import decode_deep
 from topics.model.ops import Appended, Buried, Deleted, Moved, Run
 from topics.model.wishes import UNSET, AppendWish, RecordWish
 
@@ -76,7 +77,7 @@ def home_of(record: RecordWish) -> str | None:
     if record.meta is UNSET:
         return None
     try:
-        value = _decode_meta(record.meta).get(FROM)
+        value = decode_deep(_decode_meta, bytes(record.meta)).get(FROM)
         return None if value is None else _decode_text(value)
     except (msgspec.DecodeError, RecursionError):
         return None
@@ -85,7 +86,7 @@ def home_of(record: RecordWish) -> str | None:
 def _unstamped(record: RecordWish) -> dict[str, Raw]:
     if record.meta is UNSET:
         return {}
-    return {key: value for key, value in _decode_meta(record.meta).items() if key not in STAMPS}
+    return {key: value for key, value in decode_deep(_decode_meta, bytes(record.meta)).items() if key not in STAMPS}
 
 
 def move(source: Topic, runs: list[Run], records: list[RecordWish], room: Room, ts: int, *, dead: bool) -> Moved:

@@ -18,6 +18,7 @@ import msgspec
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.model.mistakes import BODY
+from topics.model.nesting import TooDeep, decode_limited
 from topics.model.wishes import decode_body
 
 W = TypeVar("W")
@@ -113,8 +114,10 @@ class _Pieces:
         """Decode the piece up to `end`, if it is one."""
         piece = b"[" + self._body[self.at : end] + b"]"
         try:
-            self.records += self._decoder.decode(piece) if piece.isascii() else decode_body(self._decoder, piece)
-        except msgspec.ValidationError:
+            self.records += (
+                decode_limited(self._decoder, piece) if piece.isascii() else decode_body(self._decoder, piece)
+            )
+        except (msgspec.ValidationError, TooDeep):
             self._report(piece)
         except msgspec.DecodeError:
             return False

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from topics.model.errors import InvalidRequest
+from topics.model.nesting import NESTING_MAX
 
 # What a mistake about the body as a whole is reported for.
 BODY = "body"
@@ -102,6 +103,15 @@ def not_json(body: bytes, error: msgspec.DecodeError) -> InvalidRequest:
 def lone_surrogate(what: str, field: str) -> InvalidRequest:
     """The error for half of a character: a surrogate is Unicode only together with its other half."""
     return InvalidRequest(f"{what} has a lone surrogate (\\ud800 to \\udfff without its other half)", field=field)
+
+
+def nested_too_deeply(field: str) -> InvalidRequest:
+    """The error for arrays and objects within each other, beyond what every reader can be trusted to decode."""
+    return InvalidRequest(
+        f"{field} is nested too deeply: at most {NESTING_MAX} levels of arrays and objects",
+        field=field,
+        max=NESTING_MAX,
+    )
 
 
 def _joined(place: str, name: str) -> str:

@@ -9,7 +9,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from topics.model.config import U64, U64_MAX, ConfigWish
 from topics.model.errors import InvalidRequest
-from topics.model.mistakes import BODY, lone_surrogate, mistake, not_json
+from topics.model.mistakes import BODY, lone_surrogate, mistake, nested_too_deeply, not_json
+from topics.model.nesting import TooDeep, decode_limited
 
 W = TypeVar("W")
 
@@ -167,13 +168,13 @@ def decode_body(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"body is not valid UTF-8 at byte {error.start}", field=BODY) from None
     try:
-        return decoder.decode(body)
+        return decode_limited(decoder, body)
     except msgspec.ValidationError as error:
         raise mistake(error, decoder.type) from None
     except msgspec.DecodeError as error:
         raise not_json(body, error) from None
-    except RecursionError:
-        raise InvalidRequest("body is nested too deeply", field=BODY) from None
+    except TooDeep as error:
+        raise nested_too_deeply(error.field or BODY) from None
 
 
 append_decoder = msgspec.json.Decoder(AppendWish)

@@ -15,6 +15,7 @@ from topics.client.jobs import Job
 from topics.client.live import fault_decoder
 from topics.client.retrying import Retrying
 from topics.client.sse import Event, EventParser
+from topics.model.nesting import decode_deep
 
 SILENCE_S_MAX = 35.0
 _job = msgspec.json.Decoder(Job)
@@ -77,7 +78,7 @@ class AsyncWork:
     def _take(self, event: Event) -> None:
         try:
             if event.name == "job":
-                self._jobs.append(_job.decode(event.data))
+                self._jobs.append(decode_deep(_job.decode, event.data))
             elif event.name == "error":
                 fault = fault_decoder.decode(event.data)
                 if fault.code == 503:
