@@ -247,3 +247,11 @@ def test_embedded_reads_it(tmp_path: Path) -> None:
     store_deep_records(tmp_path / "data")
     with topics.open(str(tmp_path / "data")) as database:
         assert [record.seq for record in database.diff("log").records] == [1, 2, 3, 4, 5]
+
+
+def test_lines_have_the_same_limit(client: Client, topic: str) -> None:
+    lines = {"Content-Type": "application/x-ndjson"}
+    body = f"1\n{nested(NESTING_MAX)}\n".encode()
+    assert client.post(f"/v0/topics/{topic}", body=body, headers=lines).status == 201
+    reply = client.post(f"/v0/topics/{topic}", body=body + nested(NESTING_MAX + 1).encode(), headers=lines)
+    assert (reply.status, reply.detail["max"], reply.detail["line"]) == (400, NESTING_MAX, 3)
