@@ -23,12 +23,13 @@ class ClaimedJob(msgspec.Struct):
 
 
 class ClaimReply(msgspec.Struct):
+    """`count` below `max` means that the queue is (nearly) empty, unless `more` is true: then jobs were too large."""
+
     topic: str
     claimed: list[ClaimedJob]
     count: int
     ready: int
     performance: Performance
-    # There is more than fitted this answer, though it holds less than `max`.
     more: bool | UnsetType = UNSET
 
 
