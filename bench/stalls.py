@@ -6,14 +6,18 @@ A scenario is a function that takes a directory, loads a server on it and yields
     def name(root: Path) -> Iterator[ServerProcess]: …start a server, yield it, then load it until the generator ends
 
 Between the yield and the end of the generator a process of its own asks for `/v0/health` again and again on one
-connection; the table has the longest wait, the median, and how many answers there were. The prober is a process, so
+connection; the table has the longest wait, the median, how many answers there were, and what the server itself found to
+be the longest turn of its loop. The prober is a process, so
 that the load program's own pauses are not counted; those of a machine with fewer free cores than processes are.
+STALLS="HTTP/2,redrive" measures only the scenarios whose names hold one of these words.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
+import os
 import socket
 import statistics
 import tempfile
@@ -45,6 +49,7 @@ class Waits(NamedTuple):
     longest_ms: float
     median_ms: float
     answers: int
+    turn_ms: float
 
 
 SCENARIOS: list[Scenario] = []
@@ -92,19 +97,23 @@ def measure(run: Callable[[Path], Iterator[ServerProcess]]) -> Waits:
         assert pipe.recv() == "up"
         with tempfile.TemporaryDirectory() as root:
             steps = run(Path(root))
-            server = next(steps)
-            pipe.send(server.port)
-            assert pipe.recv() == "begun"
-            assert next(steps, None) is None, "a scenario yields once"
-            stop.set()
-            waits = pipe.recv()
+            try:
+                server = next(steps)
+                pipe.send(server.port)
+                assert pipe.recv() == "begun"
+                assert next(steps, None) is None, "a scenario yields once"
+                stop.set()
+                waits = pipe.recv()
+                metrics = server.client().get("/v0/metrics", headers={"Accept": "application/json"}).json
+            finally:
+                if server is not None:
+                    server.kill()
     finally:
         stop.set()
         prober.kill()
         prober.join()
-        if server is not None:
-            server.kill()
-    return Waits(1000 * max(waits), 1000 * statistics.median(waits), len(waits))
+    turn_ms = 1000 * metrics["topics_loop_longest_turn_seconds"]
+    return Waits(1000 * max(waits), 1000 * statistics.median(waits), len(waits), turn_ms)
 
 
 # --- scenarios ---
@@ -167,11 +176,15 @@ def replay_jobs(root: Path) -> Iterator[ServerProcess]:
 
 
 def main() -> None:
-    print("| while | longest wait of /v0/health | median | probes | wanted |")
-    print("| --- | ---: | ---: | ---: | ---: |")
+    importlib.import_module("bench.attacks")
+    print("| while | longest wait of /v0/health | median | probes | longest turn | wanted |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for what, limit_ms, run in SCENARIOS:
+        if not any(word in what for word in os.environ.get("STALLS", "").split(",")):
+            continue
         waits = measure(run)
         print(
-            f"| {what} | {waits.longest_ms:.1f} ms | {waits.median_ms:.2f} ms | {waits.answers:,} | {limit_ms} ms |",
+            f"| {what} | {waits.longest_ms:.1f} ms | {waits.median_ms:.2f} ms | {waits.answers:,} "
+            f"| {waits.turn_ms:.1f} ms | {limit_ms} ms |",
             flush=True,
         )
