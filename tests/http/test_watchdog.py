@@ -42,6 +42,26 @@ def test_a_slow_turn_is_logged_with_its_slowest_request(caplog: pytest.LogCaptur
     assert "secret" not in line
 
 
+def test_a_turn_that_asks_for_another_is_measured_from_its_own_beginning(caplog: pytest.LogCaptureFixture) -> None:
+    def handle(request: Request) -> None:
+        request.reply(200, b"{}")
+
+    with caplog.at_level(logging.WARNING, "topics.http"), serving(handle) as server, server.connect() as client:
+
+        def slow_once() -> None:
+            until_s = time.perf_counter() + 0.15
+            while not slow and time.perf_counter() < until_s:
+                pass
+            slow.append(None)
+            if len(slow) == 1:
+                server.listener.wake()
+
+        slow: list[None] = []
+        server.listener.on_tick_end(slow_once)
+        assert client.request(get(b"/x")).status == 200
+    assert [record for record in caplog.records if "held for" in record.getMessage()]
+
+
 def test_slow_turns_are_counted() -> None:
     clock = Clock()
     watchdog = Watchdog(clock)

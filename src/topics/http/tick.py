@@ -26,14 +26,14 @@ class Flushable(Protocol):
 class Tick:
     """Runs once per loop iteration in which something happened; costs nothing when nothing did."""
 
-    __slots__ = ("_callbacks", "_large", "_loop", "_watchdog", "armed", "dirty")
+    __slots__ = ("_callbacks", "_large", "_loop", "_running", "_watchdog", "armed", "dirty")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog) -> None:
         self._loop = loop
         self._watchdog = watchdog
         self._callbacks: list[Callable[[], None]] = []
         self._large: deque[Callable[[], None]] = deque()
-        self.armed = False
+        self.armed = self._running = False
         self.dirty: list[Flushable] = []
 
     def on_end(self, callback: Callable[[], None]) -> None:
@@ -42,7 +42,8 @@ class Tick:
     def arm(self) -> None:
         if not self.armed:
             self.armed = True
-            self._watchdog.begin()
+            if not self._running:
+                self._watchdog.begin()
             self._loop.call_soon(self._run)
 
     def queue_large(self, dispatch: Callable[[], None]) -> None:
@@ -52,6 +53,7 @@ class Tick:
 
     def _run(self) -> None:
         self.armed = False
+        self._running = True
         if self._large:
             self._guarded(self._large.popleft())
         for callback in self._callbacks:
@@ -63,6 +65,9 @@ class Tick:
             except Exception:
                 log.exception("a connection could not be flushed")
         self._watchdog.end()
+        self._running = False
+        if self.armed:
+            self._watchdog.begin()
         if self._large:
             self.arm()
 
