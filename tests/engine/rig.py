@@ -148,7 +148,10 @@ class Rig:
     def _commit(self, verb: Any) -> Staged:
         return self.finish(self._run(verb))
 
-    def fetch(self, miss: ColdMiss) -> None:
+    def fetch(self, miss: ColdMiss | None) -> None:
+        """Read what a verb missed; None is only a pause."""
+        if miss is None:
+            return
         cold = self.store.state.cold
         cold.take(miss, cold.read(miss))
 

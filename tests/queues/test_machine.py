@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.queues.queue_rig import QueueRig
+from topics.engine import checkpoint, leaselog
 
 WORKERS = ("a", "b", "c")
 LEASE_MS = 1_000
@@ -186,6 +188,20 @@ class QueueMachine(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         self.rig.checkpoint()
 
+    @rule(steps=st.integers(1, 40))
+    def some_of_a_checkpoint(self, steps: int) -> None:
+        """The rest of it comes later, or never; the jobs are captured in parts, some of them after other changes."""
+        store: Any = self.rig.store
+        store._checkpoint = store._checkpoint or store._checkpointer.steps()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint, "SLICE_MS", 0)
+            patch.setattr(leaselog, "JOBS_PER_PART", 2)
+            for _ in range(steps):
+                store.settle()
+                store.step()
+                if store._checkpoint is None:
+                    return
+
     @rule(clean=st.booleans())
     def restart(self, clean: bool) -> None:
         delayed = {seq for seq, job in self.jobs.items() if not job.deliveries and self.delayed(job)}
@@ -194,6 +210,11 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             self.rig.crash()
         if self.durable:
+            return
+        if clean:
+            # Only leases go; how often a job was delivered and until when it rests is kept.
+            for job in self.jobs.values():
+                job.node, job.lease_id = None, ""
             return
         for seq, job in self.jobs.items():
             job.node, job.lease_id, job.deliveries = None, "", 0

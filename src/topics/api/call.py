@@ -28,6 +28,7 @@ class Call:
         "crowded",
         "headers",
         "key",
+        "must_finish",
         "name",
         "on_end",
         "parked_s",
@@ -51,6 +52,8 @@ class Call:
         # a call that waits: what it has done so far, and what to undo when it is answered or its client has gone
         self.started: Any = None
         self.on_end: Callable[[], None] | None = None
+        # some of it is done already: it goes on even if its client has gone
+        self.must_finish = False
         # time spent behind the elastic throttle
         self.parked_s = 0.0
         self.throttled_s = 0.0

@@ -181,7 +181,10 @@ class Records:
             call.started = None
             raise
         else:
-            raise miss
+            if miss is not None:
+                raise miss
+            call.must_finish = True
+            self._turns.again(call)
 
     def _deleted(self, call: Call, staged: Staged) -> None:
         # Not a look at the topic, which might have to wait for the disk: expiry was judged when the delete was decided.

@@ -65,7 +65,7 @@ class Turns:
 
     def resume(self, call: Call) -> None:
         """Run a call that has waited, unless nobody waits for its answer any more."""
-        if call.open:
+        if call.open or call.must_finish:
             self.run(call)
         else:
             call.end()

@@ -293,7 +293,7 @@ class Database:
         staged = self._look(lambda: self._flushed(verb()))
         return self._finished(staged)
 
-    def _commit_reading(self, verb: Callable[[], Generator[ColdMiss, None, Staged]]) -> Staged:
+    def _commit_reading(self, verb: Callable[[], Generator[ColdMiss | None, None, Staged]]) -> Staged:
         """As `_commit`, for a verb that says what it must read on the way."""
         while True:
             try:
@@ -304,7 +304,8 @@ class Database:
                     with self._lock:
                         self._check_open()
                         miss = next(finding)
-                    self._fetch(miss)
+                    if miss is not None:
+                        self._fetch(miss)
             except StopIteration as end:
                 with self._lock:
                     self._flushed(end.value)

@@ -19,6 +19,7 @@ from topics.engine.block import Block
 from topics.engine.commit import Pipeline
 from topics.engine.extent import encode_body
 from topics.engine.image import encode_topic
+from topics.engine.leaselog import is_large, parts
 from topics.engine.ledger import App, encode_app, encode_fence_floor
 from topics.engine.state import NEVER, State
 from topics.engine.topic import Topic
@@ -85,6 +86,7 @@ class Checkpointer:
         # per checkpoint
         self._packed: dict[Block, tuple[Topic, Extent, int]] = {}
         self._chunks: list[bytes] = []
+        self._large_queues: list[Topic] = []
         self._referred: set[int] = set()
         self._writer: PackWriter | None = None
 
@@ -111,7 +113,7 @@ class Checkpointer:
             self._last_ms = started_ms
             return True
         dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
-        self._packed, self._chunks, self._referred = {}, [], set()
+        self._packed, self._chunks, self._referred, self._large_queues = {}, [], set(), []
         snapshot = None
         try:
             self._writer = self._packs.writer()
@@ -121,6 +123,7 @@ class Checkpointer:
             position = yield from self._mark()
             snapshot = self._snapshots.writer(position)
             yield from self._sliced(self._capture_all())
+            yield from self._capture_large_queues()
             yield from self._finish(snapshot.add, snapshot.finish)
         except (OSError, TopicsError) as error:
             log.error("the checkpoint failed and is tried again: %s", error)
@@ -273,7 +276,36 @@ class Checkpointer:
         self._referred.update(extent.pack for extent in places.values())
         self._referred.update(block.extent.pack for block in blocks if block.extent is not None)
         self._chunks.append(encode_topic(topic, places))
+        if is_large(topic):
+            self._large_queues.append(topic)
         topic.attic = None
+
+    def _capture_large_queues(self) -> Steps[None]:
+        """Their jobs, as they are now. What the log says of them by now must be as durable as this will be."""
+        large, self._large_queues = self._large_queues, []
+        if not large:
+            return
+        yield from self._sliced(self._jobs_of(large))
+        # Leases run ahead of the log.
+        self._pipeline.flush()
+        while self._pipeline.marks_unwritten():
+            yield False
+        yield from self._synced(self._wal.written_to)
+
+    def _jobs_of(self, large: list[Topic]) -> Iterator[None]:
+        for topic in large:
+            if topic.queue is not None and self._state.by_id.get(topic.id) is topic:
+                for chunk in parts(topic, topic.queue):
+                    self._chunks.append(chunk)
+                    yield
+
+    def _synced(self, position: int) -> Steps[None]:
+        """Wait until the log is durable up to there."""
+        self._committer.want_sync(position)
+        while self._wal.synced_to < position:
+            if self._pipeline.read_only is not None:
+                raise StorageError("the log cannot be synced")
+            yield False
 
     # --- 4: durable ---
 

@@ -3,37 +3,65 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from topics.engine.block import Block
 from topics.engine.body import Body
 from topics.engine.cold import ColdMiss
+from topics.engine.staged import Staged
 from topics.engine.topic import Topic
 from topics.model.ops import Run
 from topics.model.wishes import TagMatch
 
+RUNS_PER_CHANGE = 2_000
+
 Load = Callable[[Block], None]
-Finding = Generator[ColdMiss, None, list[Run]]
+# What must be read from disk first, or the runs of one block.
+Finding = Generator[ColdMiss | list[Run], None, None]
+
+
+class Changes:
+    """The changes of one delete: `last` is done after all others, and its result is the sum of theirs."""
+
+    def __init__(self) -> None:
+        self.unstaged: list[Run] = []
+        self.last: Staged | None = None
+        self._records = self._bytes = 0
+
+    def pieces(self, runs: list[Run]) -> Iterator[list[Run]]:
+        """Collect runs; gives out those that are a change of their own, so that none takes long to apply."""
+        self.unstaged += runs
+        while len(self.unstaged) > RUNS_PER_CHANGE:
+            piece, self.unstaged = self.unstaged[:RUNS_PER_CHANGE], self.unstaged[RUNS_PER_CHANGE:]
+            yield piece
+
+    def add(self, staged: Staged) -> None:
+        self.last = staged
+        staged.then(self._count)
+
+    def _count(self, staged: Staged) -> None:
+        if staged.error is None:
+            records, size = staged.result
+            self._records += records
+            self._bytes += size
+            staged.result = (self._records, self._bytes)
 
 
 def find_before(topic: Topic, before_seq: int, load: Load) -> Finding:
-    """Runs of all live records below `before_seq`. Yields what must be read from disk first."""
-    runs: list[Run] = []
+    """Runs of all live records below `before_seq`."""
     for block in _blocks_below(topic, before_seq):
         stop = block.number_after(before_seq - 1)
         if stop == block.count:
-            runs.append(Run(block.first_seq, block.last_seq - block.first_seq + 1, block.live_bytes))
+            yield [Run(block.first_seq, block.last_seq - block.first_seq + 1, block.live_bytes)]
         elif stop > block.start:
             body = yield from _body_of(block, load)
             if body is not None:
                 size = sum(body.size(first, end) for first, end in block.alive_runs(0, stop))
-                runs.append(Run(block.first_seq, before_seq - block.first_seq, size))
-    return runs
+                yield [Run(block.first_seq, before_seq - block.first_seq, size)]
 
 
 def find_tagged(topic: Topic, match: TagMatch, before_seq: int, load: Load) -> Finding:
-    """Runs of the live records below `before_seq` whose tag matches. Yields what must be read from disk first."""
-    runs: list[Run] = []
+    """Runs of the live records below `before_seq` whose tag matches."""
     for block in _blocks_below(topic, before_seq):
         if not block.may_hold(match):
             continue
@@ -46,8 +74,7 @@ def find_tagged(topic: Topic, match: TagMatch, before_seq: int, load: Load) -> F
                 for number in body.find(match)
                 if block.start <= number < stop and (dead is None or not dead[number])
             ]
-            runs += _runs(block, body, found)
-    return runs
+            yield _runs(block, body, found)
 
 
 def find_seqs(topic: Topic, seqs: list[int], load: Load) -> list[Run]:

@@ -30,7 +30,7 @@ from topics.model.errors import (
     TopicNotFound,
 )
 from topics.model.names import check_topic_name
-from topics.model.ops import Appended, Created, Deleted, Dropped, Reserved
+from topics.model.ops import Appended, Created, Deleted, Dropped, Reserved, Run
 from topics.model.settings import Settings
 from topics.model.wishes import (
     DIFF_BYTES_DEFAULT,
@@ -370,10 +370,11 @@ class Engine:
                 return block.seq_at(number) - 1 if number < block.count else block.last_seq
         return topic.head_seq
 
-    def delete(self, name: str, wish: DeleteWish) -> Generator[ColdMiss, None, Staged]:
+    def delete(self, name: str, wish: DeleteWish) -> Generator[ColdMiss | None, None, Staged]:
         """Remove records by seq and/or tag, those that exist now. `result` is the number that died.
 
-        Yields what must be read from disk before it can go on.
+        Yields what must be read from disk before it can go on, and None where others should have their turn: many
+        records that lie apart are removed in several changes.
         """
         if wish.before_seq is UNSET and wish.match is None:
             raise InvalidRequest("before_seq or match (or both) must say what to delete", field="before_seq")
@@ -391,17 +392,28 @@ class Engine:
             except ColdMiss as miss:
                 yield miss
         if match is None:
-            runs = yield from deletion.find_before(topic, before_seq, self.state.cold.load)
+            found = deletion.find_before(topic, before_seq, self.state.cold.load)
         else:
-            runs = yield from deletion.find_tagged(topic, match, before_seq, self.state.cold.load)
+            found = deletion.find_tagged(topic, match, before_seq, self.state.cold.load)
+        changes = deletion.Changes()
+        for runs in found:
+            if isinstance(runs, ColdMiss):
+                yield runs
+                continue
+            for piece in changes.pieces(runs):
+                self._delete_runs(topic, piece, changes)
+                yield None
+        self._delete_runs(topic, changes.unstaged, changes)
+        return changes.last or Staged.settled(topic.id, (0, 0))
+
+    def _delete_runs(self, topic: Topic, runs: list[Run], changes: deletion.Changes) -> None:
         if self.state.by_id.get(topic.id) is not topic:
-            raise TopicNotFound(name)
-        if topic.control is not None:
+            raise TopicNotFound(topic.name)
+        if topic.control is not None and changes.last is None:
             raise Busy(topic.control)
-        if not runs:
-            return Staged.settled(topic.id, (0, 0))
-        op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
-        return self.pipeline.stage_delete(op, topic.config.durability)
+        if runs:
+            op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
+            changes.add(self.pipeline.stage_delete(op, topic.config.durability))
 
     # --- finding topics ---
 

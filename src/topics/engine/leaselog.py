@@ -7,6 +7,7 @@ were delivered and until when they rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -72,20 +73,69 @@ class QueueImage(msgspec.Struct, array_like=True):
     unique: list[tuple[bytes, int]]
 
 
+class QueuePart(msgspec.Struct, array_like=True):
+    """Some of the jobs and unique keys of a queue that has too many to be captured at once."""
+
+    topic_id: int
+    jobs: list[JobImage]
+    unique: list[tuple[bytes, int]]
+
+
+# Chunks of a snapshot that hold a part; no other chunk begins with this byte.
+PART_CHUNK = b"\xc7"
+JOBS_PER_PART = 2_000
+_part_encoder = msgspec.msgpack.Encoder()
+_part_decoder = msgspec.msgpack.Decoder(QueuePart)
+
+
+def is_large(topic: Topic) -> bool:
+    """Whether the jobs are captured in parts, after the topic."""
+    queue = topic.queue
+    if queue is None or topic.config.durability == "ephemeral":
+        return False
+    return len(queue.jobs) + len(queue.unique) > JOBS_PER_PART
+
+
 def picture(topic: Topic, queue: Queue) -> QueueImage:
     """The part of a topic's image that makes it a queue."""
     config = topic.config
     if config.durability == "ephemeral":
         return QueueImage(queue.paused, queue.dead_lettered, 0, [], [])
-    durable = config.leases_durable
-    if durable:
-        jobs = [_job_image(job) for job in queue.jobs.values()]
-    elif queue.closing:
-        jobs = [_without_lease(_job_image(job)) for job in queue.jobs.values()]
-    else:
-        jobs = [_job_image(job) for job in queue.jobs.values() if _rests_since_append(job)]
-    cursor = queue.cursor if durable else 0
-    return QueueImage(queue.paused, queue.dead_lettered, cursor, jobs, list(queue.unique.items()))
+    cursor = queue.cursor if config.leases_durable else 0
+    image = QueueImage(queue.paused, queue.dead_lettered, cursor, [], [])
+    if not is_large(topic):
+        image.jobs, image.unique = _job_images(topic, queue, queue.jobs), list(queue.unique.items())
+    return image
+
+
+def parts(topic: Topic, queue: Queue) -> Iterator[bytes]:
+    """The jobs of a large queue, a few at a time, each as it is when its turn comes.
+
+    That may be later than the position of the snapshot. Folding the log from there leads to the same end, because what
+    a job became is in the log, and every op sets a job's state whatever it was before.
+    """
+    seqs, keys = list(queue.jobs), list(queue.unique)
+    for first in range(0, max(len(seqs), len(keys)), JOBS_PER_PART):
+        stop = first + JOBS_PER_PART
+        jobs = _job_images(topic, queue, seqs[first:stop])
+        unique = [(key, queue.unique[key]) for key in keys[first:stop] if key in queue.unique]
+        yield PART_CHUNK + _part_encoder.encode(QueuePart(topic.id, jobs, unique))
+
+
+def restore_part(chunk: bytes, by_id: Mapping[int, Topic]) -> None:
+    part = _part_decoder.decode(chunk[len(PART_CHUNK) :])
+    topic = by_id.get(part.topic_id)
+    if topic is not None and topic.queue is not None:
+        _restore_jobs(topic, topic.queue, part.jobs, part.unique)
+
+
+def _job_images(topic: Topic, queue: Queue, seqs: Iterable[int]) -> list[JobImage]:
+    jobs = [job for job in map(queue.jobs.get, seqs) if job is not None]
+    if topic.config.leases_durable:
+        return [_job_image(job) for job in jobs]
+    if queue.closing:
+        return [_without_lease(_job_image(job)) for job in jobs]
+    return [_job_image(job) for job in jobs if _rests_since_append(job)]
 
 
 def _rests_since_append(job: Job) -> bool:
@@ -110,7 +160,11 @@ def restore(topic: Topic, queue: Queue, image: QueueImage) -> None:
     """All records are fresh until the image says otherwise."""
     queue.paused, queue.dead_lettered = image.paused, image.dead_lettered
     queue.pass_over(topic, image.cursor)
-    for entry in image.jobs:
+    _restore_jobs(topic, queue, image.jobs, image.unique)
+
+
+def _restore_jobs(topic: Topic, queue: Queue, jobs: list[JobImage], unique: list[tuple[bytes, int]]) -> None:
+    for entry in jobs:
         if not is_live(topic, entry.seq):
             continue
         job = queue.job_for(entry.seq)
@@ -119,6 +173,6 @@ def restore(topic: Topic, queue: Queue, image: QueueImage) -> None:
             queue.lease(job, entry.node, entry.lease, entry.due_ms - 1, entry.rest_ms)
         else:
             queue.give_back(job, entry.due_ms, 0)
-    for key, seq in image.unique:
+    for key, seq in unique:
         if is_live(topic, seq):
             queue.pend(key, seq)

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from topics.engine import deletion
+from topics.engine.cold import ColdMiss
 from topics.engine.diff import View, read
 from topics.engine.listing import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_of
 from topics.engine.staged import Busy, Staged, settled
@@ -156,11 +157,10 @@ class Pipelines:
 
     def _forget_below(self, home: Topic, name: str, seq: int) -> None:
         """What this record replaces need not be kept; a crash before this only leaves more to read."""
-        try:
-            next(deletion.find_tagged(home, TagMatch(name.encode(), False), seq, self._state.cold.load_now))
-        except StopIteration as end:
-            if end.value:
-                self._engine.pipeline.stage_delete(Deleted(home.id, home.clock_ms, end.value), "disk")
+        found = deletion.find_tagged(home, TagMatch(name.encode(), False), seq, self._state.cold.load_now)
+        runs = [run for block in found if not isinstance(block, ColdMiss) for run in block]
+        if runs:
+            self._engine.pipeline.stage_delete(Deleted(home.id, home.clock_ms, runs), "disk")
 
     def _written(self, entry: Entry, seq: int, ts: int, staged: Staged) -> None:
         self._changing = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from topics.engine.dropped import DROPPED_CHUNK
 from topics.engine.image import decode_topic
+from topics.engine.leaselog import PART_CHUNK, restore_part
 from topics.engine.ledger import APP_CHUNK
 from topics.engine.router import RouterImage
 from topics.engine.state import State
@@ -20,6 +21,10 @@ def restore(state: State, snapshot: Snapshot | None) -> Steps[None]:
     for chunk in snapshot.chunks() if snapshot is not None else ():
         if chunk.startswith(APP_CHUNK):
             apps.append(chunk)
+            continue
+        if chunk.startswith(PART_CHUNK):
+            restore_part(chunk, state.by_id)
+            yield
             continue
         if chunk[0] == TIMED:
             state.apply(decode(chunk), 0)
