@@ -36,6 +36,7 @@ from topics.model.ops import (
     MultiAppended,
     Op,
     Reserved,
+    Skipped,
     Timed,
 )
 from topics.model.txn_ops import TxnCommitted, TxnStaged
@@ -43,6 +44,8 @@ from topics.storage.committer import Committer
 from topics.storage.wal import Wal
 
 log = logging.getLogger("topics.engine")
+
+NOTED_SHARE = 64
 
 # Ops that hold deadlines: the log must tell what time it was when they were written.
 DATED = (Leased, Released, Extended, GroupClaimed, TxnStaged)
@@ -135,6 +138,8 @@ class Pipeline:
         journaled = durability != "ephemeral"
         self.date(op.batch)
         body = op.encode() if journaled else b""
+        if not journaled:
+            self._note_head(op)
         staged = self.stage(op, body, gated=durability == "fsync", journaled=journaled)
         self.pending_bytes += len(op.batch.blob)
         return staged
@@ -142,6 +147,8 @@ class Pipeline:
     def stage_multi_append(self, op: MultiAppended, *, gated: bool, journaled: bool) -> Staged:
         for appended in op.batches:
             self.date(appended.batch)
+            if not journaled:
+                self._note_head(appended)
         _, *others = dict.fromkeys(part.topic_id for part in op.parts)
         body = op.encode() if journaled else b""
         staged = self.stage(op, body, gated=gated, journaled=journaled, other_ids=tuple(others))
@@ -159,6 +166,24 @@ class Pipeline:
         if topic is not None and topic.evict_floor > topic.logged_floor:
             self._wal.append(Floored(topic.id, topic.evict_floor).encode(), urgent=True)
             topic.logged_floor = topic.evict_floor
+
+    def _note_head(self, op: Appended) -> None:
+        """Each time an `ephemeral` topic has grown by a small share, the log learns it, to count what a crash takes."""
+        topic = self._state.by_id.get(op.topic_id)
+        first_seq, last_seq = op.batch.first_seq, op.batch.first_seq + op.batch.count - 1
+        if topic is not None:
+            if last_seq - topic.noted_to <= (topic.noted_to - topic.noted_from) // NOTED_SHARE:
+                return
+            if not topic.noted_to:
+                topic.noted_from = first_seq - 1
+            topic.noted_to = last_seq
+        try:
+            self._wal.append(Skipped(op.topic_id, last_seq, 0).encode())
+        except OSError as error:
+            self._write_failed(error)
+            raise _refusal(error) from error
+        except (StorageError, StorageFull, Throttled) as error:
+            log.debug("the head of an ephemeral topic is not noted: %s", error.message)
 
     def date(self, batch: Batch) -> None:
         """The delays of a batch count from now."""

@@ -102,7 +102,7 @@ def read(
     blocks = topic.blocks
     index = topic.block_after(diff.next_from_seq)
     # A hole is announced by a tombstone of its own: this read ends in front of it.
-    end_seq = next((first - 1 for first, _, _ in topic.holes if first > diff.next_from_seq), topic.head_seq)
+    end_seq = next((hole.from_seq - 1 for hole in topic.holes if hole.from_seq > diff.next_from_seq), topic.head_seq)
     if to_seq is not None and to_seq < end_seq:
         end_seq = max(to_seq, diff.next_from_seq)
     match = None if view.tag is None else TagMatch(view.tag, prefix=False)

@@ -70,6 +70,8 @@ class TopicImage(msgspec.Struct, array_like=True):
     answers: dict[bytes, list[int]] = {}
     # Dead letters by queue, see engine/letters.py. None: version 0.1 did not keep it.
     letters: bytes | None = None
+    # How many records each of `holes` had.
+    holes_lost: list[int] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -102,7 +104,8 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         segment_bytes=topic.segment_bytes,
         segment_ts=topic.segment_ts,
         losses=list(topic.losses),
-        holes=list(topic.holes),
+        holes=[hole[:3] for hole in topic.holes],
+        holes_lost=[hole.lost for hole in topic.holes],
         resident=topic.count - sum(block.live for block in lasting) if ephemeral else 0,
         lasting_to=topic.lasting_to,
         blocks=b"".join([block_image(block, extents) for block in lasting]),
@@ -165,7 +168,9 @@ def decode_topic(chunk: bytes) -> Steps[tuple[Topic, RouterImage | None]]:
     topic.segment, topic.segment_events = image.segment, image.segment_events
     topic.segment_bytes, topic.segment_ts = image.segment_bytes, image.segment_ts
     topic.losses = [Loss(*loss) for loss in image.losses]
-    topic.holes = [Hole(*hole) for hole in image.holes]
+    # A snapshot of version 0.1 does not say how many records a hole had: as many as it has seqs.
+    lost = image.holes_lost or [to_seq - from_seq + 1 for from_seq, to_seq, _ in image.holes]
+    topic.holes = [Hole(*hole, lost[number]) for number, hole in enumerate(image.holes)]
     topic.logged_floor, topic.lasting_to = image.evict_floor, image.lasting_to
     for block in decode_blocks(image.blocks):
         topic.blocks.append(block)

@@ -29,11 +29,17 @@ class Loss(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """Seqs that nobody can read any more although older ones can be read."""
+    """Seqs that nobody can read any more although older ones can be read: `lost` of them were records."""
 
     from_seq: int
     to_seq: int
     reason: str
+    lost: int
+
+    def within(self, from_seq: int, to_seq: int) -> Hole:
+        """A part of this hole, with its share of what was lost."""
+        seqs = to_seq - from_seq + 1
+        return Hole(from_seq, to_seq, self.reason, -(-self.lost * seqs // (self.to_seq - self.from_seq + 1)))
 
 
 class Tombstone(NamedTuple):
@@ -181,11 +187,17 @@ def note_loss(topic: Topic, to_seq: int, lost: int, reason: str, first_seq: int 
     from_seq = max(topic.evict_floor, first_seq)
     if to_seq < from_seq:
         return
+    seqs = to_seq - from_seq + 1
     topic.evict_floor = to_seq + 1
     if topic.holes:
         topic.holes = [hole for hole in topic.holes if hole[1] > to_seq]
     losses = topic.losses
-    if losses and losses[-1].reason == reason and losses[-1].to_seq == from_seq - 1:
+    if (
+        losses
+        and losses[-1].reason == reason
+        and losses[-1].to_seq == from_seq - 1
+        and _is_like(losses[-1], seqs, lost)
+    ):
         last = losses.pop()
         from_seq, lost = last.from_seq, last.lost + lost
     losses.append(Loss(from_seq, to_seq, lost, reason))
@@ -199,17 +211,29 @@ def note_hole(topic: Topic, from_seq: int, to_seq: int, lost: int, reason: str =
     if not topic.blocks or topic.blocks[0].first_seq > to_seq:
         note_loss(topic, to_seq, lost, reason)
         return
+    whole = Hole(from_seq, to_seq, reason, lost)
+    if topic.holes:
+        # What an `ephemeral` topic says again and again of its head is one hole.
+        last = topic.holes[-1]
+        if last.to_seq == from_seq - 1 and last.reason == reason and _is_like(last, to_seq - from_seq + 1, lost):
+            topic.holes[-1] = Hole(last.from_seq, to_seq, reason, last.lost + lost)
+            return
     # What is a hole already stays one; two that overlap would hide each other's ends.
     holes = list(topic.holes)
     for hole in topic.holes:
         if hole.from_seq > from_seq:
-            holes.append(Hole(from_seq, min(to_seq, hole.from_seq - 1), reason))
+            holes.append(whole.within(from_seq, min(to_seq, hole.from_seq - 1)))
         from_seq = max(from_seq, hole.to_seq + 1)
         if from_seq > to_seq:
             break
     if from_seq <= to_seq:
-        holes.append(Hole(from_seq, to_seq, reason))
+        holes.append(whole.within(from_seq, to_seq))
     topic.holes = sorted(holes)
+
+
+def _is_like(before: Loss | Hole, seqs: int, lost: int) -> bool:
+    """Whether what comes next is as dense: all seqs were records, or hardly any. One figure for both would be wrong."""
+    return (before.lost == before.to_seq - before.from_seq + 1) == (lost == seqs)
 
 
 def tombstone(topic: Topic, from_seq: int) -> Tombstone | None:
@@ -218,9 +242,10 @@ def tombstone(topic: Topic, from_seq: int) -> Tombstone | None:
     if from_seq > head:
         return Tombstone(1, head, "recreated", head, earliest, head)
     if from_seq + 1 >= topic.evict_floor:
-        for first, last, reason in topic.holes:
-            if first <= from_seq + 1 <= last:
-                return Tombstone(from_seq + 1, last, reason, last - from_seq, earliest, head)
+        for hole in topic.holes:
+            if hole.from_seq <= from_seq + 1 <= hole.to_seq:
+                rest = hole.within(from_seq + 1, hole.to_seq)
+                return Tombstone(from_seq + 1, hole.to_seq, hole.reason, rest.lost, earliest, head)
         return None
     missed = 0
     reasons: set[str] = set()

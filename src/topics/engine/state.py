@@ -37,6 +37,7 @@ from topics.model.ops import (
     MultiAppended,
     Op,
     Reserved,
+    Resumed,
     RouterDropped,
     RouterPut,
     Run,
@@ -95,6 +96,7 @@ class State:
             Dropped: self._dropped,
             Reserved: self._reserved,
             Skipped: self._skipped,
+            Resumed: self._skipped,
             Floored: self._floored,
             GroupClaimed: self._grouped,
             GroupAcked: self._grouped,
@@ -289,10 +291,10 @@ class State:
             self.release(topic.remove_block(0))
         note_loss(topic, floor - 1, lost, reason)
 
-    def lose_up_to(self, topic: Topic, seq: int) -> None:
-        """Seqs between the head and `seq` are a hole that nobody chose."""
+    def lose_up_to(self, topic: Topic, seq: int, lost: int | None = None) -> None:
+        """Seqs between the head and `seq` are a hole that nobody chose; `lost` of them were records, or all."""
         topic.close_tail()
-        note_hole(topic, topic.head_seq + 1, seq, seq - topic.head_seq)
+        note_hole(topic, topic.head_seq + 1, seq, seq - topic.head_seq if lost is None else lost)
         topic.head_seq = seq
         topic.assigned_seq = max(topic.assigned_seq, seq)
 
@@ -427,9 +429,9 @@ class State:
     def _floored(self, op: Floored) -> None:
         self._raise_floor(self.by_id[op.topic_id], op.floor)
 
-    def _skipped(self, op: Skipped) -> None:
+    def _skipped(self, op: Skipped | Resumed) -> None:
         topic = self.by_id[op.topic_id]
         if op.head_seq > topic.head_seq:
-            self.lose_up_to(topic, op.head_seq)
+            self.lose_up_to(topic, op.head_seq, op.lost if isinstance(op, Resumed) else None)
         topic.ceiling = max(topic.ceiling, op.ceiling)
         topic.chunk = SEQ_CHUNK

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from topics.engine import checkpoint
+from topics.engine import checkpoint, estimates
 from topics.engine.checkpoint import Checkpointer
 from topics.engine.commit import Pipeline
 from topics.engine.engine import Engine
@@ -80,6 +80,8 @@ class Store:
         self._repair = repair
         # What a repair had to give up, in words.
         self.given_up: list[str] = []
+        # The heads as they were at the last sync that was noted, if the log goes on after it.
+        self._synced_heads: dict[int, int] | None = None
         self.progress = 0.0
         self.ready = False
         self._checkpoint: checkpoint.Steps[bool] | None = None
@@ -123,26 +125,33 @@ class Store:
             (extent for extent in live if extent is not None), keep=self.snapshots.kept_packs
         )
         yield from find_unknown(self.state)
+        synced_to = noted_position(self._disk, directory.wal_path)
         replay = Replay(
             self._disk,
             directory.wal_path,
             snapshot.position if snapshot is not None else 0,
             same_boot=directory.same_boot,
-            durable_to=max(previous.log_end, noted_position(self._disk, directory.wal_path)),
+            durable_to=max(previous.log_end, synced_to),
             repair=self._repair,
             split=ops.blob_start,
         )
-        yield from self._fold(replay)
+        yield from self._fold(replay, synced_to)
         if self._repair:
             self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
         yield from self._start(replay)
         not_all_here = bool(replay.repaired or previous.copied_ms)
-        if not_all_here:
-            yield from self._skip_what_may_have_been_seen(frozenset(), self._seqs_since(previous.copied_ms))
-        elif not previous.clean_stop:
+        if previous.copied_ms:
+            lost = estimates.since_copy(previous.copied_ms, self._clock.now_ms())
+            yield from self._skip_what_may_have_been_seen(frozenset(), lost, self._seqs_since(previous.copied_ms))
+        elif replay.repaired:
+            yield from self._skip_what_may_have_been_seen(frozenset(), estimates.in_gaps(self.state, replay.repaired))
+        elif not previous.clean_stop and directory.same_boot:
             whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
-            yield from self._skip_what_may_have_been_seen(whole_log if directory.same_boot else frozenset(("fsync",)))
+            yield from self._skip_what_may_have_been_seen(whole_log, estimates.nothing)
+        elif not previous.clean_stop:
+            lost = estimates.since_sync(self._synced_heads)
+            yield from self._skip_what_may_have_been_seen(frozenset(("fsync",)), lost)
         # What a stage of the original got after it was copied is not here, and a commit would not miss it.
         whole = not self.given_up and not previous.copied_ms and (previous.clean_stop or directory.same_boot)
         fences_ahead = max(SEQ_CHUNK, self._seqs_since(previous.copied_ms)) if not_all_here else 0
@@ -152,13 +161,15 @@ class Store:
         # Only now: whoever comes after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
 
-    def _fold(self, replay: Replay) -> Steps[None]:
+    def _fold(self, replay: Replay, synced_to: int) -> Steps[None]:
         apply, decode = self.state.apply, decode_op
         for frame in replay.steps():
             if frame is None:
                 self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
             else:
                 position, body = frame
+                if position > synced_to and self._synced_heads is None:
+                    self._synced_heads = {topic.id: topic.head_seq for topic in self.state.by_id.values()}
                 op = ops.decode_appended(*body) if isinstance(body, SplitBody) else decode(body)
                 if self._repair:
                     self.given_up += apply_what_fits(self.state, op, position)
@@ -207,8 +218,10 @@ class Store:
         passed_ms = max(0, self._clock.now_ms() - copied_ms) + 1000 * CLOCKS_APART_S_MAX
         return passed_ms * SEQS_PER_S_MAX // 1000
 
-    def _skip_what_may_have_been_seen(self, whole: frozenset[Durability], seqs_min: int = 0) -> Steps[None]:
-        """Number on above every seq that a reader may have seen and the log no longer has.
+    def _skip_what_may_have_been_seen(
+        self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0
+    ) -> Steps[None]:
+        """Number on above every seq that a reader may have seen and the log no longer has; `lost` of them were records.
 
         `whole` are the classes that the log has everything of: all that reach it after a mere kill of the process, only
         `fsync` after a power failure, none after a repair of the log or in a copy, whose original went on.
@@ -218,7 +231,7 @@ class Store:
                 # An `fsync` topic reserves nothing: here it is as far ahead as any other would be.
                 ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
                 seen = max(topic.ceiling, topic.head_seq + ahead)
-                op = ops.Skipped(topic.id, seen, seen + topic.chunk)
+                op = ops.Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
                 self.pipeline.stage(op, op.encode(), gated=False)
                 if self.wal.buffered_to - self.wal.written_to >= SKIPPED_BYTES_PER_STEP:
                     self.pipeline.flush()

@@ -61,6 +61,8 @@ class Topic:
         "logged_floor",
         "losses",
         "name",
+        "noted_from",
+        "noted_to",
         "outbound",
         "pending_bytes",
         "pending_count",
@@ -93,12 +95,12 @@ class Topic:
         self.logged_floor = 1
         # While the topic is `ephemeral`: records up to here were written before that, and last.
         self.lasting_to = 0
+        self.noted_from = self.noted_to = 0  # what the log knows of the seqs of an `ephemeral` topic
         self.losses: list[Loss] = []
         # What was lost from the middle: what is older can still be read.
         self.holes: list[Hole] = []
         self.keys: KeyTable | None = None
-        # consumer groups by name
-        self.groups: dict[str, Group] | None = None
+        self.groups: dict[str, Group] | None = None  # consumer groups by name
         # jobs, if this is a queue
         self.queue: Queue | None = Queue() if config.type == "queue" else None
         self.letters: Letters | None = None  # dead letters that queues left here

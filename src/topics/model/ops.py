@@ -15,6 +15,7 @@ died), so that folding it needs neither a clock nor another topic.
     Dropped    | 5 | topic u32 |
     Reserved   | 6 | topic u32 | ceiling u64 |
     Skipped    | 7 | topic u32 | head_seq u64 | ceiling u64 |
+    Resumed    | 88 | topic u32 | head_seq u64 | ceiling u64 | lost u64 |
     Floored    | 13 | topic u32 | floor u64 |
     Leased, Released, Extended, Paused | 8 to 11 | see model/leasing.py
     Moved      | 12 | kind u8 | topic u32 | ts u64 | runs u32 | (from_seq u64, seqs u64, bytes u64)×runs | Appended |
@@ -46,6 +47,7 @@ from topics.model.routing import RouterConfig, decode_router_config, encode_rout
 DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(2, 8)
 MOVED, FLOORED, KEY_NOTED = range(12, 15)
 FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
+RESUMED = 88
 TXN_CODES = range(48, 53)
 TIMED, BURIED, MULTI_APPENDED = 84, 86, 92
 
@@ -55,6 +57,7 @@ _CONFIGURED = struct.Struct("<BIQQQ")
 _DROPPED = struct.Struct("<BI")
 _RESERVED = struct.Struct("<BIQ")
 _SKIPPED = struct.Struct("<BIQQ")
+_RESUMED = struct.Struct("<BIQQQ")
 _MOVED = struct.Struct("<BBIQI")
 _KEY_NOTED = struct.Struct("<BIQ16s")
 _ROUTER_PUT = struct.Struct("<BIIQH")
@@ -132,7 +135,10 @@ class Reserved(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Seqs up to `head_seq` may have been seen before a crash and are never used again."""
+    """Seqs up to `head_seq` were handed out, and their records are not in the log: those of an `ephemeral` topic.
+
+    Version 0.1 wrote it after a crash, of seqs that may have been handed out.
+    """
 
     topic_id: int
     head_seq: int
@@ -140,6 +146,18 @@ class Skipped(NamedTuple):
 
     def encode(self) -> bytes:
         return _SKIPPED.pack(SKIPPED, self.topic_id, self.head_seq, self.ceiling)
+
+
+class Resumed(NamedTuple):
+    """Seqs up to `head_seq` may have been seen before a crash and are never used again; about `lost` of them were."""
+
+    topic_id: int
+    head_seq: int
+    ceiling: int
+    lost: int
+
+    def encode(self) -> bytes:
+        return _RESUMED.pack(RESUMED, self.topic_id, self.head_seq, self.ceiling, self.lost)
 
 
 class Floored(NamedTuple):
@@ -270,6 +288,7 @@ Op = (
     | Dropped
     | Reserved
     | Skipped
+    | Resumed
     | Floored
     | LeaseOp
     | Paused
@@ -288,6 +307,7 @@ _FIXED: Final = {
     DROPPED: (Dropped, _DROPPED),
     RESERVED: (Reserved, _RESERVED),
     SKIPPED: (Skipped, _SKIPPED),
+    RESUMED: (Resumed, _RESUMED),
     FLOORED: (Floored, _RESERVED),
     ROUTER_DROPPED: (RouterDropped, _DROPPED),
 }
