@@ -48,6 +48,7 @@ class ReadingDisk(Disk):
     """Charges a clock for every byte that is read."""
 
     def __init__(self, clock: WorkClock) -> None:
+        super().__init__()
         self._clock = clock
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
