@@ -34,7 +34,12 @@ def made(client: Client, *topics: str, **fields: Any) -> str:
 
 
 def refused(server: ServerProcess, topic: str, token: str, path: str = "stream") -> Reply:
-    return server.stranger().get(f"/v0/topics/{topic}/{path}?token={token}", headers=EVENTS)
+    target = f"/v0/topics/{topic}/{path}?token={token}"
+    stream = EventSource(server.port, target)
+    stream.close()
+    # A stream that opens all the same would never be read to its end.
+    assert stream.status != 200
+    return server.stranger().get(target, headers=EVENTS)
 
 
 def opened(server: ServerProcess, topic: str, token: str) -> str:
