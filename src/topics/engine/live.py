@@ -153,6 +153,9 @@ class Feed:
     def frame_after(self, seq: int, lens: Lens) -> Frame:
         """May raise ColdMiss, and DamagedData where the log cannot be read."""
         topic = self.topic
+        if not self.in_round:
+            # A backlog; what a round shows counts as one read at its end.
+            topic.last_read_ts = self._live.now_ms()
         if topic.config.ttl_ms:
             now_ms = self._live.now_ms()
             if now_ms != self._expired_ms:

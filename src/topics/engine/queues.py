@@ -110,6 +110,7 @@ class Queues:
         """
         self._pipeline.check_writable()
         now = self.bring_up(topic, queue)
+        topic.last_read_ts = self._clock.now_ms()
         grants = [Grant() for _ in claims]
         if queue.paused:
             return grants
