@@ -232,8 +232,8 @@ def redrive(root: Path) -> Iterator[ServerProcess]:
         seqs = [job["$seq"] for job in claimed]
         assert client.post("/v0/topics/q/nack", {"node": "w", "seqs": seqs, "dead_letter": True}).status == 200
     yield server
-    moved = client.post("/v0/topics/q/redrive", {})
-    assert moved.status == 200, moved
+    moved = client.post("/v0/topics/q.dead/redrive", {"limit": 10_000})
+    assert (moved.status, moved.json["moved"]) == (200, 10_000), moved
 
 
 @scenario("the commit of a transaction of 1,000,000 records")

@@ -246,7 +246,7 @@ class Server:
         self._lifecycle.opened()
 
     def _routes_without_store(self) -> list[Route]:
-        metrics = Metrics(self.store, self._lifecycle, self._usage)
+        metrics = Metrics(self.store, self._lifecycle, self._usage, self._turns)
         return [*probe_routes(self._lifecycle, self.store), *metrics.routes()]
 
     def _routes(self, delivery: Delivery) -> list[Route]:
@@ -259,7 +259,7 @@ class Server:
                 *Topics(engine).routes(),
                 *Records(engine, self._pressure, self._turns, self._deadlines).routes(),
                 *MultiAppend(self.store.multi_append, engine, self._pressure).routes(),
-                *Queues(engine, self._pressure, cohorts).routes(),
+                *Queues(engine, self._pressure, cohorts, self._turns).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
                 *Txns(self.store.transactions).routes(),

@@ -398,3 +398,24 @@ def test_a_lease_from_before_a_restart_does_not_tell_a_time_that_nobody_knows(tm
         claim(client, "q")
         leases = client.get("/v0/topics/q/leases").json["leases"]
     assert {lease["$seq"]: "claimed_ts" in lease for lease in leases} == {1: False, 2: True}
+
+
+def test_a_large_redrive_goes_in_pieces_and_is_answered_once(client: Client, queue: str) -> None:
+    client.put(f"/v0/topics/{queue}", {"type": "queue", "dead_letter": f"{queue}.dead"})
+    client.post(f"/v0/topics/{queue}", {"records": [{"data": n} for n in range(1_200)]})
+    seqs: list[int] = []
+    while len(seqs) < 1_200:
+        seqs += [job["$seq"] for job in post(client, queue, "claim", node="w", max=1_000).json["claimed"]]
+    for first in range(0, 1_200, 1_000):
+        post(client, queue, "nack", node="w", seqs=seqs[first : first + 1_000], dead_letter=True)
+    assert client.get(f"/v0/topics/{queue}").json["queue"]["dead"] == 1_200
+    some = post(client, f"{queue}.dead", "redrive", limit=700).json
+    assert (some["moved"], some["to"], some["more"]) == (700, {queue: 700}, True)
+    dry = post(client, f"{queue}.dead", "redrive", limit=10_000, dry_run=True).json
+    assert (dry["moved"], dry["more"]) == (500, False)
+    rest = post(client, f"{queue}.dead", "redrive", limit=10_000, rate_per_s=100).json
+    assert (rest["moved"], rest["to"], rest["more"]) == (500, {queue: 500}, False)
+    state = client.get(f"/v0/topics/{queue}").json["queue"]
+    assert state["dead"] == 0
+    assert state["ready"] + state["delayed"] == 1_200
+    assert state["delayed"] >= 250, "the pieces of a paced redrive follow one another"

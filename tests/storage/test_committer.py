@@ -12,9 +12,10 @@ import pytest
 from tests.faults import FaultyDisk, Gate
 from tests.storage.logs import bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
+from topics.storage import wal
 from topics.storage.committer import Committer, SyncFailed
 from topics.storage.disk import Disk
-from topics.storage.wal import HANDOVER_AFTER_S, Wal
+from topics.storage.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
 WAIT_S_MAX = 20.0
 NEVER_S = 1000.0
@@ -345,7 +346,18 @@ def test_a_file_that_is_full_but_not_yet_written_stays_open_through_a_sync(tmp_p
     assert bodies(rig.path)[1:] == wanted
 
 
-def test_the_queue_of_handed_over_writes_is_bounded(rig: Rig) -> None:
+def test_a_large_write_is_the_commit_thread_s_and_the_next_small_one_is_not(rig: Rig) -> None:
+    large = bytes(HANDOVER_BYTES + 1)
+    gate = rig.disk.hold("pwritev")
+    position = rig.write(large)
+    assert rig.wal.written_to < position, "the owner does not wait for it"
+    gate.open()
+    rig.wait_until(lambda: rig.wal.written_to == position and not rig.wal.handover.active)
+    assert rig.write(b"small") == rig.wal.written_to
+
+
+def test_the_queue_of_handed_over_writes_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "QUEUE_BYTES_MAX", 64 << 20)
     gate = rig.stall()
     large = bytes(8 << 20)
     for _ in range(8):

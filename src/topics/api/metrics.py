@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from prometheus_client.core import (
@@ -21,6 +22,7 @@ from topics.api.call import Call
 from topics.api.lifecycle import Lifecycle
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
+from topics.api.waiting import Turns
 from topics.engine.store import Store
 from topics.engine.topic import Topic
 from topics.http.listener import Listener
@@ -29,6 +31,7 @@ from topics.storage.stats import LatencyHistogram, WalStats
 
 PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 TOPICS_SHOWN_MAX = 1_000
+TOPICS_PER_TURN = 2_000
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
 
 TOPIC_GAUGES: Final[Mapping[str, str]] = {
@@ -52,10 +55,11 @@ class Usage:
 
 
 class Metrics:
-    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage) -> None:
+    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage, turns: Turns) -> None:
         self._store = store
         self._lifecycle = lifecycle
         self._usage = usage
+        self._turns = turns
 
     def routes(self) -> list[Route]:
         return [
@@ -73,7 +77,13 @@ class Metrics:
         ]
 
     def show(self, call: Call) -> None:
-        families = Families(self._store, self._lifecycle, self._usage, call.key)
+        """The topics are counted a few at a time: there may be a hundred thousand of them."""
+        totals: Totals = call.started or Totals(self._store, call.key)
+        call.started = totals
+        if totals.count_some():
+            self._turns.again(call)
+            return
+        families = Families(self._store, self._lifecycle, self._usage, call.key, totals)
         if b"application/json" in call.headers.get(b"accept", b"").lower():
             body: dict[str, Any] = {name: value for family in families.collect() for name, value in _as_json(family)}
             body["performance"] = performance(call)
@@ -87,11 +97,12 @@ class Metrics:
 class Families(Collector):
     """One scrape, as seen by one key."""
 
-    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage, key: Key) -> None:
+    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage, key: Key, totals: Totals) -> None:
         self._store = store
         self._lifecycle = lifecycle
         self._usage = usage
         self._key = key
+        self._totals = totals
 
     def describe(self) -> list[Metric]:
         """Nothing in advance: a scrape registers once and is gone."""
@@ -100,9 +111,8 @@ class Families(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._process()
         open_store = self._store if self._store.ready else None
-        visible = list(_visible(open_store, self._key)) if open_store is not None else []
-        yield from self._totals(visible)
-        yield from _per_topic(visible)
+        yield from self._totals.families()
+        yield from _per_topic(self._totals.shown, truncated=self._totals.topics > TOPICS_SHOWN_MAX)
         if open_store is not None:
             yield from _pipelines(open_store, self._key)
         yield from _log(open_store)
@@ -139,33 +149,51 @@ class Families(Collector):
             else 0
         )
 
-    def _totals(self, visible: list[Topic]) -> Iterator[Metric]:
-        by_class = dict.fromkeys(CLASSES, 0)
-        records = size = queues = 0
-        jobs = dict.fromkeys(("ready", "in_flight", "delayed", "dead_lettered"), 0)
-        for topic in visible:
-            by_class[topic.config.durability] += 1
-            records += topic.count
-            size += topic.bytes
+
+class Totals:
+    """What the topics that a key may see come to, counted in turns; the first of them are listed one by one."""
+
+    def __init__(self, store: Store, key: Key) -> None:
+        self._store = store
+        self._left = _visible(store, key) if store.ready else iter(())
+        self.shown: list[Topic] = []
+        self.topics = self._records = self._bytes = self._queues = 0
+        self._by_class = dict.fromkeys(CLASSES, 0)
+        self._jobs = dict.fromkeys(("ready", "in_flight", "delayed", "dead_lettered"), 0)
+
+    def count_some(self) -> bool:
+        """Count the next ones; whether there are more."""
+        found = list(islice(self._left, TOPICS_PER_TURN))
+        self.topics += len(found)
+        self.shown += found[: TOPICS_SHOWN_MAX - len(self.shown)]
+        jobs = self._jobs
+        for topic in found:
+            self._by_class[topic.config.durability] += 1
+            self._records += topic.count
+            self._bytes += topic.bytes
             if topic.queue is not None:
-                queues += 1
+                self._queues += 1
                 topic.queue.advance(self._store.engine.queues.now())
                 for place in jobs:
                     jobs[place] += getattr(topic.queue, place)
-        yield gauge("topics_topics", "Topics that exist.", len(visible))
+        return len(found) == TOPICS_PER_TURN
+
+    def families(self) -> Iterator[Metric]:
+        jobs = self._jobs
+        yield gauge("topics_topics", "Topics that exist.", self.topics)
         family = GaugeMetricFamily("topics_topics_by_class", "Topics by durability class.", labels=["class"])
-        for name, count in by_class.items():
+        for name, count in self._by_class.items():
             family.add_metric([name], count)
         yield family
-        yield gauge("topics_queue_topics", "Topics that are queues.", queues)
+        yield gauge("topics_queue_topics", "Topics that are queues.", self._queues)
         yield gauge("topics_queue_leases_in_flight", "Jobs that are leased.", jobs["in_flight"])
         yield gauge("topics_queue_jobs_ready", "Jobs ready to be claimed.", jobs["ready"])
         yield gauge("topics_queue_jobs_delayed", "Jobs that rest until their time comes.", jobs["delayed"])
         # No counter: what a queue has counted goes with the queue.
         dead = "Jobs that the queues there are have moved to dead-letter topics."
         yield gauge("topics_queue_dead_lettered_total", dead, jobs["dead_lettered"])
-        yield gauge("topics_records_live", "Live records of all topics.", records)
-        yield gauge("topics_bytes_live", "Bytes of live records of all topics.", size)
+        yield gauge("topics_records_live", "Live records of all topics.", self._records)
+        yield gauge("topics_bytes_live", "Bytes of live records of all topics.", self._bytes)
 
 
 def _visible(store: Store, key: Key) -> Iterator[Topic]:
@@ -176,13 +204,15 @@ def _visible(store: Store, key: Key) -> Iterator[Topic]:
     for prefix in sorted(key.prefixes):
         index = max(index, bisect_left(names, prefix))
         while index < len(names) and names[index].startswith(prefix):
-            yield by_name[names[index]]
-            index += 1
+            name = names[index]
+            yield by_name[name]
+            # Topics may have come and gone meanwhile.
+            index = index + 1 if index < len(names) and names[index] == name else bisect_right(names, name)
 
 
-def _per_topic(visible: list[Topic]) -> Iterator[Metric]:
+def _per_topic(shown: list[Topic], *, truncated: bool) -> Iterator[Metric]:
     families = {name: GaugeMetricFamily(name, text, labels=["topic"]) for name, text in TOPIC_GAUGES.items()}
-    for topic in visible[:TOPICS_SHOWN_MAX]:
+    for topic in shown:
         label = [topic.name]
         families["topics_topic_head_seq"].add_metric(label, topic.head_seq)
         families["topics_topic_earliest_seq"].add_metric(label, topic.earliest_seq)
@@ -192,8 +222,7 @@ def _per_topic(visible: list[Topic]) -> Iterator[Metric]:
             families["topics_topic_queue_ready"].add_metric(label, topic.queue.ready)
             families["topics_topic_queue_in_flight"].add_metric(label, topic.queue.in_flight)
     yield from families.values()
-    truncated = int(len(visible) > TOPICS_SHOWN_MAX)
-    yield gauge("topics_topic_metrics_truncated", "1 if there are more topics than are listed.", truncated)
+    yield gauge("topics_topic_metrics_truncated", "1 if there are more topics than are listed.", int(truncated))
 
 
 def _pipelines(store: Store, key: Key) -> Iterator[Metric]:

@@ -24,7 +24,7 @@ from topics.api.queue_schema import (
 )
 from topics.api.replies import encode, performance
 from topics.api.routes import Handler, QueryField, Route
-from topics.api.waiting import answering
+from topics.api.waiting import Turns, answering
 from topics.engine.claims import Claim, Grant
 from topics.engine.cohorts import Cohort, Cohorts
 from topics.engine.deadlines import Deadline
@@ -32,18 +32,21 @@ from topics.engine.due import NO_STREAM
 from topics.engine.engine import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, Engine
 from topics.engine.queue import Queue
 from topics.engine.queues import Held
-from topics.engine.redrive import Driven
-from topics.engine.staged import Staged
+from topics.engine.redrive import NOTHING, Driven
+from topics.engine.staged import Staged, settled
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.model.warnings import match_warnings
 from topics.model.wishes import AckWish, ClaimWish, ExtendWish, NackWish, PauseWish, RedriveWish
 
 WAIT_MS_MAX = 30_000
+# Dead letters that go home in one step of a redrive, so that none holds the loop.
+REDRIVE_PIECE = 250
 QUEUE_ERRORS = ("topic_not_found", "not_a_queue")
 
 
 class Queues:
-    def __init__(self, engine: Engine, pressure: Pressure, cohorts: Cohorts) -> None:
+    def __init__(self, engine: Engine, pressure: Pressure, cohorts: Cohorts, turns: Turns) -> None:
+        self._turns = turns
         self._engine = engine
         self._queues = engine.queues
         self._pressure = pressure
@@ -172,11 +175,24 @@ class Queues:
 
     def redrive(self, call: Call) -> None:
         key = call.key
-        staged = self._queues.redriver.redrive(call.name, call.wish, lambda name: name.startswith(key.prefixes))
+        before: Driven | None = call.started
+        try:
+            staged = self._queues.redriver.redrive(
+                call.name, call.wish, lambda name: name.startswith(key.prefixes), before or NOTHING, REDRIVE_PIECE
+            )
+        except TopicsError:
+            if before is None:
+                raise
+            # Some have gone home already: that is the answer, and the next call meets what stopped this one.
+            staged = settled(0, before._replace(done=True))
         staged.then(answering(call, self._redriven))
 
     def _redriven(self, call: Call, staged: Staged) -> None:
         driven: Driven = staged.result
+        if not driven.done:
+            call.started, call.must_finish = driven, True
+            self._turns.again(call)
+            return
         reply = RedriveReply(
             topic=call.name,
             moved=driven.moved,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LIMIT_DEFAULT, LIMIT_MAX = 1_000, 10_000
 SCAN_RECORDS_MAX = 50_000
+# Of letters that are looked at for each that may go.
+SCANNED_PER_MOVED = 5
 
 
 class Letter(NamedTuple):
@@ -31,12 +33,30 @@ class Letter(NamedTuple):
 
 
 class Driven(NamedTuple):
-    """How many went (or would go) home, to which queues; how many could not; whether there may be more."""
+    """How many went (or would go) home, to which queues; how many could not; whether there may be more.
+
+    Of a piece: the last letter that was looked at if there are more, how many were, and whether all that was asked for
+    is done.
+    """
 
     moved: int
     homes: dict[str, int]
     skipped: int
     more: bool
+    last_seq: int = 0
+    scanned: int = 0
+    done: bool = True
+
+    def then(self, later: Driven) -> Driven:
+        """Two pieces of one redrive as one."""
+        homes = dict(self.homes)
+        for home, moved in later.homes.items():
+            homes[home] = homes.get(home, 0) + moved
+        moved, skipped, scanned = self.moved + later.moved, self.skipped + later.skipped, self.scanned + later.scanned
+        return later._replace(moved=moved, homes=homes, skipped=skipped, scanned=scanned)
+
+
+NOTHING = Driven(0, {}, 0, more=True, done=False)
 
 
 class Redriver:
@@ -46,8 +66,18 @@ class Redriver:
         # One at a time for each topic: until a move is published its records still look as if they were there.
         self._running: dict[int, Staged] = {}
 
-    def redrive(self, name: str, wish: RedriveWish, may_touch: Callable[[str], bool]) -> Staged:
-        """Send dead letters back to the queues they came from. `result` is a Driven. May raise ColdMiss."""
+    def redrive(
+        self,
+        name: str,
+        wish: RedriveWish,
+        may_touch: Callable[[str], bool],
+        before: Driven = NOTHING,
+        piece_max: int = LIMIT_MAX,
+    ) -> Staged:
+        """Send dead letters back to the queues they came from. `result` is a Driven. May raise ColdMiss.
+
+        At most `piece_max` go at once: unless the result is `done`, call again with it as `before`.
+        """
         match = None if wish.match is None else parse_match(wish.match)
         limit = min(LIMIT_MAX, check_u64(wish.limit, "limit") or LIMIT_DEFAULT)
         rate = check_u64(wish.rate_per_s, "rate_per_s")
@@ -58,22 +88,35 @@ class Redriver:
             raise Busy(self._running[topic.id])
         if topic.queue is not None:
             self._queues.bring_up(topic, topic.queue)
-        by_home, skipped, more = self._choose(topic, match, limit, may_touch)
-        homes = {home: len(letters) for home, letters in by_home.items()}
+        piece = min(limit - before.moved, piece_max)
+        scan_max = min(SCAN_RECORDS_MAX - before.scanned, SCANNED_PER_MOVED * piece_max)
+        by_home, found = self._choose(topic, match, piece, scan_max, may_touch, before.last_seq)
+        if before.moved + found.moved == limit or before.scanned + found.scanned == SCAN_RECORDS_MAX:
+            found = found._replace(done=True)
         if wish.dry_run or not by_home:
-            return settled(topic.id, Driven(sum(homes.values()), homes, skipped, more))
+            return settled(topic.id, before.then(found))
         self._engine.pipeline.check_writable()
-        return self._send(topic, by_home, skipped, rate, more=more)
+        return self._send(topic, by_home, before, found, rate)
 
     def _choose(
-        self, topic: Topic, match: TagMatch | None, limit: int, may_touch: Callable[[str], bool]
-    ) -> tuple[dict[str, list[Letter]], int, bool]:
+        self,
+        topic: Topic,
+        match: TagMatch | None,
+        limit: int,
+        scan_max: int,
+        may_touch: Callable[[str], bool],
+        after_seq: int,
+    ) -> tuple[dict[str, list[Letter]], Driven]:
+        """Letters by where they go, and what that comes to."""
         by_home: dict[str, list[Letter]] = {}
-        found = skipped = scanned = 0
-        for block, number in self._candidates(topic, match):
-            if found == limit or scanned == SCAN_RECORDS_MAX:
-                return by_home, skipped, True
+        found = skipped = scanned = last_seq = 0
+        more = False
+        for block, number in self._candidates(topic, match, after_seq):
+            if found == limit or scanned == scan_max:
+                more = True
+                break
             scanned += 1
+            last_seq = block.last_seq if number is None else block.seq_at(number)
             if number is None:
                 skipped += block.live
                 continue
@@ -84,14 +127,15 @@ class Redriver:
                 skipped += 1
                 continue
             moving.unstamp(record)
-            by_home.setdefault(home, []).append(Letter(block.seq_at(number), home, record))
+            by_home.setdefault(home, []).append(Letter(last_seq, home, record))
             found += 1
-        return by_home, skipped, False
+        homes = {home: len(letters) for home, letters in by_home.items()}
+        return by_home, Driven(found, homes, skipped, more, last_seq, scanned, done=not more)
 
-    def _candidates(self, topic: Topic, match: TagMatch | None) -> Iterator[tuple[Block, int | None]]:
-        """Live records that nobody holds, and whose tag matches; None: the whole block is damaged."""
+    def _candidates(self, topic: Topic, match: TagMatch | None, after_seq: int) -> Iterator[tuple[Block, int | None]]:
+        """Live records after a seq that nobody holds, and whose tag matches; None: the whole block is damaged."""
         jobs = topic.queue.jobs if topic.queue is not None else {}
-        for block in topic.blocks:
+        for block in topic.blocks[topic.block_after(after_seq) :]:
             if match is not None and not block.may_hold(match):
                 continue
             try:
@@ -101,26 +145,27 @@ class Redriver:
                 continue
             assert block.body is not None
             wanted = None if match is None else set(block.body.find(match))
-            for first, stop in block.alive_runs(0, block.count):
+            for first, stop in block.alive_runs(block.number_after(after_seq), block.count):
                 for number in range(first, stop):
                     if (wanted is None or number in wanted) and _is_free(jobs.get(block.seq_at(number))):
                         yield block, number
 
-    def _send(self, topic: Topic, by_home: dict[str, list[Letter]], skipped: int, rate: int, *, more: bool) -> Staged:
+    def _send(self, topic: Topic, by_home: dict[str, list[Letter]], before: Driven, found: Driven, rate: int) -> Staged:
         sent = Staged(None, topic.id, gated=False)
         pending: list[Staged] = []
         homes: dict[str, int] = {}
         refusal: TopicsError | Busy | None = None
+        skipped = found.skipped
         for home, letters in by_home.items():
             try:
-                pending.append(self._move(topic, home, letters, rate))
+                pending.append(self._move(topic, home, letters, rate, before.homes.get(home, 0)))
                 homes[home] = len(letters)
             except (TopicsError, Busy) as error:
                 refusal = error
                 skipped += len(letters)
         if not pending and refusal is not None:
             raise refusal
-        sent.result = Driven(sum(homes.values()), homes, skipped, more)
+        sent.result = before.then(found._replace(moved=sum(homes.values()), homes=homes, skipped=skipped))
         self._running[topic.id] = sent
         sent.then(lambda _: self._running.pop(topic.id, None))
         left = len(pending)
@@ -137,9 +182,9 @@ class Redriver:
             one.then(done)
         return sent
 
-    def _move(self, topic: Topic, home: str, letters: list[Letter], rate: int) -> Staged:
+    def _move(self, topic: Topic, home: str, letters: list[Letter], rate: int, moved: int) -> Staged:
         if rate:
-            for number, letter in enumerate(letters):
+            for number, letter in enumerate(letters, moved):
                 letter.record.delay_ms = min(DELAY_MS_MAX, number * 1000 // rate)
         seqs = [letter.seq for letter in letters]
         runs = find_seqs(topic, seqs, self._engine.state.cold.load)

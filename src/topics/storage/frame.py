@@ -31,7 +31,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 FRAME_MAGIC = 0x314D5246  # "FRM1"
 FRAME_HEADER_BYTES = 32
@@ -48,15 +48,24 @@ _file_header = Struct("<IIIIQQQ16x")
 _file_checksum = Struct("<Q")
 
 
+COPIED_BYTES_MAX = 256 * 1024
+
+
 def frame_magic(salt: int) -> int:
     """What the frames of a file with this salt begin with."""
     return FRAME_MAGIC ^ (salt & 0xFFFFFFFF)
 
 
 def encode(body: bytes, position: int, synced_to: int, salt: int) -> tuple[bytes, bytes]:
-    """A frame in two pieces, so that a large body is copied once."""
-    rest = _frame_rest(position, synced_to) + body
-    return _frame_start(FRAME_MAGIC ^ (salt & 0xFFFFFFFF), len(body), xxh3_64_intdigest(rest, salt ^ position)), rest
+    """A frame in two pieces; a large body is one of them as it is, and not copied."""
+    rest = _frame_rest(position, synced_to)
+    magic = FRAME_MAGIC ^ (salt & 0xFFFFFFFF)
+    if len(body) > COPIED_BYTES_MAX:
+        digest = xxh3_64(rest, salt ^ position)
+        digest.update(body)
+        return _frame_start(magic, len(body), digest.intdigest()) + rest, body
+    rest += body
+    return _frame_start(magic, len(body), xxh3_64_intdigest(rest, salt ^ position)), rest
 
 
 class FrameHead(NamedTuple):

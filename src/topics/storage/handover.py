@@ -1,6 +1,7 @@
-"""The bounded queue through which the commit thread takes over writing while the disk stalls.
+"""The bounded queue through which the commit thread takes over writing while the disk stalls, and for large writes.
 
-A sync that is out for long makes the next write(2) of the same file wait for it, and the owner thread must not wait.
+A sync that is out for long makes the next write(2) of the same file wait for it, and writing megabytes takes as long as
+copying them: the owner thread must not wait for either.
 
     owner: flush ──put──▶ [ chunk | chunk | chunk ] ──take──▶ commit thread: write, sync, notify
               ▲                                                     │
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from topics.storage.disk import Buffer
 from topics.storage.logfile import LogFile
 
-QUEUE_BYTES_MAX = 64 << 20
+QUEUE_BYTES_MAX = 256 << 20
 
 
 class Chunk(NamedTuple):

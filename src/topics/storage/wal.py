@@ -2,8 +2,8 @@
 
     append ──▶ buffer ──flush──▶ written_to (write(2) returned) ──committer──▶ synced_to (fdatasync returned)
 
-`synced_to ≤ written_to ≤ buffered_to`. The owner thread calls everything here; while a sync stalls, the commit thread
-does the writing (see `handover`), and it alone moves `synced_to`.
+`synced_to ≤ written_to ≤ buffered_to`. The owner thread calls everything here; while a sync stalls, and for a large
+write, the commit thread does the writing (see `handover`), and it alone moves `synced_to`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ logger = logging.getLogger("topics.storage")
 
 UNSYNCED_BYTES_MAX = 64 << 20
 HANDOVER_AFTER_S = 0.25
+# Writing more than this at once takes longer than the owner thread may be held.
+HANDOVER_BYTES = 4 << 20
 # Up to this many pieces are written as they are; more are joined, which is cheaper than many small vectors.
 PIECES_MAX = 16
 
@@ -98,9 +100,10 @@ class Wal:
             return self.written_to
         stalled = self.sync_started_s and self._clock() - self.sync_started_s > HANDOVER_AFTER_S
         chunk = self._chunk()
-        if stalled or self.handover.active:
+        slow = bool(stalled) or chunk.end_position - chunk.position > HANDOVER_BYTES
+        if slow or self.handover.active:
             begins = not self.handover.active
-            if self.handover.put(chunk, begin=bool(stalled)):
+            if self.handover.put(chunk, begin=slow):
                 self.stats.handovers_total += begins
                 self.ring()
                 return self.written_to
