@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,6 +148,17 @@ def test_a_directory_that_holds_something_else_is_refused_and_left_as_it_is(
     assert found.returncode == 2
     assert found.stderr == f"topics: {tmp_path} is not a data directory: it has no meta.json\n"
     assert [file.name for file in tmp_path.iterdir()] == ["hosts"]
+
+
+def test_missing_folders_are_damage_only_if_something_was_in_them(directory: Path, tmp_path: Path) -> None:
+    for name in ("wal", "packs", "snapshots"):
+        copy = tmp_path / name
+        shutil.copytree(directory, copy)
+        shutil.rmtree(copy / "shard-00" / name)
+        found = run("verify", str(copy))
+        # The snapshot has what the log has, and the log here still has what the snapshot has.
+        assert found.returncode == (1 if name == "packs" else 0), found
+        assert found.stderr.count("Traceback") == 0
 
 
 def test_data_without_meta_json_is_refused_by_verify(directory: Path) -> None:
