@@ -391,7 +391,7 @@ def test_a_spare_prepared_while_another_is_taken_is_not_mixed_up_with_it(open_ri
     rig = open_rig(disk=disk, wal_file_bytes=4096)
     files = rig.store.wal._files
     # What `prepare` adds when it began before the owner made a spare of its own.
-    disk.prepare = lambda: files._restock(files.spares + 1)
+    disk.prepare = lambda: files._make_spare(files.file_bytes)
     for number in range(30):
         assert rig.append("a", "x" * 1000).first_seq == number + 1
 

@@ -21,6 +21,8 @@ from tests.storage.logs import (
 from topics.model.errors import StorageError, StorageFull
 from topics.storage.disk import Disk, write_all
 from topics.storage.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
+from topics.storage.logfile import FILE_BYTES as FILE_BYTES_MAX
+from topics.storage.logfile import FIRST_FILE_BYTES, RESERVE_SHARE
 from topics.storage.wal import Wal
 
 
@@ -415,3 +417,47 @@ def test_a_directory_that_takes_no_new_file_refuses_the_frame_alone(disk: Faulty
 
     fill(wal, [b"accepted" * 20])
     assert bodies(tmp_path / "wal")[1:] == [b"accepted" * 20]
+
+
+# --- files grow with use ---
+
+
+def test_files_are_as_large_as_the_log_before_them_within_bounds(tmp_path: Path) -> None:
+    wal = new_log(Disk(), tmp_path / "wal", file_bytes=4 * FIRST_FILE_BYTES)
+    fill(wal, [bytes(FIRST_FILE_BYTES // 4)] * 60)
+    sizes = [file.stat().st_size for file in log_files(tmp_path / "wal")]
+    steps = [1, 1, 2, 4, 4, 4]
+    assert sizes[: len(steps)] == [step * FIRST_FILE_BYTES for step in steps]
+    assert bodies(tmp_path / "wal") == [bytes(FIRST_FILE_BYTES // 4)] * 60
+
+
+def test_a_new_log_takes_little_room(tmp_path: Path) -> None:
+    wal = new_log(Disk(), tmp_path / "wal", file_bytes=FILE_BYTES_MAX)
+    fill(wal, [b"one", b"two"])
+    wal.prepare_spare()
+    allocated = sum(file.stat().st_blocks * 512 for file in (tmp_path / "wal").iterdir())
+    assert 2 * FIRST_FILE_BYTES <= allocated <= 4 * FIRST_FILE_BYTES
+
+
+def test_the_reserve_grows_with_the_log(tmp_path: Path) -> None:
+    wal = new_log(Disk(), tmp_path / "wal", file_bytes=FILE_BYTES_MAX)
+    for _ in range(40):
+        fill(wal, [bytes(1 << 20)])
+        wal.prepare_spare()
+        unlink_trimmed(wal)
+    largest = max(file.stat().st_size for file in log_files(tmp_path / "wal"))
+    spares = sorted((tmp_path / "wal").glob("spare-*"))
+    assert largest >= 16 << 20
+    assert len(spares) <= 3
+    assert all(file.stat().st_size >= largest // RESERVE_SHARE for file in spares)
+
+
+def test_spares_that_are_far_too_large_go_back_to_the_file_system(tmp_path: Path) -> None:
+    """As 0.1 left them, whose files were all of the largest size."""
+    path = tmp_path / "wal"
+    path.mkdir()
+    for number in (1, 2):
+        (path / f"spare-{number:020d}").write_bytes(bytes(FILE_BYTES_MAX))
+    wal = new_log(Disk(), path, file_bytes=FILE_BYTES_MAX)
+    unlink_trimmed(wal)
+    assert sum(file.stat().st_size for file in path.iterdir()) <= 2 * FIRST_FILE_BYTES

@@ -5,6 +5,10 @@
 
 A file goes round: spare → log (renamed, new header and salt) → sealed → trimmed → spare again, or unlinked. One spare
 stays back as the reserve: only urgent frames (those that give space back) may take it when the disk is full.
+
+Files are as large as the log that is kept, within bounds, so that they grow with use:
+
+    256 KiB | 256 KiB | 512 KiB | 1 MiB | 2 MiB | … | 64 MiB | 64 MiB | …
 """
 
 from __future__ import annotations
@@ -23,6 +27,11 @@ from topics.storage.frame import FILE_HEADER_BYTES, FileHeader, decode_file_head
 logger = logging.getLogger("topics.storage")
 
 FILE_BYTES = 64 << 20
+FIRST_FILE_BYTES = 256 << 10
+# The reserve may be so many times smaller than the file that is filled next.
+RESERVE_SHARE = 8
+# A spare of an earlier run that is larger than this many times what is wanted goes back to the file system.
+SURPLUS_SHARE = 4
 SPARES_MAX = 2
 LOG_SUFFIX = ".log"
 SPARE_PREFIX = "spare-"
@@ -83,6 +92,13 @@ class LogFile:
         return encode_file_header(FileHeader(self.shard, self.number, self.base_position, self.salt))
 
 
+class Spare(NamedTuple):
+    """A file that is allocated and not in use."""
+
+    path: str
+    size_bytes: int
+
+
 class LogTail(NamedTuple):
     """Where the log goes on after recovery, and the files it has so far, oldest first."""
 
@@ -102,16 +118,16 @@ class LogFiles:
         self._random_u64 = random_u64
         self._next_number = tail.next_number
         self._spare_numbers = count(1)
-        # Both threads add to it, the owner alone takes from it.
-        self._spares: list[str] = []
+        # Both threads add to it, at the end; the owner alone takes from it.
+        self._spares: list[Spare] = []
         # Unlinking a large file takes many milliseconds, so the commit thread does it.
         self._doomed: list[str] = []
         self.path = path
         self.file_bytes = file_bytes
         self.sealed: list[LogFile] = list(tail.files)
-        self._find_spares()
+        self._find_spares(self._size_for(tail.position))
         try:
-            self._restock(1)
+            self._restock_reserve(tail.position, 1)
         except OSError as error:
             logger.warning("no room for the reserve of the log in %s: %s", path, error)
 
@@ -124,19 +140,27 @@ class LogFiles:
         needed = FILE_HEADER_BYTES + frame_bytes
         path = os.path.join(self.path, log_name(self._next_number))
         try:
-            fd = self._create(path, needed) if needed > self.file_bytes else self._from_spare(path, urgent)
+            if needed > self.file_bytes:
+                fd, size_bytes = self._create(path, needed), needed
+            else:
+                fd, size_bytes = self._from_spare(path, base_position, needed, urgent)
         except OSError as error:
             raise self._refusal(error) from error
         header = FileHeader(self._shard, self._next_number, base_position, self._random_u64())
         self._next_number += 1
-        return LogFile(path, header, max(needed, self.file_bytes), fd=fd)
+        return LogFile(path, header, size_bytes, fd=fd)
 
-    def replenish(self) -> None:
-        """See to it that there is a reserve; refuses as `take` does."""
+    def replenish(self, position: int) -> None:
+        """See to it that there is a reserve for a log that goes on at `position`; refuses as `take` does."""
         try:
-            self._restock(1)
+            self._restock_reserve(position, 1)
         except OSError as error:
             raise self._refusal(error) from error
+
+    def _size_for(self, base_position: int, needed: int = 0) -> int:
+        """How large a file that begins at this position should be: as large as the log before it, within bounds."""
+        kept = max(0, base_position - self.sealed[0].base_position) if self.sealed else 0
+        return min(self.file_bytes, max(FIRST_FILE_BYTES, _power_of_two(kept), _power_of_two(needed)))
 
     def _refusal(self, error: OSError) -> StorageError | StorageFull:
         if error.errno in _FULL:
@@ -179,10 +203,10 @@ class LogFiles:
             if not recycled:
                 self._doomed.append(file.path)
 
-    def prepare(self) -> None:
+    def prepare(self, base_position: int) -> None:
         """Make the spare that the next rotation takes, so that the owner need not wait for the file system."""
         try:
-            self._restock(2)
+            self._restock(base_position)
         except OSError as error:
             # The rotation tries again, and it is the one to refuse frames.
             logger.warning("cannot make a spare log file in %s: %s", self.path, error)
@@ -201,8 +225,8 @@ class LogFiles:
 
     # --- spares ---
 
-    def _find_spares(self) -> None:
-        """Take over the spares of earlier runs, as far as they are wanted and of the right size."""
+    def _find_spares(self, wanted_bytes: int) -> None:
+        """Take over the spares of earlier runs, as far as they are wanted and of a size that fits."""
         highest = 0
         for name in self._disk.listdir(self.path):
             digits = name.removeprefix(SPARE_PREFIX)
@@ -210,15 +234,16 @@ class LogFiles:
                 continue
             path = os.path.join(self.path, name)
             highest = max(highest, int(digits))
-            if len(self._spares) < SPARES_MAX and self._is_fit(path):
-                self._spares.append(path)
+            size_bytes = self._usable_bytes(path)
+            if len(self._spares) < SPARES_MAX and wanted_bytes <= size_bytes <= SURPLUS_SHARE * wanted_bytes:
+                self._spares.append(Spare(path, size_bytes))
             else:
                 self._doomed.append(path)
 
         self._spare_numbers = count(highest + 1)
 
-    def _is_fit(self, path: str) -> bool:
-        """Whether a spare has the right size, and no header that could pass for one of a file yet to come.
+    def _usable_bytes(self, path: str) -> int:
+        """The size of a spare; 0 if it has a header that could pass for one of a file yet to come.
 
         After a power failure that undid its renaming, a spare may hold the frames of the log file it had become. Under
         that number again, and before its new header is written, they would verify.
@@ -226,34 +251,54 @@ class LogFiles:
         fd = self._disk.open(path, os.O_RDONLY)
         try:
             header = decode_file_header(self._disk.pread(fd, FILE_HEADER_BYTES, 0))
-            return self._disk.size(fd) == self.file_bytes and (header is None or header.file_number < self._next_number)
+            return self._disk.size(fd) if header is None or header.file_number < self._next_number else 0
         finally:
             self._disk.close(fd)
 
-    def _from_spare(self, path: str, urgent: bool) -> int:
-        # One to take and one to keep; an urgent frame may take the last one.
+    def _from_spare(self, path: str, base_position: int, needed: int, urgent: bool) -> tuple[int, int]:
+        """A descriptor and the size of what it is of."""
+        # One to take and one to keep; an urgent frame may take the last one, if it fits.
         try:
-            self._restock(2)
+            self._restock(base_position, needed)
         except OSError:
-            if not (urgent and self._spares):
+            if not (urgent and any(spare.size_bytes >= needed for spare in self._spares)):
                 raise
-        # From the front: the commit thread may be adding at the end.
-        self._disk.rename(self._spares[0], path)
-        del self._spares[0]
-        return self._disk.open(path, os.O_RDWR)
+        # Never more than counted here: the commit thread may be adding at the end.
+        index = max(range(len(self._spares)), key=lambda index: self._spares[index].size_bytes)
+        spare = self._spares[index]
+        self._disk.rename(spare.path, path)
+        del self._spares[index]
+        while len(self._spares) >= SPARES_MAX:
+            smallest = min(self._spares, key=lambda spare: spare.size_bytes)
+            self._spares.remove(smallest)
+            self._doomed.append(smallest.path)
+        return self._disk.open(path, os.O_RDWR), spare.size_bytes
 
-    def _restock(self, wanted: int) -> None:
-        while len(self._spares) < wanted:
-            path = self._new_spare_path()
-            self._disk.close(self._create(path, self.file_bytes))
-            self._spares.append(path)
+    def _restock(self, base_position: int, needed: int = 0) -> None:
+        """See to it that there is a spare for the file that begins at this position, and a reserve. Only adds."""
+        wanted_bytes = self._size_for(base_position, needed)
+        if not any(spare.size_bytes >= wanted_bytes for spare in self._spares):
+            self._make_spare(wanted_bytes)
+        self._restock_reserve(base_position, 2)
+
+    def _restock_reserve(self, position: int, count: int) -> None:
+        """See to it that there are so many spares that are large enough for the reserve."""
+        reserve_bytes = max(self._size_for(position) // RESERVE_SHARE, self._size_for(0))
+        while sum(spare.size_bytes >= reserve_bytes for spare in self._spares) < count:
+            self._make_spare(reserve_bytes)
+
+    def _make_spare(self, size_bytes: int) -> None:
+        path = self._new_spare_path()
+        self._disk.close(self._create(path, size_bytes))
+        self._spares.append(Spare(path, size_bytes))
 
     def _recycle(self, file: LogFile) -> bool:
-        """Make a spare of a closed file, if one is wanted and it has the right size."""
-        if len(self._spares) >= SPARES_MAX or file.capacity_bytes != self.file_bytes:
+        """Make a spare of a closed file, if one is wanted and it has a size that fits."""
+        wanted_bytes = self._size_for(_end(self.sealed[-1]) if self.sealed else 0)
+        if len(self._spares) >= SPARES_MAX or not wanted_bytes <= file.capacity_bytes <= self.file_bytes:
             return False
-        spare = self._new_spare_path()
-        self._disk.rename(file.path, spare)
+        spare = Spare(self._new_spare_path(), file.capacity_bytes)
+        self._disk.rename(file.path, spare.path)
         self._spares.append(spare)
         return True
 
@@ -269,6 +314,11 @@ class LogFiles:
             self._disk.unlink(path)
             raise
         return fd
+
+
+def _power_of_two(size_bytes: int) -> int:
+    """The smallest that is not below."""
+    return 1 << max(0, size_bytes - 1).bit_length()
 
 
 def _end(file: LogFile) -> int:

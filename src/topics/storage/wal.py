@@ -71,7 +71,7 @@ class Wal:
         self.broken = False
         self.handover = Handover()
         self.unsynced_files: list[LogFile] = []
-        self._spare_wanted = False
+        self._spare_wanted_at: int | None = None  # where the file begins that a spare is wanted for
         self.sync_started_s = 0.0  # 0.0 while none is out
         self.ring: Callable[[], None] = _nobody_to_wake
 
@@ -165,7 +165,7 @@ class Wal:
         if self.handover.active and self.buffered_to - self.written_to > QUEUE_BYTES_MAX:
             raise Throttled("the disk does not keep up with the log", retry_after_ms=1000)
         if self._in_reserve and not urgent:
-            self._files.replenish()
+            self._files.replenish(self.buffered_to)
             self._in_reserve = False
         file = self._file
         if file is not None and self.buffered_to + frame_bytes <= file.capacity_position:
@@ -186,7 +186,7 @@ class Wal:
     def _enter_file(self, file: LogFile) -> None:
         self._file = file
         self._salt = file.salt
-        self._spare_wanted = True
+        self._spare_wanted_at = file.capacity_position
         # In the reserve every frame is asked whether it is urgent: it takes the long way through `_make_room`.
         self._in_reserve = self._files.spares == 0
         self._capacity_position = file.base_position if self._in_reserve else file.capacity_position
@@ -207,10 +207,11 @@ class Wal:
 
     def prepare_spare(self) -> bool:
         """Have a file ready for the next rotation; the commit thread does it, once per rotation."""
-        if not self._spare_wanted:
+        base_position = self._spare_wanted_at
+        if base_position is None:
             return False
-        self._spare_wanted = False
-        self._files.prepare()
+        self._spare_wanted_at = None
+        self._files.prepare(base_position)
         return True
 
     def close(self) -> None:
