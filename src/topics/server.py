@@ -81,6 +81,7 @@ def run(settings: Settings, *, log_format: str) -> int:
     tokens = Tokens(settings, door)
     settings.forget_secrets()
     raise_limit()
+    gc.collect()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, door, tokens))
     return 0
@@ -189,9 +190,7 @@ class Server:
     async def open(self) -> bool:
         """Recover, answering meanwhile; False if told to stop before it was done."""
         started_s = time.monotonic()
-        # While there is little to look at. From here on everything that is made lives as long as the process, and a
-        # collection of what a replay made would be a pause.
-        gc.collect()
+        # From here on everything that is made lives as long as the process, and to collect it would be a pause.
         gc.disable()
         opening = cast("Generator[float, None, None]", self.store.opening())
         step_s = started_s

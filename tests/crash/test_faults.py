@@ -401,9 +401,9 @@ def test_checkpoints_that_fail_leave_no_files_behind(rig: Rig, disk: FaultyDisk)
     before = sorted(path.name for path in rig.path.rglob("*") if path.is_file())
     kinds: list[tuple[Kind, str]] = [
         ("fdatasync", "packs"),
-        ("rename", "packs"),
+        ("rename", ".pack"),
         ("fdatasync", "snap"),
-        ("rename", "snap"),
+        ("rename", ".snap"),
     ]
     for kind, path in kinds:
         rig.append("a", "x" * 100)

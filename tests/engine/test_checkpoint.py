@@ -73,11 +73,11 @@ def test_records_copied_out_of_a_sparse_pack_survive_the_next_checkpoints_and_a_
 MOMENTS: list[tuple[Kind, str]] = [
     ("pwritev", "packs"),
     ("fdatasync", "packs"),
-    ("rename", "packs"),
+    ("rename", ".pack"),
     ("fsync_dir", "packs"),
     ("pwritev", "snapshots"),
     ("fdatasync", "snapshots"),
-    ("rename", "snapshots"),
+    ("rename", ".snap"),
     ("fsync_dir", "snapshots"),
     ("unlink", "shard-00"),
     ("fdatasync", "wal"),

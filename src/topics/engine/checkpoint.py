@@ -7,11 +7,14 @@
     5 install   blocks learn where they are now; log and packs that nobody needs any more go; memory cools down
 
 A checkpoint that fails leaves everything as it was: the blocks are in memory and in the log, and it is tried again.
+On a full disk it writes into the room that is kept for it (see `room`), copies no more than fits, and gives up the
+older snapshot, so that what was deleted is given back at once and not by the checkpoint after it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
@@ -25,12 +28,14 @@ from topics.engine.state import NEVER, State
 from topics.engine.topic import Topic
 from topics.engine.window import HotWindow
 from topics.model.clock import Clock
-from topics.model.errors import DamagedData, StorageError, TopicsError
+from topics.model.errors import DamagedData, StorageError, StorageFull, TopicsError
 from topics.model.ops import Timed
 from topics.model.settings import Settings
 from topics.storage.committer import Committer
 from topics.storage.directory import DataDirectory
+from topics.storage.disk import FULL
 from topics.storage.pack import Extent, Packs, PackWriter
+from topics.storage.reserve import Room
 from topics.storage.snapshot import Snapshots
 from topics.storage.wal import Wal
 from topics.storage.worker import Worker
@@ -45,6 +50,8 @@ COOLING_EVERY_MS = 1_000
 RETRY_AFTER_MS = 5_000
 # A checkpoint that takes long (very many topics) does not start again at once only to cool memory down.
 REST_FACTOR = 20
+# On a full disk, changes may be what makes room.
+FULL_EVERY_MS = 1_000
 
 T = TypeVar("T")
 # True: there is more to do at once. False: nothing to do until a thread has news.
@@ -83,7 +90,11 @@ class Checkpointer:
         self._last_ms = clock.monotonic_ms()
         self._took_ms = 0.0
         self._retry_ms = 0.0
+        self._room = pipeline.room
         # per checkpoint
+        self._copies_left: int | None = None
+        self._copied = False
+        self._uncopied: set[Topic] = set()
         self._packed: dict[Block, tuple[Topic, Extent, int]] = {}
         self._chunks: list[bytes] = []
         self._large_queues: list[Topic] = []
@@ -98,6 +109,8 @@ class Checkpointer:
         written = self._wal.written_to - self._last_position
         if written >= self._settings.checkpoint_bytes:
             return True
+        if self._is_full() and waited_ms >= FULL_EVERY_MS and (self._state.dirty or self._snapshots.has_older):
+            return True
         if self._state.cooling and waited_ms >= max(COOLING_EVERY_MS, REST_FACTOR * self._took_ms):
             return True
         return bool(self._state.dirty or self._state.expiring) and waited_ms >= self._settings.checkpoint_ms
@@ -109,19 +122,25 @@ class Checkpointer:
         if not (yield from self._is_owned()):
             return False
         yield from self._sliced(self._expire())
+        if self._is_full():
+            yield from self._give_up_older()
         if not state.dirty and not self._packs.sparse():
             self._last_ms = started_ms
             return True
         dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
         self._packed, self._chunks, self._referred, self._large_queues = {}, [], set(), []
         snapshot = None
+        rooms: list[Room] = []
         try:
-            self._writer = self._packs.writer()
+            rooms, self._copies_left = self._room.begin()
+            self._copied, self._uncopied = False, set()
+            self._writer = self._packs.writer(rooms[0])
+            yield from self._thin_out(dirty)
             yield from self._sliced(self._seal(dirty))
             yield from self._rescue()
             yield from self._seal_the_rest(dirty)
             position = yield from self._mark()
-            snapshot = self._snapshots.writer(position)
+            snapshot = self._snapshots.writer(position, rooms[1])
             yield from self._sliced(self._capture_all())
             yield from self._capture_large_queues()
             yield from self._finish(snapshot.add, snapshot.finish)
@@ -129,8 +148,12 @@ class Checkpointer:
             log.error("the checkpoint failed and is tried again: %s", error)
             state.dirty |= {topic for topic in dirty if state.by_id.get(topic.id) is topic}
             self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
-            self._abort(snapshot.abort if snapshot is not None else None)
+            self._abort(snapshot.abort if snapshot is not None else None, rooms)
+            if rooms:
+                self._room.failed()
             state.routes.after_capture()
+            if _is_full(error):
+                yield from self._give_up_older()
             return False
         finally:
             state.capture_from = NEVER
@@ -138,6 +161,12 @@ class Checkpointer:
         self._last_position, self._last_ms = position, self._clock.monotonic_ms()
         self._took_ms = self._last_ms - started_ms
         yield from self._clean_up()
+        if not self._room.renew():
+            yield from self._give_up_older()
+            self._room.renew()
+        if self._copied:
+            # What was copied made room, perhaps for the rest.
+            state.dirty |= {topic for topic in self._uncopied if state.by_id.get(topic.id) is topic}
         return True
 
     def _is_owned(self) -> Steps[bool]:
@@ -166,10 +195,56 @@ class Checkpointer:
             for block in list(topic.lasting_blocks()):
                 if block.growing or block.gone:
                     continue
-                if block.body is not None and 4 * block.live < block.count and not _is_being_copied(topic):
+                if (
+                    block.body is not None
+                    and _is_thin(block)
+                    and not _is_being_copied(topic)
+                    and self._may_copy(topic, block)
+                ):
                     self._state.shrink_block(block)
                 self._pack(topic, block)
                 yield
+
+    def _thin_out(self, dirty: set[Topic]) -> Steps[None]:
+        """Shrink the blocks that lost most of their records while they were on disk only."""
+        found: list[tuple[Topic, Block, Extent]] = []
+        yield from self._sliced(self._thin_and_cold(dirty, found))
+        # Where little has to be copied to empty a pack, that one first.
+        alive: Counter[int] = Counter()
+        for _, block, extent in found:
+            alive[extent.pack] += block.live_bytes
+        found.sort(key=lambda entry: alive[entry[2].pack])
+        for topic, block, extent in found:
+            if not self._may_copy(topic, block):
+                continue
+            try:
+                data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
+                if not block.gone:
+                    self._state.cold.attach(block, extent, data)
+            except DamagedData as error:
+                log.error("a block of topic %s cannot be shrunk: %s", topic.name, error)
+                continue
+            if block.body is not None and block.live and not block.gone and not _is_being_copied(topic):
+                self._state.shrink_block(block)
+                self._pack(topic, block)
+
+    def _thin_and_cold(self, dirty: set[Topic], found: list[tuple[Topic, Block, Extent]]) -> Iterator[None]:
+        for topic in dirty:
+            for block in list(topic.lasting_blocks()):
+                if block.body is None and block.extent is not None and _is_thin(block):
+                    found += [(topic, block, block.extent)]
+            yield
+
+    def _may_copy(self, topic: Topic, block: Block) -> bool:
+        """Whether there is room to copy what lives in the block; on a full disk only so much is at hand."""
+        if self._copies_left is None:
+            return True
+        if block.live_bytes > self._copies_left:
+            self._uncopied.add(topic)
+            return False
+        self._copies_left -= block.live_bytes
+        self._copied = True
+        return True
 
     def _seal_the_rest(self, dirty: set[Topic]) -> Steps[None]:
         """What came while the others were sealed: a topic that is captured with much to pack would be a pause."""
@@ -204,7 +279,8 @@ class Checkpointer:
             except DamagedData as error:
                 log.error("a block of topic %s cannot be copied and stays where it is: %s", topic.name, error)
                 continue
-            if not block.gone and block.extent == extent and block not in self._packed and self._writer is not None:
+            is_there = not block.gone and block.extent == extent and block not in self._packed
+            if is_there and self._writer is not None and self._may_copy(topic, block):
                 self._packed[block] = topic, self._writer.add([data]), block.packed
 
     def _in_packs(self, packs: set[int], found: list[tuple[Topic, Block, Extent]]) -> Iterator[None]:
@@ -324,7 +400,7 @@ class Checkpointer:
         yield from self._wait_for(write_chunks)
         yield from self._wait_for(lambda: finish(sorted(self._referred)))
 
-    def _abort(self, abort_snapshot: Callable[[], None] | None) -> None:
+    def _abort(self, abort_snapshot: Callable[[], None] | None, rooms: list[Room]) -> None:
         for _, extent, _ in self._packed.values():
             self._packs.release(extent)
         self._packed, self._chunks = {}, []
@@ -333,6 +409,8 @@ class Checkpointer:
                 self._writer.abort()
             if abort_snapshot is not None:
                 abort_snapshot()
+            for room in rooms:
+                room.discard()
         except OSError as error:
             log.warning("what a failed checkpoint left behind stays until the next start: %s", error)
         self._writer = None
@@ -340,6 +418,7 @@ class Checkpointer:
     # --- 5: what follows ---
 
     def _install(self) -> None:
+        grown_bytes = 0
         for block, (topic, extent, count) in self._packed.items():
             if block.gone:
                 self._packs.release(extent)
@@ -347,7 +426,10 @@ class Checkpointer:
             if block.extent is not None:
                 self._packs.release(block.extent)
             block.extent, block.packed, block.image = extent, count, None
+            if block.packed != block.count and block.body is not None:
+                grown_bytes += len(block.body.buf)
             self._window.packed(topic, block)
+        self._room.finished(grown_bytes)
         self._packed, self._chunks, self._writer = {}, [], None
 
     def _clean_up(self) -> Steps[None]:
@@ -357,6 +439,15 @@ class Checkpointer:
         yield from self._sliced(self._window.cool())
         for pack in self._window.cold_packs():
             yield from self._quietly(lambda pack=pack: self._packs.move_cold(pack))
+
+    def _is_full(self) -> bool:
+        return self._room.short or self._wal.full
+
+    def _give_up_older(self) -> Steps[None]:
+        """The disk is full: what only the older snapshot needs goes now."""
+        if self._snapshots.keep_only_newest():
+            log.warning("the disk is full: the older snapshot is given up, with the log and the packs it needs")
+            yield from self._clean_up()
 
     def _quietly(self, job: Callable[[], object]) -> Steps[None]:
         """Housekeeping that may fail without harm: it is tried again after the next checkpoint."""
@@ -380,6 +471,14 @@ class Checkpointer:
         while not running.done:
             yield False
         return running.result()
+
+
+def _is_thin(block: Block) -> bool:
+    return 4 * block.live < block.count
+
+
+def _is_full(error: OSError | TopicsError) -> bool:
+    return isinstance(error, StorageFull) or (isinstance(error, OSError) and error.errno in FULL)
 
 
 def _is_being_copied(topic: Topic) -> bool:

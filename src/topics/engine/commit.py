@@ -10,11 +10,11 @@ whatever their class. If a write fails, its ops are forgotten and what they had 
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from topics.engine.room import CheckpointRoom
 from topics.engine.staged import Staged
 from topics.engine.state import State
 from topics.engine.waiters import Waiters
@@ -41,6 +41,7 @@ from topics.model.ops import (
 )
 from topics.model.txn_ops import TxnCommitted, TxnStaged
 from topics.storage.committer import Committer
+from topics.storage.disk import FULL
 from topics.storage.wal import Wal
 
 log = logging.getLogger("topics.engine")
@@ -57,8 +58,11 @@ SAME_MS_MAX = 5
 class Pipeline:
     """Ops between decision and publication."""
 
-    def __init__(self, state: State, wal: Wal, committer: Committer, waiters: Waiters, clock: Clock) -> None:
+    def __init__(
+        self, state: State, wal: Wal, committer: Committer, waiters: Waiters, clock: Clock, room: CheckpointRoom
+    ) -> None:
         self._state = state
+        self.room = room
         self._wal = wal
         self._committer = committer
         self._waiters = waiters
@@ -116,6 +120,8 @@ class Pipeline:
         staged = Staged(op, op.topic_id, gated=gated)
         staged.other_ids = other_ids
         if journaled:
+            if not urgent:
+                self.room.check(self.pending_bytes + len(body))
             try:
                 if not isinstance(op, Appended):
                     self._log_floor(op.topic_id)
@@ -444,6 +450,6 @@ def _held_up(staged: Staged) -> tuple[int, ...]:
 
 
 def _refusal(error: OSError) -> TopicsError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return StorageFull("the disk is full; the write was not taken, make room and try again")
     return StorageError(f"the disk refused the write, nothing of it was kept: {error.strerror or error}")

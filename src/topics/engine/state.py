@@ -71,6 +71,8 @@ class State:
         self.next_id = 1
         # totals over all topics
         self.count = self.bytes = 0
+        # what the next checkpoint would have to pack, at most
+        self.unpacked_bytes = 0
         # what the next checkpoint must look at
         self.dirty: set[Topic] = set()
         # Topics with a TTL.
@@ -164,7 +166,11 @@ class State:
             self._raise_floor(topic, op.floor)
         size = len(batch.blob)
         block = self._block_for(topic, batch, size, whole_bytes)
+        self.unpacked_bytes += size
         if block is not None:
+            if block.packed and block.packed == block.count and block.body is not None:
+                # A block that grows is packed again as a whole.
+                self.unpacked_bytes += len(block.body.buf)
             block.extend(batch)
         topic.head_seq += batch.count
         topic.count += batch.count

@@ -17,6 +17,7 @@ from topics.engine.multi_append import MultiAppend
 from topics.engine.pipelines import Pipelines
 from topics.engine.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.restoring import restore
+from topics.engine.room import CheckpointRoom
 from topics.engine.routers import Routers
 from topics.engine.state import State
 from topics.engine.topic import SEQ_CHUNK
@@ -35,6 +36,7 @@ from topics.storage.disk import Disk
 from topics.storage.logscan import SplitBody
 from topics.storage.pack import Packs
 from topics.storage.recovery import Replay
+from topics.storage.reserve import Reserve
 from topics.storage.snapshot import Snapshots
 from topics.storage.steps import PAUSE_S, Steps, at_once, in_thread
 from topics.storage.syncmark import SyncMark, noted_position
@@ -184,7 +186,9 @@ class Store:
         self.committer = Committer(self.wal, self._notify, mark=mark)
         self.worker = Worker(self._notify)
         self.waiters = Waiters()
-        self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock)
+        reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
+        room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
+        self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock, room)
         self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
         self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
@@ -232,7 +236,7 @@ class Store:
                 ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
                 seen = max(topic.ceiling, topic.head_seq + ahead)
                 op = ops.Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
-                self.pipeline.stage(op, op.encode(), gated=False)
+                self.pipeline.stage(op, op.encode(), gated=False, urgent=True)
                 if self.wal.buffered_to - self.wal.written_to >= SKIPPED_BYTES_PER_STEP:
                     self.pipeline.flush()
             yield

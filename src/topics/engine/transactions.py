@@ -431,12 +431,12 @@ class Transactions:
             newest = max((app.fence for app in self._ledger.by_id.values()), default=0)
             floor = max(newest, self._ledger.fence_floor) + fences_ahead
             op = TxnFenced(FENCE_FLOOR_ID, "", floor, self._clock.now_ms())
-            self._pipeline.stage(op, op.encode(), gated=False)
+            self._pipeline.stage(op, op.encode(), gated=False, urgent=True)
         if not whole:
             for app in self._ledger.by_id.values():
                 if app.stages:
                     op = TxnAborted(app.id, list(app.stages))
-                    self._pipeline.stage(op, op.encode(), gated=False)
+                    self._pipeline.stage(op, op.encode(), gated=False, urgent=True)
         self._pipeline.flush()
         used = self._ledger.hidden_in_use()
         hidden = [topic.id for topic in self._state.hidden.values() if topic.name.startswith(STAGING)]
@@ -447,4 +447,4 @@ class Transactions:
         for topic_id in ids:
             if topic_id in self._state.by_id:
                 op = Dropped(topic_id)
-                self._pipeline.stage(op, op.encode(), gated=False)
+                self._pipeline.stage(op, op.encode(), gated=False, urgent=True)

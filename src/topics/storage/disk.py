@@ -16,6 +16,8 @@ IOV_MAX = 1024
 COPY_CHUNK_BYTES = 1 << 20
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
+# What a disk or a quota without room answers.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # What a kernel or file system answers that cannot do what was asked for, as opposed to one that failed at it.
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 

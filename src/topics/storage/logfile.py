@@ -13,7 +13,6 @@ Files are as large as the log that is kept, within bounds, so that they grow wit
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from itertools import count
 from typing import NamedTuple
 
 from topics.model.errors import StorageError, StorageFull
-from topics.storage.disk import Disk
+from topics.storage.disk import FULL, Disk
 from topics.storage.frame import FILE_HEADER_BYTES, FileHeader, decode_file_header, encode_file_header
 
 logger = logging.getLogger("topics.storage")
@@ -35,8 +34,6 @@ SURPLUS_SHARE = 4
 SPARES_MAX = 2
 LOG_SUFFIX = ".log"
 SPARE_PREFIX = "spare-"
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def log_name(number: int) -> str:
@@ -124,6 +121,8 @@ class LogFiles:
         self._doomed: list[str] = []
         self.path = path
         self.file_bytes = file_bytes
+        # The disk had no room the last time that a file was made.
+        self.full = False
         self.sealed: list[LogFile] = list(tail.files)
         self._find_spares(self._size_for(tail.position))
         try:
@@ -163,7 +162,7 @@ class LogFiles:
         return min(self.file_bytes, max(FIRST_FILE_BYTES, _power_of_two(kept), _power_of_two(needed)))
 
     def _refusal(self, error: OSError) -> StorageError | StorageFull:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             return StorageFull(f"no room for another log file in {self.path}", path=self.path)
         return StorageError(f"cannot make a log file in {self.path}: {error}", path=self.path)
 
@@ -235,7 +234,8 @@ class LogFiles:
             path = os.path.join(self.path, name)
             highest = max(highest, int(digits))
             size_bytes = self._usable_bytes(path)
-            if len(self._spares) < SPARES_MAX and wanted_bytes <= size_bytes <= SURPLUS_SHARE * wanted_bytes:
+            fits = self._size_for(0) <= size_bytes <= SURPLUS_SHARE * wanted_bytes
+            if fits and len(self._spares) < SPARES_MAX:
                 self._spares.append(Spare(path, size_bytes))
             else:
                 self._doomed.append(path)
@@ -278,19 +278,37 @@ class LogFiles:
         """See to it that there is a spare for the file that begins at this position, and a reserve. Only adds."""
         wanted_bytes = self._size_for(base_position, needed)
         if not any(spare.size_bytes >= wanted_bytes for spare in self._spares):
-            self._make_spare(wanted_bytes)
+            self._make_spare(wanted_bytes, max(needed, self._size_for(0)))
         self._restock_reserve(base_position, 2)
 
     def _restock_reserve(self, position: int, count: int) -> None:
         """See to it that there are so many spares that are large enough for the reserve."""
-        reserve_bytes = max(self._size_for(position) // RESERVE_SHARE, self._size_for(0))
+        smallest_bytes = self._size_for(0)
+        reserve_bytes = max(self._size_for(position) // RESERVE_SHARE, smallest_bytes)
         while sum(spare.size_bytes >= reserve_bytes for spare in self._spares) < count:
-            self._make_spare(reserve_bytes)
+            try:
+                self._make_spare(reserve_bytes)
+            except OSError:
+                # A disk that is nearly full: better a small reserve than no more writes.
+                if len(self._spares) < count:
+                    self._make_spare(smallest_bytes)
+                return
 
-    def _make_spare(self, size_bytes: int) -> None:
-        path = self._new_spare_path()
-        self._disk.close(self._create(path, size_bytes))
-        self._spares.append(Spare(path, size_bytes))
+    def _make_spare(self, size_bytes: int, at_least_bytes: int | None = None) -> None:
+        """Allocate a spare, of a smaller size if the disk has no room for it and less will do."""
+        while True:
+            path = self._new_spare_path()
+            try:
+                self._disk.close(self._create(path, size_bytes))
+            except OSError as error:
+                self.full = error.errno in FULL
+                if not self.full or at_least_bytes is None or size_bytes // 2 < at_least_bytes:
+                    raise
+                size_bytes //= 2
+                continue
+            self.full = False
+            self._spares.append(Spare(path, size_bytes))
+            return
 
     def _recycle(self, file: LogFile) -> bool:
         """Make a spare of a closed file, if one is wanted and it has a size that fits."""

@@ -27,6 +27,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from topics.model.errors import DamagedData
 from topics.storage.disk import Buffer, Disk, write_all
 from topics.storage.openfiles import OpenFiles
+from topics.storage.reserve import Room
 from topics.storage.steps import Steps, at_once, in_thread
 
 logger = logging.getLogger("topics.storage")
@@ -71,7 +72,7 @@ class _Pack:
 class PackWriter:
     """Fills one pack. Used by one thread at a time; what it is given must not change until `finish`."""
 
-    def __init__(self, packs: Packs, disk: Disk, path: str, number: int, shard: int) -> None:
+    def __init__(self, packs: Packs, disk: Disk, path: str, number: int, shard: int, room: Room | None) -> None:
         self._packs = packs
         self._disk = disk
         self._path = path
@@ -81,7 +82,7 @@ class PackWriter:
         self._rows: list[bytes] = []
         self.number = number
         self.bytes_added = 0
-        self._fd = disk.open(path + ASIDE_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._fd = (room or Room(disk, path)).open_as(path + ASIDE_SUFFIX)
         self._put([_start_of(shard, number)])
 
     def add(self, buffers: Sequence[Buffer]) -> Extent:
@@ -104,6 +105,7 @@ class PackWriter:
         footer = _footer.pack(directory_offset, len(self._rows), PACK_MAGIC)
         self._put([directory, footer, _checksum.pack(xxh3_64_intdigest(directory + footer))])
         self._write()
+        self._disk.truncate(self._fd, self._written_bytes)
         self._disk.fdatasync(self._fd)
         self._disk.close(self._fd)
         self._fd = -1
@@ -156,12 +158,13 @@ class Packs:
 
     # --- writing ---
 
-    def writer(self) -> PackWriter:
+    def writer(self, room: Room | None = None) -> PackWriter:
+        """A new pack, in this room if it is given."""
         with self._lock:
             number = self._next_number
             self._next_number += 1
             self._packs[number] = _Pack(0, is_cold=False, finished=False)
-        return PackWriter(self, self._disk, self._pack_path(number, is_cold=False), number, self._shard)
+        return PackWriter(self, self._disk, self._pack_path(number, is_cold=False), number, self._shard, room)
 
     def finished(self, number: int, size_bytes: int) -> None:
         """A writer has given the pack its name."""
@@ -276,6 +279,11 @@ class Packs:
     def _note_dead(self, number: int, pack: _Pack) -> None:
         if pack.live_bytes == 0 and pack.finished:
             self.dead.add(number)
+
+    @property
+    def largest_bytes(self) -> int:
+        with self._lock:
+            return max((pack.size_bytes for pack in self._packs.values()), default=0)
 
     def sparse(self) -> list[int]:
         """Packs of which less than a quarter is alive, and something is."""

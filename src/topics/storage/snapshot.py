@@ -25,6 +25,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from topics.model.errors import DamagedData
 from topics.storage.disk import Disk, write_all
+from topics.storage.reserve import Room
 from topics.storage.steps import Steps, at_once
 
 logger = logging.getLogger("topics.storage")
@@ -102,7 +103,16 @@ class Snapshot:
 class SnapshotWriter:
     """Writes one snapshot. Used by one thread at a time."""
 
-    def __init__(self, snapshots: Snapshots, disk: Disk, path: str, number: int, position: int, shard: int) -> None:
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        disk: Disk,
+        path: str,
+        number: int,
+        position: int,
+        shard: int,
+        room: Room | None,
+    ) -> None:
         self._snapshots = snapshots
         self._disk = disk
         self._path = path
@@ -113,7 +123,7 @@ class SnapshotWriter:
         self._chunk_count = 0
         self.number = number
         self.position = position
-        self._fd = disk.open(path + ASIDE_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._fd = (room or Room(disk, path)).open_as(path + ASIDE_SUFFIX)
         start = _header.pack(SNAPSHOT_MAGIC, SNAPSHOT_VERSION, shard, 0, number, position)
         self._put(start + _checksum.pack(xxh3_64_intdigest(start)))
 
@@ -135,6 +145,7 @@ class SnapshotWriter:
         self._put(trailer + _checksum.pack(xxh3_64_intdigest(trailer)))
         self._write()
         write_all(self._disk, self._fd, [_checksum.pack(self._digest.intdigest())], self._written_bytes)
+        self._disk.truncate(self._fd, self._written_bytes + _checksum.size)
         self._disk.fdatasync(self._fd)
         self._disk.close(self._fd)
         self._fd = -1
@@ -177,6 +188,8 @@ class Snapshots:
         self._kept: tuple[_Kept, ...] = ()
         self._pins: tuple[Pin, ...] = ()
         self._pins_made = 0
+        # The older one was given up to make room.
+        self._alone = False
         self._found: list[int] = []
         # What `loading` found to be damaged.
         self.damaged: list[str] = []
@@ -192,10 +205,10 @@ class Snapshots:
                     self._found.append(int(stem))
         self._next_number = highest + 1
 
-    def writer(self, position: int) -> SnapshotWriter:
+    def writer(self, position: int, room: Room | None = None) -> SnapshotWriter:
         number = self._next_number
         self._next_number += 1
-        return SnapshotWriter(self, self._disk, self._snapshot_path(number), number, position, self._shard)
+        return SnapshotWriter(self, self._disk, self._snapshot_path(number), number, position, self._shard, room)
 
     def load_newest(self, repair: bool = False, thorough: bool = False) -> Snapshot | None:
         """As `loading`, at once."""
@@ -234,9 +247,30 @@ class Snapshots:
         return newest
 
     @property
+    def newest_bytes(self) -> int:
+        return _size_of(self._kept[-1]) if self._kept else 0
+
+    @property
+    def newest_position(self) -> int:
+        return self._kept[-1].position if self._kept else 0
+
+    @property
+    def has_older(self) -> bool:
+        """Whether more is kept than the newest one needs."""
+        return bool(self._kept) and not self._alone
+
+    def keep_only_newest(self) -> bool:
+        """Give up the older one, or the wish for one, with the log and the packs it needs; False if that is done."""
+        if not self.has_older:
+            return False
+        self._kept, self._alone = self._kept[-1:], True
+        self._unlink_forgotten()
+        return True
+
+    @property
     def trim_position(self) -> int:
         """The log below this is not needed, not even if the newest snapshot turns out damaged."""
-        kept = self._kept[0].position if len(self._kept) >= KEPT else 0
+        kept = self._kept[0].position if len(self._kept) >= (1 if self._alone else KEPT) else 0
         return min([kept, *(pin.position for pin in self._pins)])
 
     @property
@@ -253,8 +287,7 @@ class Snapshots:
         pin = Pin(self._pins_made, 0, 0, frozenset(), None, 0)
         if self._kept:
             newest = self._kept[-1]
-            size_bytes = newest.trailer_offset + 8 * len(newest.packs) + FOOTER_BYTES
-            pin = Pin(self._pins_made, newest.number, newest.position, newest.packs, newest.path, size_bytes)
+            pin = Pin(self._pins_made, newest.number, newest.position, newest.packs, newest.path, _size_of(newest))
         self._pins = (*self._pins, pin)
         return pin
 
@@ -264,7 +297,10 @@ class Snapshots:
 
     def finished(self, entry: _Kept) -> None:
         """A writer has made a snapshot durable: it is the newest, and the oldest may go."""
-        self._kept = (*self._kept, entry)[-KEPT:]
+        self._kept, self._alone = (*self._kept, entry)[-KEPT:], False
+        self._unlink_forgotten()
+
+    def _unlink_forgotten(self) -> None:
         keep = {kept.number for kept in (*self._kept, *self._pins)}
         for name in self._disk.listdir(self._path):
             stem = name.removesuffix(SNAPSHOT_SUFFIX)
@@ -276,6 +312,10 @@ class Snapshots:
 
     def _snapshot_path(self, number: int) -> str:
         return os.path.join(self._path, f"{number:020d}{SNAPSHOT_SUFFIX}")
+
+
+def _size_of(entry: _Kept) -> int:
+    return entry.trailer_offset + 8 * len(entry.packs) + FOOTER_BYTES
 
 
 def _read_ends(disk: Disk, path: str, number: int, shard: int) -> _Kept | None:

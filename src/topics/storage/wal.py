@@ -291,6 +291,11 @@ class Wal:
         return self.handover.active
 
     @property
+    def full(self) -> bool:
+        """Whether the disk had no room for a file of the log the last time that one was wanted."""
+        return self._files.full
+
+    @property
     def overloaded(self) -> bool:
         return self.buffered_to - self.synced_to > UNSYNCED_BYTES_MAX
 

@@ -1,0 +1,120 @@
+"""Room for the next checkpoint, allocated before it is needed, so that a full disk can be emptied by deleting.
+
+    packs/spare        becomes the next pack         ┐ renamed to the file that is written aside, written over,
+    snapshots/spare    becomes the next snapshot     ┘ and cut to its length: nobody else can take the room in between
+
+A checkpoint detaches both when it begins (`taken.tmp`, which a start removes), and what is written meanwhile has to
+find room for the checkpoint after it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from topics.storage.disk import FULL, Disk
+
+SPARE, TAKEN = "spare", "taken.tmp"
+SMALLEST_BYTES = 16 << 10
+
+
+class Room:
+    """One allocated file, empty as far as anybody is concerned."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self.size_bytes = 0
+        if disk.exists(self._path):
+            fd = disk.open(self._path, os.O_RDONLY)
+            try:
+                self.size_bytes = disk.size(fd)
+            finally:
+                disk.close(fd)
+
+    def grow(self, size_bytes: int) -> None:
+        """Have at least so much; an OSError leaves what there was."""
+        if size_bytes <= self.size_bytes:
+            return
+        fd = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            try:
+                self._disk.allocate(fd, size_bytes)
+            except OSError:
+                self._disk.truncate(fd, self.size_bytes)
+                raise
+        finally:
+            self._disk.close(fd)
+        self.size_bytes = size_bytes
+
+    def shrink(self, size_bytes: int) -> None:
+        """Give back what is above this."""
+        if size_bytes >= self.size_bytes:
+            return
+        fd = self._disk.open(self._path, os.O_RDWR)
+        try:
+            self._disk.truncate(fd, size_bytes)
+        finally:
+            self._disk.close(fd)
+        self.size_bytes = size_bytes
+
+    def detach(self) -> Room:
+        """What there is, as a room of its own; this one is empty then."""
+        taken = os.path.join(os.path.dirname(self._path), TAKEN)
+        if self.size_bytes:
+            self._disk.rename(self._path, taken)
+            self.size_bytes = 0
+        return Room(self._disk, taken)
+
+    def discard(self) -> None:
+        """Give all of it back."""
+        if self.size_bytes:
+            self._disk.unlink(self._path)
+            self.size_bytes = 0
+
+    def open_as(self, path: str) -> int:
+        """A descriptor to write a new file by, in this room if there is any. What is behind its end must be cut off."""
+        if not self.size_bytes:
+            return self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._disk.rename(self._path, path)
+        self.size_bytes = 0
+        try:
+            return self._disk.open(path, os.O_WRONLY)
+        except OSError:
+            self._disk.unlink(path)
+            raise
+
+
+class Reserve:
+    """The rooms of a store. Grown by the owner thread, or by the worker on its behalf; never by both at once."""
+
+    def __init__(self, disk: Disk, packs_path: str, snapshots_path: str) -> None:
+        self.pack = Room(disk, os.path.join(packs_path, SPARE))
+        self.snapshot = Room(disk, os.path.join(snapshots_path, SPARE))
+        # Why there is less than was wanted the last time.
+        self.error: OSError | None = None
+
+    @property
+    def short(self) -> bool:
+        """Whether the disk is full."""
+        return self.error is not None and self.error.errno in FULL
+
+    def grow(self, pack_bytes: int, snapshot_bytes: int) -> bool:
+        """Whether there is this much now; `error` says why not. A full disk gives as much as it can."""
+        self.error = None
+        for room, size_bytes in ((self.snapshot, snapshot_bytes), (self.pack, pack_bytes)):
+            while size_bytes > room.size_bytes:
+                try:
+                    room.grow(size_bytes)
+                except OSError as error:
+                    self.error = error
+                    size_bytes = size_bytes // 2 if error.errno in FULL and size_bytes > SMALLEST_BYTES else 0
+        return self.error is None
+
+    def detach(self) -> tuple[Room, Room]:
+        """Room for a pack and for a snapshot."""
+        pack = self.pack.detach()
+        try:
+            return pack, self.snapshot.detach()
+        except OSError:
+            pack.discard()
+            raise
