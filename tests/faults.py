@@ -152,6 +152,62 @@ class _Image:
                 file.write(page[: max(0, self.size - start)])
 
 
+class SmallDisk(Disk):
+    """A disk that holds so many bytes, counted in pages of the files that are made on it, and is then full.
+
+    `allocate` takes its pages at once, a write those up to its end; unlinking and cutting give back.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self.size_bytes = size_bytes
+        self._lock = threading.Lock()
+        # by inode: a name may change
+        self._pages: dict[int, int] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        return PAGE_BYTES * sum(self._pages.values())
+
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        fd = super().open(path, flags, mode)
+        if flags & os.O_TRUNC:
+            self._cut(fd, 0)
+        return fd
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        self._take(fd, offset + sum(map(len, buffers)))
+        return super().pwritev(fd, buffers, offset)
+
+    def allocate(self, fd: int, length: int) -> None:
+        self._take(fd, length)
+        if length > os.fstat(fd).st_size:
+            os.ftruncate(fd, length)
+
+    def truncate(self, fd: int, length: int) -> None:
+        super().truncate(fd, length)
+        self._cut(fd, length)
+
+    def unlink(self, path: str) -> None:
+        inode = os.stat(path).st_ino
+        super().unlink(path)
+        with self._lock:
+            self._pages.pop(inode, None)
+
+    def _take(self, fd: int, end: int) -> None:
+        inode, pages = os.fstat(fd).st_ino, -(-end // PAGE_BYTES)
+        with self._lock:
+            more = pages - self._pages.get(inode, 0)
+            if more > 0:
+                if self.used_bytes + PAGE_BYTES * more > self.size_bytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._pages[inode] = pages
+
+    def _cut(self, fd: int, length: int) -> None:
+        with self._lock:
+            self._pages[os.fstat(fd).st_ino] = -(-length // PAGE_BYTES)
+
+
 class FaultyDisk(Disk):
     """See the module. Faults are counted from the moment they are asked for; several may be pending."""
 

@@ -14,26 +14,26 @@ older snapshot, so that what was deleted is given back at once and not by the ch
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
 from topics.engine.block import Block
 from topics.engine.commit import Pipeline
+from topics.engine.copies import Copies, Found, find_in, find_thin, is_being_copied, is_thin
 from topics.engine.extent import encode_body
 from topics.engine.image import encode_topic
 from topics.engine.leaselog import is_large, parts
 from topics.engine.ledger import App, encode_app, encode_fence_floor
+from topics.engine.room import is_full
 from topics.engine.state import NEVER, State
 from topics.engine.topic import Topic
 from topics.engine.window import HotWindow
 from topics.model.clock import Clock
-from topics.model.errors import DamagedData, StorageError, StorageFull, TopicsError
+from topics.model.errors import DamagedData, StorageError, TopicsError
 from topics.model.ops import Timed
 from topics.model.settings import Settings
 from topics.storage.committer import Committer
 from topics.storage.directory import DataDirectory
-from topics.storage.disk import FULL
 from topics.storage.pack import Extent, Packs, PackWriter
 from topics.storage.reserve import Room
 from topics.storage.snapshot import Snapshots
@@ -92,9 +92,7 @@ class Checkpointer:
         self._retry_ms = 0.0
         self._room = pipeline.room
         # per checkpoint
-        self._copies_left: int | None = None
-        self._copied = False
-        self._uncopied: set[Topic] = set()
+        self._copies = Copies(None)
         self._packed: dict[Block, tuple[Topic, Extent, int]] = {}
         self._chunks: list[bytes] = []
         self._large_queues: list[Topic] = []
@@ -129,11 +127,11 @@ class Checkpointer:
             return True
         dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
         self._packed, self._chunks, self._referred, self._large_queues = {}, [], set(), []
-        snapshot = None
+        snapshot = failure = None
+        position = 0
         rooms: list[Room] = []
         try:
-            rooms, self._copies_left = self._room.begin()
-            self._copied, self._uncopied = False, set()
+            rooms, self._copies = self._room.begin()
             self._writer = self._packs.writer(rooms[0])
             yield from self._thin_out(dirty)
             yield from self._sliced(self._seal(dirty))
@@ -146,17 +144,20 @@ class Checkpointer:
             yield from self._finish(snapshot.add, snapshot.finish)
         except (OSError, TopicsError) as error:
             log.error("the checkpoint failed and is tried again: %s", error)
-            state.dirty |= {topic for topic in dirty if state.by_id.get(topic.id) is topic}
+            state.dirty |= self._existing(dirty)
             self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
             self._abort(snapshot.abort if snapshot is not None else None, rooms)
-            if rooms:
-                self._room.failed()
             state.routes.after_capture()
-            if _is_full(error):
-                yield from self._give_up_older()
-            return False
+            failure = error
         finally:
             state.capture_from = NEVER
+        if failure is not None:
+            if rooms:
+                self._room.failed(is_full(failure))
+            if is_full(failure):
+                yield from self._give_up_older()
+            self._room.renew()
+            return False
         self._install()
         self._last_position, self._last_ms = position, self._clock.monotonic_ms()
         self._took_ms = self._last_ms - started_ms
@@ -164,10 +165,13 @@ class Checkpointer:
         if not self._room.renew():
             yield from self._give_up_older()
             self._room.renew()
-        if self._copied:
+        if self._copies.begun:
             # What was copied made room, perhaps for the rest.
-            state.dirty |= {topic for topic in self._uncopied if state.by_id.get(topic.id) is topic}
+            state.dirty |= self._existing(self._copies.refused)
         return True
+
+    def _existing(self, topics: set[Topic]) -> set[Topic]:
+        return {topic for topic in topics if self._state.by_id.get(topic.id) is topic}
 
     def _is_owned(self) -> Steps[bool]:
         """Two processes in one directory would write over each other: better none of them writes."""
@@ -197,9 +201,9 @@ class Checkpointer:
                     continue
                 if (
                     block.body is not None
-                    and _is_thin(block)
-                    and not _is_being_copied(topic)
-                    and self._may_copy(topic, block)
+                    and is_thin(block)
+                    and not is_being_copied(topic)
+                    and self._copies.allow(topic, block.live_bytes)
                 ):
                     self._state.shrink_block(block)
                 self._pack(topic, block)
@@ -207,15 +211,10 @@ class Checkpointer:
 
     def _thin_out(self, dirty: set[Topic]) -> Steps[None]:
         """Shrink the blocks that lost most of their records while they were on disk only."""
-        found: list[tuple[Topic, Block, Extent]] = []
-        yield from self._sliced(self._thin_and_cold(dirty, found))
-        # Where little has to be copied to empty a pack, that one first.
-        alive: Counter[int] = Counter()
-        for _, block, extent in found:
-            alive[extent.pack] += block.live_bytes
-        found.sort(key=lambda entry: alive[entry[2].pack])
+        found: Found = []
+        yield from self._sliced(find_thin(dirty, found))
         for topic, block, extent in found:
-            if not self._may_copy(topic, block):
+            if not self._copies.allow(topic, block.live_bytes):
                 continue
             try:
                 data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
@@ -224,27 +223,9 @@ class Checkpointer:
             except DamagedData as error:
                 log.error("a block of topic %s cannot be shrunk: %s", topic.name, error)
                 continue
-            if block.body is not None and block.live and not block.gone and not _is_being_copied(topic):
+            if block.body is not None and block.live and not block.gone and not is_being_copied(topic):
                 self._state.shrink_block(block)
                 self._pack(topic, block)
-
-    def _thin_and_cold(self, dirty: set[Topic], found: list[tuple[Topic, Block, Extent]]) -> Iterator[None]:
-        for topic in dirty:
-            for block in list(topic.lasting_blocks()):
-                if block.body is None and block.extent is not None and _is_thin(block):
-                    found += [(topic, block, block.extent)]
-            yield
-
-    def _may_copy(self, topic: Topic, block: Block) -> bool:
-        """Whether there is room to copy what lives in the block; on a full disk only so much is at hand."""
-        if self._copies_left is None:
-            return True
-        if block.live_bytes > self._copies_left:
-            self._uncopied.add(topic)
-            return False
-        self._copies_left -= block.live_bytes
-        self._copied = True
-        return True
 
     def _seal_the_rest(self, dirty: set[Topic]) -> Steps[None]:
         """What came while the others were sealed: a topic that is captured with much to pack would be a pause."""
@@ -271,8 +252,8 @@ class Checkpointer:
         sparse = set(self._packs.sparse())
         if not sparse:
             return
-        found: list[tuple[Topic, Block, Extent]] = []
-        yield from self._sliced(self._in_packs(sparse, found))
+        found: Found = []
+        yield from self._sliced(find_in(sparse, list(self._state.by_id.values()), found))
         for topic, block, extent in found:
             try:
                 data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
@@ -280,16 +261,8 @@ class Checkpointer:
                 log.error("a block of topic %s cannot be copied and stays where it is: %s", topic.name, error)
                 continue
             is_there = not block.gone and block.extent == extent and block not in self._packed
-            if is_there and self._writer is not None and self._may_copy(topic, block):
+            if is_there and self._writer is not None and self._copies.allow(topic, extent.length):
                 self._packed[block] = topic, self._writer.add([data]), block.packed
-
-    def _in_packs(self, packs: set[int], found: list[tuple[Topic, Block, Extent]]) -> Iterator[None]:
-        for topic in list(self._state.by_id.values()):
-            for block in topic.blocks:
-                extent = block.extent
-                if extent is not None and extent.pack in packs:
-                    found += [(topic, block, extent)]
-            yield
 
     # --- 2, 3: one position for all ---
 
@@ -471,16 +444,3 @@ class Checkpointer:
         while not running.done:
             yield False
         return running.result()
-
-
-def _is_thin(block: Block) -> bool:
-    return 4 * block.live < block.count
-
-
-def _is_full(error: OSError | TopicsError) -> bool:
-    return isinstance(error, StorageFull) or (isinstance(error, OSError) and error.errno in FULL)
-
-
-def _is_being_copied(topic: Topic) -> bool:
-    """A mark on its way names records of this topic: they stay where they are until it is written."""
-    return any(router.inflight is not None for router in topic.outbound or ())

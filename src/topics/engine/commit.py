@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from topics.engine.room import CheckpointRoom
+from topics.engine.room import CheckpointRoom, refusal
 from topics.engine.staged import Staged
 from topics.engine.state import State
 from topics.engine.waiters import Waiters
@@ -41,7 +41,6 @@ from topics.model.ops import (
 )
 from topics.model.txn_ops import TxnCommitted, TxnStaged
 from topics.storage.committer import Committer
-from topics.storage.disk import FULL
 from topics.storage.wal import Wal
 
 log = logging.getLogger("topics.engine")
@@ -130,7 +129,7 @@ class Pipeline:
                 staged.position = self._wal.append(body, urgent)
             except OSError as error:
                 self._write_failed(error)
-                raise _refusal(error) from error
+                raise refusal(error) from error
             except StorageError as error:
                 if not self._wal.broken:
                     raise
@@ -187,7 +186,7 @@ class Pipeline:
             self._wal.append(Skipped(op.topic_id, last_seq, 0).encode())
         except OSError as error:
             self._write_failed(error)
-            raise _refusal(error) from error
+            raise refusal(error) from error
         except (StorageError, StorageFull, Throttled) as error:
             log.debug("the head of an ephemeral topic is not noted: %s", error.message)
 
@@ -368,7 +367,7 @@ class Pipeline:
         kept = self._wal.written_to
         failed = [staged for staged in self._unwritten if staged.position > kept]
         self._unwritten = deque(staged for staged in self._unwritten if staged.position <= kept)
-        self._forget(failed, lambda: _refusal(error))
+        self._forget(failed, lambda: refusal(error))
         self._written(kept, 0.0)
 
     def _turn_read_only(self, error: TopicsError) -> ReadOnly:
@@ -447,9 +446,3 @@ def _held_up(staged: Staged) -> tuple[int, ...]:
     if isinstance(staged.op, Reserved):
         return ()
     return (staged.topic_id, *staged.other_ids)
-
-
-def _refusal(error: OSError) -> TopicsError:
-    if error.errno in FULL:
-        return StorageFull("the disk is full; the write was not taken, make room and try again")
-    return StorageError(f"the disk refused the write, nothing of it was kept: {error.strerror or error}")

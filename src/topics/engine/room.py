@@ -9,8 +9,10 @@ Only freeing work (deletes, acks, checkpoints) goes on while there is less room 
 
 from __future__ import annotations
 
+from topics.engine.copies import Copies
 from topics.engine.state import State
-from topics.model.errors import StorageError, StorageFull
+from topics.model.errors import StorageError, StorageFull, TopicsError
+from topics.storage.disk import FULL
 from topics.storage.pack import SPARSE_SHARE, Packs
 from topics.storage.reserve import Reserve, Room
 from topics.storage.snapshot import Snapshots
@@ -44,6 +46,8 @@ class CheckpointRoom:
         # while a checkpoint runs: what it deals with
         self._taken_bytes = 0
         self._taken_start = 0
+        # the last one found the disk full
+        self._sparing = False
 
     @property
     def short(self) -> bool:
@@ -63,23 +67,27 @@ class CheckpointRoom:
         raise StorageError(f"no room can be kept for the next checkpoint: {self.reserve.error}")
 
     def renew(self, pending_bytes: int = 0) -> bool:
-        """Have room for what there is and a step more; False if the disk does not give it."""
+        """Have room for what there is, and a step more if the disk has that; False if it has not even the first."""
         unpacked = self._state.unpacked_bytes + pending_bytes
-        unpacked += _step(unpacked)
         log_bytes = self._wal.buffered_to - self._log_start
-        log_bytes += _step(log_bytes)
-        if not self.reserve.grow(self._pack_bytes(unpacked), self._snapshot_bytes(log_bytes)):
+        if self._grow(unpacked + _step(unpacked), log_bytes + _step(log_bytes)) or self._grow(unpacked, log_bytes):
+            return True
+        self.reserve.grow_as_far_as_it_goes(self._pack_bytes(unpacked), self._snapshot_bytes(log_bytes))
+        return False
+
+    def _grow(self, unpacked_bytes: int, log_bytes: int) -> bool:
+        if not self.reserve.grow(self._pack_bytes(unpacked_bytes), self._snapshot_bytes(log_bytes)):
             return False
-        self._unpacked_max = unpacked
+        self._unpacked_max = unpacked_bytes
         self._log_end = self._log_start + log_bytes
         return True
 
     # --- checkpoints ---
 
-    def begin(self) -> tuple[list[Room], int | None]:
+    def begin(self) -> tuple[list[Room], Copies]:
         """A checkpoint takes the room for its pack and its snapshot; what is written from now on needs some of its own.
 
-        The second: how many bytes of old blocks it may copy; None if there is no need to be sparing.
+        The second: how much of old blocks it may copy.
         """
         state, reserve = self._state, self.reserve
         pack_bytes = reserve.pack.size_bytes
@@ -88,21 +96,24 @@ class CheckpointRoom:
         self._taken_bytes, state.unpacked_bytes = state.unpacked_bytes, 0
         self._taken_start, self._log_start = self._log_start, self._wal.buffered_to
         self._unpacked_max = self._log_end = 0
-        return [pack, snapshot], spare_bytes if reserve.short else None
+        return [pack, snapshot], Copies(spare_bytes if reserve.short or self._sparing else None)
 
-    def failed(self) -> None:
-        """What the checkpoint took is still to be done."""
+    def failed(self, is_full: bool) -> None:
+        """What the checkpoint took is still to be done; if the disk was full, the next one copies only what fits."""
+        self._sparing = is_full
         self._state.unpacked_bytes += self._taken_bytes
         self._log_start = self._taken_start
 
     def finished(self, left_bytes: int) -> None:
         """It is done but for blocks of so many bytes, which have grown meanwhile."""
         self._topics_known = len(self._state.by_id)
+        self._sparing = False
         self._state.unpacked_bytes += left_bytes
 
     def _pack_bytes(self, unpacked_bytes: int) -> int:
-        # A pack that is nearly dead can be copied out, too.
-        return _with_overhead(unpacked_bytes) + self._packs.largest_bytes // SPARSE_SHARE
+        # A pack that is nearly dead can be copied out, too: any there is, or the one that this is the room for. After
+        # a checkpoint that frees nothing, this much of its room is left for the next one.
+        return _with_overhead(unpacked_bytes) + max(self._packs.largest_bytes, unpacked_bytes) // SPARSE_SHARE
 
     def _snapshot_bytes(self, log_bytes: int) -> int:
         topics_bytes = TOPIC_BYTES * max(0, len(self._state.by_id) - self._topics_known)
@@ -111,6 +122,17 @@ class CheckpointRoom:
 
 def _step(size_bytes: int) -> int:
     return min(STEP_BYTES_MAX, max(FIRST_BYTES, size_bytes // 2))
+
+
+def is_full(error: OSError | TopicsError) -> bool:
+    return isinstance(error, StorageFull) or (isinstance(error, OSError) and error.errno in FULL)
+
+
+def refusal(error: OSError) -> TopicsError:
+    """What the writer is told when the disk did not take a write."""
+    if is_full(error):
+        return StorageFull("the disk is full; the write was not taken, make room and try again")
+    return StorageError(f"the disk refused the write, nothing of it was kept: {error.strerror or error}")
 
 
 def _with_overhead(unpacked_bytes: int) -> int:

@@ -69,10 +69,8 @@ class State:
         self.hidden: dict[str, Topic] = {}
         self.dropped = DroppedNames()
         self.next_id = 1
-        # totals over all topics
-        self.count = self.bytes = 0
-        # what the next checkpoint would have to pack, at most
-        self.unpacked_bytes = 0
+        # totals over all topics; the last one is what the next checkpoint would have to pack, at most
+        self.count = self.bytes = self.unpacked_bytes = 0
         # what the next checkpoint must look at
         self.dirty: set[Topic] = set()
         # Topics with a TTL.

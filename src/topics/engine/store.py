@@ -212,6 +212,7 @@ class Store:
             topic.assigned_seq = topic.head_seq
             self.state.enforce_caps(topic, self.state.cold.load_now)
             yield
+        self.pipeline.room.renew()
         self.committer.start()
         self.worker.start()
 

@@ -268,7 +268,7 @@ class LogFiles:
         spare = self._spares[index]
         self._disk.rename(spare.path, path)
         del self._spares[index]
-        while len(self._spares) >= SPARES_MAX:
+        while len(self._spares) > SPARES_MAX:
             smallest = min(self._spares, key=lambda spare: spare.size_bytes)
             self._spares.remove(smallest)
             self._doomed.append(smallest.path)

@@ -99,16 +99,24 @@ class Reserve:
         return self.error is not None and self.error.errno in FULL
 
     def grow(self, pack_bytes: int, snapshot_bytes: int) -> bool:
-        """Whether there is this much now; `error` says why not. A full disk gives as much as it can."""
+        """Whether there is this much now; `error` says why not."""
+        try:
+            self.snapshot.grow(snapshot_bytes)
+            self.pack.grow(pack_bytes)
+        except OSError as error:
+            self.error = error
+            return False
         self.error = None
+        return True
+
+    def grow_as_far_as_it_goes(self, pack_bytes: int, snapshot_bytes: int) -> None:
+        """On a full disk, some room is better than none: what lives may be little by now."""
         for room, size_bytes in ((self.snapshot, snapshot_bytes), (self.pack, pack_bytes)):
-            while size_bytes > room.size_bytes:
+            while size_bytes > max(room.size_bytes, SMALLEST_BYTES):
                 try:
                     room.grow(size_bytes)
-                except OSError as error:
-                    self.error = error
-                    size_bytes = size_bytes // 2 if error.errno in FULL and size_bytes > SMALLEST_BYTES else 0
-        return self.error is None
+                except OSError:
+                    size_bytes = size_bytes * 3 // 4
 
     def detach(self) -> tuple[Room, Room]:
         """Room for a pack and for a snapshot."""
