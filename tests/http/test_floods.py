@@ -105,7 +105,7 @@ def test_control_frames_are_parsed_in_slices(kind: str) -> None:
     async def run() -> list[int]:
         # Every look at the clock is a whole turn later: one slice each iteration.
         ticks = iter(range(10**9))
-        service = service_of(UNLIMITED, lambda: next(ticks) * TURN_S)
+        service = service_of(UNLIMITED, lambda: next(ticks) * 2 * TURN_S)
         connection, pipe = Http2Connection(service), Pipe()
         connection.connection_made(pipe)
         connection.data_received(PREFACE + EMPTY_SETTINGS)
@@ -161,7 +161,7 @@ def test_requests_that_are_reset_at_once_are_parsed_in_slices() -> None:
 
     async def run() -> tuple[int, int]:
         ticks = iter(range(10**9))
-        service = service_of(UNLIMITED, lambda: next(ticks) * TURN_S)
+        service = service_of(UNLIMITED, lambda: next(ticks) * 2 * TURN_S)
         connection, pipe = Http2Connection(service), Pipe()
         connection.connection_made(pipe)
         client = h2.connection.H2Connection()
@@ -183,7 +183,7 @@ def test_requests_that_are_reset_at_once_are_parsed_in_slices() -> None:
 def test_a_body_in_tiny_chunks_is_parsed_in_slices() -> None:
     async def run() -> tuple[int, list[int], bytes]:
         ticks = iter(range(10**9))
-        service = service_of(UNLIMITED, lambda: next(ticks) * TURN_S)
+        service = service_of(UNLIMITED, lambda: next(ticks) * 2 * TURN_S)
         connection, pipe = Connection(service), Pipe()
         connection.connection_made(pipe)
         connection.data_received(b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -208,7 +208,7 @@ def test_a_body_in_tiny_chunks_is_parsed_in_slices() -> None:
 def test_pipelined_requests_are_parsed_in_slices_and_all_answered() -> None:
     async def run() -> tuple[int, int]:
         ticks = iter(range(10**9))
-        service = service_of(UNLIMITED, lambda: next(ticks) * TURN_S)
+        service = service_of(UNLIMITED, lambda: next(ticks) * 2 * TURN_S)
         connection, pipe = Connection(service), Pipe()
         connection.connection_made(pipe)
         count = READ_BYTES // 28
