@@ -49,3 +49,17 @@ def test_a_mistake_in_a_large_batch_refuses_all_of_it(client: Client, topic: str
     assert (reply.status, reply.code) == (400, "invalid_request")
     assert reply.detail == {"field": "records[1500].tga", "nearest": "tag"}
     assert client.get(f"/v0/topics/{topic}").status == 404
+
+
+def test_a_large_batch_for_several_topics_is_appended_whole_or_not_at_all(client: Client, topic: str) -> None:
+    """As large as a batch for one topic may be: it is neither refused by its length nor decoded at once."""
+    records: list[object] = [{"data": {"n": n, "text": "z" * 2_000}} for n in range(4_500)]
+    names = [f"{topic}:a", f"{topic}:b"]
+    reply = client.post("/v0/append?return_seqs=false", {"topics": {name: {"records": records} for name in names}})
+    assert reply.status == 201
+    assert [reply.json["topics"][name]["last_seq"] for name in names] == [4_500, 4_500]
+    bad = [*records[:1_500], {"data": 1, "tga": "x"}]
+    refused = client.post("/v0/append", {"topics": {names[0]: {"records": records}, names[1]: {"records": bad}}})
+    assert (refused.status, refused.code) == (400, "invalid_request")
+    assert refused.detail == {"field": "topics[...].records[1500].tga", "nearest": "tag"}
+    assert client.get(f"/v0/topics/{names[0]}").json["head_seq"] == 4_500

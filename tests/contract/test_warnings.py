@@ -47,3 +47,10 @@ def test_an_append_that_makes_the_topic_warns_of_its_configuration(client: Clien
     assert (made.status, len(made.json["warnings"])) == (201, 1)
     # The second one makes nothing: its configuration is ignored.
     assert "warnings" not in client.append(topic, 1, config=LIMITED).json
+
+
+def test_an_append_to_several_topics_warns_of_those_it_makes(client: Client, topic: str) -> None:
+    topics = {f"{topic}:a": {"records": [{"data": 1}], "config": LIMITED}, f"{topic}:b": {"records": [{"data": 1}]}}
+    [warning] = client.post("/v0/append", {"topics": topics}).json["warnings"]
+    assert warning.startswith(f'topic "{topic}:a": max_deliveries is 5')
+    assert "warnings" not in client.post("/v0/append", {"topics": topics}).json

@@ -4,13 +4,15 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.model import large_bodies
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
-from topics.model.large_bodies import LARGE_BYTES, PIECE_BYTES, decode_large
+from topics.model.large_bodies import LARGE_BYTES, PIECE_BYTES, decode_large, decode_large_topics
+from topics.model.multi_append import MultiAppendWish
 from topics.model.wishes import AppendWish, append_decoder, decode_body
 
 LIMITS: Any = SimpleNamespace(max_batch_records=10_000, max_record_bytes=1024 * 1024)
@@ -136,3 +138,80 @@ def test_records_given_twice_are_refused() -> None:
         decoded(body)
     inside = body_of([{"data": "z" * 1_000}] * 3_000 + [{"data": {"records": [1, 2]}}])
     assert len(decoded(inside)[0].records) == 3_001
+
+
+# --- several topics ---
+
+multi_decoder = msgspec.json.Decoder(MultiAppendWish)
+names = st.sampled_from(["a", "b:c", "records", '"records":[', "é"])
+
+
+def decoded_topics(body: bytes, limits: Any = LIMITS) -> tuple[MultiAppendWish, int]:
+    decoding = decode_large_topics(multi_decoder, body, limits)
+    steps = 0
+    while True:
+        try:
+            next(decoding)
+        except StopIteration as end:
+            return end.value, steps
+        steps += 1
+
+
+def seen_topics(wish: MultiAppendWish) -> Any:
+    parts = {
+        name: ([(bytes(r.data), r.tag, r.meta and bytes(r.meta)) for r in part.records], part.node)
+        for name, part in wish.topics.items()
+    }
+    return list(parts), parts, wish.idempotency_key
+
+
+@given(
+    st.dictionaries(names, st.tuples(records, st.booleans()), min_size=1),
+    st.booleans(),
+    st.sampled_from([None, (",", ":"), (" ,\n ", " : ")]),
+    st.integers(50, 400),
+)
+def test_lists_of_several_topics_piece_by_piece_give_what_one_go_gives(
+    topics: dict[str, Any], key_first: bool, separators: Any, piece_bytes: int
+) -> None:
+    parts = {
+        name: {"records": given, "node": "n"} if first else {"node": "n", "records": given}
+        for name, (given, first) in topics.items()
+    }
+    fields = {"idempotency_key": "k", "topics": parts} if key_first else {"topics": parts, "idempotency_key": "k"}
+    body = json.dumps(fields, separators=separators).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_bodies, "PIECE_BYTES", piece_bytes)
+        assert seen_topics(decoded_topics(body)[0]) == seen_topics(decode_body(multi_decoder, body))
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"topics":{"a":{"records":[{"data":1}]},"a":{"records":[{"data":2}]}}}', "topics"),
+        (b'{"topics":{"a":{"records":[{"data":1}],"records":[{"data":2}]}}}', "topics"),
+        (b'{"topics":{"a":{"records":[{"data":1}]},"b":{"records":[{"data":2},{"data":3,"tg":1}]}}}', "topics[...].records[1].tg"),  # noqa: E501
+        (b'{"topics":{"a":{"records":[{"data":1},]}}}', "topics[...].records[1]"),
+        (b'{"topics":{"a":{"records":[{"data":1}', "topics[...].records[0]"),
+        (b'{"topics":{"a":{"records":[{"data":1}]', "body"),
+        (b'{"topics":{"a":{"records":[5]}}}', "topics[...].records[0]"),
+        (b'{"topics":{"a":{"records":[{"data":' + b"[" * 300 + b"]" * 300 + b"}]}}}", "topics[...].records[0].data"),
+        (b'{"topics":{"a":{"records":[{"data":1}],"config":{"records":[{"data":1}]}}}}', "topics[...].config.records"),
+        (b'{"topics":{"a":{"records":[{"data":1}],"nod":"' + b"x" * LARGE_BYTES + b'"}}}', "topics"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_lists_of_several_topics(body: bytes, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decoded_topics(body)
+    assert caught.value.detail["field"] == field
+
+
+def test_a_large_body_for_several_topics_is_decoded_in_pieces_and_refused_early() -> None:
+    given = [{"data": "x" * 1000}] * 2_000
+    body = json.dumps({"topics": {f"t{number}": {"records": given} for number in range(5)}}).encode()
+    wish, steps = decoded_topics(body)
+    assert [len(part.records) for part in wish.topics.values()] == [2_000] * 5
+    assert steps >= len(body) // (2 * PIECE_BYTES)
+    too_many = json.dumps({"topics": {f"t{number}": {"records": given} for number in range(6)}}).encode()
+    with pytest.raises(BatchTooLarge):
+        decoded_topics(too_many)

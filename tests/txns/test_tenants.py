@@ -71,6 +71,7 @@ def test_no_route_lets_a_key_at_an_app_outside_its_prefixes(
     before = good.get("/v0/txns/good:app").json
     refused = server.client(key).request(method, path, body)
     assert (refused.status, refused.code) == (403, "forbidden")
+    assert refused.detail["name"] == "good:app"
     after = good.get("/v0/txns/good:app").json
     assert (after["version"], after["fence"], after["stages"]) == (before["version"], before["fence"], before["stages"])
 

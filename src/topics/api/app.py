@@ -22,7 +22,7 @@ from topics.http.message import Request
 from topics.http.refusal import BodyTooLarge, Refusal
 from topics.http.service import log_bug
 from topics.model.errors import TopicsError
-from topics.model.large_bodies import LARGE_BYTES, decode_large
+from topics.model.large_bodies import LARGE_BYTES
 from topics.model.settings import Settings
 from topics.model.wishes import decode_body
 
@@ -88,8 +88,11 @@ class Api:
                 if bound.check_body is not None:
                     bound.check_body(body)
                 if len(body) > LARGE_BYTES:
-                    if bound.has_records:
-                        self._decode_in_slices(call, decoding or decode_large(bound.decoder, body, self._settings))
+                    decoding = decoding or (
+                        bound.decode_large and bound.decode_large(bound.decoder, body, self._settings)
+                    )
+                    if decoding is not None:
+                        self._decode_in_slices(call, decoding)
                         return
                     if len(body) > self._plain_bytes_max:
                         raise BodyTooLarge(self._plain_bytes_max)
@@ -138,7 +141,7 @@ class Api:
         try:
             bound, _, _ = self._judge(request, headers)
             length = int(headers.get(b"content-length") or 0)
-            if bound.decoder is not None and not bound.has_records and length > self._plain_bytes_max:
+            if bound.decoder is not None and bound.decode_large is None and length > self._plain_bytes_max:
                 raise BodyTooLarge(self._plain_bytes_max)
         except TopicsError as error:
             self._refuse(request, error)
@@ -186,7 +189,7 @@ class Api:
         if bound.scopes & ~key.scopes:
             key.check_scopes(bound.scopes)
         if name and not name.startswith(key.prefixes) and bound.parameter not in UNLIMITED:
-            key.check_name(name, bound.parameter)
+            key.check_name(name.rpartition("/")[0] if bound.route.path.count("{") > 1 else name, bound.parameter)
         return bound, key, name
 
 

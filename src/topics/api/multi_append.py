@@ -14,15 +14,18 @@ from topics.api.call import Call
 from topics.api.records import key_of_header
 from topics.api.replies import encode, write_performance
 from topics.api.routes import QueryField, Route
-from topics.api.schema import Performance
+from topics.api.schema import Performance, Warnings
 from topics.api.waiting import answering
 from topics.engine.engine import Engine
 from topics.engine.multi_append import Landed
 from topics.engine.multi_append import MultiAppend as Verb
 from topics.engine.staged import Staged
 from topics.engine.topic import Topic
+from topics.model.config import resolve
 from topics.model.errors import Throttled
+from topics.model.large_bodies import decode_large_topics
 from topics.model.multi_append import MultiAppendWish
+from topics.model.warnings import config_warnings
 
 
 class AppendedItem(msgspec.Struct):
@@ -39,6 +42,7 @@ class MultiAppendReply(msgspec.Struct):
     topics: dict[str, AppendedItem]
     deduped: bool
     performance: Performance
+    warnings: Warnings = UNSET
 
 
 class MultiAppend:
@@ -56,6 +60,7 @@ class MultiAppend:
                 summary="Append records to several topics, to all of them or to none.",
                 scopes=Scope.WRITE,
                 body=MultiAppendWish,
+                decode_large=decode_large_topics,
                 checks_slot=True,
                 query=(QueryField("return_seqs", bool, "Whether the answer lists every seq.", default=True),),
                 headers=(QueryField("Idempotency-Key", str, "As idempotency_key in the body, which wins."),),
@@ -114,8 +119,20 @@ class MultiAppend:
             topics={name: _item(landed, staged, with_seqs=with_seqs) for name, landed in staged.result.items()},
             deduped=staged.deduped,
             performance=write_performance(call, staged),
+            warnings=_warnings(call.wish, staged) or UNSET,
         )
         call.reply(201 if created else 200, encode(reply))
+
+
+def _warnings(wish: MultiAppendWish, staged: Staged) -> list[str]:
+    """About the topics that were made as their `config` says."""
+    made: dict[str, Landed] = {} if staged.deduped else staged.result
+    return [
+        f'topic "{name}": {warning}'
+        for name, landed in made.items()
+        if landed.created and (config := wish.topics[name].config) is not None
+        for warning in config_warnings(resolve(config, name))
+    ]
 
 
 def _item(landed: Landed, staged: Staged, *, with_seqs: bool) -> AppendedItem:

@@ -17,6 +17,7 @@ import msgspec
 from topics.api.auth import Scope
 from topics.api.entrance import Entrance
 from topics.api.errors import answer
+from topics.model.large_bodies import BatchLimits, decode_large
 
 if TYPE_CHECKING:
     from topics.api.call import Call
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FAMILY_DEPTH = 2
 
 Handler = Callable[["Call"], None]
+LargeDecoder = Callable[[msgspec.json.Decoder[Any], bytes, BatchLimits], Generator[None, None, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Route:
     check_body: Callable[[bytes], None] | None = None
     # decodes a body of lines (application/x-ndjson) into the same struct, with pauses
     decode_lines: Callable[[Call], Generator[None, None, Any]] | None = None
+    # decodes a large body piece by piece; not needed if its records are in a field `records`
+    decode_large: LargeDecoder | None = None
     query: tuple[QueryField, ...] = ()
     headers: tuple[QueryField, ...] = ()
     # what it answers
@@ -108,11 +112,11 @@ class Bound:
         "answer",
         "check_body",
         "checks_slot",
+        "decode_large",
         "decode_lines",
         "decoder",
         "entrance",
         "handler",
-        "has_records",
         "key_in_query",
         "key_in_subprotocol",
         "long_lived",
@@ -140,8 +144,10 @@ class Bound:
         self.check_body = route.check_body
         self.decode_lines = route.decode_lines
         self.decoder = None if route.body is None else msgspec.json.Decoder(route.body)
-        # its records are decoded piece by piece if the body is large
-        self.has_records = route.body is not None and "records" in route.body.__struct_fields__
+        # how a large body is decoded piece by piece; None: it has no records, and is refused
+        self.decode_large = route.decode_large
+        if route.body is not None and "records" in route.body.__struct_fields__:
+            self.decode_large = decode_large
 
 
 class RouteTable:

@@ -179,6 +179,8 @@ class AppendedAll(msgspec.Struct, kw_only=True):
 
     topics: dict[str, AppendedTo]
     deduped: bool
+    # what the server doubts that it was meant; logged as well
+    warnings: list[str] = []
 
 
 class QueueCounters(msgspec.Struct, kw_only=True):

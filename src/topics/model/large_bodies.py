@@ -6,6 +6,8 @@
 Where a piece ends is guessed: a comma between two objects, the second of which begins like a record. Decoding tells
 whether the guess was right, since a piece that ends inside a payload is not a JSON list. After some wrong guesses the
 end of the next record is looked for bracket by bracket, which is slow and always right.
+
+A body for several topics has a list for each of them; where a list ends, the decoder says by refusing what follows it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.model.mistakes import BODY
+from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
+from topics.model.mistakes import BODY, mistake, nested_too_deeply
+from topics.model.multi_append import MultiAppendWish, TopicBatchWish
 from topics.model.nesting import TooDeep, decode_limited
 from topics.model.wishes import decode_body
 
@@ -33,6 +36,9 @@ SLICE_TOKENS: Final = 2_000
 _START = re.compile(rb'"records"\s*+:\s*+\[')
 _BETWEEN = re.compile(rb'\}(\s*+,)\s*+\{\s*+"(?:data|tag|node|meta|delay_ms|unique_key|topic)"\s*+:')
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
+_COMMA = re.compile(rb"\s*+,")
+_COMMA_OR_END = re.compile(rb"\s*+(?:,|(?=\]))")
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _NUMBER = re.compile(r"(?:records)?\[(\d+)\]")
 
 
@@ -64,6 +70,52 @@ def decode_large(decoder: msgspec.json.Decoder[W], body: bytes, limits: BatchLim
     return envelope
 
 
+def decode_large_topics(
+    decoder: msgspec.json.Decoder[MultiAppendWish], body: bytes, limits: BatchLimits
+) -> Generator[None, None, MultiAppendWish]:
+    """Decode a body with a list of records for each of several topics; pauses as above."""
+    envelope: list[bytes] = []
+    lists: list[list[Any]] = []
+    at = size = count = 0
+    while (start := _START.search(body, at, at + LARGE_BYTES)) is not None:
+        pieces = _Pieces(body, start.end(), TopicBatchWish, limits)
+        try:
+            yield from pieces.decode_list()
+        except (InvalidRequest, RecordTooLarge) as error:
+            raise _of_some_topic(error) from None
+        yield
+        envelope.append(body[at : start.end()])
+        size += start.end() - at
+        at = pieces.at
+        lists.append(pieces.records)
+        count += len(pieces.records)
+        if count > limits.max_batch_records:
+            most = limits.max_batch_records
+            raise BatchTooLarge(
+                f"topics hold more than {most} records; at most {most} fit one write, split it",
+                field="topics",
+                max=most,
+            )
+        if size > LARGE_BYTES:
+            break
+    if size + len(body) - at > LARGE_BYTES:
+        raise InvalidRequest(f"all but the records must be at most {LARGE_BYTES} bytes of the body", field="topics")
+    wish = decode_body(decoder, b"".join((*envelope, body[at:])))
+    if len(lists) != len(wish.topics):
+        raise InvalidRequest("topics must name each topic once, with one list of records", field="topics")
+    for part, records in zip(wish.topics.values(), lists, strict=True):
+        part.records = records
+    return wish
+
+
+def _of_some_topic(error: TopicsError) -> TopicsError:
+    """As decoding at once says it, which does not know the topic either."""
+    field = str(error.detail["field"])
+    if field == BODY:
+        return error
+    return type(error)(f"topics[...].{error.message}", **{**error.detail, "field": f"topics[...].{field}"})
+
+
 class _Pieces:
     """The records up to `at`, which is where a record starts."""
 
@@ -80,6 +132,35 @@ class _Pieces:
         while len(self._body) - self.at > self._record_bytes_max + PIECE_BYTES:
             yield from self._next_piece()
 
+    def decode_list(self) -> Generator[None, None, None]:
+        """Take pieces up to the end of this list, whatever follows it."""
+        while (end := self._list_end()) is None:
+            yield from self._next_piece(_COMMA_OR_END)
+            yield
+        if self._body[self.at : end].strip():
+            if not self._take(end, end):
+                raise self._too_long()
+        elif self.records and self._body[self.at - 1 : self.at] == b",":
+            number = len(self.records)
+            raise InvalidRequest(f"records[{number}] is missing after a comma", field=f"records[{number}]")
+
+    def _list_end(self) -> int | None:
+        """Where the list is closed; None if that is not within the next piece."""
+        stop = self.at + PIECE_BYTES
+        try:
+            decode_limited(self._decoder, b"[" + self._body[self.at : stop])
+        except msgspec.ValidationError as error:
+            raise self.numbered(mistake(error, self._decoder.type)) from None
+        except TooDeep as error:
+            raise self.numbered(nested_too_deeply(error.field or BODY)) from None
+        except msgspec.DecodeError as error:
+            found = _TRAILING.search(str(error))
+            if found is None:
+                return None
+            # counted from the bracket put before it, and after the first byte that does not belong to the list
+            stop = self.at + int(found[1]) - 2
+        return self._body.rindex(b"]", self.at, stop)
+
     def check_count(self, more: int = 0) -> None:
         most = self._limits.max_batch_records
         if len(self.records) + more > most:
@@ -94,7 +175,7 @@ class _Pieces:
         if _START.search(self._body, position) is not None:
             raise InvalidRequest("records is given twice", field="records")
 
-    def _next_piece(self) -> Generator[None, None, None]:
+    def _next_piece(self, following: re.Pattern[bytes] = _COMMA) -> Generator[None, None, None]:
         guess_at = self.at + PIECE_BYTES
         for _ in range(GUESSES_MAX):
             found = _BETWEEN.search(self._body, guess_at, self.at + PIECE_BYTES + self._record_bytes_max)
@@ -106,8 +187,8 @@ class _Pieces:
             guess_at = found.end()
             yield
         end = yield from self._record_end(self.at)
-        comma = None if end is None else re.compile(rb"\s*+,").match(self._body, end)
-        if end is None or comma is None or not self._take(end, comma.end()):
+        after = None if end is None else following.match(self._body, end)
+        if end is None or after is None or not self._take(end, after.end()):
             raise self._too_long()
 
     def _take(self, end: int, following: int) -> bool:
@@ -167,6 +248,8 @@ class _Pieces:
         message = f"records[{number}] is not a record of at most {most} bytes of data and meta"
         if self._body[self.at : self.at + self._record_bytes_max].lstrip()[:1] != b"{":
             return InvalidRequest(f"records[{number}] must be an object", field=f"records[{number}]")
+        if len(self._body) - self.at <= self._record_bytes_max:
+            return InvalidRequest(f"records[{number}] is not valid JSON", field=f"records[{number}]")
         return RecordTooLarge(message, field=f"records[{number}]", max=most)
 
 
