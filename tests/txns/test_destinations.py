@@ -13,13 +13,13 @@ from topics.model.config import ConfigWish
 from topics.model.errors import (
     BatchTooLarge,
     InvalidRequest,
+    StageNotFound,
     Throttled,
     TopicExistsIncompatible,
     TopicFull,
     TopicNotFound,
 )
 from topics.model.routing import RouterWish
-from topics.model.txns import StageNotFound
 from topics.model.wishes import append_decoder
 
 HOUR_MS = 3_600_000

@@ -12,8 +12,8 @@ from tests.txns.rig import TxnRig
 from topics.client import Client
 from topics.client.errors import Fenced as FencedAnswer
 from topics.engine.staged import Busy
-from topics.model.errors import InvalidRequest
-from topics.model.txns import OWNERS_MAX, Fenced
+from topics.model.errors import Fenced, InvalidRequest
+from topics.model.txns import OWNERS_MAX
 
 
 @pytest.fixture

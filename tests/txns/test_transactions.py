@@ -10,9 +10,11 @@ import pytest
 from tests.txns.rig import TxnRig
 from topics.engine.staged import Busy
 from topics.model.errors import (
+    Fenced,
     InvalidRequest,
+    StageNotFound,
 )
-from topics.model.txns import CommitWish, Fenced, StageNotFound
+from topics.model.txns import CommitWish
 
 HOUR_MS = 3_600_000
 

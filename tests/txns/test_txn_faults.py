@@ -16,8 +16,7 @@ from tests.txns.rig import TxnRig
 from topics.engine import committing
 from topics.engine.staged import Staged
 from topics.engine.state import NEVER
-from topics.model.errors import ReadOnly, StorageFull
-from topics.model.txns import StageNotFound
+from topics.model.errors import ReadOnly, StageNotFound, StorageFull
 
 # Records of one version in each of the topics.
 RECORDS = {"x": 7, "y": 5, "z": 1}

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.txns.rig import TxnRig
 from topics.engine import committing
-from topics.model.txns import Fenced, StageNotFound
+from topics.model.errors import Fenced, StageNotFound
 
 APPS, TOPICS, STAGES = ("app-1", "app-2"), ("x", "y"), ("s1", "s2")
 TTL_MS = 1_000

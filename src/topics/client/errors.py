@@ -1,12 +1,18 @@
-"""Every way a call can fail, as one exception class for each `error.code`, with its detail."""
+"""Every way a call can fail, as one exception class for each `error.code`, with its detail.
+
+Where the engine knows the failure, too, its class is a base of the one here: an embedded database raises these as well,
+so `except` clauses hold for both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
+from topics.model import errors
 
-class TopicsError(Exception):
+
+class TopicsError(errors.TopicsError):
     """Base of everything the client raises. `status` is 0 if no server has answered."""
 
     CODE: ClassVar[str] = "internal"
@@ -20,7 +26,8 @@ class TopicsError(Exception):
         detail: Mapping[str, Any] | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(message)
+        # The bases know their messages by themselves, and take what these are made of.
+        Exception.__init__(self, message)
         self.code = code or self.CODE
         self.message = message
         self.status = status
@@ -74,17 +81,17 @@ class Closed(TopicsError):
 # --- the request is wrong ---
 
 
-class InvalidRequest(TopicsError):
+class InvalidRequest(TopicsError, errors.InvalidRequest):
     """`detail["field"]` names the place."""
 
     CODE = "invalid_request"
 
 
-class BatchTooLarge(TopicsError):
+class BatchTooLarge(TopicsError, errors.BatchTooLarge):
     CODE = "batch_too_large"
 
 
-class RecordTooLarge(TopicsError):
+class RecordTooLarge(TopicsError, errors.RecordTooLarge):
     CODE = "record_too_large"
 
 
@@ -135,77 +142,77 @@ class NotFound(TopicsError):
     CODE = "not_found"
 
 
-class TopicNotFound(TopicsError):
+class TopicNotFound(TopicsError, errors.TopicNotFound):
     CODE = "topic_not_found"
 
 
-class RouterNotFound(TopicsError):
+class RouterNotFound(TopicsError, errors.RouterNotFound):
     CODE = "router_not_found"
 
 
-class PipelineNotFound(TopicsError):
+class PipelineNotFound(TopicsError, errors.PipelineNotFound):
     CODE = "pipeline_not_found"
 
 
 # --- the state of the server forbids it ---
 
 
-class TopicExistsIncompatible(TopicsError):
+class TopicExistsIncompatible(TopicsError, errors.TopicExistsIncompatible):
     CODE = "topic_exists_incompatible"
 
 
-class TopicNotEmpty(TopicsError):
+class TopicNotEmpty(TopicsError, errors.TopicNotEmpty):
     CODE = "topic_not_empty"
 
 
-class NotAQueue(TopicsError):
+class NotAQueue(TopicsError, errors.NotAQueue):
     CODE = "not_a_queue"
 
 
-class RouterCycle(TopicsError):
+class RouterCycle(TopicsError, errors.RouterCycle):
     """`detail["cycle"]` is the way round."""
 
     CODE = "router_cycle"
 
 
-class StageNotFound(TopicsError):
+class StageNotFound(TopicsError, errors.StageNotFound):
     """A transaction names a stage that is unknown or has expired."""
 
     CODE = "stage_not_found"
 
 
-class Fenced(TopicsError):
+class Fenced(TopicsError, errors.Fenced):
     """Somebody took a higher fencing token for this application."""
 
     CODE = "fenced"
 
 
-class TopicFull(TopicsError):
+class TopicFull(TopicsError, errors.TopicFull):
     CODE = "topic_full"
 
 
 # --- not now ---
 
 
-class Throttled(TopicsError):
+class Throttled(TopicsError, errors.Throttled):
     """A cap is reached (`detail["limit"]`, `["max"]`), or there is pressure (`detail["retry_after_ms"]`)."""
 
     CODE = "throttled"
 
 
-class NotReady(TopicsError):
+class NotReady(TopicsError, errors.NotReady):
     CODE = "not_ready"
 
 
-class ShuttingDown(TopicsError):
+class ShuttingDown(TopicsError, errors.ShuttingDown):
     CODE = "shutting_down"
 
 
-class ReadOnly(TopicsError):
+class ReadOnly(TopicsError, errors.ReadOnly):
     CODE = "read_only"
 
 
-class StorageFull(TopicsError):
+class StorageFull(TopicsError, errors.StorageFull):
     CODE = "storage_full"
 
 

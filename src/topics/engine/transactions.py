@@ -17,7 +17,7 @@ from topics.engine.staged import Busy, Staged
 from topics.engine.topic import STAGING
 from topics.model.batch import check_batch, render_headless
 from topics.model.clock import Clock
-from topics.model.errors import InvalidRequest, Throttled, TopicsError
+from topics.model.errors import Fenced, InvalidRequest, StageNotFound, Throttled, TopicsError
 from topics.model.names import check_topic_name
 from topics.model.ops import Appended, Dropped
 from topics.model.txn_ops import TxnAborted, TxnFenced, TxnForgotten, TxnStaged
@@ -27,8 +27,6 @@ from topics.model.txns import (
     UNKNOWN_STAGES,
     AbortWish,
     CommitWish,
-    Fenced,
-    StageNotFound,
     StageWish,
     check_app_name,
     check_empty_raise,

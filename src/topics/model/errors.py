@@ -6,13 +6,13 @@ code becomes is decided in one table of the API layer, never here.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 
 class TopicsError(Exception):
     """Base of all errors that a caller is meant to see."""
 
-    code: ClassVar[str] = "internal"
+    code: str = "internal"
 
     def __init__(self, message: str, **detail: Any) -> None:
         super().__init__(message)
@@ -75,6 +75,18 @@ class RouterCycle(TopicsError):
     """`cycle` in the detail is the way round."""
 
     code = "router_cycle"
+
+
+class StageNotFound(TopicsError):
+    """A stage that was never begun, has expired, was aborted, or did not outlive a power failure."""
+
+    code = "stage_not_found"
+
+
+class Fenced(TopicsError):
+    """The token is not the newest one of its app: somebody else took over."""
+
+    code = "fenced"
 
 
 class TopicNotEmpty(TopicsError):

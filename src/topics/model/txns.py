@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from topics.model.batch import utf8_bytes
 from topics.model.config import U64
-from topics.model.errors import InvalidRequest, TopicsError
+from topics.model.errors import InvalidRequest
 from topics.model.wishes import RecordWish
 
 APP_BYTES_MAX = 256
@@ -28,18 +28,6 @@ PARTS_MAX = 100_000
 EMPTY_RAISE_MAX = 1_000_000
 # What stands for the stages of a commit by version 0.1, which did not keep them.
 UNKNOWN_STAGES = b""
-
-
-class StageNotFound(TopicsError):
-    """A stage that was never begun, has expired, was aborted, or did not outlive a power failure."""
-
-    code = "stage_not_found"
-
-
-class Fenced(TopicsError):
-    """The token is not the newest one of its app: somebody else took over."""
-
-    code = "fenced"
 
 
 class StageRecord(RecordWish, gc=False):
