@@ -6,9 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from topics.embedded import Appended, Database, Diff, Json, Outgoing, Record, open
+    from topics.client import AsyncClient, Client
+    from topics.client.errors import (
+        BatchTooLarge,
+        Fenced,
+        InvalidRequest,
+        NotAQueue,
+        PipelineNotFound,
+        ReadOnly,
+        RecordTooLarge,
+        RouterCycle,
+        RouterNotFound,
+        ShuttingDown,
+        StageNotFound,
+        StorageFull,
+        Throttled,
+        TopicExistsIncompatible,
+        TopicFull,
+        TopicNotEmpty,
+        TopicNotFound,
+    )
+    from topics.embedded import Appended, Database, Diff, Json, Outgoing, Record, Tombstone, open
     from topics.engine.listing import TopicState
-    from topics.engine.retention import Tombstone
     from topics.model.config import TopicConfig
     from topics.model.errors import TopicsError
     from topics.model.settings import Settings
@@ -17,14 +36,33 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Appended",
+    "AsyncClient",
+    "BatchTooLarge",
+    "Client",
     "Database",
     "Diff",
+    "Fenced",
+    "InvalidRequest",
     "Json",
+    "NotAQueue",
     "Outgoing",
+    "PipelineNotFound",
+    "ReadOnly",
     "Record",
+    "RecordTooLarge",
+    "RouterCycle",
+    "RouterNotFound",
     "Settings",
+    "ShuttingDown",
+    "StageNotFound",
+    "StorageFull",
+    "Throttled",
     "Tombstone",
     "TopicConfig",
+    "TopicExistsIncompatible",
+    "TopicFull",
+    "TopicNotEmpty",
+    "TopicNotFound",
     "TopicState",
     "TopicsError",
     "__version__",
@@ -32,9 +70,11 @@ __all__ = [
 ]
 
 # Imported when first asked for: the command line and the client must not pay for the engine.
+_EMBEDDED: Final = frozenset(("Appended", "Database", "Diff", "Json", "Outgoing", "Record", "Tombstone", "open"))
 _HOMES: Final = {
+    "AsyncClient": "topics.client",
+    "Client": "topics.client",
     "Settings": "topics.model.settings",
-    "Tombstone": "topics.engine.retention",
     "TopicConfig": "topics.model.config",
     "TopicState": "topics.engine.listing",
     "TopicsError": "topics.model.errors",
@@ -44,4 +84,10 @@ _HOMES: Final = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'topics' has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "topics.embedded")), name)
+    # What has no home of its own is an error, which embedded databases and clients share.
+    home = "topics.embedded" if name in _EMBEDDED else _HOMES.get(name, "topics.client.errors")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

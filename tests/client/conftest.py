@@ -1,13 +1,18 @@
-"""A live server, and clients of either half: a test that takes `client` runs for both."""
+"""A live server, clients of either half, and an embedded database: a test that takes `client` runs for all three.
+
+Tests that make clients by themselves, or are marked `needs_server`, run for the two halves only.
+"""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import topics
 from tests.client.driving import Loop, driven
 from tests.serving import ServerProcess, serving
 from topics.api.users import hash_password
@@ -38,10 +43,27 @@ def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
         yield server
 
 
-@pytest.fixture(params=["sync", "async"])
-def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[topics.Database]:
+    with topics.open(str(tmp_path_factory.mktemp("embedded"))) as database:
+        yield database
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "half" not in metafunc.fixturenames:
+        return
+    halves = ["sync", "async"]
+    own_clients = {"connect", "url", "server"} & set(inspect.signature(metafunc.function).parameters)
+    marked = metafunc.definition.get_closest_marker("needs_server") is not None
+    if "client" in metafunc.fixturenames and not own_clients and not marked:
+        halves.append("embedded")
+    metafunc.parametrize("half", halves)
+
+
+@pytest.fixture
+def connect(half: str) -> Iterator[Connect]:
     """Makes clients of one half; they are closed when the test ends."""
-    loop = Loop() if request.param == "async" else None
+    loop = Loop() if half == "async" else None
     opened: list[Any] = []
 
     def connected(url: str, *given: Any, **named: Any) -> Any:
@@ -61,8 +83,10 @@ def url(server: ServerProcess) -> str:
 
 
 @pytest.fixture
-def client(connect: Connect, url: str) -> Any:
-    return connect(url)
+def client(half: str, connect: Connect, request: pytest.FixtureRequest) -> Any:
+    if half == "embedded":
+        return request.getfixturevalue("database")
+    return connect(request.getfixturevalue("url"))
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from topics.client import (
     Unauthorized,
 )
 
+pytestmark = pytest.mark.needs_server("a WebSocket")
+
 
 @pytest.fixture
 def socket(client: Any) -> Iterator[Any]:

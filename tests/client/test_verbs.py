@@ -137,7 +137,7 @@ def test_two_appends_without_a_key_are_two_records(client: Any, topic: str) -> N
 def test_an_append_may_refuse_to_create(client: Any, topic: str) -> None:
     with pytest.raises(TopicNotFound) as caught:
         client.append(topic, 1, create=False)
-    assert (caught.value.status, caught.value.detail) == (404, {"topic": topic})
+    assert (caught.value.code, caught.value.detail) == ("topic_not_found", {"topic": topic})
 
 
 def test_an_append_brings_a_configuration_for_a_new_topic(client: Any, topic: str) -> None:
@@ -336,6 +336,7 @@ def test_a_router_copies_and_is_removed(client: Any, topic: str) -> None:
     assert client.unroute(name) is False
 
 
+@pytest.mark.needs_server("health and metrics")
 def test_the_server_tells_how_it_is(client: Any) -> None:
     assert client.health().status == "ok"
     assert client.ready().wal_replay_complete
@@ -346,6 +347,6 @@ def test_the_server_tells_how_it_is(client: Any) -> None:
 def test_what_the_server_warns_of_is_logged(client: Any, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     made = client.create(topic, type="queue", max_deliveries=3)
     routed = client.route(f"{topic}.r", topic, f"{topic}.copy", filter="public:*")
-    told = [record.getMessage() for record in caplog.records if record.name == "topics.client"]
+    told = [record.getMessage() for record in caplog.records if record.name in ("topics.client", "topics.embedded")]
     assert told == [*made.warnings, *routed.warnings]
     assert ("max_deliveries" in told[0], "public:*" in told[1], len(told)) == (True, True, 2)

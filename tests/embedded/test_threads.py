@@ -279,7 +279,7 @@ def test_closing_ends_every_tail(open_db: OpenDatabase) -> None:
     with threads() as running:
         for _ in range(4):
             running.start(listen)
-        while len(db._store.state.by_name["a"].waiters or ()) < 4:
+        while len(db._host.store.state.by_name["a"].waiters or ()) < 4:
             time.sleep(0.001)
         db.close()
     assert ended == [1] * 4
@@ -302,7 +302,7 @@ def test_closing_while_writers_wait_for_their_sync_hangs_nobody(open_db: OpenDat
             running.start(lambda number=number: write(number))
         assert gate.reached.wait(WAIT_S)
         running.start(db.close)
-        while not db._closed:
+        while not db._host.closed:
             time.sleep(0.001)
         gate.open()
     assert len(outcomes) == 3
@@ -350,14 +350,14 @@ def test_a_delete_that_reads_from_disk_while_the_database_closes_changes_nothing
         for _ in range(3):
             db.append("a", 1, tag="t")
     db = open_db(**settings)
-    read = db._store.packs.read
+    read = db._host.store.packs.read
 
     def read_after_close(extent: Any) -> bytes:
         data = read(extent)
         db.close()
         return data
 
-    monkeypatch.setattr(db._store.packs, "read", read_after_close)
+    monkeypatch.setattr(db._host.store.packs, "read", read_after_close)
     with pytest.raises(ShuttingDown):
         db.delete("a", match="t")
     assert open_db(**settings).state("a").count == 3
@@ -369,7 +369,7 @@ def test_a_read_whose_pack_went_meanwhile_looks_again(open_db: OpenDatabase, mon
         for number in range(3):
             db.append("a", number)
     db = open_db(**settings)
-    read = db._store.packs.read
+    read = db._host.store.packs.read
     disturbed: list[int] = []
 
     def read_late(extent: Any) -> bytes:
@@ -381,7 +381,7 @@ def test_a_read_whose_pack_went_meanwhile_looks_again(open_db: OpenDatabase, mon
                 db.checkpoint()
         return read(extent)
 
-    monkeypatch.setattr(db._store.packs, "read", read_late)
+    monkeypatch.setattr(db._host.store.packs, "read", read_late)
     diff = db.diff("a")
     assert (diff.records, diff.caught_up, diff.tombstone) == ([], True, None)
 
@@ -431,7 +431,7 @@ def test_a_damaged_pack_does_not_stop_the_house(open_db: OpenDatabase, tmp_path:
     db = open_db(**settings)
     for number in range(1, 10):
         db.delete("a", match=f"t{number}")
-    db._store.packs._open.close()
+    db._host.store.packs._open.close()
     pack.write_bytes(pack.read_bytes()[:70])
     for _ in range(3):
         db.append("b", 1)

@@ -13,8 +13,9 @@ from topics.api.metrics import Usage
 from topics.api.pulse import Pulse
 from topics.api.routes import Route
 from topics.api.sse import EventStreams, Gate
+from topics.api.subscriptions import Subscriptions
 from topics.api.topic_stream import TopicStreams
-from topics.api.watch import Subscriptions, Watch
+from topics.api.watch import Watch
 from topics.api.watch_session import Sessions
 from topics.api.ws import Sockets
 from topics.engine.deadlines import Deadlines

@@ -26,17 +26,15 @@ from topics.model.consuming import (
     GroupAckWish,
     LatestOffsetsWish,
     ResetWish,
-    check_group,
-    check_id,
+    check_ack,
+    check_latest,
+    check_reset,
     parse_start,
     partition_name,
     split_partition,
     wants_all,
 )
-from topics.model.errors import InvalidRequest
-from topics.model.wishes import check_u64
 
-PARTITIONS_ASKED_MAX = 1_000
 STANDINGS_MAX = 10_000
 
 
@@ -200,17 +198,10 @@ class Groups:
 
     def ack(self, call: Call) -> None:
         wish: GroupAckWish = call.wish
-        topic_id = check_id(wish.topic_id, "topic_id")
-        group_id = check_group(wish.group_id)
-        upto_offset = check_u64(wish.upto_offset, "upto_offset")
-        from_offset = wish.from_offset
-        if from_offset is not None and check_u64(from_offset, "from_offset") > upto_offset:
-            message = f"from_offset is {from_offset}, but must be at most upto_offset, which is {upto_offset}"
-            raise InvalidRequest(message, field="from_offset")
-        ((_, topic),) = self._partitions(call, topic_id, wish.partition_id, every=False)
+        upto_seq, from_seq = check_ack(wish)
+        ((_, topic),) = self._partitions(call, wish.topic_id, wish.partition_id, every=False)
         call.check_slot()
-        from_seq = None if from_offset is None else from_offset + 1
-        self._consuming.ack(topic, group_id, upto_offset + 1, from_seq).then(answering(call, self._acked))
+        self._consuming.ack(topic, wish.group_id, upto_seq, from_seq).then(answering(call, self._acked))
 
     def _acked(self, call: Call, staged: Staged) -> None:
         acked: Acked = staged.result
@@ -224,13 +215,11 @@ class Groups:
 
     def latest(self, call: Call) -> None:
         wish: LatestOffsetsWish = call.wish
-        if len(wish.partitions) > PARTITIONS_ASKED_MAX:
-            raise InvalidRequest(f"partitions may name at most {PARTITIONS_ASKED_MAX}", field="partitions")
+        check_latest(wish)
         offsets: list[LatestOffset] = []
         for asked in wish.partitions:
-            topic_id = check_id(asked.topic_id, "partitions.topic_id")
-            ((number, topic),) = self._partitions(call, topic_id, asked.partition_id, every=False)
-            offsets.append(LatestOffset(topic_id, number, topic.head_seq, _offset(topic.head_seq)))
+            ((number, topic),) = self._partitions(call, asked.topic_id, asked.partition_id, every=False)
+            offsets.append(LatestOffset(asked.topic_id, number, topic.head_seq, _offset(topic.head_seq)))
         call.reply(200, encode(LatestOffsetsReply(offsets)))
 
     def list(self, call: Call) -> None:
@@ -248,11 +237,8 @@ class Groups:
 
     def reset(self, call: Call) -> None:
         wish: ResetWish = call.wish
-        topic_id = check_id(wish.topic_id, "topic_id")
-        group_id = check_group(wish.group_id)
-        if wish.start is None and not wish.forget:
-            raise InvalidRequest('start says where the group goes on; or "forget": true', field="start")
-        start = parse_start(wish.start)
+        check_reset(wish)
+        topic_id, group_id, start = wish.topic_id, wish.group_id, parse_start(wish.start)
         every = wants_all(wish.partition_id, wish.all_partitions)
         partitions = self._partitions(call, topic_id, wish.partition_id, every)
         for _, topic in partitions:

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.api.replies import encode
 from topics.engine.body import Body
 from topics.engine.consuming import Run
 from topics.model.nesting import decode_deep
 
+_encode = msgspec.json.Encoder().encode
 OPS: Final = frozenset(("Insert", "Update", "Delete"))
 _DATA = b',"data":'
 _SEQ_BYTES, _NODE_BYTES = len(b'{"$seq":,"$ts":'), len(b',"$node":')
@@ -36,7 +36,7 @@ _marked = msgspec.json.Decoder(Marked)
 
 def render(topic_id: str, partition: int, runs: list[Run]) -> list[bytes]:
     """JSON objects, joined by commas they are the inside of an array. Data is neither parsed nor looked at."""
-    head = b'{"topic_id":%b,"partition_id":%d,"offset":' % (encode(topic_id), partition)
+    head = b'{"topic_id":%b,"partition_id":%d,"offset":' % (_encode(topic_id), partition)
     messages: list[bytes] = []
     for run in runs:
         body = run.body
@@ -93,4 +93,4 @@ def _op_of(meta: bytes | bytearray) -> bytes:
 
 def _key_of(body: Body, number: int) -> bytes:
     tag = body.tag_at(number)
-    return b"null" if tag is None else encode(tag.decode())
+    return b"null" if tag is None else _encode(tag.decode())

@@ -9,76 +9,19 @@ from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic, WatchReply
 from topics.api.sse import EventStream, EventStreams, check_accepts_events, error_frame
+from topics.api.subscriptions import Subscriptions
 from topics.api.watch_cursor import RESTARTS, CursorWriter, decode_cursor, single_id
 from topics.api.watch_session import Position, Session, Sessions
-from topics.engine.diff import View
-from topics.engine.live import Frame, Lens, Live, Trail
+from topics.engine.live import Frame, Live, Trail
 from topics.engine.retention import Tombstone
 from topics.engine.topic import Topic
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
-from topics.model.names import check_topic_name
 from topics.model.settings import Settings
-from topics.model.watching import FollowWish, StartWish, WatchWish
-from topics.model.wishes import UNSET, check_u64
+from topics.model.watching import StartWish, WatchWish
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 SUPERSEDED, GOING_DOWN, UNREADABLE = 409, 503, 500
 PACED_RETRY_MS = 1_500
-# In the body of a watch: those of one topic (its name, the names of the fields of its start), and of everything else.
-QUOTES_PER_TOPIC_MAX, QUOTES_MAX = 16, 1_000
-
-
-class Subscriptions:
-    """From what a client asks to where it starts; the same for sessions and for WebSocket."""
-
-    def __init__(self, live: Live, settings: Settings) -> None:
-        self._live = live
-        self._engine = live.engine
-        self._settings = settings
-
-    def lens(self, wish: FollowWish) -> Lens:
-        view = View(
-            wish.nodes(self._settings.max_node_bytes),
-            tags=bool(wish.include_tags),
-            meta=wish.shows_meta(),
-            data=wish.include_data is not False,
-        )
-        strong = wish.consistency == "strong"
-        limit = wish.frame_records_max(self._settings.max_limit)
-        return self._live.lens(view, limit, wish.frame_bytes_max(), strong=strong)
-
-    def check_size(self, body: bytes) -> None:
-        """Too many topics are refused before they are decoded: a name and the fields of its start have quotes."""
-        most = self._settings.max_watch_topics
-        if body.count(b'"') > QUOTES_MAX + QUOTES_PER_TOPIC_MAX * most:
-            self.check_count(most + 1)
-
-    def check_count(self, topics: int) -> None:
-        if not topics:
-            raise InvalidRequest("topics must name at least one topic", field="topics")
-        if topics > self._settings.max_watch_topics:
-            most = self._settings.max_watch_topics
-            raise InvalidRequest(f"topics may name at most {most} topics", field="topics", max=most)
-
-    def find(self, name: str, field: str) -> Topic | None:
-        topic = self._engine.state.by_name.get(name)
-        if topic is None:
-            check_topic_name(name, field)
-        return topic
-
-    def start_of(self, topic: Topic, start: StartWish) -> int:
-        """The seq behind which reading starts. May raise ColdMiss."""
-        if start.tail:
-            return topic.head_seq
-        from_seq = check_u64(start.from_seq, "from_seq")
-        if start.from_ts is not UNSET:
-            from_seq = max(from_seq, self._engine.seq_before(topic, start.from_ts))
-        return from_seq
-
-    def describe(self, topic: Topic, from_seq: int) -> WatchedTopic:
-        if topic.config.ttl_ms:
-            self._live.expire(topic)
-        return WatchedTopic(from_seq=from_seq, head_seq=topic.head_seq, earliest_seq=topic.earliest_seq)
 
 
 class Watch:

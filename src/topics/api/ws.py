@@ -21,7 +21,7 @@ from topics.api.pulse import Pulse
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic
 from topics.api.sse import Gate
-from topics.api.watch import Subscriptions
+from topics.api.subscriptions import Subscriptions
 from topics.api.ws_commands import (
     NO_ID,
     PublishCommand,

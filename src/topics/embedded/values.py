@@ -1,34 +1,22 @@
-"""What goes into an embedded database and comes out of it, as plain typed values."""
+"""What goes into an embedded database and comes out of it: the client's values, with what only a database can tell."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
+from topics.client import values
+from topics.client.errors import InvalidRequest
+from topics.client.values import Outgoing, Outgoings, records_json
+from topics.embedded.errors import raised
+from topics.engine import retention
 from topics.engine.diff import Diff as EngineDiff
-from topics.engine.retention import Tombstone
-from topics.model.encoding import encode
-from topics.model.errors import InvalidRequest
+from topics.model.errors import TopicsError
 from topics.model.mistakes import nested_too_deeply
-from topics.model.nesting import SHALLOW_BYTES_MAX, decode_deep, is_too_deep
-from topics.model.wishes import RecordWish
-
-_decode = msgspec.json.Decoder().decode
-
-
-class _Rendered(msgspec.Struct, rename={"seq": "$seq", "ts": "$ts", "node": "$node", "tag": "$tag"}):
-    seq: int
-    ts: int
-    data: Raw
-    node: str | None = None
-    tag: str | None = None
-    meta: Raw | UnsetType = UNSET
-
-
-_records_decoder = msgspec.json.Decoder(list[_Rendered])
+from topics.model.nesting import decode_deep
+from topics.model.routing import RouterConfig
 
 
 class Json:
@@ -42,95 +30,93 @@ class Json:
             str(self.text, "utf-8")
             msgspec.json.decode(self.text, type=Raw)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise InvalidRequest(f"not valid JSON: {error}", field="data") from None
+            raise InvalidRequest(f"not valid JSON: {error}", detail={"field": "data"}) from None
         except RecursionError:
-            raise nested_too_deeply("data") from None
+            raise raised(nested_too_deeply("data")) from None
 
 
-class Record:
+class Record(values.Record, dict=True):
     """A record that was read. `json` is the payload byte for byte as it was sent, `data` the same decoded."""
 
-    __slots__ = ("json", "meta_json", "node", "seq", "tag", "ts")
-
-    def __init__(self, rendered: _Rendered) -> None:
-        self.seq = rendered.seq
-        self.ts = rendered.ts
-        self.node = rendered.node
-        self.tag = rendered.tag
-        self.json = bytes(rendered.data)
-        self.meta_json = None if rendered.meta is UNSET else bytes(rendered.meta)
+    @property
+    def json(self) -> bytes:
+        return self.raw
 
     @property
-    def data(self) -> Any:
-        return decode_deep(_decode, self.json)
+    def meta_json(self) -> bytes | None:
+        return self.raw_meta
+
+
+class Tombstone(values.Tombstone, kw_only=True):
+    """Records between `gap_from` and `gap_to` are not available any more, and why."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in retention.Tombstone._fields}
+
+
+class Appended(values.Appended, kw_only=True):
+    """Where records went, and how long the log and the disk took for it."""
+
+    wal_append_ms: float = 0.0
+    fsync_ms: float = 0.0
+
+
+class Diff(values.Diff, kw_only=True):
+    """One step of reading: hand `next_from_seq` to the next one."""
+
+    records: list[Record]  # pyright: ignore[reportIncompatibleVariableOverride]
+    tombstone: Tombstone | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    records_scanned: int = 0
+    cold_segments_read: int = 0
+
+
+class Router(values.Router, kw_only=True):
+    """A router, and how far it is."""
 
     @property
-    def meta(self) -> dict[str, Any] | None:
-        return None if self.meta_json is None else decode_deep(_decode, self.meta_json)
+    def name(self) -> str:
+        return self.router
 
-    def __repr__(self) -> str:
-        return f"Record(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, json={self.json!r})"
-
-
-class Outgoing(NamedTuple):
-    """A record to append, when it has more than data."""
-
-    data: Any
-    tag: str | None = None
-    node: str | None = None
-    meta: Mapping[str, Any] | None = None
+    @property
+    def config(self) -> RouterConfig:
+        return msgspec.convert(self, RouterConfig, from_attributes=True)
 
 
-class Appended(NamedTuple):
-    first_seq: int
-    last_seq: int
-    head_seq: int
-    created: bool
-    deduped: bool
-    wal_append_ms: float
-    fsync_ms: float
+_records_decoder = msgspec.json.Decoder(list[Record])
 
 
-class Diff(NamedTuple):
-    records: list[Record]
-    next_from_seq: int
-    head_seq: int
-    earliest_seq: int
-    caught_up: bool
-    lag: int
-    tombstone: Tombstone | None
-    epoch: int
-    records_scanned: int
-    cold_segments_read: int
-
-
-def readable(diff: EngineDiff) -> Diff:
+def readable(topic: str, diff: EngineDiff) -> Diff:
     return Diff(
-        [Record(rendered) for rendered in decode_deep(_records_decoder.decode, b"[%b]" % diff.records())],
-        diff.next_from_seq,
-        diff.head_seq,
-        diff.earliest_seq,
-        diff.caught_up,
-        diff.lag,
-        diff.tombstone,
-        diff.epoch,
-        diff.scanned,
-        diff.cold_segments,
+        topic=topic,
+        records=decode_deep(_records_decoder.decode, b"[%b]" % diff.records()),
+        next_from_seq=diff.next_from_seq,
+        head_seq=diff.head_seq,
+        earliest_seq=diff.earliest_seq,
+        caught_up=diff.caught_up,
+        lag=diff.lag,
+        epoch=diff.epoch,
+        tombstone=None if diff.tombstone is None else Tombstone(**diff.tombstone.as_dict()),
+        records_scanned=diff.scanned,
+        cold_segments_read=diff.cold_segments,
     )
 
 
-def record_wish(record: Any) -> RecordWish:
-    if not isinstance(record, Outgoing):
-        return RecordWish(data=_raw(record, "data"))
-    meta = UNSET if record.meta is None else _raw(record.meta, "meta")
-    return RecordWish(data=_raw(record.data, "data"), tag=record.tag, node=record.node, meta=meta)
-
-
-def _raw(value: Any, field: str) -> Raw:
+def encoded(records: Outgoings) -> bytes:
+    """Records as the JSON array that a request would carry; ready-made bytes are taken as they are."""
+    if isinstance(records, bytes):
+        return records
     try:
-        text = value.text if isinstance(value, Json) else encode(value)
+        return records_json(_plain(record) for record in records)
+    except TopicsError:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{field} cannot be written as JSON: {error}", field=field) from None
-    if len(text) > SHALLOW_BYTES_MAX and is_too_deep(text):
-        raise nested_too_deeply(field)
-    return Raw(text)
+        raise InvalidRequest(f"data cannot be written as JSON: {error}", detail={"field": "data"}) from None
+
+
+def _plain(record: Any) -> Any:
+    if isinstance(record, Json):
+        return Raw(record.text)
+    if isinstance(record, Outgoing) and (isinstance(record.data, Json) or isinstance(record.meta, Json)):
+        data, meta = _plain(record.data), _plain(record.meta)
+        return msgspec.structs.replace(record, data=data, meta=meta)
+    return record

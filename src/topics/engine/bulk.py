@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 class BulkRead:
     """The end is fixed at the start, so a topic that grows does not prolong it."""
 
-    __slots__ = ("_count", "_expire", "_load", "_to_seq", "_view", "seq", "topic")
+    __slots__ = ("_count", "_expire", "_load", "_slice_bytes", "_to_seq", "_view", "seq", "topic")
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class BulkRead:
         to_seq: int,
         load: Callable[[Block], None],
         expire: Callable[[Topic], None],
+        slice_bytes: int = SLICE_BYTES,
     ) -> None:
         self.topic = topic
         self.seq = from_seq
@@ -36,6 +37,7 @@ class BulkRead:
         self._to_seq = min(to_seq, topic.head_seq)
         self._load = load
         self._expire = expire
+        self._slice_bytes = slice_bytes
         self._count = 0
 
     def read(self) -> Diff | None:
@@ -44,7 +46,7 @@ class BulkRead:
             return None
         if self.topic.config.ttl_ms:
             self._expire(self.topic)
-        return read(self.topic, self.seq, self._view, NO_LIMIT, SLICE_BYTES, self._load, self._to_seq)
+        return read(self.topic, self.seq, self._view, NO_LIMIT, self._slice_bytes, self._load, self._to_seq)
 
     @property
     def is_over(self) -> bool:

@@ -14,11 +14,13 @@ from msgspec import Meta
 
 from topics.model.config import U64
 from topics.model.errors import InvalidRequest
+from topics.model.wishes import check_u64
 
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
 # Clients use one figure as poll time and as request timeout: the answer must be there well before.
 WAIT_SHARE, WAIT_MS_MAX = 0.8, 20_000
 GROUP_BYTES_MAX = 256
+PARTITIONS_ASKED_MAX = 1_000
 ALL: Final = "all"
 
 Number = int | float
@@ -137,6 +139,33 @@ def check_group(text: str) -> str:
     if size > GROUP_BYTES_MAX:
         raise InvalidRequest(f"group_id is longer than {GROUP_BYTES_MAX} bytes", field="group_id")
     return text
+
+
+def check_ack(wish: GroupAckWish) -> tuple[int, int | None]:
+    """The last seq that is acked, and the first one if only a range is."""
+    check_id(wish.topic_id, "topic_id")
+    check_group(wish.group_id)
+    upto_offset, from_offset = check_u64(wish.upto_offset, "upto_offset"), wish.from_offset
+    if from_offset is None:
+        return upto_offset + 1, None
+    if check_u64(from_offset, "from_offset") > upto_offset:
+        message = f"from_offset is {from_offset}, but must be at most upto_offset, which is {upto_offset}"
+        raise InvalidRequest(message, field="from_offset")
+    return upto_offset + 1, from_offset + 1
+
+
+def check_reset(wish: ResetWish) -> None:
+    check_id(wish.topic_id, "topic_id")
+    check_group(wish.group_id)
+    if wish.start is None and not wish.forget:
+        raise InvalidRequest('start says where the group goes on; or "forget": true', field="start")
+
+
+def check_latest(wish: LatestOffsetsWish) -> None:
+    if len(wish.partitions) > PARTITIONS_ASKED_MAX:
+        raise InvalidRequest(f"partitions may name at most {PARTITIONS_ASKED_MAX}", field="partitions")
+    for asked in wish.partitions:
+        check_id(asked.topic_id, "partitions.topic_id")
 
 
 def partition_name(topic: str, partition: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -160,7 +161,11 @@ def check_u64(value: int, field: str) -> int:
     return value
 
 
-def decode_body(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
+def decode_body(
+    decoder: msgspec.json.Decoder[W],
+    body: bytes,
+    decode: Callable[[msgspec.json.Decoder[W], bytes], W] = decode_limited,
+) -> W:
     """Decode a request body, or say which field is wrong. `Raw` parts pass UTF-8 unchecked, so it is checked here."""
     if not body.isascii():
         try:
@@ -168,7 +173,7 @@ def decode_body(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"body is not valid UTF-8 at byte {error.start}", field=BODY) from None
     try:
-        return decode_limited(decoder, body)
+        return decode(decoder, body)
     except msgspec.ValidationError as error:
         raise mistake(error, decoder.type) from None
     except msgspec.DecodeError as error:

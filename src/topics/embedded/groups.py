@@ -1,0 +1,259 @@
+"""Consumer groups: consume, commit, and see how far groups are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from topics.api.messages import render
+from topics.client.messages import (
+    Committed,
+    Consumed,
+    GroupStanding,
+    LatestOffset,
+    Message,
+    NextOffset,
+    OffsetRange,
+    Partition,
+    Start,
+    start_json,
+)
+from topics.embedded.host import Host
+from topics.embedded.wishes import wish_of
+from topics.engine.consuming import Acked, Standing
+from topics.engine.group_reading import Batch, Reading
+from topics.engine.staged import Staged
+from topics.engine.topic import Topic
+from topics.model.consuming import (
+    ConsumeWish,
+    GroupAckWish,
+    LatestOffsetsWish,
+    ResetWish,
+    check_ack,
+    check_latest,
+    check_reset,
+    parse_start,
+    split_partition,
+    wants_all,
+)
+
+STANDINGS_MAX = 10_000
+_messages = msgspec.json.Decoder(list[Message])
+
+
+class Groups:
+    _host: Host
+
+    def consume(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        partition: Partition = 0,
+        start: Start | None = None,
+        limit: int = 100,
+        timeout_s: float = 0,
+    ) -> Consumed:
+        """A batch of messages. With a group it is this consumer's until it is committed or its time runs out.
+
+        `start` counts for a group that has committed nothing yet, and for reading without one. `partition` may be
+        `"all"`. With `timeout_s` the call waits for a message: 80% of that time, and at most 20 s.
+        """
+        wish = wish_of(
+            ConsumeWish,
+            topic_id=topic,
+            group_id=group,
+            partition_id=partition,
+            start=start_json(start),
+            limit=limit,
+            timeout_seconds=timeout_s,
+        )
+        host = self._host
+        reading = host.look(lambda: Reading(wish))
+        for staged in host.look(lambda: reading.begin(host.consuming, self._partitions(topic, partition))):
+            host.finished(staged)
+        try:
+            found = self._next_batch(reading)
+        finally:
+            with host.lock:
+                reading.leave(host.engine.waiters, host.deadlines)
+        batch, rendered = found
+        for staged in batch.claims:
+            host.finished(staged)
+        return Consumed(
+            messages=_messages.decode(b"[%b]" % b",".join(rendered)),
+            next_offset=batch.next_offsets[0][1],
+            has_more=batch.has_more,
+            partitions=[NextOffset(partition=number, next_offset=offset) for number, offset in batch.next_offsets]
+            if reading.every
+            else [],
+        )
+
+    def _next_batch(self, reading: Reading) -> tuple[Batch, list[bytes]]:
+        host, again = self._host, _Again(self._host)
+        while True:
+            found = host.look(lambda: self._look(reading, again))
+            if found is not None:
+                return found
+            host.wait_until(lambda: again.asked)
+            if host.closed:
+                nothing = sorted((number, start_seq - 1) for number, _, start_seq in reading.partitions)
+                return Batch([], nothing, has_more=False, claims=[]), []
+
+    def _look(self, reading: Reading, again: _Again) -> tuple[Batch, list[bytes]] | None:
+        """A batch, or None: there is nothing, and whoever waits is told when that changes."""
+        host = self._host
+        again.asked = False
+        portions = reading.look(host.consuming)
+        if not any(portion.count for portion in portions) and reading.may_wait:
+            reading.wait(again.ask, host.consuming, host.engine.waiters, host.deadlines)
+            return None
+        batch = reading.hand_out(host.consuming, portions)
+        rendered: list[bytes] = []
+        for number, portion in batch.portions:
+            rendered += render(reading.topic_id, number, portion.runs)
+        return batch, rendered
+
+    def commit(
+        self, topic: str, group: str, upto_offset: int, partition: int = 0, *, from_offset: int | None = None
+    ) -> Committed:
+        """Everything up to this offset, itself included, is done, whoever was handed it.
+
+        With `from_offset` only the range is: the group's committed offset moves when everything below is done, too.
+        """
+        wish = wish_of(
+            GroupAckWish,
+            topic_id=topic,
+            group_id=group,
+            upto_offset=upto_offset,
+            partition_id=partition,
+            from_offset=from_offset,
+        )
+        host = self._host
+
+        def ack() -> Staged:
+            upto_seq, from_seq = check_ack(wish)
+            return host.consuming.ack(host.consuming.partition(topic, partition), group, upto_seq, from_seq)
+
+        acked: Acked = host.commit(ack).result
+        committed = _offset(acked.committed)
+        held_back = [OffsetRange(seqs.from_seq - 1, seqs.to_seq - 1) for seqs in acked.held_back]
+        return Committed(
+            success=True,
+            acknowledged_offset=committed,
+            committed_offset=committed if held_back else None,
+            held_back=held_back,
+        )
+
+    def commit_batch(self, topic: str, group: str, batch: Consumed) -> dict[int, Committed]:
+        """The messages of this batch are done, and nothing else: what other consumers were handed stays theirs."""
+        return {
+            partition: self.commit(topic, group, done.to_offset, partition, from_offset=done.from_offset)
+            for partition, done in batch.ranges().items()
+        }
+
+    def groups(
+        self, topic: str | None = None, group: str | None = None, *, limit: int | None = None
+    ) -> list[GroupStanding]:
+        """How far groups are, in each partition they have touched."""
+
+        def wanted(name: str, group_id: str) -> bool:
+            return group in (None, group_id) and (topic is None or split_partition(name)[0] == topic)
+
+        most = STANDINGS_MAX if limit is None else max(1, min(STANDINGS_MAX, limit))
+        return [_standing(found) for found in self._host.look(lambda: self._host.consuming.standings(most, wanted))]
+
+    def reset_group(
+        self,
+        topic: str,
+        group: str,
+        start: Start | None = None,
+        *,
+        partition: Partition = "all",
+        forget: bool = False,
+    ) -> dict[int, int]:
+        """Put a group elsewhere, or forget it; the next offset of each partition."""
+        wish = wish_of(
+            ResetWish,
+            topic_id=topic,
+            group_id=group,
+            start=start_json(start),
+            partition_id=partition,
+            forget=forget,
+        )
+        host = self._host
+
+        def reset() -> list[tuple[int, Staged]]:
+            check_reset(wish)
+            partitions = self._partitions(topic, partition)
+            for _, found in partitions:
+                host.consuming.check_idle(found, group)
+            if forget:
+                return [(number, host.consuming.forget(found, group)) for number, found in partitions]
+            at = parse_start(wish.start)
+            return [(number, host.consuming.reset(found, group, at)) for number, found in partitions]
+
+        steps = host.look(reset)
+        return {number: 0 if forget else host.finished(staged).result - 1 for number, staged in steps}
+
+    def latest_offsets(self, partitions: str | Iterable[tuple[str, int]]) -> list[LatestOffset]:
+        """Where partitions end: those named, or partition 0 of one topic."""
+        asked = [(partitions, 0)] if isinstance(partitions, str) else partitions
+        named = [{"topic_id": topic, "partition_id": number} for topic, number in asked]
+        wish = wish_of(LatestOffsetsWish, partitions=named)
+
+        def find() -> list[LatestOffset]:
+            check_latest(wish)
+            offsets: list[LatestOffset] = []
+            for each in wish.partitions:
+                number = each.partition_id or 0
+                head_seq = self._host.consuming.partition(each.topic_id, number).head_seq
+                offsets.append(
+                    LatestOffset(
+                        topic=each.topic_id, partition=number, next_offset=head_seq, last_offset=_offset(head_seq)
+                    )
+                )
+            return offsets
+
+        return self._host.look(find)
+
+    def _partitions(self, topic: str, partition: Partition) -> list[tuple[int, Topic]]:
+        if wants_all(partition, None):
+            return self._host.consuming.partitions(topic)
+        assert isinstance(partition, int)
+        return [(partition, self._host.consuming.partition(topic, partition))]
+
+
+class _Again:
+    """Whether whoever waits for a batch should look once more."""
+
+    __slots__ = ("_host", "asked")
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.asked = False
+
+    def ask(self) -> None:
+        self.asked = True
+        self._host.moved.notify_all()
+
+
+def _offset(seq: int) -> int | None:
+    return seq - 1 if seq > 0 else None
+
+
+def _standing(standing: Standing) -> GroupStanding:
+    topic, number = split_partition(standing.topic)
+    return GroupStanding(
+        topic=topic,
+        partition=number,
+        group=standing.group,
+        committed_offset=_offset(standing.committed),
+        next_offset=standing.position,
+        last_offset=_offset(standing.head_seq),
+        lag=standing.lag,
+        open_claims=standing.open_claims,
+        expired_claims=standing.expired_claims,
+        acked_ahead=standing.acked_ahead,
+    )

@@ -1,0 +1,70 @@
+"""Pipelines: define them, see how they do, and report what a runner has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from topics.client.request import encode
+from topics.client.values import Pipeline
+from topics.embedded.host import Host
+from topics.embedded.wishes import decoded
+from topics.engine.pipelines import PipelinePage, PipelineState
+from topics.model.pipelines import PipelineStatus, PipelineWish
+
+PAGE_SIZE: Final = 1_000
+_definition = msgspec.json.Decoder(PipelineWish)
+_status = msgspec.json.Decoder(PipelineStatus)
+
+
+class Pipelines:
+    _host: Host
+
+    def put_pipeline(self, name: str, definition: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
+        """Define a pipeline, or change it; a runner takes it from there."""
+        wish = decoded(_definition, encode(definition))
+        staged = self._host.commit(lambda: self._host.store.pipelines.put(name, wish))
+        pipeline = _pipeline(staged.result)
+        pipeline.created = staged.created
+        return pipeline
+
+    def pipeline(self, name: str) -> Pipeline:
+        return _pipeline(self._host.look(lambda: self._host.store.pipelines.look(name)))
+
+    def pipelines(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> Iterator[Pipeline]:
+        """Pipelines by name."""
+
+        def page_after(cursor: str | None) -> PipelinePage:
+            pipelines = self._host.store.pipelines
+            return self._host.look(lambda: pipelines.list(prefix, cursor, page_size, wanted=lambda _: True))
+
+        cursor: str | None = None
+        while True:
+            page = page_after(cursor)
+            for state in page.pipelines:
+                yield _pipeline(state)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def drop_pipeline(self, name: str) -> bool:
+        """Forget a pipeline; what it wrote stays. False: there was none."""
+        return bool(self._host.commit(lambda: self._host.store.pipelines.drop(name)).result)
+
+    def report_pipeline(self, name: str, status: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
+        """What a runner has to say; the last word is shown to everyone."""
+        wish = decoded(_status, encode(status))
+        return _pipeline(self._host.look(lambda: self._host.store.pipelines.report(name, wish)))
+
+
+def _pipeline(state: PipelineState) -> Pipeline:
+    return Pipeline(
+        pipeline=state.name,
+        definition=msgspec.to_builtins(state.definition),
+        revision=state.revision,
+        generation=state.generation,
+        updated_ts=state.updated_ts,
+        status=None if state.status is None else msgspec.to_builtins(state.status),
+    )

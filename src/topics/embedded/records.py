@@ -1,0 +1,355 @@
+"""Records: append them, read them page by page, as they come, or all at once as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from topics.client.request import body_of
+from topics.client.sync.producer import Producer
+from topics.client.values import AppendedAll, AppendedTo, Outgoing, Outgoings, TopicBatch, topics_json
+from topics.embedded.export import Export
+from topics.embedded.host import Host, Patience
+from topics.embedded.values import Appended, Diff, Record, Tombstone, encoded, readable
+from topics.embedded.wishes import check_nesting, converted, decoded, warn, wish_of
+from topics.engine.multi_append import Landed
+from topics.engine.staged import Staged
+from topics.engine.topic import Topic
+from topics.model.config import ConfigWish, resolve
+from topics.model.multi_append import MultiAppendWish
+from topics.model.nesting import SHALLOW_BYTES_MAX
+from topics.model.warnings import config_warnings
+from topics.model.wishes import AppendWish, DiffWish, append_decoder
+
+FOLLOW_WAIT_MS: Final = 20_000
+WAIT_MS_MAX: Final = 30_000
+PAGE_RECORDS: Final = 1_000
+_multi_decoder = msgspec.json.Decoder(MultiAppendWish)
+
+Node = str | Sequence[str] | None
+
+
+class Records:
+    _host: Host
+    _node: str | None
+
+    # --- writing ---
+
+    def append(
+        self,
+        name: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int = 0,
+        unique_key: str | None = None,
+        idempotency_key: str | None = None,
+        create: bool | None = True,
+        config: Mapping[str, Any] | None = None,
+    ) -> Appended:
+        """Append one record; it is as durable as the topic's class promises when this returns."""
+        record = Outgoing(data, tag, None, meta, delay_ms, unique_key)
+        return self.append_many(
+            name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
+        )
+
+    def append_many(
+        self,
+        name: str,
+        records: Outgoings,
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = None,
+        create: bool | None = True,
+        config: Mapping[str, Any] | None = None,
+        return_seqs: bool = True,
+        disable_backpressure: bool = False,
+    ) -> Appended:
+        """Append all of them, with contiguous seqs, or none. `records` may be a JSON array as ready-made bytes.
+
+        Nothing is lost on the way here, so without an `idempotency_key` none is made. There is no pressure to hold
+        back for either: `disable_backpressure` changes nothing.
+        """
+        del disable_backpressure
+        body = b'{"records":%b}' % encoded(records)
+        wish = decoded(append_decoder, body)
+        if len(body) > SHALLOW_BYTES_MAX:
+            check_nesting(wish.records)
+        wish.node = node or self._node
+        wish.idempotency_key = idempotency_key
+        wish.create = create
+        wish.config = None if config is None else converted(ConfigWish, config)
+        return self.append_wish(name, wish, return_seqs=return_seqs)
+
+    def append_wish(self, name: str, wish: AppendWish, *, return_seqs: bool = True) -> Appended:
+        """Append what `topics.model.wishes.append_decoder` made of a request's bytes."""
+        staged = self._host.commit(lambda: self._host.engine.append(name, wish))
+        warnings: list[str] = []
+        if staged.created and wish.config is not None:
+            warnings = config_warnings(resolve(wish.config, name))
+            warn(warnings)
+        return Appended(
+            topic=name,
+            first_seq=staged.first_seq,
+            last_seq=staged.last_seq if staged.result is None else max(staged.result),
+            head_seq=staged.head_seq,
+            count=staged.count if staged.result is None else len(staged.result),
+            created=staged.created,
+            deduped=staged.deduped,
+            given_seqs=staged.result if return_seqs else None,
+            warnings=warnings,
+            wal_append_ms=staged.wal_append_ms,
+            fsync_ms=staged.fsync_ms,
+        )
+
+    def append_all(
+        self,
+        topics: Mapping[str, Outgoings | TopicBatch],
+        *,
+        idempotency_key: str | None = None,
+        return_seqs: bool = True,
+        disable_backpressure: bool = False,
+    ) -> AppendedAll:
+        """Append to several topics, to all of them or to none; each gets records, or a TopicBatch."""
+        del disable_backpressure
+        ready = {name: _ready_made(given) for name, given in topics.items()}
+        body = body_of(topics=topics_json(ready, self._node), idempotency_key=idempotency_key)
+        wish = decoded(_multi_decoder, body)
+        for name, part in wish.topics.items():
+            check_nesting(part.records, f"topics.{name}.records")
+        staged = self._host.commit(lambda: self._host.store.multi_append.append(wish))
+        landed: dict[str, Landed] = staged.result
+        return AppendedAll(
+            topics={name: _appended_to(part, staged, return_seqs=return_seqs) for name, part in landed.items()},
+            deduped=staged.deduped,
+        )
+
+    def producer(
+        self,
+        name: str,
+        *,
+        linger_ms: float = 5,
+        batch_records_max: int = 1_000,
+        batch_bytes_max: int = 1024 * 1024,
+        buffer_records_max: int = 100_000,
+        buffer_bytes_max: int = 64 * 1024 * 1024,
+        partitions: int = 1,
+        node: str | None = None,
+        create: bool = True,
+    ) -> Producer:
+        """Appends that are gathered into batches beside the caller; see `topics.client.Producer`."""
+        return Producer(
+            self,
+            name,
+            linger_s=linger_ms / 1000,
+            batch_records_max=batch_records_max,
+            batch_bytes_max=batch_bytes_max,
+            buffer_records_max=buffer_records_max,
+            buffer_bytes_max=buffer_bytes_max,
+            partitions=partitions,
+            node=node,
+            create=create,
+        )
+
+    # --- reading ---
+
+    def diff(
+        self,
+        name: str,
+        from_seq: int = 0,
+        *,
+        limit: int | None = None,
+        from_ts: int | None = None,
+        node: Node = None,
+        include_tags: bool = True,
+        include_meta: bool = True,
+        wait_ms: int = 0,
+        max_batch_bytes: int | None = None,
+    ) -> Diff:
+        """Records above `from_seq`, one page; with `wait_ms` (at most 30000) it waits for the first one."""
+        wish = wish_of(
+            DiffWish,
+            from_seq=from_seq,
+            limit=limit,
+            from_ts=from_ts,
+            node=node,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            wait_ms=wait_ms,
+            max_batch_bytes=max_batch_bytes,
+        )
+        if wish.wait_ms:
+            return self._long_poll(name, wish)
+        return readable(name, self._host.look(lambda: self._host.engine.diff(name, wish)))
+
+    def _long_poll(self, name: str, wish: DiffWish) -> Diff:
+        host, scanned = self._host, 0
+        with host.lock:
+            patience = Patience(host, min(wish.wait_ms, WAIT_MS_MAX))
+        try:
+            while True:
+                found = host.look(lambda: (host.engine.diff(name, wish), host.store.state.by_name[name]))
+                diff, topic = found
+                diff.scanned += scanned
+                if diff.count or diff.tombstone is not None or patience.over:
+                    return readable(name, diff)
+                scanned = diff.scanned
+                wish.from_seq = diff.next_from_seq
+                if diff.caught_up:
+                    self._wait_after(topic, wish.from_seq, patience)
+                if host.closed:
+                    return readable(name, diff)
+        finally:
+            with host.lock:
+                patience.leave()
+
+    def read(
+        self,
+        name: str,
+        from_seq: int = 0,
+        *,
+        to_seq: int | None = None,
+        follow: bool = False,
+        from_ts: int | None = None,
+        node: Node = None,
+        include_tags: bool = True,
+        include_meta: bool = True,
+        page_records: int = PAGE_RECORDS,
+    ) -> Iterator[Record | Tombstone]:
+        """Every record above `from_seq`, up to the end there is at the moment, or for ever with `follow`.
+
+        What was lost in between comes as a Tombstone in its place. `to_seq` ends the reading there.
+        """
+        while True:
+            page = self.diff(
+                name,
+                from_seq,
+                limit=page_records,
+                from_ts=from_ts,
+                node=node,
+                include_tags=include_tags,
+                include_meta=include_meta,
+                wait_ms=FOLLOW_WAIT_MS if follow else 0,
+            )
+            from_ts = None
+            if page.tombstone is not None:
+                yield page.tombstone
+            for record in page.records:
+                if to_seq is not None and record.seq > to_seq:
+                    return
+                yield record
+            from_seq = page.next_from_seq
+            if (page.caught_up and not follow) or (to_seq is not None and from_seq >= to_seq):
+                return
+
+    def tail(
+        self,
+        name: str,
+        from_seq: int | None = None,
+        *,
+        node: Node = None,
+        include_tags: bool = False,
+        idle_s: float | None = None,
+    ) -> Iterator[Record | Tombstone]:
+        """Records as they come, from behind `from_seq` or from now on; what was lost on the way is a Tombstone.
+
+        Ends when nothing came for `idle_s` seconds (None: never), or when the database is closed.
+        """
+        host = self._host
+        state = host.look(lambda: host.engine.look(name, touch=False))
+        cursor, epoch = state.head_seq if from_seq is None else from_seq, state.epoch
+        limit = host.settings.max_limit
+        wish = wish_of(DiffWish, from_seq=cursor, limit=limit, node=node, include_tags=include_tags)
+        while True:
+            diff = self._look_or_wait(name, epoch, wish, idle_s)
+            if diff is None:
+                return
+            if diff.epoch != epoch:
+                # Another topic of this name: nothing that the cursor says holds for it.
+                epoch, wish.from_seq = diff.epoch, 0
+                yield Tombstone(
+                    gap_from=1,
+                    gap_to=diff.head_seq,
+                    reason="recreated",
+                    missed_estimate=diff.head_seq,
+                    earliest_seq=diff.earliest_seq,
+                    head_seq=diff.head_seq,
+                )
+                continue
+            if diff.tombstone is not None:
+                yield diff.tombstone
+            yield from diff.records
+            wish.from_seq = diff.next_from_seq
+
+    def _look_or_wait(self, name: str, epoch: int, wish: DiffWish, idle_s: float | None) -> Diff | None:
+        """Something new, or None when there was nothing for so long or the database was closed."""
+        host = self._host
+        while not host.closed:
+            diff = host.look(lambda: host.engine.diff(name, wish))
+            if diff.count or diff.tombstone is not None or diff.epoch != epoch:
+                return readable(name, diff)
+            wish.from_seq = diff.next_from_seq
+            if not diff.caught_up:
+                continue
+            topic = host.store.state.by_name.get(name)
+            if topic is not None and topic.epoch == epoch and not self._wait_after(topic, wish.from_seq, None, idle_s):
+                return None
+        return None
+
+    def _wait_after(
+        self, topic: Topic, from_seq: int, patience: Patience | None, timeout_s: float | None = None
+    ) -> bool:
+        """Whether there was something to look at, or the topic went, before the time was up."""
+        host = self._host
+
+        def is_over() -> bool:
+            gone = host.store.state.by_id.get(topic.id) is not topic
+            return gone or topic.head_seq != from_seq or (patience is not None and patience.over)
+
+        with host.lock:
+            waiter = host.engine.waiters.add(topic, host.moved.notify_all)
+        try:
+            return host.wait_until(is_over, timeout_s)
+        finally:
+            with host.lock:
+                host.engine.waiters.remove(waiter)
+
+    def export(
+        self,
+        name: str,
+        from_seq: int = 0,
+        to_seq: int | None = None,
+        *,
+        from_ts: int | None = None,
+        node: Node = None,
+        include_tags: bool = True,
+        include_meta: bool | None = None,
+        include_data: bool = True,
+        chunk_bytes: int = 1024 * 1024,
+    ) -> Export:
+        """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
+        start = wish_of(DiffWish, from_seq=from_seq, from_ts=from_ts, node=node)
+        meta = include_data if include_meta is None else include_meta
+        return Export(
+            self._host, name, start, to_seq, tags=include_tags, meta=meta, data=include_data, chunk_bytes=chunk_bytes
+        )
+
+
+def _ready_made(given: Outgoings | TopicBatch) -> TopicBatch:
+    batch = given if isinstance(given, TopicBatch) else TopicBatch(given)
+    return msgspec.structs.replace(batch, records=encoded(batch.records))
+
+
+def _appended_to(landed: Landed, staged: Staged, *, return_seqs: bool) -> AppendedTo:
+    return AppendedTo(
+        first_seq=landed.first_seq,
+        last_seq=landed.last_seq,
+        head_seq=landed.head_seq,
+        # A repeated write made nothing.
+        created=landed.created and not staged.deduped,
+        given_seqs=landed.all_seqs() if return_seqs else None,
+    )

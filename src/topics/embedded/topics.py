@@ -1,0 +1,103 @@
+"""Topics as such: create, change, look, list, drop, and delete records from one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Unpack
+
+from topics.client.values import Change, Configured, Edited, TopicFields, TopicItem
+from topics.embedded.host import Host
+from topics.embedded.wishes import converted, warn, wish_of
+from topics.engine.configuration import Edit
+from topics.engine.engine import PAGE_SIZE_MAX
+from topics.engine.listing import Page, TopicState
+from topics.model.config import ConfigPatch, ConfigWish, TopicConfig
+from topics.model.warnings import config_warnings, match_warnings
+from topics.model.wishes import DeleteWish
+
+PAGE_SIZE: Final = 1_000
+
+
+class Topics:
+    _host: Host
+
+    def create(self, name: str, *, replace: bool = False, **config: Unpack[TopicFields]) -> Configured:
+        """Create a topic, or confirm that it is configured like this; a field that is left out has its default.
+
+        A topic with another configuration is TopicExistsIncompatible, which shows the difference, and keeps what it
+        has; `replace` gives it this configuration instead, and `edit` changes single fields.
+        """
+        wish = converted(ConfigWish, {**config})
+        verbs = self._host.engine.configuration
+        staged = self._host.commit(lambda: verbs.put(name, wish, replace=replace))
+        warnings = config_warnings(staged.result)
+        warn(warnings)
+        return Configured(topic=name, created=staged.created, config=staged.result, warnings=warnings)
+
+    def configure(self, name: str, **config: Any) -> TopicConfig:
+        """Create the topic, or replace its configuration; fields left out take their defaults."""
+        wish = converted(ConfigWish, config)
+        return self._host.commit(lambda: self._host.engine.configure(name, wish)).result
+
+    def edit(self, name: str, *, dry_run: bool = False, **config: Unpack[TopicFields]) -> Edited:
+        """Change the given fields of a topic's configuration. A dry run only tells what would change and go."""
+        patch = converted(ConfigPatch, {**config})
+        verbs = self._host.engine.configuration
+        edit: Edit = self._host.commit(lambda: verbs.edit(name, patch, dry_run=dry_run)).result
+        warnings = config_warnings(edit.config)
+        warn(warnings)
+        return Edited(
+            topic=name,
+            config=edit.config,
+            changes={field: Change(before=change.old, after=change.new) for field, change in edit.changes.items()},
+            evicts=edit.evicts,
+            dry_run=dry_run,
+            warnings=warnings,
+        )
+
+    def state(self, name: str, *, touch: bool = True) -> TopicState:
+        """Where a topic is. It counts as a read for the topic's priority unless `touch` is false."""
+        return self._host.look(lambda: self._host.engine.look(name, touch=touch))
+
+    def drop(self, name: str, *, if_empty: bool = False) -> bool:
+        """Remove a topic with all it has, and its routers. False: there was none."""
+        return bool(self._host.commit(lambda: self._host.engine.drop(name, if_empty=if_empty)).result)
+
+    def delete(
+        self, name: str, before_seq: int | None = None, match: str | tuple[str, str, str] | list[str] | None = None
+    ) -> int:
+        """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many."""
+        wish = wish_of(DeleteWish, before_seq=before_seq, match=match)
+        staged = self._host.commit_reading(lambda: self._host.engine.delete(name, wish))
+        warn(match_warnings(wish.match, "match"))
+        return staged.result[0]
+
+    def list(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> Iterator[TopicItem]:
+        """Topics by name."""
+        for state in self._states(prefix, page_size):
+            yield TopicItem(
+                topic=state.topic,
+                type=state.type,
+                head_seq=state.head_seq,
+                earliest_seq=state.earliest_seq,
+                count=state.count,
+                bytes=state.bytes,
+                durable=state.config.durable,
+                effective_priority=state.effective_priority,
+            )
+
+    def topics(self, prefix: str = "") -> Iterator[TopicState]:
+        """As `list`, with all that `state` tells."""
+        return self._states(prefix, PAGE_SIZE_MAX)
+
+    def _states(self, prefix: str, page_size: int) -> Iterator[TopicState]:
+        cursor: str | None = None
+        while True:
+            page = self._page(prefix, cursor, page_size)
+            yield from page.topics
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def _page(self, prefix: str, cursor: str | None, page_size: int) -> Page:
+        return self._host.look(lambda: self._host.engine.list(prefix, cursor, page_size))

@@ -1,0 +1,131 @@
+"""Transactions: stage records in parts, then commit all of them under a version, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from topics.client.request import body_of
+from topics.client.transactions import CommittedTxn, Span, Staged, StageState, Txn, TxnItem
+from topics.client.values import Outgoings
+from topics.embedded.host import Host
+from topics.embedded.values import encoded
+from topics.embedded.wishes import check_nesting, decoded, wish_of
+from topics.engine.committing import Committed
+from topics.engine.engine import PAGE_SIZE_MAX
+from topics.engine.ledger import App
+from topics.engine.transactions import StagedPart
+from topics.model.txns import AbortWish, CommitWish, FenceWish, StageWish
+
+PAGE_SIZE: Final = 1_000
+_stage_decoder = msgspec.json.Decoder(StageWish)
+
+
+class Transactions:
+    _host: Host
+
+    def take_fence(self, app: str, owner: str | None = None) -> int:
+        """A new, higher token: from now on whoever has a lower one is refused with Fenced.
+
+        An `owner` that asks again is told the same token, and is refused with Fenced once another has taken one.
+        """
+        wish = wish_of(FenceWish, owner=owner)
+        return self._host.commit(lambda: self._host.store.transactions.take_fence(app, wish.owner)).result
+
+    def stage(
+        self,
+        app: str,
+        version: int,
+        stage: str,
+        part: int,
+        records: Outgoings,
+        topic: str | None = None,
+        fence: int | None = None,
+    ) -> Staged:
+        """Lay records aside for a version. Repeating a part changes nothing.
+
+        Each record is an Outgoing or plain data for `topic`; or all of them are a JSON array as ready-made bytes, in
+        which a record may name its own `topic`.
+        """
+        fields = body_of(stage=stage, part=part, topic=topic, fence=fence)
+        wish = decoded(_stage_decoder, b'{"records":%b,%b' % (encoded(records), fields[1:]))
+        check_nesting(wish.records)
+        done: StagedPart = self._host.commit(lambda: self._host.store.transactions.stage(app, version, wish)).result
+        return Staged(
+            stage=stage,
+            part=part,
+            records=done.part.records,
+            bytes=done.part.bytes,
+            expires_ms=done.expires_ms,
+            done=done.done,
+            fence=done.fence if done.done else 0,
+        )
+
+    def commit_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> CommittedTxn:
+        """Make everything in these stages readable, once: a version that was committed before is left as it is."""
+        wish = wish_of(CommitWish, stages=list(stages), fence=fence)
+        done: Committed = self._host.commit(lambda: self._host.store.transactions.commit(app, version, wish)).result
+        return CommittedTxn(
+            committed=True,
+            version=done.version,
+            deduped=done.deduped,
+            topics={
+                landed.topic: Span(first_seq=landed.first_seq, last_seq=landed.last_seq, records=landed.records)
+                for landed in done.landed or ()
+            },
+        )
+
+    def abort_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> int:
+        """Throw stages away; how many there were."""
+        wish = wish_of(AbortWish, stages=list(stages), fence=fence)
+        return self._host.commit(lambda: self._host.store.transactions.abort(app, version, wish)).result
+
+    def txn(self, app: str) -> Txn:
+        """What an application has committed and staged."""
+
+        def look() -> Txn:
+            found, stages = self._host.store.transactions.look(app)
+            if found is None:
+                return Txn(app=app)
+            return Txn(
+                app=app,
+                version=found.version,
+                fence=found.fence,
+                stages=[
+                    StageState(
+                        version=stage.version,
+                        stage=stage.name,
+                        parts=len(stage.parts),
+                        records=stage.records,
+                        bytes=stage.bytes,
+                        expires_ms=expires_ms,
+                    )
+                    for stage, expires_ms in stages
+                ],
+            )
+
+        return self._host.look(look)
+
+    def txns(self, *, page_size: int = PAGE_SIZE) -> Iterator[TxnItem]:
+        """Applications that have transactions, by name."""
+        size = max(1, min(PAGE_SIZE_MAX, page_size))
+        after = ""
+        while True:
+            page = self._apps_after(after, size)
+            yield from page
+            if len(page) < size:
+                return
+            after = page[-1].app
+
+    def _apps_after(self, after: str, size: int) -> list[TxnItem]:
+        def item(app: App) -> TxnItem:
+            return TxnItem(app=app.name, version=app.version, fence=app.fence, stages=len(app.stages), bytes=app.bytes)
+
+        transactions = self._host.store.transactions
+        return self._host.look(lambda: [item(app) for app in transactions.list("", after, size)])
+
+    def forget_txn(self, app: str) -> bool:
+        """Forget an application: its version, its token and what it has staged. What it committed stays."""
+        return self._host.commit(lambda: self._host.store.transactions.forget(app)).result

@@ -1,0 +1,230 @@
+"""Many topics followed in one iteration, as a watch over HTTP does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+
+from topics.api.following import Follower
+from topics.api.subscriptions import Subscriptions
+from topics.api.watch_cursor import RESTARTS, CursorWriter, decode_cursor
+from topics.client.live import Arrived as ClientArrived
+from topics.client.live import CaughtUp, LiveEvent, Starts, TopicDeleted, TopicFailed, position_after, starts_of
+from topics.embedded.host import Host
+from topics.embedded.values import Record, Tombstone
+from topics.embedded.wishes import wish_of
+from topics.engine import retention
+from topics.engine.live import Frame, Trail
+from topics.model.errors import TopicNotFound, TopicsError
+from topics.model.nesting import decode_deep
+from topics.model.watching import StartWish, WatchWish
+
+# Events that wait for the reader; the rest stays in the log until there is room.
+EVENTS_MAX = 16
+HEARTBEAT_MS = 15_000
+RECONNECT_S_MAX = 600.0
+UNREADABLE = 500
+_records = msgspec.json.Decoder(list[Record])
+
+
+class Arrived(ClientArrived, kw_only=True):
+    """Records of one topic, oldest first; `head_seq` − `to_seq` are still to come."""
+
+    records: list[Record]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class Watch:
+    """Iterate to get events; each has a `topic` and `records` (empty unless it is an Arrived).
+
+    `cursor` is the position after the last event that was handed out: kept, and given to a later `watch` of the same
+    topics, it continues there. `positions` says the same by topic. The iteration ends when all topics have been
+    deleted, with `close`, which may be called from elsewhere, or when the database closes.
+    """
+
+    def __init__(self, host: Host, wish: WatchWish, *, lenient: bool) -> None:
+        self._host = host
+        self._wish = wish
+        self._lenient = lenient
+        self._closed = False
+        self._reader: _Reader | None = None
+        # what the caller has
+        self.cursor = wish.cursor
+        self.positions: dict[str, int] = {}
+        # how often it was begun: there is nothing here to lose and open again
+        self.connections = 0
+
+    def __iter__(self) -> Watch:
+        return self
+
+    def __next__(self) -> LiveEvent:
+        if self._reader is None and not self._closed:
+            self._reader = self._host.look(self._begin)
+        reader = self._reader
+        if reader is not None:
+            event = reader.take(lambda: self._closed)
+            if event is not None:
+                return self._hand_out(event)
+        self.close()
+        raise StopIteration
+
+    def _begin(self) -> _Reader:
+        """Where each topic starts; the reader looks from there on."""
+        host, wish = self._host, self._wish
+        subscriptions = Subscriptions(host.live, host.settings)
+        wanted = wish.topics
+        cursor = {} if wish.cursor is None else decode_cursor(wish.cursor, wanted or {})
+        cursor.pop(RESTARTS, None)
+        if not wanted:
+            wanted = dict[str, StartWish | None](dict.fromkeys(cursor))
+        subscriptions.check_count(len(wanted))
+        lens = subscriptions.lens(wish)
+        starts: list[tuple[Any, int]] = []
+        for name, start in wanted.items():
+            topic = subscriptions.find(name, f"topics.{name}")
+            if topic is not None:
+                seq = cursor.get(name)
+                starts.append((topic, subscriptions.start_of(topic, start or StartWish()) if seq is None else seq))
+            elif not self._lenient:
+                raise TopicNotFound(name)
+        reader = _Reader(host)
+        for topic, seq in starts:
+            reader.follow(topic, seq, lens)
+            self.positions[topic.name] = seq
+        reader.catch_up()
+        self.connections = 1
+        return reader
+
+    def _hand_out(self, event: LiveEvent) -> LiveEvent:
+        position = position_after(event)
+        if position is not None:
+            self.positions[event.topic] = position
+        if isinstance(event, TopicDeleted):
+            self.positions.pop(event.topic, None)
+        if self.positions:
+            name, seq = next(iter(self.positions.items()))
+            self.cursor = CursorWriter(self.positions, 0).id_at(name, seq).decode()
+        return event
+
+    def close(self) -> None:
+        host = self._host
+        with host.lock:
+            self._closed = True
+            if self._reader is not None:
+                self._reader.unfollow_all()
+            host.moved.notify_all()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Reader(Follower):
+    """Events of the topics, a few ahead of whoever iterates. All but `take` is called with the lock held."""
+
+    __slots__ = ("_events", "_host")
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host.live, host.fetching)
+        self._host = host
+        self._events: deque[LiveEvent | tuple[Frame, str]] = deque()
+
+    def take(self, is_closed: Any) -> LiveEvent | None:
+        """The next event, when there is one; None at the end."""
+        host = self._host
+        host.wait_until(lambda: bool(self._events) or not self.trails or is_closed())
+        with host.lock:
+            if not self._events or is_closed() or host.closed:
+                return None
+            event = self._events.popleft()
+            if len(self._events) < EVENTS_MAX // 2:
+                self.catch_up()
+        if not isinstance(event, tuple):
+            return event
+        frame, name = event
+        return Arrived(
+            topic=name,
+            records=decode_deep(_records.decode, b"[%b]" % frame.records),
+            from_seq=frame.from_seq,
+            to_seq=frame.to_seq,
+            head_seq=frame.head_seq,
+        )
+
+    def _put(self, event: LiveEvent | tuple[Frame, str]) -> None:
+        self._events.append(event)
+        self._host.moved.notify_all()
+
+    # --- what a follower asks of its protocol ---
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._events) < EVENTS_MAX
+
+    def _write_records(self, trail: Trail, frame: Frame) -> int:
+        self._put((frame, trail.name))
+        return len(frame.records)
+
+    def _write_tombstone(self, trail: Trail, tombstone: retention.Tombstone, reason: str) -> None:
+        told: Mapping[str, Any] = {**tombstone.as_dict(), "reason": reason}
+        self._put(Tombstone(topic=trail.name, **told))
+
+    def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
+        self._put(CaughtUp(topic=trail.name, head_seq=head_seq))
+
+    def _write_gone(self, trail: Trail) -> None:
+        self._put(TopicDeleted(topic=trail.name, head_seq=trail.feed.topic.head_seq))
+
+    def _write_paced(self, trail: Trail) -> None:
+        raise AssertionError("nothing is held back here", trail)
+
+    def _write_unreadable(self, trail: Trail, error: TopicsError) -> None:
+        self._put(TopicFailed(topic=trail.name, code=UNREADABLE, message=error.message))
+
+
+class Streaming:
+    _host: Host
+
+    def watch(
+        self,
+        topics: Starts,
+        *,
+        tail: bool = False,
+        cursor: str | None = None,
+        node: str | list[str] | None = None,
+        limit: int | None = None,
+        max_batch_bytes: int | None = None,
+        include_tags: bool = True,
+        include_meta: bool | None = None,
+        include_data: bool = True,
+        consistency: Literal["eventual", "strong"] | None = None,
+        lenient: bool = False,
+        heartbeat_ms: int = HEARTBEAT_MS,
+        reconnect_s_max: float = RECONNECT_S_MAX,
+    ) -> Watch:
+        """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see Watch.
+
+        Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
+        leaves out topics that do not exist. `node` leaves out what these nodes wrote. There is no connection to keep
+        alive or to open again: `heartbeat_ms` and `reconnect_s_max` change nothing.
+        """
+        del heartbeat_ms, reconnect_s_max
+        wish = wish_of(
+            WatchWish,
+            topics=starts_of(topics, tail=tail),
+            cursor=cursor,
+            node=node,
+            limit=limit,
+            max_batch_bytes=max_batch_bytes,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            include_data=include_data,
+            consistency=consistency,
+        )
+        return Watch(self._host, wish, lenient=lenient)

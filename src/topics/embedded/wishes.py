@@ -1,0 +1,61 @@
+"""From arguments to what the engine is asked for, checked as a request body is; and what it doubts about that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from topics.embedded.errors import raised
+from topics.model.errors import TopicsError
+from topics.model.mistakes import mistake, nested_too_deeply
+from topics.model.nesting import SHALLOW_BYTES_MAX, TooDeep, is_too_deep
+from topics.model.wishes import RecordWish, decode_body
+
+W = TypeVar("W", bound=msgspec.Struct)
+_log = logging.getLogger("topics.embedded")
+
+
+def wish_of(kind: type[W], **fields: object) -> W:
+    """What a request body with these fields would be; those that are None are left out."""
+    return converted(kind, {name: value for name, value in fields.items() if value is not None})
+
+
+def converted(kind: type[W], fields: Mapping[str, object] | msgspec.Struct) -> W:
+    try:
+        return msgspec.convert(fields, kind, from_attributes=isinstance(fields, msgspec.Struct))
+    except msgspec.ValidationError as error:
+        raise raised(mistake(error, kind)) from None
+
+
+def decoded(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
+    """The same for what is JSON already; payloads in it are for `check_nesting`."""
+    try:
+        return decode_body(decoder, body, _decode)
+    except TopicsError as error:
+        raise raised(error) from None
+
+
+def _decode(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
+    """Without a lower recursion limit, which would be one for all threads of the program."""
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise TooDeep("") from None
+
+
+def check_nesting(records: Iterable[RecordWish], within: str = "records") -> None:
+    """Refuse payloads that are nested deeper than a server takes them."""
+    for number, record in enumerate(records):
+        for field, payload in (("data", record.data), ("meta", record.meta)):
+            if payload is not UNSET and memoryview(payload).nbytes > SHALLOW_BYTES_MAX and is_too_deep(bytes(payload)):
+                raise raised(nested_too_deeply(f"{within}[{number}].{field}"))
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """What was done, but may not be what was meant."""
+    for warning in warnings:
+        _log.warning("%s", warning)

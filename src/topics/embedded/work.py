@@ -1,0 +1,124 @@
+"""Jobs handed to one worker as they come, up to so many at a time, and given back at once when it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+
+import msgspec
+
+from topics.client.jobs import Job
+from topics.embedded.host import Host
+from topics.engine.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushed_claim
+from topics.engine.cohorts import Cohort
+from topics.model.errors import Throttled, TopicsError
+from topics.model.nesting import decode_deep
+from topics.model.wishes import ClaimWish
+
+_job = msgspec.json.Decoder(Job)
+
+
+class Work:
+    """Iterate to get jobs, up to `max` at a time that are not acked or given back; ack them with `ack` as usual.
+
+    When it is closed, the jobs that it brought and that are not acked go back to the queue at once.
+    """
+
+    def __init__(self, host: Host, name: str, wish: ClaimWish) -> None:
+        self._host = host
+        self._name = name
+        self._wish = wish
+        self._closed = False
+        # from the first job on
+        self._claim: Claim | None = None
+        self._cohort: Cohort | None = None
+        self._number = 0
+        self._jobs: deque[bytes] = deque()
+        self._error: TopicsError | None = None
+        # how often it was begun: there is nothing here to lose and open again
+        self.connections = 0
+
+    def __iter__(self) -> Work:
+        return self
+
+    def __next__(self) -> Job:
+        if not self.connections and not self._closed:
+            self._host.look(self._begin)
+        host = self._host
+        host.wait_until(lambda: bool(self._jobs) or self._error is not None or self._closed)
+        with host.lock:
+            if self._jobs and not self._closed:
+                return decode_deep(_job.decode, self._jobs.popleft())
+        self.close()
+        if self._error is not None:
+            host.fail(self._error)
+        raise StopIteration
+
+    def _begin(self) -> None:
+        host = self._host
+        queues = host.engine.queues
+        claim = queues.read_claim(self._wish)
+        topic, queue, _ = queues.find(self._name)
+        self._cohort = host.cohorts.of(topic, queue)
+        self._number = queues.open_stream(queue)
+        self._claim = claim._replace(stream=self._number)
+        self.connections = 1
+        host.at_close[self._end] = None
+        self._cohort.add(self)
+        self._cohort.moved()
+
+    # --- as a claimer ---
+
+    def claim(self) -> Claim | None:
+        cohort = self._cohort
+        if self._closed or self._claim is None or cohort is None:
+            return None
+        return pushed_claim(self._claim, len(cohort.queue.streams[self._number]), cohort.topic.config)
+
+    def granted(self, grant: Grant) -> bool:
+        if grant.staged is None:
+            self._push(grant)
+        else:
+            grant.staged.then(lambda done: self._push(grant) if done.error is None else None)
+        return True
+
+    def _push(self, grant: Grant) -> None:
+        self._jobs.extend(grant.jobs)
+        self._host.moved.notify_all()
+        if len(grant.seqs) == PUSHED_PER_PASS_MAX and self._cohort is not None:
+            self._host.engine.waiters.moved(self._cohort.topic)
+
+    def failed(self, error: TopicsError) -> bool:
+        if isinstance(error, Throttled):
+            # The next pass tries again.
+            return True
+        self._error = error
+        self._host.moved.notify_all()
+        return False
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """The jobs that are not acked go back to the queue. May be called beside the iteration."""
+        with self._host.lock:
+            self._end()
+
+    def _end(self) -> None:
+        host = self._host
+        self._closed = True
+        self._jobs.clear()
+        cohort, self._cohort = self._cohort, None
+        if cohort is not None:
+            host.at_close.pop(self._end, None)
+            host.engine.queues.close_stream(cohort.topic, cohort.queue, self._number)
+            cohort.discard(self)
+            host.end_turn()
+        host.moved.notify_all()
+
+    def __enter__(self) -> Work:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
