@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,11 @@ def test_copies_arrive_while_nobody_calls(tmp_path: Path) -> None:
 
 def test_what_a_router_cannot_be_is_refused(tmp_path: Path) -> None:
     with topics.open(str(tmp_path)) as database:
-        for fields in ({"dest": "a"}, {"dest": "b", "guarantee": "never"}, {"dest": "b", "filter": ["x"]}):
+        wrong: tuple[dict[str, Any], ...] = (
+            {"dest": "a"},
+            {"dest": "b", "guarantee": "never"},
+            {"dest": "b", "filter": ["x"]},
+        )
+        for fields in wrong:
             with pytest.raises(InvalidRequest):
                 database.route("r", "a", **fields)

@@ -14,12 +14,9 @@ from topics.api.waiting import answering
 from topics.engine.pipelines import PAGE_SIZE_DEFAULT, PipelineState
 from topics.engine.pipelines import Pipelines as Verbs
 from topics.engine.staged import Staged
-from topics.model.errors import InvalidRequest, PipelineNotFound
-from topics.model.mistakes import BODY
+from topics.model.errors import PipelineNotFound
 from topics.model.names import check_topic_name
-from topics.model.pipelines import PipelineStatus, PipelineWish, check_pipeline
-
-STATUS_BYTES_MAX = 64 * 1024
+from topics.model.pipelines import PipelineStatus, PipelineWish, check_pipeline, check_status_size
 
 
 class PipelineItem(msgspec.Struct):
@@ -159,8 +156,7 @@ class Pipelines:
         call.reply(200, encode(PipelineDroppedReply(pipeline=call.name, deleted=staged.result, performance=spent)))
 
     def report(self, call: Call) -> None:
-        if len(call.request.body) > STATUS_BYTES_MAX:
-            raise InvalidRequest(f"a status must be at most {STATUS_BYTES_MAX} bytes", field=BODY, max=STATUS_BYTES_MAX)
+        check_status_size(call.request.body)
         _check_ends(call.key, self._verbs.look(call.name).definition)
         call.reply(200, encode(_reply(self._verbs.report(call.name, call.wish), performance(call))))
 

@@ -194,8 +194,8 @@ class Groups:
             at = parse_start(wish.start)
             return [(number, host.consuming.reset(found, group, at)) for number, found in partitions]
 
-        steps = host.look(reset)
-        return {number: 0 if forget else host.finished(staged).result - 1 for number, staged in steps}
+        done = [(number, host.finished(staged)) for number, staged in host.look(reset)]
+        return {number: 0 if forget else staged.result - 1 for number, staged in done}
 
     def latest_offsets(self, partitions: str | Iterable[tuple[str, int]]) -> list[LatestOffset]:
         """Where partitions end: those named, or partition 0 of one topic."""

@@ -12,7 +12,7 @@ from topics.client.values import Pipeline
 from topics.embedded.host import Host
 from topics.embedded.wishes import decoded
 from topics.engine.pipelines import PipelinePage, PipelineState
-from topics.model.pipelines import PipelineStatus, PipelineWish
+from topics.model.pipelines import PipelineStatus, PipelineWish, check_status_size
 
 PAGE_SIZE: Final = 1_000
 _definition = msgspec.json.Decoder(PipelineWish)
@@ -55,8 +55,14 @@ class Pipelines:
 
     def report_pipeline(self, name: str, status: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
         """What a runner has to say; the last word is shown to everyone."""
-        wish = decoded(_status, encode(status))
-        return _pipeline(self._host.look(lambda: self._host.store.pipelines.report(name, wish)))
+        body = encode(status)
+        wish = decoded(_status, body)
+
+        def report() -> PipelineState:
+            check_status_size(body)
+            return self._host.store.pipelines.report(name, wish)
+
+        return _pipeline(self._host.look(report))
 
 
 def _pipeline(state: PipelineState) -> Pipeline:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from topics.model.config import U64
 from topics.model.errors import InvalidRequest
-from topics.model.mistakes import mistake
+from topics.model.mistakes import BODY, mistake
 from topics.model.names import check_topic_name
 from topics.model.ready_made import READY_OPTIONS, options_of
 
@@ -22,6 +22,7 @@ OutputMode = Literal["append", "update", "complete"]
 SOURCES_MAX = 16
 TOPICS_MAX = 256
 TEXT_CHARS_MAX = 64 * 1024
+STATUS_BYTES_MAX = 64 * 1024
 _VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
@@ -126,6 +127,11 @@ class PipelineStatus(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     progress: dict[str, Any] | None = None
     # When the server heard of it.
     ts: int = 0
+
+
+def check_status_size(body: bytes) -> None:
+    if len(body) > STATUS_BYTES_MAX:
+        raise InvalidRequest(f"a status must be at most {STATUS_BYTES_MAX} bytes", field=BODY, max=STATUS_BYTES_MAX)
 
 
 def check_pipeline(wish: PipelineWish) -> PipelineWish:
