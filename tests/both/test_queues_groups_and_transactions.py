@@ -323,3 +323,13 @@ def test_a_pipeline_is_kept(verbs: Any, topic: str) -> None:
     assert verbs.drop_pipeline(topic) is False
     with pytest.raises(topics.InvalidRequest):
         verbs.put_pipeline(topic, {"sql": 5})
+
+
+def test_many_dead_letters_go_home_in_one_call(verbs: Any, topic: str) -> None:
+    verbs.create(topic, type="queue", dead_letter=f"{topic}.dead")
+    verbs.append_many(topic, range(600))
+    verbs.nack(topic, verbs.claim(topic, max=600), dead_letter=True)
+    assert verbs.state(topic).queue.dead == 600
+    driven = verbs.redrive(f"{topic}.dead", limit=550)
+    assert (driven.moved, driven.to, driven.more) == (550, {topic: 550}, True)
+    assert (verbs.state(topic).queue.ready, verbs.state(topic).queue.dead) == (550, 50)

@@ -32,15 +32,13 @@ from topics.engine.due import NO_STREAM
 from topics.engine.engine import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, Engine
 from topics.engine.queue import Queue
 from topics.engine.queues import Held
-from topics.engine.redrive import NOTHING, Driven
+from topics.engine.redrive import NOTHING, PIECE_MAX, Driven
 from topics.engine.staged import Staged, settled
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.model.warnings import match_warnings
 from topics.model.wishes import AckWish, ClaimWish, ExtendWish, NackWish, PauseWish, RedriveWish
 
 WAIT_MS_MAX = 30_000
-# Dead letters that go home in one step of a redrive, so that none holds the loop.
-REDRIVE_PIECE = 250
 QUEUE_ERRORS = ("topic_not_found", "not_a_queue")
 
 
@@ -178,7 +176,7 @@ class Queues:
         before: Driven | None = call.started
         try:
             staged = self._queues.redriver.redrive(
-                call.name, call.wish, lambda name: name.startswith(key.prefixes), before or NOTHING, REDRIVE_PIECE
+                call.name, call.wish, lambda name: name.startswith(key.prefixes), before or NOTHING, PIECE_MAX
             )
         except TopicsError:
             if before is None:

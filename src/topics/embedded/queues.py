@@ -18,7 +18,8 @@ from topics.engine.cohorts import Cohort
 from topics.engine.due import NO_STREAM
 from topics.engine.engine import PAGE_SIZE_MAX
 from topics.engine.queues import Held
-from topics.engine.redrive import Driven
+from topics.engine.redrive import NOTHING, PIECE_MAX, Driven
+from topics.engine.staged import Staged
 from topics.model.errors import TopicNotFound, TopicsError
 from topics.model.nesting import decode_deep
 from topics.model.warnings import match_warnings
@@ -179,8 +180,7 @@ class Queues:
     ) -> Redriven:
         """Send dead letters of this topic back to the queues they came from."""
         wish = wish_of(RedriveWish, match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run)
-        redriver = self._host.engine.queues.redriver
-        driven: Driven = self._host.commit(lambda: redriver.redrive(name, wish, lambda _: True)).result
+        driven = self._redriven(name, wish)
         warnings = match_warnings(wish.match, "match")
         warn(warnings)
         return Redriven(
@@ -192,6 +192,23 @@ class Queues:
             dry_run=dry_run,
             warnings=warnings,
         )
+
+    def _redriven(self, name: str, wish: RedriveWish) -> Driven:
+        """Piece by piece: between two of them others have their turn."""
+        redriver, driven = self._host.engine.queues.redriver, NOTHING
+
+        def next_piece() -> Staged:
+            return redriver.redrive(name, wish, lambda _: True, driven, PIECE_MAX)
+
+        while not driven.done:
+            try:
+                driven = self._host.commit(next_piece).result
+            except TopicsError:
+                if driven is NOTHING:
+                    raise
+                # Some have gone home already: that is the answer, and the next call meets what stopped this one.
+                return driven
+        return driven
 
     def pause(self, name: str) -> Paused:
         """Hand out no more jobs until `resume`."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from topics.engine.topic import Topic
 
 LIMIT_DEFAULT, LIMIT_MAX = 1_000, 10_000
+# Dead letters that go home in one step, so that none takes long.
+PIECE_MAX = 250
 SCAN_RECORDS_MAX = 50_000
 # Of letters that are looked at for each that may go.
 SCANNED_PER_MOVED = 5
