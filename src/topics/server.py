@@ -155,6 +155,7 @@ class Server:
         self._usage.listener = self._listener
         self._api.add_slices = self._listener.slices.add
         self._watchdog = self._usage.watchdog = self._listener.watchdog
+        self._turns.on_ran = self._watchdog.ran
         # between two samples of the loop's lag
         self._sample_due_s = 0.0
         self._ticked = False

@@ -303,7 +303,7 @@ def test_a_topic_that_is_deleted_meanwhile_cuts_it(
     with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
         half.rest()
     half.close()
-    server.wait_for_log(f"an export of {topic} is cut behind seq")
+    server.wait_for_log(f"an export of {topic} is cut after seq")
 
 
 def test_a_client_that_does_not_read_holds_up_nobody_and_gives_its_place_back(tmp_path: Path) -> None:

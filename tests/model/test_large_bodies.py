@@ -1,8 +1,9 @@
 """Large bodies: decoded in pieces they give what decoding at once gives, and too many records are refused early."""
 
 import json
+from collections.abc import Generator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -15,12 +16,16 @@ from topics.model.large_bodies import LARGE_BYTES, PIECE_BYTES, decode_large, de
 from topics.model.multi_append import MultiAppendWish
 from topics.model.wishes import AppendWish, append_decoder, decode_body
 
+T = TypeVar("T")
 LIMITS: Any = SimpleNamespace(max_batch_records=10_000, max_record_bytes=1024 * 1024)
 
 
 def decoded(body: bytes, limits: Any = LIMITS) -> tuple[AppendWish, int]:
     """The result, and in how many steps."""
-    decoding = decode_large(append_decoder, body, limits)
+    return run_through(decode_large(append_decoder, body, limits))
+
+
+def run_through(decoding: Generator[None, None, T]) -> tuple[T, int]:
     steps = 0
     while True:
         try:
@@ -147,14 +152,7 @@ names = st.sampled_from(["a", "b:c", "records", '"records":[', "é"])
 
 
 def decoded_topics(body: bytes, limits: Any = LIMITS) -> tuple[MultiAppendWish, int]:
-    decoding = decode_large_topics(multi_decoder, body, limits)
-    steps = 0
-    while True:
-        try:
-            next(decoding)
-        except StopIteration as end:
-            return end.value, steps
-        steps += 1
+    return run_through(decode_large_topics(multi_decoder, body, limits))
 
 
 def seen_topics(wish: MultiAppendWish) -> Any:

@@ -185,7 +185,7 @@ class Export:
     def _cut(self, reason: str) -> None:
         """End without an end line, so that nobody takes it for complete; who asks again is told why."""
         stream = self._stream
-        log.warning("an export of %s is cut behind seq %d: %s", self._bulk.topic.name, self._bulk.seq, reason)
+        log.warning("an export of %s is cut after seq %d: %s", self._bulk.topic.name, self._bulk.seq, reason)
         self._leave()
         if stream is not None:
             stream.abort()

@@ -16,6 +16,7 @@ from time import perf_counter
 from topics.api.call import Call
 from topics.engine.cold import ColdMiss, Reader
 from topics.engine.staged import Busy, Staged
+from topics.http.message import Request
 from topics.http.refusal import Refusal
 from topics.model.errors import InvalidRequest, TopicsError
 
@@ -30,6 +31,8 @@ class Turns:
         self._wake = wake
         self._clock = clock
         self._ready: deque[Call] = deque()
+        # Given every request that is run again, and how long that took, in seconds.
+        self.on_ran: Callable[[Request, float], None] | None = None
 
     def run(self, call: Call) -> None:
         try:
@@ -55,7 +58,10 @@ class Turns:
         ran = False
         ready, self._ready = self._ready, deque()
         while ready and self._clock() < until_s:
-            self.resume(ready.popleft())
+            call, began_s = ready.popleft(), self._clock()
+            self.resume(call)
+            if self.on_ran is not None:
+                self.on_ran(call.request, self._clock() - began_s)
             ran = True
         if ready:
             ready.extend(self._ready)

@@ -58,7 +58,7 @@ class Record(Message, dict=True):
 
 
 class Tombstone(msgspec.Struct, kw_only=True):
-    """Records between `gap_from` and `gap_to` cannot be had any more, and why. `topic` is set in live events."""
+    """Records between `gap_from` and `gap_to` are no longer available, and why. `topic` is set in live events."""
 
     gap_from: int
     gap_to: int

@@ -97,10 +97,7 @@ class Service:
             self.handle(request)
         except Exception as exc:  # noqa: BLE001  (a bug of a handler must not reach the others)
             self._answer_failure(request, exc)
-        watchdog = self.watchdog
-        took_s = time.perf_counter() - request.received_s
-        if took_s > watchdog.slowest_s:
-            watchdog.slowest, watchdog.slowest_s = request, took_s
+        self.watchdog.ran(request, time.perf_counter() - request.received_s)
 
     def judge_head(self, request: Request) -> bool:
         """Let the server refuse by the head alone; False if it has answered and the body must not be read."""

@@ -60,6 +60,11 @@ class Watchdog:
         self.slowest = None
         self.slowest_s = 0.0
 
+    def ran(self, request: Request, took_s: float) -> None:
+        """The handler of a request took so long, at first or when it was run again."""
+        if took_s > self.slowest_s:
+            self.slowest, self.slowest_s = request, took_s
+
     def note(self, took_s: float, what: str) -> None:
         """A turn of its own took so long; `what` names it in the log."""
         if took_s > SLOW_S:

@@ -73,7 +73,7 @@ class Groups:
     def commit(
         self, topic: str, group: str, upto_offset: int, partition: int = 0, *, from_offset: int | None = None
     ) -> Committed:
-        """Everything up to this offset, itself included, is done, whoever was handed it.
+        """Everything up to this offset, itself included, is done, no matter which consumer got it.
 
         With `from_offset` only the range is: the group's committed offset moves when everything below is done, too.
         """
