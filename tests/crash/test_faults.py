@@ -140,7 +140,7 @@ def test_a_write_that_fails_shows_nothing_and_the_log_goes_on(
     rig = open_rig(disk=disk)
     rig.configure("a", durability=durability)
     rig.append("a", 1)
-    disk.fail("pwritev", path="wal", keep_bytes=keep_bytes)
+    disk.fail("pwritev", path=".log", keep_bytes=keep_bytes)
     with pytest.raises(StorageError):
         rig.append("a", "failed")
     assert rig.seqs("a") == [1]
@@ -154,7 +154,7 @@ def test_a_write_that_fails_shows_nothing_and_the_log_goes_on(
 
 
 def test_a_write_that_fails_fails_every_op_of_its_tick_and_no_other(rig: Rig, disk: FaultyDisk) -> None:
-    disk.fail("pwritev", path="wal")
+    disk.fail("pwritev", path=".log")
     staged = [rig.engine.append(topic, wish(9)) for topic in ("a", "f", "a", "new")]
     rig.store.pipeline.flush()
     assert all(isinstance(one.error, StorageError) for one in staged)
@@ -170,7 +170,7 @@ def test_records_waiting_for_their_sync_survive_a_later_write_that_fails(rig: Ri
     gate = disk.hold("fdatasync", path="wal")
     waiting = rig.engine.append("f", wish(2))
     rig.store.pipeline.flush()
-    disk.fail("pwritev", path="wal")
+    disk.fail("pwritev", path=".log")
     failed = rig.engine.append("f", wish("failed"))
     # The cut must be durable before the log goes on, so the gate is opened first.
     gate.open()
@@ -200,7 +200,7 @@ def test_a_short_write_is_finished(rig: Rig, disk: FaultyDisk, keep_bytes: int) 
 
 
 def test_a_log_that_cannot_be_cut_back_takes_no_more(rig: Rig, disk: FaultyDisk) -> None:
-    disk.fail("pwritev", path="wal", keep_bytes=20)
+    disk.fail("pwritev", path=".log", keep_bytes=20)
     disk.fail("truncate", path="wal", times=-1)
     with pytest.raises(TopicsError):
         rig.append("a", 4)
@@ -218,7 +218,7 @@ def test_a_log_that_cannot_be_cut_back_takes_no_more(rig: Rig, disk: FaultyDisk)
 def test_a_full_disk_refuses_writes_clearly_and_writing_resumes_with_room(open_rig: OpenRig, disk: FaultyDisk) -> None:
     rig = open_rig(disk=disk)
     rig.append("a", 1)
-    disk.fail("pwritev", error=errno.ENOSPC, times=-1, path="wal")
+    disk.fail("pwritev", error=errno.ENOSPC, times=-1, path=".log")
     for _ in range(3):
         with pytest.raises(StorageFull):
             rig.append("a", "no room")

@@ -415,7 +415,7 @@ def test_after_a_failed_sync_readers_go_on_and_writers_are_told(open_db: OpenDat
 def test_a_write_that_fails_is_an_error_of_that_call_alone(open_db: OpenDatabase, faulty: FaultyDisk) -> None:
     db = open_db()
     db.append("a", 1)
-    faulty.fail("pwritev", path="wal")
+    faulty.fail("pwritev", path=".log")
     with pytest.raises(TopicsError):
         db.append("a", "failed")
     assert db.append("a", 2).first_seq == 2

@@ -249,7 +249,7 @@ def test_space_on_disk_comes_back_when_everything_in_it_is_deleted(open_rig: Ope
     rig = open_rig(segment_max_events=10, hot_retain_segments=0, hot_retain_bytes=0, wal_file_bytes=8192)
 
     def bytes_on_disk() -> int:
-        return sum(path.stat().st_size for path in (rig.path / "shard-00" / "packs").iterdir())
+        return sum(path.stat().st_size for path in (rig.path / "shard-00" / "packs").glob("*.pack"))
 
     for _ in range(20):
         rig.append("a", *["x" * 100] * 10)

@@ -192,7 +192,7 @@ def test_a_key_whose_write_failed_may_be_used_again(open_rig: OpenRig) -> None:
     disk = FaultyDisk()
     rig = open_rig(disk=disk)
     rig.append("a", 0)
-    disk.fail("pwritev", path="wal")
+    disk.fail("pwritev", path=".log")
     first = rig.engine.append("a", wish(1, idempotency_key="k"))
     echo = rig.engine.append("a", wish(1, idempotency_key="k"))
     rig.store.pipeline.flush()

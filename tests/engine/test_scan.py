@@ -213,11 +213,11 @@ def test_a_part_whose_pack_went_away_is_planned_again(tmp_path: Path) -> None:
         scan.close()
         for number in range(7):
             rig.delete("t", match=f"t{number}")
-        before = set(os.listdir(tmp_path / "data/shard-00/packs"))
+        before = set((tmp_path / "data/shard-00/packs").glob("*.pack"))
         for _ in range(4):
             rig.append("other", 1)
             rig.checkpoint()
-        assert not before & set(os.listdir(tmp_path / "data/shard-00/packs"))
+        assert not before & set((tmp_path / "data/shard-00/packs").glob("*.pack"))
         assert content(parts) == served(rig, "t")
 
 

@@ -127,7 +127,7 @@ def test_a_write_that_failed_wakes_nobody(open_rig: OpenRig) -> None:
     rig = open_rig(disk=disk)
     rig.configure("a")
     woken = waiting(rig, "a")
-    disk.fail("pwritev", path="wal")
+    disk.fail("pwritev", path=".log")
     rig.engine.append("a", wish(1))
     rig.store.pipeline.flush()
     assert woken == []

@@ -173,7 +173,7 @@ def test_a_write_that_fails_leaves_the_job_in_its_queue(open_rig: OpenRig) -> No
     rig.jobs(1)
     rig.claim()
     rig.nack("w", 1)
-    disk.fail("pwritev", path="wal")
+    disk.fail("pwritev", path=".log")
     assert rig.claimed() == []
     disk.heal()
     assert (rig.look("q").count, rig.places()) == (1, (0, 0, 1))

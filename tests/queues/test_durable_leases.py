@@ -132,7 +132,7 @@ def test_a_lease_that_the_log_refuses_is_nobodys(open_rig: OpenRig) -> None:
     rig = open_rig(disk=disk)
     rig.queue(leases_durable=True)
     rig.jobs(2)
-    disk.fail("pwritev", path="wal")
+    disk.fail("pwritev", path=".log")
     with pytest.raises(TopicsError):
         rig.claim(max=2)
     disk.heal()
@@ -146,7 +146,7 @@ def test_an_ack_that_the_log_refuses_leaves_the_job_claimable(open_rig: OpenRig)
     rig.queue()
     rig.jobs(1)
     rig.claim()
-    disk.fail("pwritev", path="wal")
+    disk.fail("pwritev", path=".log")
     with pytest.raises(TopicsError):
         rig.ack("w", 1)
     disk.heal()
@@ -186,7 +186,7 @@ def test_jobs_lost_to_a_damaged_pack_are_gone_from_the_counters(open_rig: OpenRi
     rig.claim(max=3)
     rig.checkpoint()
     rig.close()
-    for pack in (rig.path / "shard-00" / "packs").iterdir():
+    for pack in (rig.path / "shard-00" / "packs").glob("*.pack"):
         data = bytearray(pack.read_bytes())
         data[data.index(b'"data"')] ^= 1
         pack.write_bytes(data)

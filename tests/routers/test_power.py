@@ -66,7 +66,7 @@ def test_a_mark_whose_source_cannot_be_read_refuses_the_start_and_repair_makes_i
     assert rig.copies("b") == list(range(10))
     rig.abandon()
     rig.store._directory.close()
-    [pack] = (rig.path / "shard-00" / "packs").iterdir()
+    [pack] = (rig.path / "shard-00" / "packs").glob("*.pack")
     data = bytearray(pack.read_bytes())
     data[120] ^= 1
     pack.write_bytes(bytes(data))

@@ -272,7 +272,7 @@ def test_a_damaged_source_stops_the_router_and_says_so(open_rig: OpenRoutedRig) 
     rig.route("a->b", "a", "b")
     rig.unroute("a->b")
     rig.close()
-    [pack] = (rig.path / "shard-00" / "packs").iterdir()
+    [pack] = (rig.path / "shard-00" / "packs").glob("*.pack")
     data = bytearray(pack.read_bytes())
     data[120] ^= 1
     pack.write_bytes(bytes(data))
