@@ -1,4 +1,4 @@
-"""What holds for every test: Ctrl-C reaches the processes they start, and how hard the property tests look.
+"""What holds for every test: which environment it has, and how hard the property tests look.
 
 Few examples by default, many and fresh ones with HYPOTHESIS_PROFILE=soak.
 """
@@ -12,6 +12,20 @@ settings.register_profile("fast", deadline=None, print_blob=True, suppress_healt
 settings.register_profile("ci", settings.get_profile("fast"), derandomize=True)
 settings.register_profile("soak", settings.get_profile("fast"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "fast"))
+
+# What a developer's shell has set is for other programs, also for those that the tests start.
+STRANGE_PREFIXES = ("TOPICS_", "SPARK_", "PYSPARK_")
+STRANGE = {
+    *("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE"),
+    *("PYTHONASYNCIODEBUG", "PYTHONDEVMODE", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONWARNINGS"),
+    *("BASH_ENV", "CDPATH", "CURL_HOME", "PAGER"),
+}
+for name in list(os.environ):
+    strange = name.upper() in STRANGE or name.startswith(STRANGE_PREFIXES)
+    if strange and name != "TOPICS_TORTURE":
+        del os.environ[name]
+os.environ["LC_ALL"] = "C.UTF-8"
 
 # A shell that runs the tests in the background ignores SIGINT, and every child would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -83,16 +83,17 @@ def test_the_shim_drops_one_argument_and_keeps_the_others(tmp_path: Path) -> Non
     assert shim(tmp_path / "real one", tmp_path / "cache") == home, "made once"
 
 
-def test_the_environment_is_completed_and_not_overruled() -> None:
-    environ = {"PATH": os.environ["PATH"]}
+def test_the_environment_is_completed_and_not_overruled(tmp_path: Path) -> None:
+    bare = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path)}
+    environ = dict(bare)
     prepare(environ, "local[2]")
     assert environ["PYSPARK_PYTHON"] == sys.executable
     assert environ["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert (Path(environ["JAVA_HOME"]) / "bin" / "java").exists()
-    given = {"PATH": os.environ["PATH"], "PYSPARK_PYTHON": "/other/python", "SPARK_LOCAL_IP": "10.0.0.7"}
+    given = {**bare, "PYSPARK_PYTHON": "/other/python", "SPARK_LOCAL_IP": "10.0.0.7"}
     prepare(given, "local[2]")
     assert (given["PYSPARK_PYTHON"], given["SPARK_LOCAL_IP"]) == ("/other/python", "10.0.0.7")
-    remote = {"PATH": os.environ["PATH"]}
+    remote = dict(bare)
     prepare(remote, "spark://far.away:7077")
     assert "SPARK_LOCAL_IP" not in remote, "executors elsewhere must reach the driver"
 
