@@ -204,8 +204,14 @@ class Server:
     def settle(self) -> None:
         """Once the kernel has taken over all bytes sent before, a few turns of the loop read them: each turn polls."""
         self._clients = [client for client in self._clients if client.socket.fileno() >= 0]
-        give_up_s = time.monotonic() + 0.5  # a server that does not read leaves bytes with the client
-        while any(client.undelivered_bytes() for client in self._clients) and time.monotonic() < give_up_s:
+        # A server that does not read leaves bytes with the client: no byte less for so long, and over many turns.
+        left_bytes, since_s, turns = -1, 0.0, 0
+        while still_bytes := sum(client.undelivered_bytes() for client in self._clients):
+            if still_bytes != left_bytes:
+                left_bytes, since_s, turns = still_bytes, time.monotonic(), 0
+            elif time.monotonic() - since_s > 0.5 and turns > 100:
+                break
+            turns += 1
             self.run(lambda: None)
         for _ in range(8):
             self.run(lambda: None)
