@@ -16,7 +16,7 @@ from topics.workers import App, Job
 from topics.workers import app as workers_app
 
 CONCURRENCY = 4
-LEASE_MS = 2_000
+LEASE_MS = 5_000
 
 
 def say(word: str, *seqs: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.engine.rig import Rig
-from tests.serving import ServerProcess, serving
+from tests.serving import START_S_MAX, ServerProcess, serving
 from topics.engine.scan import Chunk, Scan, read_part
 from topics.model.errors import DamagedData
 
@@ -77,7 +77,7 @@ def test_what_is_after_the_damage_can_be_read(server: ServerProcess, damaged: tu
 def test_an_export_has_what_is_before_the_damage_and_is_visibly_cut(
     server: ServerProcess, damaged: tuple[Path, int]
 ) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=START_S_MAX)
     connection.request("GET", "/v0/topics/a/export")
     response = connection.getresponse()
     content = b""
@@ -97,7 +97,7 @@ def test_a_stream_has_what_is_before_the_damage_and_then_an_error(
 ) -> None:
     session = server.client().post("/v0/watch", {"topics": {"a": {"from_seq": 0}}})
     assert session.status < 300, session
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=START_S_MAX)
     connection.request("GET", f"/v0/watch/{session.json['wid']}", headers={"Accept": "text/event-stream"})
     response = connection.getresponse()
     seqs: list[int] = []

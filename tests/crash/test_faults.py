@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import COLD, OpenRig
-from tests.engine.rig import Rig
+from tests.engine.rig import WAIT_S_MAX, Rig
 from tests.engine.test_append import wish
 from tests.engine.test_checkpoint import everything, fill
 from tests.faults import FaultyDisk, Gate, Kind
@@ -26,7 +25,6 @@ from topics.model.errors import (
     TopicsError,
 )
 from topics.storage import wal as wal_module
-from topics.storage.wal import HANDOVER_AFTER_S
 
 
 @pytest.fixture
@@ -420,12 +418,12 @@ def test_checkpoints_that_fail_leave_no_files_behind(rig: Rig, disk: FaultyDisk)
 
 
 def stall(rig: Rig, disk: FaultyDisk) -> Gate:
-    """A sync that has been out for longer than the owner waits before it hands writing over."""
+    """A sync that is out, and counts as out for longer than the owner waits before it hands writing over."""
     gate = disk.hold("fdatasync", path="wal")
     rig.engine.append("f", wish("stalled"))
     rig.store.pipeline.flush()
-    assert gate.reached.wait(20)
-    time.sleep(HANDOVER_AFTER_S + 0.02)
+    assert gate.reached.wait(WAIT_S_MAX)
+    rig.syncs_stall = True
     return gate
 
 

@@ -104,7 +104,6 @@ def check(rig: Rig, told: dict[str, dict[int, str]]) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.timeout(15)
 def test_after_any_damage_a_repair_leaves_truth_and_gaps(open_rig: OpenRig, seed: int, clean: bool) -> None:
     rng = random.Random(seed)
     rig = open_rig(**COLD) if seed % 2 else open_rig(segment_max_events=10, wal_file_bytes=8192)

@@ -242,7 +242,10 @@ def test_a_server_killed_again_and_again_has_every_write_whole_and_once(tmp_path
             break
         writing = threading.Thread(target=writer.run, args=(server.client(),))
         writing.start()
-        writing.join(rng.uniform(0.1, KILL_S_MAX))
+        wanted = writer.acknowledged + 1
+        while writing.is_alive() and writer.acknowledged < wanted:
+            writing.join(0.001)
+        writing.join(rng.uniform(0.0, KILL_S_MAX))
         server.process.kill()
         writing.join()
         server.exit_code()

@@ -85,6 +85,10 @@ def test_a_server_killed_again_and_again_keeps_every_transaction_whole(tmp_path:
         check(server.client(), driver)
         writing = threading.Thread(target=driver.run, args=(server.client(),))
         writing.start()
+        # Not before a commit is under way, on however slow a machine.
+        wanted = driver.begun + 1
+        while writing.is_alive() and driver.begun < wanted:
+            writing.join(0.001)
         writing.join(rng.uniform(0.1, KILL_S_MAX))
         assert writing.is_alive()
         server.process.kill()
