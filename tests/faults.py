@@ -20,6 +20,8 @@ from topics.storage.disk import Buffer, Disk
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+# How long a test waits for what is bound to happen; none of them is decided by it.
+WAIT_S_MAX = 60.0
 
 Kind = Literal["open", "pwritev", "pread", "fdatasync", "fsync_dir", "truncate", "allocate", "rename", "unlink"]
 Mode = Literal["keep", "drop", "torn", "reorder"]
@@ -37,7 +39,7 @@ class Gate:
 
     def pass_through(self) -> None:
         self.reached.set()
-        assert self._opened.wait(30), "a gate was never opened"
+        assert self._opened.wait(WAIT_S_MAX), "a gate was never opened"
 
 
 @dataclass

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -80,6 +81,12 @@ class Client:
         if self.key is not None:
             sent["Authorization"] = f"Bearer {self.key}"
         self._connection.request(method, path, body, sent)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether some of the answer has come already."""
+        readable, _, _ = select.select([self._connection.sock], [], [], 0)
+        return bool(readable)
 
     def end(self) -> Reply:
         return _reply(self._connection.getresponse())

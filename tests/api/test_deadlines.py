@@ -34,7 +34,9 @@ def test_a_removed_deadline_does_not_expire() -> None:
         deadlines.add(5, lambda: expired.append("kept"))
         deadlines.remove(gone)
         deadlines.remove(gone)
-        await asyncio.sleep(0.03)
+        over = asyncio.Event()
+        deadlines.add(10, over.set)
+        await over.wait()
         return expired
 
     assert asyncio.run(main()) == ["kept"]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.http.wire import Client as Wire
 from tests.http.wire2 import Client2
-from tests.serving import Client, ServerProcess, serving
+from tests.serving import START_S_MAX, Client, ServerProcess, serving
 
 _numbers = itertools.count(1)
 # More than the buffers of two sockets and the server take.
@@ -219,7 +219,7 @@ def test_http2_and_http10_give_the_same_bytes(tmp_path: Path) -> None:
         with Client2(Wire(server.port)) as second:
             reply = second.request(path="/v0/topics/t/export", fields=(("authorization", "Bearer k"),))
         assert (reply.status, reply.body) == (200, plain)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as old:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=START_S_MAX) as old:
             old.sendall(b"GET /v0/topics/t/export HTTP/1.0\r\nAuthorization: Bearer k\r\n\r\n")
             answer = b"".join(iter(lambda: old.recv(1 << 16), b""))
         assert answer.partition(b"\r\n\r\n")[2] == plain
@@ -243,7 +243,7 @@ class Half:
     def __init__(self, port: int, topic: str, version: bytes = b"1.1") -> None:
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
-        self.socket.settimeout(20)
+        self.socket.settimeout(START_S_MAX)
         self.socket.connect(("127.0.0.1", port))
         path = f"/v0/topics/{topic}/export".encode()
         self.socket.sendall(b"GET %b HTTP/%b\r\nHost: 127.0.0.1\r\n\r\n" % (path, version))

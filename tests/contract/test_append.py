@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Client, ServerProcess
+from tests.serving import START_S_MAX, Client, ServerProcess
 
 
 def test_one_record_gets_the_next_seq(client: Client, topic: str) -> None:
@@ -289,7 +289,7 @@ def test_pipelined_appends_are_answered_in_order(server: ServerProcess, topic: s
     one = json.dumps({"records": [{"data": 1}]}).encode()
     head = f"POST /v0/topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(one) + one
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=START_S_MAX) as connection:
         connection.sendall(request * 20)
         received = b""
         while received.count(b'"first_seq"') < 20:
@@ -302,7 +302,7 @@ def test_pipelined_appends_are_answered_in_order(server: ServerProcess, topic: s
 def test_a_chunked_body_is_taken(server: ServerProcess, topic: str) -> None:
     head = f"POST /v0/topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     chunks = b'10\r\n{"records":[{"da\r\n0D\r\nta":1234}]}  \r\n0\r\n\r\n'
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=START_S_MAX) as connection:
         connection.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
         assert connection.recv(65536).startswith(b"HTTP/1.1 201 ")
     assert server.client().payloads(topic) == [1234]

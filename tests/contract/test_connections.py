@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import ServerProcess, serving
+from tests.serving import START_S_MAX, ServerProcess, serving
 
 APPEND = json.dumps({"records": [{"data": 1}]}).encode()
 
@@ -30,7 +30,7 @@ def post(path: str, body: bytes, *headers: str, key: str = "k") -> bytes:
 
 
 def connect(server: ServerProcess) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=START_S_MAX)
 
 
 def read_to_end(connection: socket.socket) -> bytes:

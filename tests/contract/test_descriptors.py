@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import TOPICS, Client, ServerProcess, serving
+from tests.serving import START_S_MAX, TOPICS, Client, ServerProcess, serving
 from topics.http.descriptors import FILES_RESERVED, REFUSED_MAX, connections_within
 
 LIMIT = 512
@@ -39,7 +39,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 def crowd(port: int, count: int) -> Iterator[list[socket.socket]]:
     """Connections that say nothing; the server may have closed some of them."""
     with contextlib.ExitStack() as opened:
-        yield [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(count)]
+        yield [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(count)]
 
 
 def metric(client: Client, name: str) -> int:
@@ -69,7 +69,7 @@ def test_a_connection_too_many_is_told_why_and_there_is_room_again_when_others_l
     client = server.client()
     assert client.get("/v0/health").status == 200
     with crowd(server.port, LIMIT // 2 - 1) as others:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as refused:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=START_S_MAX) as refused:
             answer = b"".join(iter(lambda: refused.recv(65_536), b""))
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 429 ")

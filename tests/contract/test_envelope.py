@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Client, ServerProcess
+from tests.serving import START_S_MAX, Client, ServerProcess
 
 JSON_TYPE = {"Content-Type": "application/json"}
 
@@ -190,7 +190,7 @@ def test_gzip_works_both_ways(client: Client, topic: str) -> None:
 
 def raw(port: int, data: bytes) -> tuple[int, Any]:
     """Status and body of the first answer to these bytes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=START_S_MAX) as connection:
         connection.sendall(data)
         received = b""
         while b"\r\n\r\n" not in received:

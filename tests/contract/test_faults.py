@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from tests.faults import FaultyDisk
-from tests.serving import Client
+from tests.serving import START_S_MAX, Client
 from topics.api.auth import open_door
 from topics.api.call import Call
 from topics.model.settings import Settings
@@ -32,7 +32,7 @@ class ServerThread:
         self._started: Future[Server] = Future()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        self.server = self._started.result(timeout=20)
+        self.server = self._started.result(timeout=START_S_MAX)
         self.client = Client(self.server.port)
 
     def _run(self) -> None:
@@ -53,12 +53,12 @@ class ServerThread:
         """Run something where the server runs."""
         done: Future[T] = Future()
         self._loop.call_soon_threadsafe(lambda: done.set_result(action()))
-        return done.result(timeout=20)
+        return done.result(timeout=START_S_MAX)
 
     def stop(self) -> None:
         self.client.close()
         self._loop.call_soon_threadsafe(self.server.stop)
-        self._thread.join(timeout=20)
+        self._thread.join(timeout=START_S_MAX)
 
 
 class SlowDisk(FaultyDisk):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Client, Reply, ServerProcess, serving
+from tests.serving import START_S_MAX, Client, Reply, ServerProcess, serving
 
 
 def assert_capped(reply: Reply, limit: str, maximum: int) -> None:
@@ -87,7 +87,7 @@ class Poll:
     def __init__(self, server: ServerProcess, key: str, wait_ms: int = 30_000, topic: str = "quiet") -> None:
         body = json.dumps({"wait_ms": wait_ms}).encode()
         head = f"POST /v0/topics/{topic}/diff HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
-        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=START_S_MAX)
         self.socket.sendall(
             head.encode() + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )
@@ -98,7 +98,7 @@ class Poll:
 
 def until(client: Client, status: int, topic: str = "quiet") -> Reply:
     """Ask until the answer has this status."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + START_S_MAX
     while True:
         reply = client.get(f"/v0/topics/{topic}?touch=false")
         if reply.status == status:

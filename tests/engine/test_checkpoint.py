@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import COLD, OpenRig
-from tests.engine.rig import Rig
+from tests.engine.rig import WAIT_S_MAX, Rig
 from tests.engine.test_append import wish
 from tests.faults import FaultyDisk, Gate, Kind
 from topics.engine.checkpoint import Steps
@@ -174,7 +174,7 @@ def log_bytes(path: Path) -> int:
 
 def shrinks_to(path: Path, bytes_max: int) -> bool:
     """Whether the log gets so small; the commit thread unlinks what was trimmed when it has time."""
-    give_up_s = time.monotonic() + 5
+    give_up_s = time.monotonic() + WAIT_S_MAX
     while time.monotonic() < give_up_s:
         try:
             if log_bytes(path) <= bytes_max:

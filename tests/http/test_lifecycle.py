@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.wire import Server, chunked, echo, get, park, post, serving
+from tests.http.wire import PATIENCE_S, Server, chunked, echo, get, park, post, serving
 from topics.http.connection import Connection
 from topics.http.intake import Intake
 from topics.http.limits import HttpLimits
@@ -117,7 +117,7 @@ def test_drain_refuses_new_connections_and_closes_idle_ones() -> None:
         assert fresh.is_closed_by_server()
         server.until(task.done)
         with pytest.raises(ConnectionError):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
 
 def test_drain_lets_what_is_under_way_finish_and_says_close() -> None:

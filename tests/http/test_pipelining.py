@@ -4,7 +4,7 @@ import gzip
 import threading
 from functools import partial
 
-from tests.http.wire import chunked, echo, get, park, post, serving
+from tests.http.wire import PATIENCE_S, chunked, echo, get, park, post, serving
 from topics.http.limits import HttpLimits
 from topics.http.message import Request
 
@@ -21,7 +21,7 @@ def test_replies_leave_in_request_order_however_late_they_are_made() -> None:
             early = client.socket.recv(1)
         except BlockingIOError:
             early = b""
-        client.socket.settimeout(10)
+        client.socket.settimeout(PATIENCE_S)
         assert early == b""
         server.run(lambda: requests[0].reply(200, b"0"))
         assert [client.read_reply().body for _ in range(6)] == [b"%d" % number for number in range(6)]

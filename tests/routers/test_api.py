@@ -13,7 +13,7 @@ import pytest
 from tests.serving import Client, Reply, ServerProcess, serving
 
 _numbers = itertools.count(1)
-WAIT_S_MAX = 20
+WAIT_S_MAX = 60
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def test_a_retry_that_is_due_at_once_breaks_nothing(new_loop: object) -> None:
         forwarder = Retrying(done)
         forwarder.pump = pump = Pump(cast("Forwarder", forwarder), loop)
         pump.poke()
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), 60)
         pump.stop()
 
     with asyncio.Runner(loop_factory=new_loop) as runner:  # pyright: ignore[reportArgumentType]

@@ -17,7 +17,7 @@ from topics.storage.committer import Committer, SyncFailed
 from topics.storage.disk import Disk
 from topics.storage.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 NEVER_S = 1000.0
 NEVER_BYTES = 1 << 40
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from tests.faults import FaultyDisk
+from tests.faults import WAIT_S_MAX, FaultyDisk
 from topics.model.errors import DamagedData
 from topics.storage.disk import Disk
 from topics.storage.pack import WRITE_BYTES, Extent, Packs
@@ -227,7 +227,7 @@ def test_a_file_pushed_out_during_a_read_is_closed_after_it(disk: FaultyDisk, ro
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append(packs.read(slow)))
     reader.start()
-    assert gate.reached.wait(20)
+    assert gate.reached.wait(WAIT_S_MAX)
 
     assert packs.read(other) == b"other"
     gate.open()
@@ -295,7 +295,7 @@ def test_a_pack_can_be_read_at_every_moment_of_its_move(packs: Packs, disk: Faul
     gate = disk.hold("unlink", path="hot")
     mover = threading.Thread(target=packs.move_cold, args=(extent.pack,))
     mover.start()
-    assert gate.reached.wait(20)
+    assert gate.reached.wait(WAIT_S_MAX)
     during = packs.read(extent)
     gate.open()
     mover.join()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faults import FaultyDisk, Mode
+from tests.faults import WAIT_S_MAX, FaultyDisk, Mode
 from tests.storage.logs import new_log, replay, salts, sync_by_hand
 from topics.storage.committer import Committer
 from topics.storage.wal import Wal
@@ -137,7 +137,7 @@ def test_what_the_committer_reported_survives_at_every_moment(tmp_path: Path, mo
             committer.nudge()
         if number % 50 == 0:
             committer.want_sync(end)
-            assert told.wait(20)
+            assert told.wait(WAIT_S_MAX)
             told.clear()
         if number % 20 == 0:
             # Reported before the power fails, so it must be there after.

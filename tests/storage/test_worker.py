@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.faults import WAIT_S_MAX
 from topics.model.errors import Throttled
 from topics.storage.worker import Job, Worker
 
@@ -20,7 +21,7 @@ class Bell:
 
     def wait(self, times: int = 1) -> None:
         for _ in range(times):
-            assert self.rung.acquire(timeout=20)
+            assert self.rung.acquire(timeout=WAIT_S_MAX)
 
 
 @pytest.fixture
@@ -78,10 +79,10 @@ def test_the_queue_is_bounded(worker: Worker, bell: Bell) -> None:
 
     def block() -> bool:
         started.set()
-        return blocked.wait(20)
+        return blocked.wait(WAIT_S_MAX)
 
     worker.submit(block)
-    assert started.wait(20)
+    assert started.wait(WAIT_S_MAX)
     for _ in range(3):
         worker.submit(lambda: None)
 
