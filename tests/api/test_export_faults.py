@@ -42,9 +42,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerTh
 
 
 def damage(path: Path, seq: int) -> None:
-    (pack,) = sorted((path / "data" / "shard-00" / "packs").iterdir())
-    content = bytearray(pack.read_bytes())
-    content[content.index(b'{"$seq":%d,' % seq) + 20] ^= 1
+    """A checkpoint of the server's own may have come before the fixture's: there may be several packs."""
+    wanted = b'{"$seq":%d,' % seq
+    packs = (path / "data" / "shard-00" / "packs").iterdir()
+    ((pack, content),) = [(pack, bytearray(data)) for pack in packs if wanted in (data := pack.read_bytes())]
+    content[content.index(wanted) + 20] ^= 1
     pack.write_bytes(content)
 
 
