@@ -14,7 +14,9 @@ import topics
 from tests.embedded.conftest import OpenDatabase
 from tests.faults import FaultyDisk
 from topics.engine import store as store_module
+from topics.model.clock import ManualClock
 from topics.model.errors import DamagedData, ReadOnly, ShuttingDown, TopicNotFound, TopicsError
+from topics.model.settings import Settings
 
 WAIT_S = 60
 
@@ -233,13 +235,13 @@ def test_a_tail_tells_what_it_missed(db: topics.Database) -> None:
 
 def test_a_tail_ends_when_nothing_comes(db: topics.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     db.configure("a")
-    wait_for, waits_s = db._moved.wait_for, []
+    wait_until, waits_s = db._host.wait_until, []
 
-    def waited(true: Callable[[], bool], timeout_s: float) -> bool:
+    def waited(is_over: Callable[[], bool], timeout_s: float) -> bool:
         waits_s.append(timeout_s)
-        return wait_for(true, timeout_s)
+        return wait_until(is_over, timeout_s)
 
-    monkeypatch.setattr(db._moved, "wait_for", waited)
+    monkeypatch.setattr(db._host, "wait_until", waited)
     assert list(db.tail("a", idle_s=0.05)) == []
     assert waits_s == [0.05]
 
@@ -429,8 +431,9 @@ def test_a_write_that_fails_is_an_error_of_that_call_alone(open_db: OpenDatabase
 
 
 def test_a_damaged_pack_does_not_stop_the_house(open_db: OpenDatabase, tmp_path: Any) -> None:
-    settings = {"segment_max_events": 1, "hot_retain_segments": 0, "hot_retain_bytes": 0}
-    with open_db(**settings) as db:
+    settings: dict[str, Any] = {"segment_max_events": 1, "hot_retain_segments": 0, "hot_retain_bytes": 0}
+    # Time stands still, so that there is one checkpoint only: that of the close.
+    with topics.open(str(tmp_path / "data"), Settings(**settings, wal_file_bytes=1 << 20), clock=ManualClock()) as db:
         for number in range(10):
             db.append("a", "x" * 200, tag=f"t{number}")
     (pack,) = (tmp_path / "data").rglob("*.pack")
@@ -451,23 +454,27 @@ def test_a_damaged_pack_does_not_stop_the_house(open_db: OpenDatabase, tmp_path:
 def test_waiting_costs_no_processor_time(open_db: OpenDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     db = open_db()
     db.configure("a")
-    has_moved, looks = db._has_moved, []
-    rest, rang = db._news.wait, []
+    host = db._host
+    wait_until, looks = host.wait_until, []
+    rest, rang = host._news.wait, []
 
-    def looked(topic: Any, from_seq: int) -> bool:
-        looks.append(from_seq)
-        return has_moved(topic, from_seq)
+    def waited(is_over: Callable[[], bool], timeout_s: float | None) -> bool:
+        def looked() -> bool:
+            looks.append(1)
+            return is_over()
+
+        return wait_until(looked, timeout_s)
 
     def rested(timeout_s: float) -> bool:
         rang.append(rest(timeout_s))
         return rang[-1]
 
-    monkeypatch.setattr(db, "_has_moved", looked)
-    monkeypatch.setattr(db._news, "wait", rested)
+    monkeypatch.setattr(host, "wait_until", waited)
+    monkeypatch.setattr(host._news, "wait", rested)
     with threads() as running:
         for _ in range(4):
             running.start(lambda: list(db.tail("a")))
-        while len(db._store.state.by_name["a"].waiters or ()) < 4:
+        while len(host.store.state.by_name["a"].waiters or ()) < 4:
             time.sleep(0.001)
         # Housekeeping comes to rest: it turns by its timer, and nothing rings.
         while rang[-3:] != [False] * 3:
