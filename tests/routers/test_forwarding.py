@@ -187,7 +187,7 @@ def test_what_the_source_evicted_before_it_was_forwarded_is_a_source_trim(rig: R
     assert diff.tombstone is not None
     assert (diff.tombstone.reason, diff.tombstone.gap_from, diff.tombstone.gap_to) == ("source_trim", 2, 7)
     assert diff.tombstone.missed_estimate == 6
-    assert [tuple(hole) for hole in topic(rig, "b").holes] == [(2, 7, "source_trim")]
+    assert [tuple(hole) for hole in topic(rig, "b").holes] == [(2, 7, "source_trim", 6)]
     rig.crash()
     assert rig.diff("b", 1).tombstone == diff.tombstone
     rig.reopen()
