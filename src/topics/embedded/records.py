@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from topics.client.errors import ShuttingDown
 from topics.client.request import body_of
 from topics.client.sync.producer import Producer
 from topics.client.values import AppendedAll, AppendedTo, Outgoing, Outgoings, TopicBatch, topics_json
@@ -289,7 +290,10 @@ class Records:
         """Something new, or None when there was nothing for so long or the database was closed."""
         host = self._host
         while not host.closed:
-            diff = host.look(lambda: host.engine.diff(name, wish))
+            try:
+                diff = host.look(lambda: host.engine.diff(name, wish))
+            except ShuttingDown:
+                return None
             if diff.count or diff.tombstone is not None or diff.epoch != epoch:
                 return readable(name, diff)
             wish.from_seq = diff.next_from_seq
