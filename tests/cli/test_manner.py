@@ -84,6 +84,14 @@ def test_the_usage_lines_of_the_page_can_be_followed() -> None:
     assert "topics append [OPTIONS] TOPIC [DATA]..." in usages
 
 
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [("append", "append [OPTIONS] TOPIC [DATA]..."), ("queue ack", "queue ack [OPTIONS] QUEUE SEQ...")],
+)
+def test_the_help_has_the_usage_lines_of_the_page(invoke: Invoke, command: str, usage: str) -> None:
+    assert invoke(*command.split(), "--help").out.splitlines()[0] == f"Usage: topics {usage}"
+
+
 def test_the_page_names_every_exit_code() -> None:
     page = markdown()
     assert all(f"| {code} | " in page for code in MEANINGS)
@@ -270,7 +278,7 @@ def test_the_server_of_this_machine_is_found_by_its_port(
     wrong = invoke("topic", "ls", TOPICS_URL="", TOPICS_PORT="0")
     assert (wrong.code, wrong.complaint) == (
         2,
-        "TOPICS_PORT must be a port from 1 to 65535, not '0'; or name the server by --url",
+        "TOPICS_PORT must be a port from 1 to 65535, not '0'; or give its URL (TOPICS_URL)",
     )
 
 

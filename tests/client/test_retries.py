@@ -222,6 +222,20 @@ def test_keys_come_from_the_environment_unless_given(
         assert next(watch).records[0].data == 1
 
 
+def test_the_server_of_this_machine_is_found_by_its_port(
+    connect: Connect, guarded_server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TOPICS_URL", raising=False)
+    monkeypatch.setenv("TOPICS_PORT", str(guarded_server.port))
+    assert connect(None, "full").url == f"http://127.0.0.1:{guarded_server.port}"
+    monkeypatch.setenv("TOPICS_URL", "http://127.0.0.1:1")
+    assert connect(None, "full").url == "http://127.0.0.1:1"
+    monkeypatch.setenv("TOPICS_URL", "")
+    monkeypatch.setenv("TOPICS_PORT", "4000x")
+    with pytest.raises(KINDS["invalid_request"], match="TOPICS_PORT must be a port from 1 to 65535, not '4000x'"):
+        connect(None, "full")
+
+
 # --- a write that got through, though its answer did not ---
 
 

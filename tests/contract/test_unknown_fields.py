@@ -104,6 +104,31 @@ def test_payloads_and_queue_fields_on_a_log_stay_free(client: Client, topic: str
     assert client.post(f"/v0/topics/{topic}", {"records": [record]}).status == 200
 
 
+JSON = {"content-type": "application/json"}
+LINES = {"content-type": "application/x-ndjson"}
+EVENTS = {"accept": "text/event-stream"}
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "nearest", "headers", "body"),
+    [
+        ("PATCH", "dryrun=true", "dry_run", JSON, b'{"cap_records": 1}'),
+        ("PUT", "replac=false", "replace", JSON, b'{"cap_records": 1}'),
+        ("DELETE", "ifempty=true", "if_empty", {}, None),
+        ("POST", "tga=x", "tag", LINES, b"3"),
+        ("GET", "from_sq=1", "from_seq", EVENTS, None),
+    ],
+)
+def test_a_query_that_would_do_harm_if_overlooked_is_refused(
+    client: Client, topic: str, method: str, query: str, nearest: str, headers: dict[str, str], body: bytes | None
+) -> None:
+    client.append(topic, 1, 2)
+    path = f"/v0/topics/{topic}/stream" if headers == EVENTS else f"/v0/topics/{topic}"
+    reply = client.request(method, f"{path}?{query}", body=body, headers=headers)
+    assert (reply.status, reply.json["error"]["detail"]["nearest"]) == (400, nearest)
+    assert client.get(f"/v0/topics/{topic}").json["count"] == 2
+
+
 @pytest.mark.parametrize(
     ("command", "field", "nearest"),
     [

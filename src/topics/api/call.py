@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from topics.http.message import JSON, Bytes, Request
 from topics.http.service import log_bug
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
+from topics.model.mistakes import unknown_field
 
 if TYPE_CHECKING:
     from topics.api.auth import Headers, Key
@@ -108,6 +109,14 @@ class Call:
         self.fail(TopicsError("a bug in the server, see its log", trace_id=trace_id))
 
     # --- the query ---
+
+    def check_query(self) -> None:
+        """For calls where a field that is overlooked does harm: a misspelt `dry_run` would change the topic."""
+        if self.request.query:
+            known = [field.name for field in self.bound.route.query]
+            for name, _ in self.request.query_pairs():
+                if name not in known:
+                    raise unknown_field(name, known)
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.request.query_value(name)

@@ -93,6 +93,7 @@ class Records:
 
     def _decode_lines(self, call: Call) -> Generator[None, None, AppendWish]:
         """What a JSON body says about the whole batch, the query says here."""
+        call.check_query()
         tag, tag_bytes_max = call.text("tag"), self._engine.settings.max_tag_bytes
         if tag is not None and utf8_bytes(tag, "tag") > tag_bytes_max:
             raise InvalidRequest(f"tag must be at most {tag_bytes_max} bytes", field="tag", max=tag_bytes_max)

@@ -111,6 +111,7 @@ class TopicStreams:
         if not self._lifecycle.serving:
             come_again(call, self._lifecycle)
             return
+        call.check_query()
         start = read_start(call)
         last_id = call.headers.get(b"last-event-id")
         if last_id:

@@ -91,6 +91,7 @@ class Topics:
         ]
 
     def configure(self, call: Call) -> None:
+        call.check_query()
         check_config_names(call, call.wish)
         replace = call.flag("replace", True)
         staged = self._engine.configuration.put(call.name, call.wish, replace=replace)
@@ -104,6 +105,7 @@ class Topics:
         call.reply(201 if staged.created else 200, encode(reply))
 
     def edit(self, call: Call) -> None:
+        call.check_query()
         patch: ConfigPatch = call.wish
         if isinstance(patch.dead_letter, str):
             check_config_names(call, ConfigWish(dead_letter=patch.dead_letter))
@@ -171,6 +173,7 @@ class Topics:
         call.reply(200, encode(reply))
 
     def drop(self, call: Call) -> None:
+        call.check_query()
         staged = self._engine.drop(call.name, if_empty=call.flag("if_empty", False))
         staged.then(answering(call, self._dropped))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -103,12 +104,28 @@ class LazyGroup(TyperGroup):
 def command_of(found: Any, name: str, short_help: str | None = None, *, hidden: bool = False) -> Any:
     """A function with typer's parameters, or a group of them, as something that can be invoked."""
     if isinstance(found, typer.Typer):
-        group = get_command(found)
+        group: Any = get_command(found)
         group.name = name
+        for command in group.commands.values():
+            _use_plain_usage(command)
         return group
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     single.command(name, short_help=short_help, hidden=hidden)(found)
-    return get_command(single)
+    command = get_command(single)
+    _use_plain_usage(command)
+    return command
+
+
+def _use_plain_usage(command: Any) -> None:
+    """Required arguments stand in a usage line as they do in every manual, `QUEUE SEQ...`; typer puts them in braces."""
+    for argument in command.params:
+        if argument.param_type_name == "argument":
+            usage = argument.get_usage_pieces(None)[0].replace("{", "").replace("}", "")
+            argument.get_usage_pieces = partial(_pieces, usage)
+
+
+def _pieces(usage: str, ctx: Any) -> list[str]:  # noqa: ARG001 - the signature is typer's
+    return [usage]
 
 
 # Plain help: loading rich would double the time that `--help` takes.

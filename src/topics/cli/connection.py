@@ -35,27 +35,14 @@ class Access(NamedTuple):
     user: str | None = None
 
     def open(self, **options: Any) -> Client:
-        from topics.client import Client
+        from topics.client import Client, InvalidRequest
 
         print_warnings()
         password = _password_of(self.user) if self.user and not self.token else None
-        return Client(
-            self.url or default_url(), self.key, token=self.token, user=self.user, password=password, **options
-        )
-
-
-def default_url() -> str | None:
-    """The server on this machine at the port that `topics serve` would take; None: as the client says."""
-    import os
-
-    port = os.environ.get(PORT_VARIABLE, "")
-    if os.environ.get(URL_VARIABLE) or not port:
-        return None
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise CommandFailed(
-            f"{PORT_VARIABLE} must be a port from 1 to 65535, not {port!r}; or name the server by --url"
-        )
-    return f"http://127.0.0.1:{port}"
+        try:
+            return Client(self.url, self.key, token=self.token, user=self.user, password=password, **options)
+        except InvalidRequest as error:
+            raise CommandFailed(error.message) from None
 
 
 def takes_client(command: Callable[..., None]) -> Callable[..., None]:

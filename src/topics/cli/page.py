@@ -82,9 +82,7 @@ def _section(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
     else:
         rows = _options(command, context)
     yield "```"
-    # Arguments that are required come in braces.
-    pieces = [piece.replace("{", "").replace("}", "") for piece in command.collect_usage_pieces(context)]
-    yield " ".join([context.command_path, *pieces])
+    yield " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield "```"
     if rows:
         yield ""

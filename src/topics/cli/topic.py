@@ -104,7 +104,7 @@ def create_topic(
     except TopicExistsIncompatible as error:
         if not exist_ok:
             hint = "" if error.detail.get("field") == "type" else f"; change it with `topics topic edit {topic}`"
-            raise CommandFailed(f"{error.message.partition(';')[0]}{hint}", REFUSED) from None
+            raise CommandFailed(f"{error.message.partition('. ')[0]}{hint}", REFUSED) from None
         say(f"topic {topic} exists already and stays as it is")
         return
     noun = "queue" if kind == "queue" else "topic"

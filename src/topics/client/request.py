@@ -61,14 +61,27 @@ class Options:
 
     @classmethod
     def resolve(cls, url: str | None, key: str | None, **rest: Any) -> Options:
-        url = url or os.environ.get("TOPICS_URL") or URL_DEFAULT
+        url = url or os.environ.get("TOPICS_URL") or _url_here()
         if "://" not in url:
             url = f"http://{url}"
         if not re.match(r"https?://[^/]", url):
-            message = f"{url!r} is no URL of a server: http://host:port is one (TOPICS_URL counts if none is given)"
+            message = (
+                f"{url!r} is not the URL of a server; http://host:port is one (TOPICS_URL counts if none is given)"
+            )
             raise InvalidRequest(message, detail={"field": "url"})
         url = url.rstrip("/")
         return cls(url=url, key=(os.environ.get("TOPICS_API_KEY") if key is None else key) or None, **rest)
+
+
+def _url_here() -> str:
+    """The server on this machine, at the port that `topics serve` takes from the same environment."""
+    port = os.environ.get("TOPICS_PORT")
+    if not port:
+        return URL_DEFAULT
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        message = f"TOPICS_PORT must be a port from 1 to 65535, not {port!r}; or give its URL (TOPICS_URL)"
+        raise InvalidRequest(message, detail={"field": "url"})
+    return f"http://127.0.0.1:{port}"
 
 
 def topic_path(name: str, verb: str = "") -> str:

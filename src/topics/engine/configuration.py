@@ -109,9 +109,10 @@ def _check_type(topic: Topic, config: TopicConfig) -> None:
 
 
 def _differs(name: str, changes: dict[str, Change]) -> TopicExistsIncompatible:
-    said = ", ".join(f"{field} is {_json(change.old)}, not {_json(change.new)}" for field, change in changes.items())
+    said = "; ".join(f"{field} is {_json(change.old)}, not {_json(change.new)}" for field, change in changes.items())
     return TopicExistsIncompatible(
-        f'topic "{name}" exists with another configuration: {said}; change it on purpose, or ask for what it has',
+        f'topic "{name}" exists with another configuration: {said}. '
+        "A PATCH (edit) changes single fields, a PUT without replace=false (replace=True) replaces all of them",
         topic=name,
         changes=msgspec.to_builtins(changes),
     )

@@ -8,12 +8,14 @@ from topics.model.errors import InvalidRequest
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 _ROUTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
+SHOWN_CHARS_MAX = 64
 
 
 def check_topic_name(name: str, field: str = "topic") -> str:
     if _TOPIC_NAME.fullmatch(name) is None:
         raise InvalidRequest(
-            f"{field} must be 1 to 255 characters of A-Z a-z 0-9 . _ : - and start with a letter or digit",
+            f"{field} must be 1 to 255 characters of A-Z a-z 0-9 . _ : - and start with a letter or digit, "
+            f"not {name[:SHOWN_CHARS_MAX]!r}",
             field=field,
         )
     return name
@@ -23,7 +25,8 @@ def check_router_name(name: str, field: str = "router") -> str:
     """As for a topic, and `>` besides: `orders->audit`."""
     if _ROUTER_NAME.fullmatch(name) is None:
         raise InvalidRequest(
-            f"{field} must be 1 to 255 characters of A-Z a-z 0-9 . _ : - > and start with a letter or digit",
+            f"{field} must be 1 to 255 characters of A-Z a-z 0-9 . _ : - > and start with a letter or digit, "
+            f"not {name[:SHOWN_CHARS_MAX]!r}",
             field=field,
         )
     return name

@@ -27,7 +27,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class App:
-    """Queues and their handlers. `url` and `key` come from TOPICS_URL and TOPICS_API_KEY if they are not given.
+    """Queues and their handlers. `url` and `key` come from the environment if they are not given, as for `Client`.
 
     `node` is this process's name among the workers; it must be its own, and one is made if none is given. `grace_s` is
     how long handlers may go on after a signal to stop.
