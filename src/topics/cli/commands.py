@@ -117,7 +117,7 @@ def command_of(found: Any, name: str, short_help: str | None = None, *, hidden: 
 
 
 def _use_plain_usage(command: Any) -> None:
-    """Required arguments stand in a usage line as they do in every manual, `QUEUE SEQ...`; typer puts them in braces."""
+    """Required arguments stand in usage lines as in every manual, `QUEUE SEQ...`; typer puts them in braces."""
     for argument in command.params:
         if argument.param_type_name == "argument":
             usage = argument.get_usage_pieces(None)[0].replace("{", "").replace("}", "")

@@ -245,7 +245,7 @@ class _Pieces:
 
     def _too_long(self) -> Exception:
         number, most = len(self.records), self._limits.max_record_bytes
-        message = f"records[{number}] is not a record of at most {most} bytes of data and meta"
+        message = f"records[{number}] is too large: at most {most} bytes of data and meta (max_record_bytes)"
         if self._body[self.at : self.at + self._record_bytes_max].lstrip()[:1] != b"{":
             return InvalidRequest(f"records[{number}] must be an object", field=f"records[{number}]")
         if len(self._body) - self.at <= self._record_bytes_max:

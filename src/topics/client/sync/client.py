@@ -37,11 +37,12 @@ class Client(
 ):
     """A server, spoken to over HTTP.
 
-    `url` comes from TOPICS_URL if it is not given, or is the server on this machine at TOPICS_PORT (4000); `key` comes
-    from TOPICS_API_KEY. `node` says who writes and claims unless a call says otherwise. `user` and `password`, or a `token`, are for the consumer groups. A request is given
-    up after `timeout_s` without an answer, and is tried again where that is safe: at most `retries_max` times, and not
-    after `retry_s_max` in total. Keep that below the idempotency window of the topics (120 s unless configured).
-    `transport` takes the place of the network; a WebSocket cannot go through it.
+    `url` comes from TOPICS_URL if it is not given, or is the server on this machine at TOPICS_PORT (4000); `key`
+    comes from TOPICS_API_KEY. `node` says who writes and claims unless a call says otherwise. `user` and
+    `password`, or a `token`, are for the consumer groups. A request is given up after `timeout_s` without an
+    answer, and is tried again where that is safe: at most `retries_max` times, and not after `retry_s_max` in
+    total. Keep that below the idempotency window of the topics (120 s unless configured). `transport` takes the
+    place of the network; a WebSocket cannot go through it.
     """
 
     def __init__(
