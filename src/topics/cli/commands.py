@@ -43,7 +43,7 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     "restore": Row("backup", "restore", "Make a data directory from a backup, and read all of it to be sure."),
     "verify": Row("upkeep", "verify", "Read all of a data directory that no server has open, and say what is damaged."),
     "repair": Row(
-        "upkeep", "repair", "Make a damaged data directory usable; what is lost becomes a gap readers hear of."
+        "upkeep", "repair", "Make a damaged data directory usable; what is lost becomes a gap reported to readers."
     ),
     "hash": Row("password", "hash_a_password", "Print the hash of a password, for the setting `users`."),
     "completion": Row(

@@ -52,7 +52,7 @@ def export(
     ],
     file: Annotated[str, typer.Argument(help="Where to; - is standard output.", metavar="FILE")] = "-",
     from_seq: Annotated[
-        int, typer.Option("--from", help="Start behind this seq; 0 is the beginning.", min=0, metavar="SEQ")
+        int, typer.Option("--from", help="Start after this seq; 0 is the beginning.", min=0, metavar="SEQ")
     ] = 0,
     since: Annotated[
         str | None,

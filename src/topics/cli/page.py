@@ -23,7 +23,7 @@ INTRODUCTION = """\
 - **What goes wrong** is one line on standard error, with a way out.
 - **Times** are spans like `500ms`, `90s`, `10m`, `2h`, `7d` (a plain number is milliseconds), or moments: a span ago,
   an ISO date and time, milliseconds since 1970. **Sizes** are bytes, or carry `KiB`, `MiB`, `GiB`.
-- **Seqs** in `--from` are cursors as everywhere in the API: reading starts behind them, and 0 is the beginning.
+- **Seqs** in `--from` are cursors as everywhere in the API: reading starts after them, and 0 is the beginning.
 
 ## Exit codes
 

@@ -37,12 +37,10 @@ def tail(
     ] = False,
     last: Annotated[
         int | None,
-        typer.Option(
-            "--last", "-n", help="Start with the last so many records.", min=0, show_default=str(LAST_DEFAULT)
-        ),
+        typer.Option("--last", "-n", help="Start with the last N records.", min=0, show_default=str(LAST_DEFAULT)),
     ] = None,
     from_seq: Annotated[
-        int | None, typer.Option("--from", help="Start behind this seq; 0 is the beginning.", min=0, metavar="SEQ")
+        int | None, typer.Option("--from", help="Start after this seq; 0 is the beginning.", min=0, metavar="SEQ")
     ] = None,
     since: Annotated[
         str | None,
@@ -56,7 +54,7 @@ def tail(
     """Print the end of one or more topics, and with -f what comes next.
 
     Several topics are mixed by time, and each line says where it comes from (`$topic`). Records that were lost are
-    told: as a line {"tombstone":…} in NDJSON, otherwise on standard error.
+    reported: as a line {"tombstone":…} in NDJSON, otherwise on standard error.
     """
     if sum(given is not None for given in (last, from_seq, since)) > 1:
         raise CommandFailed("--last, --from and --since exclude each other")

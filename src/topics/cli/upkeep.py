@@ -40,7 +40,7 @@ def repair(
     cold_dir: ColdDir = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Make a damaged data directory usable: what cannot be read becomes a gap that readers are told of.
+    """Make a damaged data directory usable: what cannot be read becomes a gap that is reported to readers.
 
     First shows what would be given up, and what may come back because the log cannot say any more that it was deleted
     or acked; then asks.
