@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.queues.queue_rig import QueueRig
 from topics.engine import checkpoint, leaselog
+from topics.engine.due import Place
 
 WORKERS = ("a", "b", "c")
 LEASE_MS = 1_000
@@ -33,6 +34,8 @@ class ModelJob:
     deliveries: int = 0
     # not claimable before
     due: int = 0
+    # deliveries and due time at the last clean stop
+    kept: tuple[int, int] = (0, 0)
     # once handed out or delayed, it comes before those that never were; None: a restart may have forgotten
     before_fresh: bool | None = False
 
@@ -215,14 +218,21 @@ class QueueMachine(RuleBasedStateMachine):
             # Only leases go; how often a job was delivered and until when it rests is kept.
             for job in self.jobs.values():
                 job.node, job.lease_id = None, ""
+                job.kept = job.deliveries, job.due
             return
+        _, queue = self.rig.parts()
         for seq, job in self.jobs.items():
-            job.node, job.lease_id, job.deliveries = None, "", 0
+            # A crash goes back to what the last clean stop has kept, or to nothing if a checkpoint came since.
+            known = queue.jobs.get(seq)
+            deliveries = known.deliveries if known is not None else 0
+            assert deliveries in (0, job.kept[0])
+            job.node, job.lease_id, job.deliveries = None, "", deliveries
             job.before_fresh = (
                 True if seq in delayed else None if job.before_fresh or job.before_fresh is None else False
             )
             if seq not in delayed:
-                job.due = 0
+                resting = known is not None and known.group is not None and known.group.place is Place.RESTING
+                job.due = job.kept[1] if resting else 0
 
     @invariant()
     def counters_add_up(self) -> None:

@@ -246,11 +246,14 @@ def _nothing(_: int) -> None:
 def _stdin_batches(records_max: int) -> Iterator[list[tuple[int, bytes]]]:
     """As many lines as have come by now, each with its number: nobody waits for a batch to fill."""
     source = sys.stdin.fileno()
+    # select() would refuse high file numbers.
+    ready = select.poll()
+    ready.register(source, select.POLLIN)
     batch: list[tuple[int, bytes]] = []
     rest = b""
     number, size, ended = 0, 0, False
     while not ended:
-        readable = not batch or bool(select.select([source], [], [], LINGER_S)[0])
+        readable = not batch or bool(ready.poll(LINGER_S * 1000))
         piece = os.read(source, READ_BYTES) if readable else b""
         ended = readable and not piece
         *lines, rest = (rest + piece).split(b"\n")
