@@ -66,8 +66,16 @@ def test_closing_ends_whatever_waits(open_db: OpenDatabase, name: str) -> None:
         assert [future.result(WAIT_S) for future in waiting] == [[]] * 4
 
 
-def test_closing_gives_back_what_a_worker_holds(open_db: OpenDatabase) -> None:
+def test_closing_gives_back_what_a_worker_holds(open_db: OpenDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     db = open_db()
+    queues, closed = db._host.engine.queues, list[bool]()
+    end = queues.close_stream
+
+    def ending(*given: Any) -> None:
+        closed.append(db._host.closed)
+        end(*given)
+
+    monkeypatch.setattr(queues, "close_stream", ending)
     db.create("q", type="queue", leases_durable=True, lease_ms=600_000)
     db.append("q", 1)
     work = db.work("q", "w")
@@ -75,6 +83,9 @@ def test_closing_gives_back_what_a_worker_holds(open_db: OpenDatabase) -> None:
     db.close()
     with pytest.raises(StopIteration):
         next(work)
+    work.close()
+    # While the log was still open, and not again: its files may be another's by now.
+    assert closed == [False]
     assert [job.data for job in open_db().claim("q", "other")] == [1]
 
 

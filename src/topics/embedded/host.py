@@ -101,7 +101,6 @@ class Host:
                 return
             for end in list(self.at_close):
                 end()
-            self.deadlines.expire_all()
             self.store.pipeline.flush()
             self.closed = True
             self.moved.notify_all()
