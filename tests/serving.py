@@ -85,8 +85,9 @@ class Client:
     @property
     def is_answered(self) -> bool:
         """Whether some of the answer has come already."""
-        readable, _, _ = select.select([self._connection.sock], [], [], 0)
-        return bool(readable)
+        readable = select.poll()
+        readable.register(self._connection.sock, select.POLLIN)  # select() would refuse high file numbers
+        return bool(readable.poll(0))
 
     def end(self) -> Reply:
         return _reply(self._connection.getresponse())

@@ -35,7 +35,10 @@ def test_creating_what_exists_confirms_it_or_shows_the_difference(invoke: Invoke
     assert "ttl_ms is 5000, not 0" in done.complaint
     assert done.complaint.endswith(f"; change it with `topics topic edit {topic}`")
     done = invoke("topic", "create", topic, "--type", "queue", "--ttl", "5s")
-    assert (done.code, done.complaint) == (3, f'topic "{topic}" is a log')
+    assert (done.code, done.complaint) == (
+        3,
+        f'topic "{topic}" is a log; a topic\'s type cannot change, use another name',
+    )
     assert invoke("topic", "create", topic, "--exist-ok", "--ttl", "1h").code == 0
     assert client.state(topic)["config"]["ttl_ms"] == 5000
 
