@@ -312,7 +312,7 @@ def test_a_killed_restore_is_never_served_and_can_be_run_again(
     assert b"topics restore" in refused.stderr
     # Killed later, when the data is in its place and `meta.json` is not, it is the same.
     (copy / "shard-00").mkdir()
-    assert b"topics restore" in run_topics("repair", copy).stderr
+    assert b"topics restore" in run_topics("repair", "--yes", copy).stderr
     assert_fine(run_topics("restore", small[1], copy))
     with serving(copy) as server:
         assert json.loads(server.client().get("/v0/ready").body)["topics"] == 1

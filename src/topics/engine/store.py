@@ -104,6 +104,8 @@ class Store:
                     yield self.progress
                     until_ms = now_ms() + SLICE_MS
         except BaseException:
+            if hasattr(self, "packs"):
+                self.packs.close()
             self._directory.close()
             raise
         finally:
