@@ -197,6 +197,8 @@ class Session:
                 rows = rows.limit(self._limit_rows)
             count = deliver(rows, self._form, self._out, watcher.stop)
             watcher.stop()
+        # The rows come before what is said about them, also where both go to one terminal.
+        sys.stdout.flush()
         where = f" in {self._out}" if self._out is not None else ""
         say(f"{count} {'row' if count == 1 else 'rows'}{where} after {time.monotonic() - begun_s:.1f} s")
 
