@@ -55,7 +55,7 @@ from topics.engine.store import Store
 from topics.http.descriptors import connections_within, raise_limit
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
-from topics.http.message import Request
+from topics.http.request import Request
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DamagedData, TopicsError
 from topics.model.settings import Settings

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from tests.http.wire import Clock
-from topics.http.connection import Connection
-from topics.http.http2 import Http2Connection
-from topics.http.http2_gauge import PREFACE
+from topics.http.http1.connection import Http1Connection
+from topics.http.http2.connection import Http2Connection
+from topics.http.http2.frame_scanner import PREFACE
 from topics.http.limits import HttpLimits
-from topics.http.message import Request
 from topics.http.refusal import render_error
+from topics.http.request import Request
 from topics.http.service import Service
 from topics.http.slices import TURN_S, Slices
 from topics.http.watchdog import Watchdog
@@ -184,16 +184,16 @@ def test_a_body_in_tiny_chunks_is_parsed_in_slices() -> None:
     async def run() -> tuple[int, list[int], bytes]:
         ticks = iter(range(10**9))
         service = service_of(UNLIMITED, lambda: next(ticks) * 2 * TURN_S)
-        connection, pipe = Connection(service), Pipe()
+        connection, pipe = Http1Connection(service), Pipe()
         connection.connection_made(pipe)
         connection.data_received(b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
-        intake = cast("Any", connection)._intake
+        reader = cast("Any", connection)._reader
         chunks = READ_BYTES // 6
         connection.data_received(b"1\r\nx\r\n" * chunks)
-        seen = [intake._body_bytes]
+        seen = [reader._body_bytes]
         while pipe.paused:
             await asyncio.sleep(0)
-            seen.append(intake._body_bytes)
+            seen.append(reader._body_bytes)
         connection.data_received(b"0\r\n\r\n")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -209,7 +209,7 @@ def test_pipelined_requests_are_parsed_in_slices_and_all_answered() -> None:
     async def run() -> tuple[int, int]:
         ticks = iter(range(10**9))
         service = service_of(UNLIMITED, lambda: next(ticks) * 2 * TURN_S)
-        connection, pipe = Connection(service), Pipe()
+        connection, pipe = Http1Connection(service), Pipe()
         connection.connection_made(pipe)
         count = READ_BYTES // 28
         connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * count)

@@ -8,10 +8,9 @@ import pytest
 
 from tests.http.wire import Server, chunked, echo, get, park, post, serving
 from tests.http.wire2 import Client2
-from topics.http.coding import MEMBERS_MAX
+from topics.http.content_coding import MEMBERS_MAX, accepts_gzip
 from topics.http.limits import HttpLimits
-from topics.http.message import Request
-from topics.http.reply import accepts_gzip
+from topics.http.request import Request
 
 LIMITS = HttpLimits(body_bytes_max=1_000_000, large_body_bytes=200_000, large_bodies_bytes_max=1_000_000)
 GZIP = b"Content-Encoding: gzip"

@@ -12,12 +12,12 @@ import pytest
 from tests.http.test_lifecycle import drain
 from tests.http.wire import Server, echo, get, park, serving
 from tests.http.wire2 import Client2, Reply2
-from topics.http.http2 import Http2Connection
-from topics.http.http2_gauge import PREFACE
-from topics.http.http2_lane import Lane
-from topics.http.http2_outlet import Http2Outlet
+from topics.http.http2.connection import Http2Connection
+from topics.http.http2.frame_scanner import PREFACE
+from topics.http.http2.stream import Http2Stream
+from topics.http.http2.writer import Http2Writer
 from topics.http.limits import HttpLimits
-from topics.http.message import Request
+from topics.http.request import Request
 
 LIMITS = HttpLimits(
     body_bytes_max=200_000,
@@ -471,7 +471,7 @@ def test_both_versions_share_a_port(server: Server) -> None:
 
 
 def test_nothing_of_a_connection_needs_the_cycle_collector_to_go_away() -> None:
-    kinds = (Request, Http2Connection, Http2Outlet, Lane)
+    kinds = (Request, Http2Connection, Http2Writer, Http2Stream)
 
     def handle(request: Request) -> None:
         if request.raw_path == b"/stream":

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.http.wire import PATIENCE_S, Server, chunked, echo, get, park, post, serving
-from topics.http.connection import Connection
-from topics.http.intake import Intake
+from topics.http.http1.connection import Http1Connection
+from topics.http.http1.reader import RequestReader
+from topics.http.http1.writer import Http1Writer
 from topics.http.limits import HttpLimits
-from topics.http.message import Request
-from topics.http.outlet import Outlet
+from topics.http.request import Request
 
 # ticks
 
@@ -244,7 +244,7 @@ def test_an_upgrade_nobody_offers_is_ignored_and_its_body_read(data: bytes) -> N
 
 
 def leftovers() -> list[object]:
-    kinds = (Request, Connection, Outlet, Intake)
+    kinds = (Request, Http1Connection, Http1Writer, RequestReader)
     return [thing for thing in gc.get_objects() if isinstance(thing, kinds)]
 
 

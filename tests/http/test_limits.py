@@ -7,7 +7,7 @@ import pytest
 
 from tests.http.wire import Server, chunked, echo, get, park, post, serving
 from topics.http.limits import HttpLimits
-from topics.http.message import Request
+from topics.http.request import Request
 
 LIMITS = HttpLimits(
     body_bytes_max=10_000,

@@ -6,7 +6,7 @@ from functools import partial
 
 from tests.http.wire import PATIENCE_S, chunked, echo, get, park, post, serving
 from topics.http.limits import HttpLimits
-from topics.http.message import Request
+from topics.http.request import Request
 
 
 def test_replies_leave_in_request_order_however_late_they_are_made() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.http.wire import Server, chunked, echo, get, park, post, serving
 from topics.http.limits import HttpLimits
-from topics.http.message import AlreadyAnswered, Request
 from topics.http.refusal import BadRequest
+from topics.http.request import AlreadyAnswered, Request
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ from functools import partial
 
 from tests.http.wire import Server, echo, get, park, post, serving
 from topics.http.limits import HttpLimits
-from topics.http.message import Request, Stream
+from topics.http.request import ReplyStream, Request
 
 
-def open_stream(server: Server) -> Stream:
+def open_stream(server: Server) -> ReplyStream:
     request = server.next_request()
     return server.run(lambda: request.stream(headers=[(b"Cache-Control", b"no-store")]))
 
@@ -62,7 +62,7 @@ def test_a_stream_waits_for_the_replies_before_it_and_holds_those_behind_it() ->
         client.send(get() * 3)
         before, streaming, behind = (server.next_request() for _ in range(3))
 
-        def act() -> Stream:
+        def act() -> ReplyStream:
             stream = streaming.stream()
             stream.write(b"a")
             behind.reply(200, b"behind")

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.http.wire import Clock, get, serving
-from topics.http.message import Request
+from topics.http.request import Request
 from topics.http.watchdog import WINDOW_S, Watchdog
 
 

@@ -21,7 +21,7 @@ import uvloop
 
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
-from topics.http.message import Request
+from topics.http.request import Request
 
 T = TypeVar("T")
 PATIENCE_S = 60.0

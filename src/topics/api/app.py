@@ -18,8 +18,8 @@ from topics.api.lifecycle import Lifecycle
 from topics.api.routes import Bound, RouteTable
 from topics.api.stream_tokens import StreamTokens
 from topics.api.waiting import Turns
-from topics.http.message import Request
 from topics.http.refusal import BodyTooLarge, Refusal
+from topics.http.request import Request
 from topics.http.service import log_bug
 from topics.model.errors import TopicsError
 from topics.model.large_bodies import LARGE_BYTES

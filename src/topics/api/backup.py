@@ -19,7 +19,7 @@ from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.routes import Route
 from topics.engine.deadlines import Deadline, Deadlines
 from topics.engine.store import Store
-from topics.http.message import Stream
+from topics.http.request import ReplyStream
 from topics.model.errors import Throttled, TopicsError
 from topics.storage.backup import Backup
 from topics.storage.worker import Job
@@ -86,7 +86,7 @@ class Sending:
         call.on_end = self._end
         call.may_be_abandoned()
         # from then on
-        self._stream: Stream | None = None
+        self._stream: ReplyStream | None = None
         self._read_ahead: bytes | None = None
         self._reading = False
         self._ended = False

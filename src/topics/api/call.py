@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from topics.http.message import JSON, Bytes, Request
+from topics.http.request import JSON, Bytes, Request
 from topics.http.service import log_bug
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
 from topics.model.mistakes import unknown_field

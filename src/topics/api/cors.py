@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from topics.http.message import Header, Request
+from topics.http.request import Header, Request
 from topics.model.setting import WrongSetting
 from topics.model.settings import find
 

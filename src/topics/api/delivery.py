@@ -22,7 +22,7 @@ from topics.engine.deadlines import Deadlines
 from topics.engine.engine import Engine
 from topics.engine.live import Live
 from topics.http.budget import BodyBudget
-from topics.http.packing import InThread
+from topics.http.content_coding import InThread
 from topics.http.slices import Slices
 from topics.model.clock import Clock
 from topics.model.settings import Settings

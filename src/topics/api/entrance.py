@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from topics.http.message import Request
+from topics.http.request import Request
 from topics.model.errors import TopicsError
 
 if TYPE_CHECKING:

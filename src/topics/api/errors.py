@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.http.message import Header, Request
+from topics.http.request import Header, Request
 from topics.model.errors import TopicsError
 
 

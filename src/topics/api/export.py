@@ -22,10 +22,8 @@ from topics.engine.cold import ColdMiss
 from topics.engine.diff import Diff, View
 from topics.engine.live import Live, Trail
 from topics.engine.topic import Topic
-from topics.http.message import Stream
-from topics.http.packing import InThread, PackedStream
-from topics.http.preparation import GZIPPED, VARY
-from topics.http.reply import accepts_gzip
+from topics.http.content_coding import GZIPPED, VARY, GzipReplyStream, InThread, accepts_gzip
+from topics.http.request import ReplyStream
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.model.names import check_topic_name
 from topics.model.wishes import check_u64
@@ -108,12 +106,12 @@ class Exports:
             from_seq = max(from_seq, self.live.engine.seq_before(topic, _whole(call, "from_ts", 0)))
         return from_seq, _whole(call, "to_seq", topic.head_seq)
 
-    def _open(self, call: Call) -> Stream:
+    def _open(self, call: Call) -> ReplyStream:
         request = call.request
         packed = accepts_gzip(request.header(b"accept-encoding"))
         headers = (_NO_STORE, GZIPPED, VARY) if packed else (_NO_STORE, VARY)
         stream = request.stream(headers=headers, content_type=NDJSON)
-        return PackedStream(stream, self._in_thread) if packed else stream
+        return GzipReplyStream(stream, self._in_thread) if packed else stream
 
 
 class Export:
@@ -133,7 +131,7 @@ class Export:
     def __init__(self, exports: Exports, bulk: BulkRead) -> None:
         self._exports = exports
         self._bulk = bulk
-        self._stream: Stream | None = None
+        self._stream: ReplyStream | None = None
         self._key: Key | None = None
         self._waits_for_cold = False
         # for the pulse, which only looks for stalls here
@@ -159,7 +157,7 @@ class Export:
 
     # --- coming and going ---
 
-    def start(self, stream: Stream, key: Key, first: Diff | None) -> None:
+    def start(self, stream: ReplyStream, key: Key, first: Diff | None) -> None:
         self._stream = stream
         self._key = key
         stream.on_pause = lambda: self._exports.stalls.paused(self)

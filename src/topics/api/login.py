@@ -23,7 +23,7 @@ from topics.api.routes import Route
 from topics.api.tokens import ANYONE, CODES, TokenRefused, Tokens, bearer_of, error_type
 from topics.api.users import PasswordHash, User, nobody
 from topics.api.waiting import Turns
-from topics.http.message import Request
+from topics.http.request import Request
 from topics.model.errors import Throttled, TopicsError
 
 WAITING_MAX = 256

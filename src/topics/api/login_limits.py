@@ -6,7 +6,7 @@ import ipaddress
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
-from topics.http.message import Request
+from topics.http.request import Request
 from topics.model.errors import Throttled
 from topics.model.setting import WrongSetting
 from topics.model.settings import find

@@ -11,7 +11,7 @@ from topics.api.call import Call
 from topics.api.schema import Performance
 from topics.engine.diff import Diff
 from topics.engine.staged import Staged
-from topics.http.message import Bytes
+from topics.http.request import Bytes
 from topics.model.config import resolve
 from topics.model.warnings import config_warnings
 from topics.model.wishes import AppendWish

@@ -12,7 +12,7 @@ from topics.api.call import Call
 from topics.api.errors import NotAcceptable
 from topics.api.metrics import Usage
 from topics.api.pulse import Pulse
-from topics.http.message import Bytes, Request, Stream
+from topics.http.request import Bytes, ReplyStream, Request
 from topics.model.clock import Clock
 from topics.model.errors import Throttled
 from topics.model.settings import Settings
@@ -91,7 +91,7 @@ class EventStream:
         "stalled_s",
     )
 
-    def __init__(self, streams: EventStreams, key: Key, http: Stream, heartbeat_ms: int) -> None:
+    def __init__(self, streams: EventStreams, key: Key, http: ReplyStream, heartbeat_ms: int) -> None:
         self._streams = streams
         self._key = key
         self._http = http

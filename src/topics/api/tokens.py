@@ -22,7 +22,7 @@ from topics.api.errors import Forbidden, Unauthorized, headers_of, status_of
 from topics.api.replies import encode
 from topics.api.schema import ErrorReply
 from topics.api.users import User, nobody, parse_users
-from topics.http.message import Request
+from topics.http.request import Request
 from topics.model.errors import TopicsError
 from topics.model.setting import WrongSetting
 from topics.model.settings import Settings, find

@@ -16,8 +16,8 @@ from time import perf_counter
 from topics.api.call import Call
 from topics.engine.cold import ColdMiss, Reader
 from topics.engine.staged import Busy, Staged
-from topics.http.message import Request
 from topics.http.refusal import Refusal
+from topics.http.request import Request
 from topics.model.errors import InvalidRequest, TopicsError
 
 Arrived = Callable[[], TopicsError | None]

@@ -45,7 +45,7 @@ from topics.engine.live import Live
 from topics.engine.staged import Busy, Staged
 from topics.engine.topic import Topic
 from topics.http.budget import BodyBudget
-from topics.http.message import Request
+from topics.http.request import Request
 from topics.http.slices import Slices
 from topics.model.config import resolve
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from topics.http.budget import BodyBudget
-from topics.http.connection import Connection
+from topics.http.http1.connection import Http1Connection
 from topics.http.limits import HttpLimits
-from topics.http.message import Request
 from topics.http.refusal import Refusal
 from topics.http.refusal import render_error as plain_error
+from topics.http.request import Request
 from topics.http.service import Handle, OnBug, RenderError, ReplyHeaders, Service, log_bug
 from topics.http.slices import Slices
 from topics.http.watchdog import Watchdog
@@ -94,7 +94,7 @@ class Listener:
         """Bind and accept; OSError if the address cannot be had. TCP_NODELAY is set by uvloop on every connection."""
         service = self._service
         self._server = await service.loop.create_server(
-            lambda: Connection(service), host, port, backlog=backlog, family=socket.AF_UNSPEC
+            lambda: Http1Connection(service), host, port, backlog=backlog, family=socket.AF_UNSPEC
         )
         service.wheel.start()
 

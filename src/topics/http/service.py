@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from topics.http.budget import BodyBudget
 from topics.http.limits import HttpLimits
-from topics.http.message import Header, Request
 from topics.http.refusal import Detail, Refusal
-from topics.http.reply import Heads
+from topics.http.reply_head import Heads
+from topics.http.request import Header, Request
 from topics.http.slices import Slices
 from topics.http.tick import Tick
 from topics.http.watchdog import Watchdog
@@ -99,7 +99,7 @@ class Service:
             self._answer_failure(request, exc)
         self.watchdog.ran(request, time.perf_counter() - request.received_s)
 
-    def judge_head(self, request: Request) -> bool:
+    def check_head(self, request: Request) -> bool:
         """Let the server refuse by the head alone; False if it has answered and the body must not be read."""
         if self.on_head is not None:
             try:

@@ -26,7 +26,7 @@ class Flushable(Protocol):
 class Tick:
     """Runs once per loop iteration in which something happened; costs nothing when nothing did."""
 
-    __slots__ = ("_callbacks", "_large", "_loop", "_running", "_watchdog", "armed", "dirty")
+    __slots__ = ("_callbacks", "_large", "_loop", "_running", "_watchdog", "armed", "unflushed")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class Tick:
         self._callbacks: list[Callable[[], None]] = []
         self._large: deque[Callable[[], None]] = deque()
         self.armed = self._running = False
-        self.dirty: list[Flushable] = []
+        self.unflushed: list[Flushable] = []
 
     def on_end(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
@@ -58,8 +58,8 @@ class Tick:
             self._guarded(self._large.popleft())
         for callback in self._callbacks:
             self._guarded(callback)
-        dirty, self.dirty = self.dirty, []
-        for connection in dirty:
+        unflushed, self.unflushed = self.unflushed, []
+        for connection in unflushed:
             try:
                 connection.flush()
             except Exception:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from time import perf_counter
 
-from topics.http.message import Request
+from topics.http.request import Request
 
 log = logging.getLogger("topics.http")
 

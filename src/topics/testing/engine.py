@@ -22,7 +22,7 @@ import httpx2
 
 from topics.api.auth import open_door
 from topics.client import AsyncClient, Client
-from topics.http.message import Header, Request
+from topics.http.request import Header, Request
 from topics.model.clock import Clock, ManualClock
 from topics.model.settings import Settings
 from topics.server import Server

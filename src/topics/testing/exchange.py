@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from topics.api.errors import render_error
 from topics.http.limits import HttpLimits
-from topics.http.message import JSON, Body, Bytes, Header, Request, Stream
 from topics.http.refusal import Detail
-from topics.http.reply import as_parts
+from topics.http.reply_head import as_parts
+from topics.http.request import JSON, Body, Bytes, Header, ReplyStream, Request
 from topics.http.target import split_target
 
 # Bytes of a stream that the caller has not fetched, above which its writer is told to pause, as on a connection.
@@ -61,12 +61,12 @@ class Exchange:
         status: int,
         headers: Sequence[Header],
         content_type: bytes,
-    ) -> Stream:
+    ) -> ReplyStream:
         self._begin(status, headers, content_type)
         self._stream = InlineStream(self)
         return self._stream
 
-    def hand_over(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
+    def upgrade(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
         raise NotImplementedError("a WebSocket needs a connection; start a server for it")
 
     def _begin(self, status: int, headers: Sequence[Header], content_type: bytes) -> None:
@@ -113,7 +113,7 @@ class Exchange:
             callback()
 
 
-class InlineStream(Stream):
+class InlineStream(ReplyStream):
     __slots__ = ("_exchange",)
 
     def __init__(self, exchange: Exchange) -> None:

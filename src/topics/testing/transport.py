@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import httpx2
 
-from topics.http.message import Request
+from topics.http.request import Request
 from topics.testing.exchange import Exchange
 
 if TYPE_CHECKING:

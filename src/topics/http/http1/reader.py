@@ -1,6 +1,6 @@
 """HTTP/1 bytes in, complete requests out: what llhttp lets through and this server does not is refused here.
 
-bytes ─▶ llhttp ─▶ on_url, on_header* ─▶ on_headers_complete ─▶ on_body* ─▶ on_message_complete ─▶ Inlet.accept
+bytes ─▶ llhttp ─▶ on_url, on_header* ─▶ on_headers_complete ─▶ on_body* ─▶ on_message_complete ─▶ Connection.accept
                      limits 414, 431       framing, Host, 413     413
 """
 
@@ -11,7 +11,6 @@ from typing import Final, Protocol
 import httptools
 
 from topics.http.limits import HttpLimits
-from topics.http.message import Exchange, Header, Request
 from topics.http.refusal import (
     BadRequest,
     BodyTooLarge,
@@ -21,6 +20,7 @@ from topics.http.refusal import (
     UnsupportedEncoding,
     UriTooLong,
 )
+from topics.http.request import Header, ReplyWriter, Request
 from topics.http.target import SLASH, origin_form, split_target
 from topics.http.wheel import Wheel
 
@@ -44,13 +44,13 @@ _weighed: Final = frozenset(
 )
 
 
-class Inlet(Protocol):
+class Connection(Protocol):
     """The connection, as far as arriving requests are concerned."""
 
     def accept(self, request: Request) -> None: ...
     def refuse(self, refusal: Refusal, request: Request | None) -> None: ...
     def offer_upgrade(self, request: Request, early: bytes) -> None: ...
-    def judge(self, request: Request) -> bool: ...
+    def check_head(self, request: Request) -> bool: ...
     def want_share(self, request: Request, share_bytes: int) -> None: ...
     def want_continue(self, request: Request) -> None: ...
 
@@ -59,7 +59,7 @@ class BodyUnread(Exception):
     """The head was answered already: stop parsing."""
 
 
-class Intake:
+class RequestReader:
     """The parser of one connection and the request it is in the middle of."""
 
     __slots__ = (
@@ -68,14 +68,13 @@ class Intake:
         "_body_bytes_seen",
         "_body_bytes_stop",
         "_body_since_s",
+        "_connection",
         "_content_length",
-        "_exchange",
         "_fed_bytes",
         "_feed_bytes",
+        "_head_checked",
         "_head_since_s",
         "_headers",
-        "_inlet",
-        "_judged",
         "_limits",
         "_parser",
         "_parts",
@@ -86,12 +85,13 @@ class Intake:
         "_upgrading",
         "_url",
         "_wheel",
+        "_writer",
         "weight",
     )
 
-    def __init__(self, exchange: Exchange, inlet: Inlet, limits: HttpLimits, wheel: Wheel) -> None:
-        self._exchange = exchange
-        self._inlet = inlet
+    def __init__(self, writer: ReplyWriter, connection: Connection, limits: HttpLimits, wheel: Wheel) -> None:
+        self._writer = writer
+        self._connection = connection
         self._wheel = wheel
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
@@ -102,7 +102,7 @@ class Intake:
         self._headers: list[Header] = []
         self._request: Request | None = None
         self._content_length = -1
-        self._judged = False
+        self._head_checked = False
         self._upgrading = False
         self._replaying = False
         self._parts: list[bytes] = []
@@ -150,12 +150,12 @@ class Intake:
         except httptools.HttpParserCallbackError as failure:
             self._fail(failure.__context__ or failure)
         except httptools.HttpParserError as failure:
-            self._inlet.refuse(BadRequest(f"not a valid HTTP/1 request: {failure}"), self._request)
+            self._connection.refuse(BadRequest(f"not a valid HTTP/1 request: {failure}"), self._request)
         if self._url:
             try:
                 self._note_partial(self._wheel.now_s)
             except Refusal as refusal:
-                self._inlet.refuse(refusal, self._request)
+                self._connection.refuse(refusal, self._request)
         return rest
 
     def check_deadline(self, now_s: float) -> None:
@@ -192,7 +192,7 @@ class Intake:
         limits = self._limits
         headers, self._headers = self._headers, []
         method = _methods.get(parser.get_method()) or parser.get_method().decode("ascii")
-        request = self._request = Request(self._exchange, method, "1.1", headers)
+        request = self._request = Request(self._writer, method, "1.1", headers)
         if len(headers) > limits.header_count_max or self._fed_bytes + self._feed_bytes > limits.header_bytes_max:
             self._check_head_size(headers)
         hosts = 0
@@ -219,7 +219,7 @@ class Intake:
         if not versioned or hosts != 1 or method == "HEAD" or url[0] != SLASH:
             url = self._read_unusual_head(request, keep_alive, hosts)
         request.raw_path, request.path_segments, request.query = split_target(url, method)
-        self._judged = False
+        self._head_checked = False
         if rare:
             self._read_rare_headers(request)
         if length > limits.large_body_bytes:
@@ -263,7 +263,7 @@ class Intake:
             self._spans_feeds = False
             self._fed_bytes = self._quiet_bytes = self._body_bytes_seen = 0
             self._head_since_s = self._body_since_s = 0.0
-        self._inlet.accept(request)
+        self._connection.accept(request)
 
     # head
 
@@ -308,13 +308,13 @@ class Intake:
             return
         if request.http_version == "1.1" and request.has_body:
             self._ask(request)
-            self._inlet.want_continue(request)
+            self._connection.want_continue(request)
 
     def _ask(self, request: Request) -> None:
         """The server judges a head once; if it answers, the body stays unread."""
-        if not self._judged and not self._inlet.judge(request):
+        if not self._head_checked and not self._connection.check_head(request):
             raise BodyUnread
-        self._judged = True
+        self._head_checked = True
 
     # body
 
@@ -325,7 +325,9 @@ class Intake:
         if body_bytes > body_bytes_max:
             raise BodyTooLarge(body_bytes_max)
         # what a packed body or one in chunks will come to is not known: the most it may be is set aside
-        self._inlet.want_share(request, body_bytes_max if request.packed or self._content_length < 0 else body_bytes)
+        self._connection.want_share(
+            request, body_bytes_max if request.packed or self._content_length < 0 else body_bytes
+        )
 
     def _body_grows_to(self, body_bytes: int) -> None:
         """A chunked body passes a mark: it needs a share of the budget, or is too large."""
@@ -367,12 +369,12 @@ class Intake:
         assert request is not None
         self._upgrading = False
         if request.method == "CONNECT":
-            self._inlet.refuse(BadRequest("this is not a proxy"), request)
+            self._connection.refuse(BadRequest("this is not a proxy"), request)
             return None
         if request.upgrade_to and not request.has_body:
             self._request = None
             self._url = b""
-            self._inlet.offer_upgrade(request, rest)
+            self._connection.offer_upgrade(request, rest)
             return None
         request.upgrade_to = ""
         framing = b"Transfer-Encoding: chunked"
@@ -388,9 +390,9 @@ class Intake:
         request = self._request
         if isinstance(cause, BodyUnread):
             assert request is not None and request.answered
-            self._inlet.refuse(BadRequest("answered by its head"), request)
+            self._connection.refuse(BadRequest("answered by its head"), request)
         elif isinstance(cause, Refusal):
-            self._inlet.refuse(cause, request)
+            self._connection.refuse(cause, request)
         else:
             raise cause
 

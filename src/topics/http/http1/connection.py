@@ -1,6 +1,6 @@
 """The receiving side of an HTTP/1 connection and its life: requests reach handlers in order, as far as there is room.
 
-socket ─▶ Intake ─▶ accept ─┬─▶ handler ─▶ Outlet
+socket ─▶ RequestReader ─▶ accept ─┬─▶ handler ─▶ Http1Writer
                             └─ no room, gzip, large body, upgrade: in line, and reading stops meanwhile
 """
 
@@ -10,17 +10,17 @@ import asyncio
 from collections import deque
 from typing import cast
 
-from topics.http.http2 import Http2Connection
-from topics.http.http2_gauge import PREFACE
-from topics.http.intake import FEED_BYTES_MAX, SLICE_WEIGHT_MAX, Intake
-from topics.http.message import Request
-from topics.http.outlet import Outlet
+from topics.http.http1.reader import FEED_BYTES_MAX, SLICE_WEIGHT_MAX, RequestReader
+from topics.http.http1.writer import Http1Writer
+from topics.http.http2.connection import Http2Connection
+from topics.http.http2.frame_scanner import PREFACE
 from topics.http.preparation import prepare
 from topics.http.refusal import Overcrowded, Refusal, RequestTimeout
+from topics.http.request import Request
 from topics.http.service import Service
 
 
-class Connection(asyncio.Protocol):
+class Http1Connection(asyncio.Protocol):
     """An accepted socket until it closes, speaks HTTP/2, or is handed over to another protocol."""
 
     __slots__ = (
@@ -28,11 +28,10 @@ class Connection(asyncio.Protocol):
         "_continue_for",
         "_early",
         "_ended",
-        "_intake",
         "_linger",
         "_offering",
-        "_outlet",
         "_read_paused",
+        "_reader",
         "_service",
         "_shares_awaited",
         "_shut",
@@ -43,14 +42,15 @@ class Connection(asyncio.Protocol):
         "_unfed",
         "_waiting",
         "_write_paused",
+        "_writer",
     )
 
     def __init__(self, service: Service) -> None:
         # per connection
         self._service = service
         self._transport = cast("asyncio.Transport", None)
-        self._outlet = cast("Outlet", None)
-        self._intake: Intake | None = None
+        self._writer = cast("Http1Writer", None)
+        self._reader: RequestReader | None = None
         self._bucket = -1
         self._since_s = service.wheel.now_s
         # requests not yet with their handler, and bytes not yet parsed
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(
             high=service.limits.write_high_bytes, low=service.limits.write_low_bytes
         )
-        self._outlet = Outlet(service, self._transport, self)
+        self._writer = Http1Writer(service, self._transport, self)
         connections_max, connections = service.limits.connections_max, len(service.wheel)
         self._bucket = service.wheel.add(self)
         if connections >= connections_max:
@@ -88,26 +88,26 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        intake = self._intake
-        if intake is None or len(data) > FEED_BYTES_MAX or self._ended:
+        reader = self._reader
+        if reader is None or len(data) > FEED_BYTES_MAX or self._ended:
             self._receive_carefully(data)
             return
-        rest = intake.feed(data)
+        rest = reader.feed(data)
         if rest:
             self._feed_pieces(rest)
 
     def eof_received(self) -> bool:
         """A client may close its sending side and still wait for short answers; parked requests count as abandoned."""
         self._ended = True
-        outlet = self._outlet
-        if self._shut or any(request.on_disconnect or request.open_stream for request in outlet.pending):
+        writer = self._writer
+        if self._shut or any(request.on_disconnect or request.open_stream for request in writer.pending):
             return False
-        if outlet.idle and not self._waiting:
+        if writer.idle and not self._waiting:
             return False
         if self._waiting:
             self._waiting[-1].keep_alive = self._waiting[-1].plain = False
         else:
-            outlet.finish()
+            writer.finish()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
@@ -118,14 +118,14 @@ class Connection(asyncio.Protocol):
         self._write_paused = True
         self._since_s = self._service.wheel.now_s
         self._update_reading()
-        if self._outlet.live_stream is not None:
-            self._outlet.live_stream.client_paused()
+        if self._writer.live_stream is not None:
+            self._writer.live_stream.client_paused()
 
     def resume_writing(self) -> None:
         self._write_paused = False
         self._since_s = self._service.wheel.now_s
-        if self._outlet.live_stream is not None:
-            self._outlet.live_stream.client_resumed()
+        if self._writer.live_stream is not None:
+            self._writer.live_stream.client_resumed()
         self._pump()
 
     # bytes to requests
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
             if self._swallowed_bytes > self._service.limits.linger_bytes_max:
                 self._transport.abort()
             return
-        if self._intake is None:
+        if self._reader is None:
             data = self._early + data
             if PREFACE.startswith(data[: len(PREFACE)]):
                 self._early = data
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
                     self._become_http2(data)
                 return
             self._early = b""
-            self._intake = Intake(self._outlet, self, self._service.limits, self._service.wheel)
+            self._reader = RequestReader(self._writer, self, self._service.limits, self._service.wheel)
         self._feed_pieces(data)
 
     def _feed_pieces(self, data: bytes) -> None:
@@ -154,18 +154,18 @@ class Connection(asyncio.Protocol):
         A slice ends after a few milliseconds of work; the next one has to wait until others had their turn.
         """
         view = memoryview(data)
-        if self._intake is not None:
-            self._intake.weight = 0
-        while view and not self._ended and self._intake is not None:
-            if self._must_pause() or self._intake.weight > SLICE_WEIGHT_MAX:
+        if self._reader is not None:
+            self._reader.weight = 0
+        while view and not self._ended and self._reader is not None:
+            if self._must_pause() or self._reader.weight > SLICE_WEIGHT_MAX:
                 self._unfed = bytes(view)
                 if not self._must_pause():
                     self._sliced = True
                     self._service.slices.add(self._next_slice)
                 self._update_reading()
                 return
-            piece_bytes = self._intake.swallow_bytes_max()
-            rest = self._intake.feed(view[:piece_bytes])
+            piece_bytes = self._reader.swallow_bytes_max()
+            rest = self._reader.feed(view[:piece_bytes])
             view = view[piece_bytes:]
             if rest is not None:
                 view = memoryview(rest + bytes(view))
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
             self._ended = True
         if request.plain and self._waiting is None and self._has_room():
             service = self._service
-            self._outlet.pending.append(request)
+            self._writer.pending.append(request)
             if not service.tick.armed:
                 service.tick.arm()
             service.run_handler(request)
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         if self._ended:
             return
         if request is None:
-            request = Request(self._outlet, "GET", "1.1", [])
+            request = Request(self._writer, "GET", "1.1", [])
         self._ended = self._linger = True
         self._continue_for = self._unfed = None
         request.plain = request.keep_alive = False
@@ -210,11 +210,11 @@ class Connection(asyncio.Protocol):
         request.plain = request.keep_alive = False
         self._hold(request)
 
-    def judge(self, request: Request) -> bool:
+    def check_head(self, request: Request) -> bool:
         """Ask the server what it thinks of a head; if it answers, that is the last reply of this connection."""
         request.plain = False
         keep_alive, request.keep_alive = request.keep_alive, False
-        if not self._service.judge_head(request):
+        if not self._service.check_head(request):
             return False
         request.keep_alive = keep_alive
         return True
@@ -232,8 +232,8 @@ class Connection(asyncio.Protocol):
             request.awaits_share = False
             if request.held:
                 prepare(self._service, request, self._pump)
-            if self._intake is not None:
-                self._intake.restart_body_clock(self._service.wheel.now_s)
+            if self._reader is not None:
+                self._reader.restart_body_clock(self._service.wheel.now_s)
             self._service.loop.call_soon(self._pump)
 
         if not self._service.budget.take(request, share_bytes, granted):
@@ -245,10 +245,10 @@ class Connection(asyncio.Protocol):
 
     def _has_room(self) -> bool:
         limits = self._service.limits
-        outlet = self._outlet
+        writer = self._writer
         return (
-            len(outlet.pending) < limits.pipelined_max
-            and outlet.unsent_bytes <= limits.unsent_bytes_max
+            len(writer.pending) < limits.pipelined_max
+            and writer.unsent_bytes <= limits.unsent_bytes_max
             and not self._write_paused
         )
 
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
             return
         waiting = self._waiting
         while waiting and not waiting[0].held and self._has_room():
-            if waiting[0].upgrade_to and self._outlet.pending:
+            if waiting[0].upgrade_to and self._writer.pending:
                 break
             self._dispatch(waiting.popleft())
         if self._bucket < 0:
@@ -297,13 +297,13 @@ class Connection(asyncio.Protocol):
         self._update_reading()
 
     def _send_continue(self) -> None:
-        if self._continue_for is None or self._outlet.pending or self._waiting or self._shares_awaited:
+        if self._continue_for is None or self._writer.pending or self._waiting or self._shares_awaited:
             return
         self._continue_for = None
-        self._outlet.send_continue()
+        self._writer.send_continue()
 
     def _dispatch(self, request: Request) -> None:
-        self._outlet.pending.append(request)
+        self._writer.pending.append(request)
         service = self._service
         refusal = request.refusal
         if refusal is None:
@@ -311,18 +311,18 @@ class Connection(asyncio.Protocol):
                 service.tick.arm()
             service.run_handler(request)
         elif request.answered:
-            self._outlet.release()
+            self._writer.release()
         else:
             request.reply_refusal(refusal)
 
-    # the outlet's side
+    # the writer's side
 
     @property
     def mid_request(self) -> bool:
         """Whether more requests than those with their handlers have begun to arrive."""
         if self._waiting or self._unfed is not None:
             return True
-        return self._intake is not None and not self._intake.idle and not self._ended
+        return self._reader is not None and not self._reader.idle and not self._ended
 
     def stop_reading(self) -> None:
         self._ended = True
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.close()
 
-    def hand_transport_over(self, protocol: asyncio.Protocol) -> None:
+    def switch_protocol(self, protocol: asyncio.Protocol) -> None:
         transport, early = self._transport, self._early
         if self._read_paused:
             transport.resume_reading()
@@ -367,21 +367,21 @@ class Connection(asyncio.Protocol):
             if quiet_ms > (limits.write_stall_ms_max if unsent else limits.linger_ms_max):
                 self._transport.abort()
         elif self._write_paused:
-            if quiet_ms > limits.write_stall_ms_max and self._outlet.live_stream is None:
+            if quiet_ms > limits.write_stall_ms_max and self._writer.live_stream is None:
                 self._transport.abort()
-        elif self._shares_awaited or self._waiting or self._outlet.pending:
+        elif self._shares_awaited or self._waiting or self._writer.pending:
             return
-        elif self._intake is not None and not self._intake.idle:
+        elif self._reader is not None and not self._reader.idle:
             try:
-                self._intake.check_deadline(now_s)
+                self._reader.check_deadline(now_s)
             except RequestTimeout as timeout:
-                self.refuse(timeout, self._intake.incoming)
+                self.refuse(timeout, self._reader.incoming)
         elif quiet_ms > limits.idle_ms_max:
             self._transport.close()
 
     def drain(self) -> None:
         """Finish what was begun, then close."""
-        if self._outlet.idle and not self.mid_request and not self._shut:
+        if self._writer.idle and not self.mid_request and not self._shut:
             self._transport.close()
 
     def abort(self) -> None:
@@ -401,13 +401,13 @@ class Connection(asyncio.Protocol):
         service = self._service
         service.wheel.remove(self, self._bucket)
         self._bucket = -1
-        abandoned = self._outlet.close()
+        abandoned = self._writer.close()
         abandoned.extend(self._waiting or ())
-        intake, self._intake = self._intake, None
-        if intake is not None:
-            if intake.incoming is not None:
-                abandoned.append(intake.incoming)
-            intake.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            if reader.incoming is not None:
+                abandoned.append(reader.incoming)
+            reader.close()
         self._waiting = self._unfed = self._continue_for = None
         for request in abandoned:
             service.abandon(request)

@@ -21,7 +21,7 @@ class AlreadyAnswered(RuntimeError):
     """A handler answered the same request twice: a bug of the handler."""
 
 
-class Exchange(Protocol):
+class ReplyWriter(Protocol):
     """The connection a request came by, as far as its answer is concerned."""
 
     @property
@@ -35,9 +35,11 @@ class Exchange(Protocol):
         self, request: Request, status: int, code: str, message: str, detail: Detail | None, headers: Sequence[Header]
     ) -> None: ...
 
-    def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> Stream: ...
+    def open_stream(
+        self, request: Request, status: int, headers: Sequence[Header], content_type: bytes
+    ) -> ReplyStream: ...
 
-    def hand_over(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None: ...
+    def upgrade(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None: ...
 
 
 class Request:
@@ -47,7 +49,6 @@ class Request:
         "answered",
         "awaits_share",
         "body",
-        "exchange",
         "gone",
         "has_body",
         "headers",
@@ -68,9 +69,10 @@ class Request:
         "stream_id",
         "unsent",
         "upgrade_to",
+        "writer",
     )
 
-    def __init__(self, exchange: Exchange, method: str, http_version: str, headers: list[Header]) -> None:
+    def __init__(self, writer: ReplyWriter, method: str, http_version: str, headers: list[Header]) -> None:
         # what was asked
         self.method = method
         self.http_version = http_version
@@ -83,7 +85,7 @@ class Request:
         self.upgrade_to = ""
         self.received_s = 0.0
         # how it is answered
-        self.exchange = exchange
+        self.writer = writer
         self.answered = False
         self.gone = False
         self.on_disconnect: Callable[[], None] | None = None
@@ -97,11 +99,11 @@ class Request:
         self.reserved_bytes = 0
         self.stream_id = 0
         self.unsent: list[Bytes] | None = None
-        self.open_stream: Stream | None = None
+        self.open_stream: ReplyStream | None = None
 
     @property
     def peer(self) -> str:
-        return self.exchange.peer
+        return self.writer.peer
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header; the name is given in lower case."""
@@ -131,7 +133,7 @@ class Request:
         """Answer; parts of a body are sent one after the other without being joined."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
-        self.exchange.send_reply(self, status, body, headers, content_type)
+        self.writer.send_reply(self, status, body, headers, content_type)
         self.answered = True
 
     def reply_error(
@@ -140,7 +142,7 @@ class Request:
         """Answer with the error envelope of the listener."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
-        self.exchange.send_error(self, status, code, message, detail, headers)
+        self.writer.send_error(self, status, code, message, detail, headers)
         self.answered = True
 
     def reply_refusal(self, refusal: Refusal) -> None:
@@ -148,11 +150,11 @@ class Request:
 
     def stream(
         self, status: int = 200, *, headers: Sequence[Header] = (), content_type: bytes = EVENT_STREAM
-    ) -> Stream:
+    ) -> ReplyStream:
         """Answer with a body that has no known end."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
-        stream = self.exchange.open_stream(self, status, headers, content_type)
+        stream = self.writer.open_stream(self, status, headers, content_type)
         self.answered = True
         return stream
 
@@ -161,11 +163,11 @@ class Request:
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
         assert self.upgrade_to, "the client did not ask for an upgrade"
-        self.exchange.hand_over(self, protocol, headers)
+        self.writer.upgrade(self, protocol, headers)
         self.answered = True
 
 
-class Stream:
+class ReplyStream:
     """An open answer. Writes are queued and leave at the end of the tick; callbacks tell how the client keeps up."""
 
     __slots__ = ("closed", "on_close", "on_pause", "on_resume", "paused")

@@ -10,32 +10,32 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from topics.http.message import JSON, Body, Bytes, Header, Request, Stream
-from topics.http.preparation import pack_reply
+from topics.http.content_coding import compress_reply
 from topics.http.refusal import Detail
-from topics.http.reply import BODILESS, CONTINUE, as_parts, body_length, header_lines
+from topics.http.reply_head import BODILESS, CONTINUE, as_parts, body_length, header_lines
+from topics.http.request import JSON, Body, Bytes, Header, ReplyStream, Request
 from topics.http.service import Service
 
 JOIN_BYTES_MAX = 64 * 1024  # above this, parts go to the kernel one by one instead of being copied together
 
 
-class Conversation(Protocol):
-    """The connection an outlet belongs to."""
+class Connection(Protocol):
+    """The connection an writer belongs to."""
 
     @property
     def mid_request(self) -> bool: ...
     def stop_reading(self) -> None: ...
     def flushed(self) -> None: ...
     def last_reply_sent(self) -> None: ...
-    def hand_transport_over(self, protocol: asyncio.Protocol) -> None: ...
+    def switch_protocol(self, protocol: asyncio.Protocol) -> None: ...
 
 
-class Outlet:
+class Http1Writer:
     """Requests whose handler was called, in order, and the bytes that answer them."""
 
     __slots__ = (
-        "_conversation",
-        "_dirty",
+        "_connection",
+        "_flush_scheduled",
         "_out",
         "_service",
         "_transport",
@@ -46,15 +46,15 @@ class Outlet:
         "unsent_bytes",
     )
 
-    def __init__(self, service: Service, transport: asyncio.Transport, conversation: Conversation) -> None:
+    def __init__(self, service: Service, transport: asyncio.Transport, connection: Connection) -> None:
         self._service = service
         self._transport = transport
-        self._conversation = conversation
+        self._connection = connection
         self._out: list[Bytes] = []
-        self._dirty = False
+        self._flush_scheduled = False
         self.pending: list[Request] = []
         self.unsent_bytes = 0
-        self.live_stream: Http1Stream | None = None
+        self.live_stream: Http1ReplyStream | None = None
         self.finishing = False  # the last reply of the connection is in `_out`
         self.closed = False
 
@@ -76,7 +76,7 @@ class Outlet:
         self.closed = True
         self._out.clear()
         self.live_stream = None
-        del self._conversation  # which holds this object in turn
+        del self._connection  # which holds this object in turn
         abandoned, self.pending = self.pending, []
         return abandoned
 
@@ -107,8 +107,8 @@ class Outlet:
         del pending[0]
         self._out.append(data)
         self.unsent_bytes += len(data)
-        if not self._dirty:
-            self._mark_dirty()
+        if not self._flush_scheduled:
+            self.schedule_flush()
         if pending:
             self.release()
 
@@ -118,9 +118,9 @@ class Outlet:
         if not self.closed:
             self.send_reply(request, status, self._service.render_error(status, code, message, detail), headers, JSON)
 
-    def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> Stream:
+    def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> ReplyStream:
         chunked = request.http_version == "1.1"
-        stream = Http1Stream(self, request, chunked)
+        stream = Http1ReplyStream(self, request, chunked)
         if self.closed:
             stream.closed = True
             return stream
@@ -143,7 +143,7 @@ class Outlet:
         self._deliver(request, [head])
         return stream
 
-    def hand_over(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
+    def upgrade(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
         if self.closed:
             return
         assert self.pending == [request], "an upgrade is offered only when nothing else is under way"
@@ -153,14 +153,14 @@ class Outlet:
             % (request.upgrade_to.encode(), header_lines(headers))
         )
         self._write_out()
-        self._conversation.hand_transport_over(protocol)
+        self._connection.switch_protocol(protocol)
 
     def send_continue(self) -> None:
         """Ask a client for its body; only when nothing else is under way."""
         assert not self.pending
         self._out.append(CONTINUE)
         self.unsent_bytes += len(CONTINUE)
-        self._mark_dirty()
+        self.schedule_flush()
 
     def finish(self) -> None:
         """No further request will come: close after the replies that are still due."""
@@ -169,20 +169,20 @@ class Outlet:
             self.pending[-1].plain = False
         else:
             self.finishing = True
-            self._mark_dirty()
+            self.schedule_flush()
 
     def flush(self) -> None:
         """End of the tick: one write."""
-        self._dirty = False
+        self._flush_scheduled = False
         if self.closed:
             return
         if self._out:
             self._write_out()
         if self.finishing:
             self.closed = True
-            self._conversation.last_reply_sent()
+            self._connection.last_reply_sent()
         else:
-            self._conversation.flushed()
+            self._connection.flushed()
 
     # replies that need more than the usual head
 
@@ -196,14 +196,14 @@ class Outlet:
                 rendered = self._render(request, status, parts, lines + header_lines(coding), content_type)
                 self._deliver(request, rendered)
 
-        pack_reply(self._service, request, parts, send)
+        compress_reply(self._service, request, parts, send)
 
     def _render(
         self, request: Request, status: int, parts: Sequence[Bytes], lines: bytes, content_type: bytes
     ) -> list[Bytes]:
-        if self._service.draining and self.pending[-1:] == [request] and not self._conversation.mid_request:
+        if self._service.draining and self.pending[-1:] == [request] and not self._connection.mid_request:
             request.keep_alive = False
-            self._conversation.stop_reading()
+            self._connection.stop_reading()
         head = [self._service.heads.opening(status)]
         if status not in BODILESS:
             head.append(b"Content-Type: %b\r\nContent-Length: %d\r\n" % (content_type, body_length(parts)))
@@ -227,7 +227,7 @@ class Outlet:
             request.unsent.extend(parts)
         else:
             self._out.extend(parts)
-            self._mark_dirty()
+            self.schedule_flush()
 
     def deliver_piece(self, request: Request, piece: bytes) -> None:
         """As above, for the usual case of one small piece."""
@@ -236,8 +236,8 @@ class Outlet:
             request.unsent.append(piece)
             return
         self._out.append(piece)
-        if not self._dirty:
-            self._mark_dirty()
+        if not self._flush_scheduled:
+            self.schedule_flush()
 
     def stream_ended(self, request: Request) -> None:
         """An open stream is complete; if it was the first in line, the next reply may go."""
@@ -261,8 +261,8 @@ class Outlet:
             request = pending[0]
             self._out.extend(request.unsent or ())
             request.unsent = None
-            self._mark_dirty()
-            if isinstance(request.open_stream, Http1Stream):
+            self.schedule_flush()
+            if isinstance(request.open_stream, Http1ReplyStream):
                 self.live_stream = request.open_stream
                 return
             del pending[0]
@@ -270,11 +270,11 @@ class Outlet:
                 self.finishing = True
                 return
 
-    def _mark_dirty(self) -> None:
-        if not self._dirty:
-            self._dirty = True
+    def schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             tick = self._service.tick
-            tick.dirty.append(self)
+            tick.unflushed.append(self)
             if not tick.armed:
                 tick.arm()
 
@@ -298,39 +298,39 @@ class Outlet:
         self._transport.abort()
 
 
-class Http1Stream(Stream):
+class Http1ReplyStream(ReplyStream):
     """A reply without a known end: chunked for HTTP/1.1, ended by the connection's end for 1.0."""
 
-    __slots__ = ("_chunked", "_outlet", "_request")
+    __slots__ = ("_chunked", "_request", "_writer")
 
-    def __init__(self, outlet: Outlet, request: Request, chunked: bool) -> None:
+    def __init__(self, writer: Http1Writer, request: Request, chunked: bool) -> None:
         super().__init__()
-        self._outlet = outlet
+        self._writer = writer
         self._request = request
         self._chunked = chunked
 
     @property
     def buffered_bytes(self) -> int:
-        return 0 if self.closed else self._outlet.buffered_bytes
+        return 0 if self.closed else self._writer.buffered_bytes
 
     def write(self, data: Bytes) -> None:
         if self.closed or not len(data):
             return
         if not self._chunked:
-            self._outlet.deliver_stream(self._request, [data])
+            self._writer.deliver_stream(self._request, [data])
         elif len(data) <= JOIN_BYTES_MAX:
-            self._outlet.deliver_piece(self._request, b"%x\r\n%b\r\n" % (len(data), data))
+            self._writer.deliver_piece(self._request, b"%x\r\n%b\r\n" % (len(data), data))
         else:
-            self._outlet.deliver_stream(self._request, [b"%x\r\n" % len(data), data, b"\r\n"])
+            self._writer.deliver_stream(self._request, [b"%x\r\n" % len(data), data, b"\r\n"])
 
     def close(self) -> None:
         if self.closed:
             return
         self.closed = True
         if self._chunked:
-            self._outlet.deliver_stream(self._request, [b"0\r\n\r\n"])
-        self._outlet.stream_ended(self._request)
+            self._writer.deliver_stream(self._request, [b"0\r\n\r\n"])
+        self._writer.stream_ended(self._request)
 
     def abort(self) -> None:
         if not self.closed:
-            self._outlet.abort()
+            self._writer.abort()

@@ -5,44 +5,44 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from topics.http.message import Bytes, Request, Stream
+from topics.http.request import Bytes, ReplyStream, Request
 
 
-class Lane:
+class Http2Stream:
     """A stream of an HTTP/2 connection while its request is unanswered or its reply unsent."""
 
     __slots__ = (
         "body_bytes",
         "body_complete",
         "ended",
-        "judged",
-        "number",
+        "head_checked",
         "outgoing",
         "parts",
         "queued_bytes",
+        "reply_stream",
         "request",
         "since_s",
-        "stream",
+        "stream_id",
         "unacknowledged_bytes",
         "waits_for_share",
     )
 
-    def __init__(self, number: int, request: Request, now_s: float) -> None:
-        self.number = number
+    def __init__(self, stream_id: int, request: Request, now_s: float) -> None:
+        self.stream_id = stream_id
         self.request = request
         # receiving
         self.parts: list[bytes] | None = []  # None once the body is complete or no longer wanted
         self.body_bytes = 0
         self.body_complete = False
         self.unacknowledged_bytes = 0
-        self.judged = False
+        self.head_checked = False
         self.waits_for_share = False
         self.since_s = now_s
         # sending
         self.outgoing: deque[memoryview] = deque()
         self.queued_bytes = 0
         self.ended = False  # nothing will be added to `outgoing`
-        self.stream: Http2Stream | None = None
+        self.reply_stream: Http2ReplyStream | None = None
 
     @property
     def small_body_bytes(self) -> int:
@@ -62,47 +62,47 @@ class Lane:
         return bytes(first)
 
 
-class LaneSender(Protocol):
-    """The sending side of the connection a lane belongs to."""
+class StreamWriter(Protocol):
+    """The sending side of the connection a stream belongs to."""
 
-    def queue(self, lane: Lane, data: Bytes) -> None: ...
-    def end(self, lane: Lane) -> None: ...
-    def reset(self, lane: Lane) -> None: ...
+    def queue(self, stream: Http2Stream, data: Bytes) -> None: ...
+    def end(self, stream: Http2Stream) -> None: ...
+    def reset(self, stream: Http2Stream) -> None: ...
 
 
-class Http2Stream(Stream):
-    """An open answer on a lane; its buffer is what flow control and the kernel have not yet taken."""
+class Http2ReplyStream(ReplyStream):
+    """An open answer on a stream; its buffer is what flow control and the kernel have not yet taken."""
 
-    __slots__ = ("_high_bytes", "_lane", "_low_bytes", "_sender")
+    __slots__ = ("_high_bytes", "_low_bytes", "_sender", "_stream")
 
-    def __init__(self, sender: LaneSender, lane: Lane, high_bytes: int, low_bytes: int) -> None:
+    def __init__(self, sender: StreamWriter, stream: Http2Stream, high_bytes: int, low_bytes: int) -> None:
         super().__init__()
         self._sender = sender
-        self._lane = lane
+        self._stream = stream
         self._high_bytes = high_bytes
         self._low_bytes = low_bytes
 
     @property
     def buffered_bytes(self) -> int:
-        return 0 if self.closed else self._lane.queued_bytes
+        return 0 if self.closed else self._stream.queued_bytes
 
     def write(self, data: Bytes) -> None:
         if self.closed or not len(data):
             return
-        self._sender.queue(self._lane, data)
-        if not self.paused and self._lane.queued_bytes > self._high_bytes:
+        self._sender.queue(self._stream, data)
+        if not self.paused and self._stream.queued_bytes > self._high_bytes:
             self.client_paused()
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._sender.end(self._lane)
+            self._sender.end(self._stream)
 
     def abort(self) -> None:
         if not self.closed:
-            self._sender.reset(self._lane)
+            self._sender.reset(self._stream)
 
     def bytes_left(self) -> None:
-        """The lane has sent something."""
-        if self.paused and not self.closed and self._lane.queued_bytes <= self._low_bytes:
+        """The stream has sent something."""
+        if self.paused and not self.closed and self._stream.queued_bytes <= self._low_bytes:
             self.client_resumed()

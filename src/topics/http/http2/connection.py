@@ -1,6 +1,6 @@
 """The receiving side of an HTTP/2 connection (prior knowledge, `h2` library) and its life; same limits as HTTP/1.
 
-socket ─▶ h2 events ─▶ a Lane per stream ─▶ handler ─▶ Http2Outlet ─▶ socket
+socket ─▶ h2 events ─▶ an Http2Stream each ─▶ handler ─▶ Http2Writer ─▶ socket
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import h2.exceptions
 import h2.settings
 from hyperframe.frame import GoAwayFrame
 
-from topics.http.http2_gauge import FrameGauge
-from topics.http.http2_lane import Lane
-from topics.http.http2_outlet import Http2Outlet
-from topics.http.http2_request import read_request
-from topics.http.intake import read_content_encoding
-from topics.http.message import Request
+from topics.http.http1.reader import read_content_encoding
+from topics.http.http2.frame_scanner import FrameGauge
+from topics.http.http2.headers import read_request
+from topics.http.http2.stream import Http2Stream
+from topics.http.http2.writer import Http2Writer
 from topics.http.preparation import prepare
 from topics.http.refusal import BodyTooLarge, Refusal, RequestTimeout
+from topics.http.request import Request
 from topics.http.service import Service
 
 # Window updates and pings that a client may send for each frame of a reply.
@@ -39,7 +39,6 @@ class Http2Connection(asyncio.Protocol):
         "_gauge",
         "_h2",
         "_last_number",
-        "_outlet",
         "_read_paused",
         "_resets",
         "_service",
@@ -48,12 +47,13 @@ class Http2Connection(asyncio.Protocol):
         "_unfed",
         "_unfed_at",
         "_waiting",
+        "_writer",
     )
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._transport = cast("asyncio.Transport", None)
-        self._outlet = cast("Http2Outlet", None)
+        self._writer = cast("Http2Writer", None)
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
         self._bucket = -1
         self._since_s = service.wheel.now_s
@@ -65,14 +65,14 @@ class Http2Connection(asyncio.Protocol):
         self._unfed = b""
         self._unfed_at = 0
         self._read_paused = False
-        self._waiting: deque[Lane] = deque()  # complete, not yet with their handler
+        self._waiting: deque[Http2Stream] = deque()  # complete, not yet with their handler
 
     # the transport's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         service, limits = self._service, self._service.limits
         self._transport = cast("asyncio.Transport", transport)
-        self._outlet = Http2Outlet(service, self._transport, self._h2, self)
+        self._writer = Http2Writer(service, self._transport, self._h2, self)
         self._bucket = service.wheel.add(self)
         codes = h2.settings.SettingCodes
         self._h2.local_settings = h2.settings.Settings(
@@ -87,10 +87,10 @@ class Http2Connection(asyncio.Protocol):
         self._h2.initiate_connection()
         # no stream may starve the others of the connection's window while it waits for memory
         self._h2.increment_flow_control_window(limits.h2_streams_max * limits.h2_window_bytes)
-        self._outlet.mark_dirty()
+        self._writer.schedule_flush()
 
     def data_received(self, data: bytes) -> None:
-        if self._outlet.closed:
+        if self._writer.closed:
             return
         self._since_s = self._service.wheel.now_s
         self._gauge.earn(0, self._since_s)
@@ -103,7 +103,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _feed(self) -> bool:
         """Parse a slice of what has arrived, frames of any kind; returns whether more is left."""
-        if self._outlet.closed:
+        if self._writer.closed:
             self._unfed = b""
             return False
         start = self._unfed_at
@@ -115,7 +115,7 @@ class Http2Connection(asyncio.Protocol):
             self._say_goodbye()
             return False
         self._heed(events)
-        self._outlet.mark_dirty()
+        self._writer.schedule_flush()
         if self._unfed_at < len(self._unfed):
             return True
         self._unfed, self._unfed_at = b"", 0
@@ -124,8 +124,8 @@ class Http2Connection(asyncio.Protocol):
 
     def _update_reading(self) -> None:
         """Read when all that arrived is parsed and the client takes what it is sent."""
-        pause = bool(self._unfed) or self._outlet.write_paused
-        if pause != self._read_paused and self._bucket >= 0 and not self._outlet.closed:
+        pause = bool(self._unfed) or self._writer.write_paused
+        if pause != self._read_paused and self._bucket >= 0 and not self._writer.closed:
             self._read_paused = pause
             if pause:
                 self._transport.pause_reading()
@@ -137,34 +137,34 @@ class Http2Connection(asyncio.Protocol):
         service.wheel.remove(self, self._bucket)
         self._bucket = -1
         self._waiting.clear()
-        for request in self._outlet.close():
+        for request in self._writer.close():
             service.abandon(request)
         vars(self._h2).clear()  # its table of methods holds it in turn, and nobody collects cycles here
         service.connection_left()
 
     def pause_writing(self) -> None:
-        self._outlet.write_paused = True
+        self._writer.write_paused = True
         self._update_reading()
 
     def resume_writing(self) -> None:
-        self._outlet.write_paused = False
+        self._writer.write_paused = False
         self._update_reading()
-        self._outlet.mark_dirty()
+        self._writer.schedule_flush()
 
     # streams to requests
 
     def _heed(self, events: list[h2.events.Event]) -> None:
         """h2 has read to the end of the batch already, so a stream reset in it is closed whatever came before."""
         resets = {event.stream_id for event in events if isinstance(event, h2.events.StreamReset)}
-        for number in resets:
-            self._client_reset(number)
+        for stream_id in resets:
+            self._client_reset(stream_id)
         for event in events:
-            if self._outlet.closed:
+            if self._writer.closed:
                 return
             match event:
                 case h2.events.RequestReceived():
                     if event.stream_id not in resets:
-                        self._open_lane(event)
+                        self._open_stream(event)
                 case h2.events.DataReceived():
                     self._read_body(event)
                 case h2.events.StreamEnded():
@@ -172,50 +172,50 @@ class Http2Connection(asyncio.Protocol):
                 case h2.events.ConnectionTerminated():
                     self._say_goodbye()  # h2 lets nothing be sent after the client's goodbye
                 case _:
-                    pass  # windows and settings: h2 keeps them, the outlet looks at them when it flushes
+                    pass  # windows and settings: h2 keeps them, the writer looks at them when it flushes
 
-    def _open_lane(self, event: h2.events.RequestReceived) -> None:
-        number = event.stream_id
-        self._last_number = max(self._last_number, number)
+    def _open_stream(self, event: h2.events.RequestReceived) -> None:
+        stream_id = event.stream_id
+        self._last_number = max(self._last_number, stream_id)
         if self._service.draining:
-            self._h2.reset_stream(number, h2.errors.ErrorCodes.REFUSED_STREAM)
+            self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
             return
-        request = Request(self._outlet, "GET", "2", [])
-        request.stream_id = number
+        request = Request(self._writer, "GET", "2", [])
+        request.stream_id = stream_id
         request.plain = False
-        lane = Lane(number, request, self._service.wheel.now_s)
-        self._outlet.lanes[number] = lane
+        stream = Http2Stream(stream_id, request, self._service.wheel.now_s)
+        self._writer.streams[stream_id] = stream
         try:
             request.has_body = event.stream_ended is None
             read_request(request, event.headers, self._service.limits)
             # Unpacking costs more than sending: the server has a say before it.
             if request.header(b"content-encoding") is not None:
-                if not self._judge(lane):
+                if not self._check_head(stream):
                     return
                 read_content_encoding(request)
             announced_bytes = int(request.header(b"content-length") or 0)
             if announced_bytes > self._service.limits.large_body_bytes:
-                self._admit_large(lane, announced_bytes)
-            if (request.header(b"expect") or b"").lower() == b"100-continue" and self._judge(lane):
-                self._h2.send_headers(number, [(b":status", b"100")])
+                self._admit_large(stream, announced_bytes)
+            if (request.header(b"expect") or b"").lower() == b"100-continue" and self._check_head(stream):
+                self._h2.send_headers(stream_id, [(b":status", b"100")])
         except Refusal as refusal:
-            self._refuse(lane, refusal)
+            self._refuse(stream, refusal)
 
-    def _judge(self, lane: Lane) -> bool:
+    def _check_head(self, stream: Http2Stream) -> bool:
         """The server has a say before a body is asked for, kept or refused; False if it has answered."""
-        if not lane.judged:
-            lane.judged = True
-            self._service.judge_head(lane.request)
-        if lane.request.answered:
-            self._drop_body(lane)
+        if not stream.head_checked:
+            stream.head_checked = True
+            self._service.check_head(stream.request)
+        if stream.request.answered:
+            self._drop_body(stream)
             return False
         return True
 
-    def _admit_large(self, lane: Lane, body_bytes: int) -> None:
+    def _admit_large(self, stream: Http2Stream, body_bytes: int) -> None:
         """The server's say, then the limit, then a share of the budget, without which no more is asked for."""
-        if not self._judge(lane):
+        if not self._check_head(stream):
             return
-        request, service = lane.request, self._service
+        request, service = stream.request, self._service
         body_bytes_max = service.limits.body_bytes_max
         if body_bytes > body_bytes_max:
             raise BodyTooLarge(body_bytes_max)
@@ -223,99 +223,99 @@ class Http2Connection(asyncio.Protocol):
         share_bytes = body_bytes_max if request.packed or length is None else int(length)
 
         def granted() -> None:
-            lane.waits_for_share = False
-            lane.since_s = service.wheel.now_s
-            service.loop.call_soon(self._acknowledge, lane)
+            stream.waits_for_share = False
+            stream.since_s = service.wheel.now_s
+            service.loop.call_soon(self._acknowledge, stream)
 
-        lane.waits_for_share = True
+        stream.waits_for_share = True
         if service.budget.take(request, share_bytes, granted):
-            lane.waits_for_share = False
+            stream.waits_for_share = False
 
     def _read_body(self, event: h2.events.DataReceived) -> None:
-        lane = self._outlet.lanes.get(event.stream_id)
-        if lane is None or lane.parts is None:
+        stream = self._writer.streams.get(event.stream_id)
+        if stream is None or stream.parts is None:
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             return
-        lane.unacknowledged_bytes += event.flow_controlled_length
-        body_bytes = lane.body_bytes + len(event.data)
+        stream.unacknowledged_bytes += event.flow_controlled_length
+        body_bytes = stream.body_bytes + len(event.data)
         try:
-            self._check_growth(lane, body_bytes)
+            self._check_growth(stream, body_bytes)
         except Refusal as refusal:
-            self._refuse(lane, refusal)
-        if lane.request.answered:
+            self._refuse(stream, refusal)
+        if stream.request.answered:
             return
-        lane.body_bytes = body_bytes
-        lane.parts.append(event.data)
-        if not lane.waits_for_share:
-            self._acknowledge(lane)
+        stream.body_bytes = body_bytes
+        stream.parts.append(event.data)
+        if not stream.waits_for_share:
+            self._acknowledge(stream)
 
-    def _check_growth(self, lane: Lane, body_bytes: int) -> None:
+    def _check_growth(self, stream: Http2Stream, body_bytes: int) -> None:
         """Small bodies are free, but those of one connection together may not be more than one large body."""
         limits = self._service.limits
         if body_bytes > limits.body_bytes_max:
-            self._admit_large(lane, body_bytes)
-        elif not lane.request.reserved_bytes and not lane.waits_for_share:
-            small_bytes = sum([other.small_body_bytes for other in self._outlet.lanes.values()])
-            if small_bytes + body_bytes - lane.body_bytes > limits.large_body_bytes:
-                self._admit_large(lane, body_bytes)
+            self._admit_large(stream, body_bytes)
+        elif not stream.request.reserved_bytes and not stream.waits_for_share:
+            small_bytes = sum([other.small_body_bytes for other in self._writer.streams.values()])
+            if small_bytes + body_bytes - stream.body_bytes > limits.large_body_bytes:
+                self._admit_large(stream, body_bytes)
 
-    def _acknowledge(self, lane: Lane) -> None:
+    def _acknowledge(self, stream: Http2Stream) -> None:
         """Let the client send more."""
-        if self._outlet.lanes.get(lane.number) is lane and lane.unacknowledged_bytes:
-            acknowledged_bytes, lane.unacknowledged_bytes = lane.unacknowledged_bytes, 0
-            self._h2.acknowledge_received_data(acknowledged_bytes, lane.number)
-            self._outlet.mark_dirty()
+        if self._writer.streams.get(stream.stream_id) is stream and stream.unacknowledged_bytes:
+            acknowledged_bytes, stream.unacknowledged_bytes = stream.unacknowledged_bytes, 0
+            self._h2.acknowledge_received_data(acknowledged_bytes, stream.stream_id)
+            self._writer.schedule_flush()
 
-    def _drop_body(self, lane: Lane) -> None:
+    def _drop_body(self, stream: Http2Stream) -> None:
         """No more of the body is wanted."""
-        lane.parts = None
-        self._acknowledge(lane)
+        stream.parts = None
+        self._acknowledge(stream)
 
-    def _end_body(self, number: int) -> None:
-        lane = self._outlet.lanes.get(number)
-        if lane is None:
+    def _end_body(self, stream_id: int) -> None:
+        stream = self._writer.streams.get(stream_id)
+        if stream is None:
             return
-        lane.body_complete = True
-        parts = lane.parts
-        self._drop_body(lane)
-        if parts is None or lane.request.answered:
+        stream.body_complete = True
+        parts = stream.parts
+        self._drop_body(stream)
+        if parts is None or stream.request.answered:
             return
-        lane.request.body = b"".join(parts)
-        prepare(self._service, lane.request, self._pump)
-        self._waiting.append(lane)
+        stream.request.body = b"".join(parts)
+        prepare(self._service, stream.request, self._pump)
+        self._waiting.append(stream)
         self._pump()
 
     def _pump(self) -> None:
-        """Call handlers as far as there is room; a lane that is being unpacked does not hold up the others."""
+        """Call handlers as far as there is room; a stream that is being unpacked does not hold up the others."""
         unsent_bytes_max = self._service.limits.unsent_bytes_max
         for _ in range(len(self._waiting)):
-            if self._outlet.queued_bytes > unsent_bytes_max or self._outlet.write_paused:
+            if self._writer.queued_bytes > unsent_bytes_max or self._writer.write_paused:
                 return
-            lane = self._waiting.popleft()
-            if lane.request.held:
-                self._waiting.append(lane)
-            elif lane.request.refusal is not None:
-                self._refuse(lane, lane.request.refusal)
-            elif not lane.request.gone:
+            stream = self._waiting.popleft()
+            if stream.request.held:
+                self._waiting.append(stream)
+            elif stream.request.refusal is not None:
+                self._refuse(stream, stream.request.refusal)
+            elif not stream.request.gone:
                 self._service.tick.arm()
-                self._service.run_handler(lane.request)
+                self._service.run_handler(stream.request)
 
-    def _refuse(self, lane: Lane, refusal: Refusal) -> None:
-        if not lane.request.answered and not lane.request.gone:
-            lane.request.reply_refusal(refusal)
-        self._drop_body(lane)
+    def _refuse(self, stream: Http2Stream, refusal: Refusal) -> None:
+        if not stream.request.answered and not stream.request.gone:
+            stream.request.reply_refusal(refusal)
+        self._drop_body(stream)
 
-    def _client_reset(self, number: int) -> None:
+    def _client_reset(self, stream_id: int) -> None:
         """Resets are cheap for a client and not for us: one that does little else is sent away."""
-        lane = self._outlet.drop(number)
-        if lane is not None:
-            self._service.abandon(lane.request)
+        stream = self._writer.drop(stream_id)
+        if stream is not None:
+            self._service.abandon(stream.request)
         self._resets += 1
-        if self._resets > self._service.limits.h2_resets_max and not self._outlet.closed:
+        if self._resets > self._service.limits.h2_resets_max and not self._writer.closed:
             self._h2.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
             self._say_goodbye()
 
-    # the outlet's side
+    # the writer's side
 
     def data_sent(self, frames: int) -> None:
         self._gauge.earn(CREDIT_PER_FRAME * frames, self._service.wheel.now_s)
@@ -323,7 +323,7 @@ class Http2Connection(asyncio.Protocol):
     def flushed(self) -> None:
         if self._waiting:
             self._pump()
-        if self._service.draining and not self._outlet.lanes:
+        if self._service.draining and not self._writer.streams:
             self._transport.close()
 
     # the listener's side
@@ -331,41 +331,41 @@ class Http2Connection(asyncio.Protocol):
     def expire(self, now_s: float) -> None:
         """Close what takes too long: half-sent bodies, a client that takes no bytes, an idle connection."""
         limits = self._service.limits
-        lanes = self._outlet.lanes
-        if self._outlet.closed:
+        streams = self._writer.streams
+        if self._writer.closed:
             self._transport.abort()
             return
-        if not lanes:
+        if not streams:
             if (now_s - self._since_s) * 1000 > limits.idle_ms_max:
                 self._h2.close_connection()
                 self._say_goodbye()
             return
-        stalled = (now_s - self._outlet.progress_s) * 1000 > limits.write_stall_ms_max
-        if stalled and any(lane.queued_bytes and lane.stream is None for lane in lanes.values()):
+        stalled = (now_s - self._writer.progress_s) * 1000 > limits.write_stall_ms_max
+        if stalled and any(stream.queued_bytes and stream.reply_stream is None for stream in streams.values()):
             self._transport.abort()
             return
-        for lane in list(lanes.values()):
-            if lane.parts is not None and not lane.waits_for_share:
-                self._check_deadline(lane, now_s)
+        for stream in list(streams.values()):
+            if stream.parts is not None and not stream.waits_for_share:
+                self._check_deadline(stream, now_s)
 
-    def _check_deadline(self, lane: Lane, now_s: float) -> None:
+    def _check_deadline(self, stream: Http2Stream, now_s: float) -> None:
         limits = self._service.limits
-        large = lane.request.reserved_bytes > 0
+        large = stream.request.reserved_bytes > 0
         bytes_per_s_min = limits.large_body_bytes_per_s_min if large else limits.body_bytes_per_s_min
-        if now_s - lane.since_s > limits.body_ms_max / 1000 + lane.body_bytes / bytes_per_s_min:
-            self._refuse(lane, RequestTimeout("the body of the request took too long"))
+        if now_s - stream.since_s > limits.body_ms_max / 1000 + stream.body_bytes / bytes_per_s_min:
+            self._refuse(stream, RequestTimeout("the body of the request took too long"))
 
     def drain(self) -> None:
         """Announce the end, finish what was begun, then close."""
-        # h2 would end its own state with this frame, though streams below the number named here go on
+        # h2 would end its own state with this frame, though streams below the id named here go on
         self._transport.write(self._h2.data_to_send() + GoAwayFrame(0, self._last_number).serialize())
-        if not self._outlet.lanes:
+        if not self._writer.streams:
             self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()
 
     def _say_goodbye(self) -> None:
-        self._outlet.closed = True
+        self._writer.closed = True
         self._transport.write(self._h2.data_to_send())
         self._transport.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from topics.http.limits import HttpLimits
-from topics.http.message import Header, Request
 from topics.http.refusal import BadRequest, HeadersTooLarge, UriTooLong
+from topics.http.request import Header, Request
 from topics.http.target import check_visible, split_target
 
 

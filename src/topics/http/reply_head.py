@@ -11,7 +11,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, cast
 
-from topics.http.message import JSON, Bytes, Header
+from topics.http.request import JSON, Bytes, Header
 
 BODILESS = frozenset((204, 304))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -77,17 +77,3 @@ def as_parts(body: Bytes | Sequence[Bytes]) -> Sequence[Bytes]:
     if isinstance(body, memoryview):
         return (cast("memoryview", body),)
     return body
-
-
-def accepts_gzip(accept_encoding: bytes | None) -> bool:
-    """Whether the client takes gzip; `gzip;q=0` and a missing header do not."""
-    if accept_encoding is None or b"gzip" not in accept_encoding.lower():
-        return False
-    for item in accept_encoding.lower().split(b","):
-        coding, *parameters = [part.strip() for part in item.split(b";")]
-        if coding == b"gzip":
-            return not any(parameter.replace(b" ", b"") in _refusing_weights for parameter in parameters)
-    return False
-
-
-_refusing_weights = (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
