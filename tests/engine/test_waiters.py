@@ -44,6 +44,16 @@ def test_many_appends_of_a_tick_are_one_wake_up(rig: Rig) -> None:
     assert woken == [5]
 
 
+def test_the_longest_waiting_is_woken_first(rig: Rig) -> None:
+    rig.configure("a")
+    found = rig.store.state.by_name["a"]
+    order: list[int] = []
+    for number in range(100):
+        rig.engine.waiters.add(found, lambda number=number: order.append(number))
+    rig.append("a", 1)
+    assert order == list(range(100))
+
+
 def test_an_fsync_record_wakes_only_when_it_is_durable(open_rig: OpenRig) -> None:
     disk = FaultyDisk()
     rig = open_rig(disk=disk)

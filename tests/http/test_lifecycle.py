@@ -3,11 +3,13 @@
 import asyncio
 import gc
 import socket
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.http.wire import PATIENCE_S, Server, chunked, echo, get, park, post, serving
+from topics.http.closing import CLOSED_PER_TURN
 from topics.http.http1.connection import Http1Connection
 from topics.http.http1.reader import RequestReader
 from topics.http.http1.writer import Http1Writer
@@ -294,3 +296,26 @@ def test_nothing_needs_the_cycle_collector_to_go_away() -> None:
             assert leftovers() == []
         finally:
             gc.enable()
+
+
+def test_connections_that_end_together_are_closed_over_many_turns_of_the_loop() -> None:
+    """A program with ten thousand connections may stop at any time; the other clients do not notice."""
+    open_in_turns: list[int] = []
+
+    with serving(lambda request: request.reply(200, b"{}")) as server:
+        clients = [server.connect() for _ in range(5 * CLOSED_PER_TURN)]
+        for client in clients:
+            assert client.request(get()).status == 200
+
+        async def count_until_none_is_left() -> None:
+            # The loop does not poll between these, so that all of them end in one turn.
+            for client in clients:
+                client.close()
+            while not open_in_turns or open_in_turns[-1]:
+                open_in_turns.append(server.listener.connections_open)
+                await asyncio.sleep(0)
+
+        server.wait(count_until_none_is_left)
+    closed = [before - after for before, after in pairwise(open_in_turns)]
+    assert sum(closed) == len(clients)
+    assert max(closed) <= CLOSED_PER_TURN

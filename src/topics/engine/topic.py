@@ -136,7 +136,7 @@ class Topic:
         # Up to this seq neither log nor snapshot may have the records: they were appended to an `ephemeral` topic.
         self.volatile_to = 0
         # readers
-        self.waiters: set[Waiter] | None = None
+        self.waiters: dict[Waiter, None] | None = None
         self.captured = 0  # number of the checkpoint that has this topic's state
 
     @property

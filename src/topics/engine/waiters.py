@@ -25,7 +25,7 @@ class Waiter:
 
 
 class Waiters:
-    """Topics that moved are collected, and their waiters woken once, when the tick is over."""
+    """Topics that moved are collected; at the end of the tick their waiters are woken, the longest waiting first."""
 
     def __init__(self) -> None:
         self._moved: dict[Topic, None] = {}
@@ -33,14 +33,14 @@ class Waiters:
     def add(self, topic: Topic, wake: Callable[[], None]) -> Waiter:
         waiter = Waiter(topic, wake)
         if topic.waiters is None:
-            topic.waiters = set()
-        topic.waiters.add(waiter)
+            topic.waiters = {}
+        topic.waiters[waiter] = None
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
         waiters = waiter.topic.waiters
         if waiters is not None:
-            waiters.discard(waiter)
+            waiters.pop(waiter, None)
             if not waiters:
                 waiter.topic.waiters = None
 

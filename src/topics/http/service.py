@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from topics.http.budget import BodyBudget
+from topics.http.closing import Closing
 from topics.http.limits import HttpLimits
 from topics.http.refusal import Detail, Refusal
 from topics.http.reply_head import Heads
@@ -40,6 +41,7 @@ class Service:
     __slots__ = (
         "_gzip_thread",
         "budget",
+        "closing",
         "draining",
         "handle",
         "heads",
@@ -80,6 +82,7 @@ class Service:
         self.watchdog = Watchdog()
         self.tick = Tick(loop, self.watchdog)
         self.slices = Slices(loop, clock, self.watchdog)
+        self.closing = Closing(loop)
         self.wheel = Wheel(loop, clock)
         self.heads = Heads(time.time)
         self.wheel.on_turn(self.heads.refresh)

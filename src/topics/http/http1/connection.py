@@ -99,13 +99,15 @@ class Http1Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A client may close its sending side and still wait for short answers; parked requests count as abandoned."""
         self._ended = True
-        writer = self._writer
-        if self._shut or any(request.on_disconnect or request.open_stream for request in writer.pending):
-            return False
-        if writer.idle and not self._waiting:
-            return False
-        if self._waiting:
-            self._waiting[-1].keep_alive = self._waiting[-1].plain = False
+        service, writer, waiting = self._service, self._writer, self._waiting
+        if any(request.on_disconnect or request.open_stream for request in writer.pending):
+            for request in tuple(writer.pending):
+                service.abandon(request)
+            service.closing.add(self._transport)
+        elif self._shut or (writer.idle and not waiting):
+            service.closing.add(self._transport)
+        elif waiting:
+            waiting[-1].keep_alive = waiting[-1].plain = False
         else:
             writer.finish()
         return True

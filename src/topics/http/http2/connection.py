@@ -132,6 +132,13 @@ class Http2Connection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
+    def eof_received(self) -> bool:
+        """Requests that are not answered yet end with it, at once."""
+        if self._writer.streams:
+            return False
+        self._service.closing.add(self._transport)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
         service = self._service
         service.wheel.remove(self, self._bucket)
