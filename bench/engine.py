@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from topics.engine.cold import ColdMiss
-from topics.engine.staged import Busy, Staged
-from topics.engine.store import Store
+from topics.engine.core.pending import Busy, Staged
+from topics.engine.log.cold import ColdMiss
+from topics.engine.opening.store import Store
+from topics.model.requests.records import DiffWish, append_decoder, decode_body
 from topics.model.settings import Settings
-from topics.model.wishes import DiffWish, append_decoder, decode_body
 
 RECORD = b'{"type":"resize","url":"s3://bucket/image-%07d.png","w":256}'
 MILLION = 1_000_000

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 from bench.engine import fill, kill
-from topics.engine.cold import ColdMiss
-from topics.engine.store import Store
+from topics.engine.log.cold import ColdMiss
+from topics.engine.opening.store import Store
 from topics.model.clock import ManualClock
-from topics.model.config import ConfigWish
+from topics.model.requests.config import ConfigWish
+from topics.model.requests.records import ClaimWish
 from topics.model.settings import Settings
-from topics.model.wishes import ClaimWish
 
 JOBS = 300_000
 WORKERS = 50

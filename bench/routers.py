@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from bench.engine import append, body_of, kill, opened
 from tests.serving import Client, ServerProcess, serving
-from topics.engine.staged import Busy
-from topics.engine.store import Store
-from topics.model.routing import RouterWish
+from topics.engine.core.pending import Busy
+from topics.engine.opening.store import Store
+from topics.model.requests.routers import RouterWish
 
 DESTINATIONS = 50
 BATCH = 100

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from bench.engine import kill, opened
 from tests.serving import Client, ServerProcess, serving
-from topics.model.txns import CommitWish, StageWish, stage_decoder
-from topics.model.wishes import decode_body
+from topics.model.requests.records import decode_body
+from topics.model.requests.transactions import CommitWish, StageWish, stage_decoder
 
 ROWS = 1_000_000
 PART_ROWS = 10_000

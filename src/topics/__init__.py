@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         TopicNotFound,
     )
     from topics.embedded import Appended, Database, Diff, Json, Outgoing, Record, Tombstone, open
-    from topics.engine.listing import TopicState
-    from topics.model.config import TopicConfig
+    from topics.engine.core.listing import TopicState
     from topics.model.errors import TopicsError
+    from topics.model.requests.config import TopicConfig
     from topics.model.settings import Settings
 
 __version__ = "0.1.0"
@@ -75,8 +75,8 @@ _HOMES: Final = {
     "AsyncClient": "topics.client",
     "Client": "topics.client",
     "Settings": "topics.model.settings",
-    "TopicConfig": "topics.model.config",
-    "TopicState": "topics.engine.listing",
+    "TopicConfig": "topics.model.requests.config",
+    "TopicState": "topics.engine.core.listing",
     "TopicsError": "topics.model.errors",
 }
 

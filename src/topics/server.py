@@ -21,37 +21,37 @@ import uvloop
 from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
 from topics.api.auth import Door, Keyring, is_loopback, open_door
-from topics.api.backup import Backups
 from topics.api.cors import Cors
-from topics.api.delivery import Delivery
 from topics.api.errors import render_error
-from topics.api.groups import Groups
+from topics.api.groups.consumers import Groups
+from topics.api.groups.login import Login
+from topics.api.groups.login_limits import Proxies
+from topics.api.groups.tokens import Tokens
 from topics.api.lifecycle import VERSION, Lifecycle
-from topics.api.login import Login
-from topics.api.login_limits import Proxies
+from topics.api.live.delivery import Delivery
+from topics.api.live.stream_tokens import StreamTokens
+from topics.api.live.topic_stream import route_before_ready
+from topics.api.live.work_stream import Work
 from topics.api.metrics import Metrics, Usage
-from topics.api.multi_append import MultiAppend
 from topics.api.openapi import openapi_routes
-from topics.api.pipelines import Pipelines
-from topics.api.probes import probe_routes
 from topics.api.pump import Pump
-from topics.api.queues import Queues
-from topics.api.records import Records
-from topics.api.routers import Routers
 from topics.api.routes import Route, RouteTable
-from topics.api.stream_tokens import StreamTokens
-from topics.api.tokens import Tokens
-from topics.api.topic_stream import route_before_ready
-from topics.api.topics import Topics
-from topics.api.txns import CommitPump, Txns
+from topics.api.v0.backup import Backups
+from topics.api.v0.multi_append import MultiAppend
+from topics.api.v0.pipelines import Pipelines
+from topics.api.v0.probes import probe_routes
+from topics.api.v0.queues import Queues
+from topics.api.v0.records import Records
+from topics.api.v0.routers import Routers
+from topics.api.v0.topics import Topics
+from topics.api.v0.transactions import CommitPump, Txns
 from topics.api.waiting import Turns
-from topics.api.work import Work
-from topics.engine.cohorts import Cohorts
-from topics.engine.cold import ColdMiss
-from topics.engine.consuming import Consuming
-from topics.engine.deadlines import Deadlines
-from topics.engine.engine import Engine
-from topics.engine.store import Store
+from topics.engine.core.deadlines import Deadlines
+from topics.engine.core.engine import Engine
+from topics.engine.groups.verbs import Consuming
+from topics.engine.log.cold import ColdMiss
+from topics.engine.opening.store import Store
+from topics.engine.queues.cohorts import Cohorts
 from topics.http.descriptors import connections_within, raise_limit
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener

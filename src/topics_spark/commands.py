@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics_spark.java import find_java
+from topics_spark.source.waiting import waiting
 from topics_spark.start import prepare, session, settings
-from topics_spark.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

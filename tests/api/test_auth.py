@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from topics.api.auth import SCOPES, Key, Keyring, OpenDoor, Scope, is_loopback, open_door, parse_keys
 from topics.api.errors import Forbidden, Unauthorized
-from topics.model.setting import WrongSetting
+from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings
 
 ALL = int(Scope.ALL)

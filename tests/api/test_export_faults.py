@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.test_faults import ServerThread, SlowDisk
 from tests.serving import START_S_MAX
-from topics.api import delivery
+from topics.api.live import delivery
 from topics.model.settings import Settings
 
 RECORDS, SEGMENT = 300, 10

@@ -50,7 +50,7 @@ def test_help_loads_neither_server_nor_engine() -> None:
     script = "import sys; sys.argv = ['topics', '--help']\nfrom topics.cli import main\n"
     script += "try: main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stderr.split()
-    assert "topics.cli.commands" in loaded
+    assert "topics.cli.command_table" in loaded
     assert not {"asyncio", "uvloop", "rich", "topics.engine", "topics.server"} & set(loaded)
 
 

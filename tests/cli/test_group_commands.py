@@ -7,7 +7,7 @@ import pytest
 from tests.cli.terminal import Done, Invoke
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import ServerProcess, serving
-from topics.api.users import hash_password
+from topics.api.groups.users import hash_password
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.terminal import Invoke, environ, run, start
 from tests.serving import TOPICS, Client, ServerProcess, serving
 from topics import cli
-from topics.cli.commands import TABLE, root_command
+from topics.cli.command_table import TABLE, root_command
 from topics.cli.failure import MEANINGS
 from topics.cli.page import markdown
 from topics.cli.plugins import plugin_names
@@ -50,7 +50,7 @@ def test_help_lists_every_command_and_loads_none() -> None:
     loaded = modules_after("--help")
     assert not HEAVY & loaded
     assert {name for name in loaded if name.startswith("topics.cli.")} == {
-        "topics.cli.commands",
+        "topics.cli.command_table",
         "topics.cli.failure",
     } | {"topics.cli.plugins"}
     assert len(loaded) < HELP_MODULES_MAX

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.terminal import Done, run
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import ServerProcess, serving
-from topics.cli.commands import TABLE, root_command
+from topics.cli.command_table import TABLE, root_command
 
 # A script: each line a command, the exit code if it is not 0, and words that it must print.
 SCRIPT = """

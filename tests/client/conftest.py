@@ -15,7 +15,7 @@ import pytest
 import topics
 from tests.client.driving import Loop, driven
 from tests.serving import ServerProcess, serving
-from topics.api.users import hash_password
+from topics.api.groups.users import hash_password
 from topics.client import Client
 
 _numbers = itertools.count(1)

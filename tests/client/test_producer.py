@@ -14,7 +14,7 @@ from tests.client.scripted import ScriptedServer, Seen, answer, error
 from tests.groups.consumers import token
 from topics.client import Closed, InvalidRequest, Timeout, TopicFull
 from topics.client.batching import Gathering
-from topics.model.consuming import partition_for, partition_name
+from topics.model.requests.groups import partition_for, partition_name
 
 
 def test_records_arrive_in_the_order_they_were_given(client: Any, topic: str) -> None:

@@ -10,7 +10,7 @@ from tests.http.wire2 import Client2
 from tests.live.rig import EventSource
 from tests.serving import Client, ServerProcess, serving
 from topics.api.cors import parse_origin
-from topics.model.setting import WrongSetting
+from topics.model.setting_types import WrongSetting
 
 ORIGIN = "https://app.example"
 PREFLIGHT = {

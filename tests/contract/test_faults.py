@@ -158,7 +158,7 @@ def test_a_bug_in_an_answer_does_not_harm_the_writes_beside_it(
         raise ZeroDivisionError("boom")
 
     with monkeypatch.context() as patched:
-        patched.setattr("topics.api.records.appended", boom)
+        patched.setattr("topics.api.v0.records.appended", boom)
         assert client.append("a", 1).status == 500
     assert client.append("a", 2).json["seqs"] == [2]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.serving import Client, Reply, ServerProcess, serving
 from topics.model.errors import TopicsError
-from topics.model.lines import PIECE_BYTES, PIECE_LINES, decode_lines
+from topics.model.requests.lines import PIECE_BYTES, PIECE_LINES, decode_lines
 from topics.model.settings import Settings
 
 NDJSON = {"Content-Type": "application/x-ndjson"}

@@ -20,8 +20,8 @@ from tests.serving import Client, ServerProcess, serving
 from topics.client import Client as PythonClient
 from topics.client import Record
 from topics.model.errors import InvalidRequest
-from topics.model.nesting import NESTING_MAX, is_too_deep
-from topics.model.wishes import AppendWish, RecordWish
+from topics.model.requests.nesting import NESTING_MAX, is_too_deep
+from topics.model.requests.records import AppendWish, RecordWish
 
 # About as deep as version 0.1 took it: deeper than the decoder goes anywhere else in the server.
 DEEP = 985

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.serving import Client, ServerProcess
-from topics.model.wishes import DIFF_BYTES_DEFAULT
+from topics.model.requests.records import DIFF_BYTES_DEFAULT
 
 EXAMPLES = 20
 SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)

@@ -14,10 +14,10 @@ import pytest
 from tests.engine.rig import Rig
 from tests.serving import START_S_MAX, ServerProcess, serving
 from topics.api.admission import Pressure
-from topics.engine.engine import Engine
-from topics.engine.topic import Topic
+from topics.engine.core.engine import Engine
+from topics.engine.log.topic import Topic
 from topics.model.errors import Throttled, TopicNotFound, TopicsError
-from topics.model.wishes import append_decoder
+from topics.model.requests.records import append_decoder
 
 
 def request(method: str, path: str, body: Any = None, *lines: str) -> bytes:

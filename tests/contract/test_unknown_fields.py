@@ -9,7 +9,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.serving import Client, ServerProcess, serving
-from topics.api.users import hash_password
+from topics.api.groups.users import hash_password
 
 STRANGER = "no_such_field_at_all"
 

@@ -15,7 +15,7 @@ from tests.engine.rig import Rig
 from tests.engine.test_checkpoint import everything
 from tests.faults import FaultyDisk
 from tests.serving import ServerProcess, serving
-from topics.engine.store import Store
+from topics.engine.opening.store import Store
 from topics.model.errors import DamagedData
 
 

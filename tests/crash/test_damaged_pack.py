@@ -13,7 +13,7 @@ import pytest
 
 from tests.engine.rig import Rig
 from tests.serving import START_S_MAX, ServerProcess, serving
-from topics.engine.scan import Chunk, Scan, read_part
+from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import DamagedData
 
 RECORDS = 5000

@@ -11,7 +11,7 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.faults import FaultyDisk
 from tests.serving import serving
-from topics.engine.retention import Tombstone
+from topics.engine.log.retention import Tombstone
 from topics.storage.steps import at_once
 
 

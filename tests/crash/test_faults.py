@@ -24,7 +24,7 @@ from topics.model.errors import (
     Throttled,
     TopicsError,
 )
-from topics.storage import wal as wal_module
+from topics.storage.wal import wal as wal_module
 
 
 @pytest.fixture

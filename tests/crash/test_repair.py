@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
-from topics.engine.store import Store
+from topics.engine.opening.store import Store
 from topics.model.errors import DamagedData, TopicsError
 
 

@@ -20,7 +20,7 @@ from topics.model.errors import (
     TopicNotEmpty,
     TopicNotFound,
 )
-from topics.model.wishes import append_decoder, decode_body
+from topics.model.requests.records import append_decoder, decode_body
 
 
 def test_what_is_appended_is_read(db: topics.Database) -> None:

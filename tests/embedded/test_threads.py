@@ -13,7 +13,7 @@ import pytest
 import topics
 from tests.embedded.conftest import OpenDatabase
 from tests.faults import FaultyDisk
-from topics.engine import store as store_module
+from topics.engine.opening import store as store_module
 from topics.model.clock import ManualClock
 from topics.model.errors import DamagedData, ReadOnly, ShuttingDown, TopicNotFound, TopicsError
 from topics.model.settings import Settings

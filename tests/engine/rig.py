@@ -11,22 +11,22 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from topics.engine.cold import ColdMiss
-from topics.engine.configuration import Edit
-from topics.engine.diff import Diff
-from topics.engine.listing import TopicState
-from topics.engine.staged import Busy, Staged
-from topics.engine.store import Store
+from topics.engine.core.configuration import Edit
+from topics.engine.core.listing import TopicState
+from topics.engine.core.pending import Busy, Staged
+from topics.engine.log.cold import ColdMiss
+from topics.engine.log.reading import Diff
+from topics.engine.opening.store import Store
 from topics.model.clock import ManualClock
-from topics.model.config import ConfigPatch
-from topics.model.settings import Settings
-from topics.model.wishes import (
+from topics.model.requests.config import ConfigPatch
+from topics.model.requests.records import (
     append_decoder,
     config_decoder,
     decode_body,
     delete_decoder,
     diff_decoder,
 )
+from topics.model.settings import Settings
 from topics.storage.disk import Disk
 
 WAIT_S_MAX = 60

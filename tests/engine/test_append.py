@@ -10,10 +10,10 @@ import pytest
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.faults import FaultyDisk
-from topics.engine.staged import Busy, Staged
-from topics.model import batch as batch_module
+from topics.engine.core.pending import Busy, Staged
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicFull, TopicNotFound
-from topics.model.wishes import AppendWish, append_decoder, decode_body
+from topics.model.requests import batch as batch_module
+from topics.model.requests.records import AppendWish, append_decoder, decode_body
 
 
 def wish(*payloads: Any, **fields: Any) -> AppendWish:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.rig import Rig
-from topics.engine.store import SEQS_PER_S_MAX
+from topics.engine.opening.store import SEQS_PER_S_MAX
 from topics.model.errors import ReadOnly
 from topics.storage.archive import ArchiveReader
 from topics.storage.backup import Backup

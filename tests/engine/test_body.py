@@ -2,8 +2,8 @@
 
 from array import array
 
-from topics.engine.body import Body
-from topics.model.batch import Batch
+from topics.engine.log.body import Body
+from topics.model.requests.batch import Batch
 
 NODES = 2_000
 

@@ -12,10 +12,10 @@ from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import WAIT_S_MAX, Rig
 from tests.engine.test_append import wish
 from tests.faults import FaultyDisk, Gate, Kind
-from topics.engine.checkpoint import Steps
-from topics.engine.staged import Staged
+from topics.engine.core.checkpoint import Steps
+from topics.engine.core.pending import Staged
 from topics.model.clock import ManualClock
-from topics.model.wishes import decode_body, delete_decoder
+from topics.model.requests.records import decode_body, delete_decoder
 
 
 def everything(rig: Rig) -> dict[str, Any]:

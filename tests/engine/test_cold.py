@@ -8,9 +8,9 @@ import pytest
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
-from topics.engine.cold import ColdMiss
+from topics.engine.log.cold import ColdMiss
 from topics.model.errors import DamagedData
-from topics.model.wishes import DiffWish
+from topics.model.requests.records import DiffWish
 
 
 def resident(rig: Rig, topic: str) -> int:

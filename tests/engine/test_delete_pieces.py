@@ -3,8 +3,8 @@
 import pytest
 
 from tests.engine.rig import Rig
-from topics.engine import deletion
-from topics.model.wishes import DeleteWish
+from topics.engine.log import deletion
+from topics.model.requests.records import DeleteWish
 
 
 @pytest.fixture(autouse=True)

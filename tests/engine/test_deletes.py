@@ -13,11 +13,11 @@ from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import wish
 from tests.faults import FaultyDisk
-from topics.engine.block import build_filter, in_filter
-from topics.engine.body import Body
-from topics.model.batch import render
+from topics.engine.log.block import build_filter, in_filter
+from topics.engine.log.body import Body
 from topics.model.errors import InvalidRequest, TopicNotFound
-from topics.model.wishes import TagMatch, append_decoder, decode_body, delete_decoder, parse_match
+from topics.model.requests.batch import render
+from topics.model.requests.records import TagMatch, append_decoder, decode_body, delete_decoder, parse_match
 
 TAGS = ["x", "x:1", "x:2", "y", "x*", "", None, "xé", "X", "x:1"]
 

@@ -10,10 +10,10 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import wish
 from tests.faults import FaultyDisk
-from topics.engine.store import Store
+from topics.engine.opening.store import Store
 from topics.model.clock import SystemClock
 from topics.model.errors import DataDirIncompatible
-from topics.model.wishes import config_decoder, decode_body
+from topics.model.requests.records import config_decoder, decode_body
 
 LASTING = ["memory", "disk", "fsync"]
 

@@ -9,10 +9,10 @@ from array import array
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from topics.engine.body import Body
-from topics.engine.extent import decode_body, encode_body, salvage
-from topics.model.batch import Batch
+from topics.engine.log.body import Body
+from topics.engine.log.extent import decode_body, encode_body, salvage
 from topics.model.errors import DamagedData
+from topics.model.requests.batch import Batch
 
 RECORDS = 60
 

@@ -11,7 +11,7 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.faults import FaultyDisk
 from topics.model.errors import TopicFull, TopicsError
-from topics.model.wishes import AppendWish, append_decoder, decode_body
+from topics.model.requests.records import AppendWish, append_decoder, decode_body
 
 
 def wish(*payloads: Any, **fields: Any) -> AppendWish:

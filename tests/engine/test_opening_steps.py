@@ -16,15 +16,15 @@ import pytest
 
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
-from topics.engine import image
-from topics.engine.block import Block
-from topics.engine.image import ITEMS_PER_STEP
-from topics.engine.state import State
-from topics.engine.store import SLICE_MS, Store
+from topics.engine.core import image
+from topics.engine.core.image import ITEMS_PER_STEP
+from topics.engine.core.state import State
+from topics.engine.log.block import Block
+from topics.engine.opening.store import SLICE_MS, Store
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
-from topics.storage.logscan import PIECE_BYTES
-from topics.storage.recovery import DamagedLog
+from topics.storage.wal.log_scan import PIECE_BYTES
+from topics.storage.wal.replay import DamagedLog
 
 MIB = 1 << 20
 # What reading a byte is taken to cost: a mebibyte is a slice's worth.

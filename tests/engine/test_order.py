@@ -8,10 +8,10 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import wish
 from tests.faults import FaultyDisk, Gate
-from topics.engine.staged import Busy
-from topics.model.config import ConfigWish
+from topics.engine.core.pending import Busy
 from topics.model.errors import StorageError, TopicNotFound
-from topics.model.wishes import decode_body, delete_decoder
+from topics.model.requests.config import ConfigWish
+from topics.model.requests.records import decode_body, delete_decoder
 
 
 @pytest.fixture

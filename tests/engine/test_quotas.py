@@ -7,8 +7,8 @@ import pytest
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import wish
-from topics.model.config import ConfigWish
 from topics.model.errors import Throttled, TopicFull
+from topics.model.requests.config import ConfigWish
 
 SIZE = len(b'{"$seq":1,"$ts":1700000000000,"data":1},')
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
-from topics.engine.retention import Tombstone
+from topics.engine.log.retention import Tombstone
 
 
 def true_bytes(rig: Rig, topic: str) -> int:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.rig import Rig
-from topics.engine.retention import Tombstone
-from topics.engine.scan import Chunk, Part, Scan, read_part
+from topics.engine.log.retention import Tombstone
+from topics.engine.opening.scan import Chunk, Part, Scan, read_part
 from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, TopicNotFound
 from topics.storage.archive import DamagedBackup
 from topics.storage.steps import at_once

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.serving import Client, ServerProcess, serving
-from topics.engine.retention import Tombstone
-from topics.engine.scan import Part, Scan, read_part
+from topics.engine.log.retention import Tombstone
+from topics.engine.opening.scan import Part, Scan, read_part
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
-from topics.model.config import ConfigWish, TopicConfig
 from topics.model.errors import (
     InvalidRequest,
     TopicExistsIncompatible,
     TopicNotEmpty,
     TopicNotFound,
 )
+from topics.model.requests.config import ConfigWish, TopicConfig
 
 DEFAULTS = TopicConfig()
 

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topics.engine.block import Block
-from topics.engine.diff import View, render_run, render_view
-from topics.model.batch import render
-from topics.model.wishes import append_decoder
+from topics.engine.log.block import Block
+from topics.engine.log.reading import View, render_run, render_view
+from topics.model.requests.batch import render
+from topics.model.requests.records import append_decoder
 
 TEXTS = st.sampled_from(["", "a", 'q"', "b\\", "ü\n", ',"data":', "x" * 600])
 RECORDS = st.fixed_dictionaries(

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.conftest import open_rig, rig  # noqa: F401 - fixtures
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import Client, ServerProcess, serving
-from topics.api.users import hash_password
+from topics.api.groups.users import hash_password
 
 _numbers = itertools.count(1)
 

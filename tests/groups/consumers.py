@@ -11,9 +11,9 @@ import jwt
 
 from tests.engine.rig import Rig
 from tests.serving import Client, Reply
-from topics.engine.consuming import Acked, Consuming
-from topics.engine.staged import Busy, Staged
-from topics.model.consuming import Start, parse_start
+from topics.engine.core.pending import Busy, Staged
+from topics.engine.groups.verbs import Acked, Consuming
+from topics.model.requests.groups import Start, parse_start
 
 SECRET = "a secret that is long enough for every test, whatever it is signed with"
 BATCH_BYTES_MAX = 1 << 20

@@ -9,12 +9,12 @@ import pytest
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
 from tests.groups.consumers import Partition
-from topics.api.messages import Marked, render
-from topics.engine.staged import Busy
-from topics.model.consuming import partition_for, partition_name, split_partition
+from topics.api.groups.messages import Marked, render
+from topics.engine.core.ops import decode
+from topics.engine.core.pending import Busy
+from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced, GroupReset, SeqRange
 from topics.model.errors import Throttled, TopicNotFound
-from topics.model.grouping import GroupAcked, GroupClaimed, GroupPlaced, GroupReset, SeqRange
-from topics.model.ops import decode
+from topics.model.requests.groups import partition_for, partition_name, split_partition
 
 VISIBLE_MS = 60_000
 
@@ -238,7 +238,7 @@ def test_a_record_that_no_parser_can_take_is_delivered_with_the_others(
 ) -> None:
     metas = {"op": "Update"}, {"op": [[]]}, {"op": "Delete"}
     rig.append("t", *({"data": 1, "meta": meta} for meta in metas))
-    monkeypatch.setattr("topics.api.messages._marked", ShallowDecoder())
+    monkeypatch.setattr("topics.api.groups.messages._marked", ShallowDecoder())
     consuming = Partition(rig, "t").consuming
     portion = consuming.look(consuming.topic("t"), None, 1, 10, 1 << 20)
     messages = [json.loads(message) for message in render("t", 0, portion.runs)]
@@ -324,7 +324,7 @@ def test_groups_are_gone_with_the_epoch(rig: Rig, partition: Partition) -> None:
 
 
 def test_a_group_may_not_hold_claims_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.engine.consuming.CLAIMS_PER_GROUP_MAX", 3)
+    monkeypatch.setattr("topics.engine.groups.verbs.CLAIMS_PER_GROUP_MAX", 3)
     rig.append("t", *range(5))
     partition = Partition(rig, "t")
     for _ in range(3):
@@ -341,7 +341,7 @@ def test_a_group_may_not_hold_claims_without_end(rig: Rig, monkeypatch: pytest.M
 
 
 def test_what_ran_out_is_not_cut_into_claims_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.engine.consuming.CLAIMS_PER_GROUP_MAX", 3)
+    monkeypatch.setattr("topics.engine.groups.verbs.CLAIMS_PER_GROUP_MAX", 3)
     rig.append("t", *range(9))
     partition = Partition(rig, "t")
     partition.consume()
@@ -353,7 +353,7 @@ def test_what_ran_out_is_not_cut_into_claims_without_end(rig: Rig, monkeypatch: 
 
 
 def test_a_group_may_not_ack_ranges_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.engine.consuming.ACKED_AHEAD_MAX", 2)
+    monkeypatch.setattr("topics.engine.groups.verbs.ACKED_AHEAD_MAX", 2)
     rig.append("t", *range(9))
     partition = Partition(rig, "t")
     partition.consume()
@@ -367,7 +367,7 @@ def test_a_group_may_not_ack_ranges_without_end(rig: Rig, monkeypatch: pytest.Mo
 
 
 def test_a_topic_may_not_have_groups_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.engine.consuming.GROUPS_PER_TOPIC_MAX", 2)
+    monkeypatch.setattr("topics.engine.groups.verbs.GROUPS_PER_TOPIC_MAX", 2)
     rig.append("t", *range(5))
     partition = Partition(rig, "t")
     for group in ("a", "b"):

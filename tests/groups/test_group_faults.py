@@ -18,10 +18,10 @@ from tests.faults import FaultyDisk
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import Client, serving
 from topics.api.call import Call
-from topics.api.tokens import Tokens
-from topics.engine.consuming import Portion
-from topics.engine.group_reading import Reading
-from topics.engine.staged import Staged
+from topics.api.groups.tokens import Tokens
+from topics.engine.core.pending import Staged
+from topics.engine.groups.consume import Reading
+from topics.engine.groups.verbs import Portion
 from topics.model.settings import Settings
 
 Start = Callable[..., ServerThread]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import Client, Reply, ServerProcess, serving
-from topics.api.login_limits import ATTEMPTS_PER_ADDRESS_MAX, ATTEMPTS_PER_USER_MAX, Attempts, Proxies
+from topics.api.groups.login_limits import ATTEMPTS_PER_ADDRESS_MAX, ATTEMPTS_PER_USER_MAX, Attempts, Proxies
 from topics.http.request import Request
 from topics.model.errors import Throttled
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import ServerProcess, serving
-from topics.model.setting import WrongSetting
+from topics.model.setting_types import WrongSetting
 from topics.model.settings import load_settings
 
 

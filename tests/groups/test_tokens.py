@@ -14,8 +14,8 @@ import pytest
 
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import Client, Reply, ServerProcess, serving
-from topics.api.users import hash_password, parse_users
-from topics.model.setting import WrongSetting
+from topics.api.groups.users import hash_password, parse_users
+from topics.model.setting_types import WrongSetting
 
 ROUTES = ("consume", "ack", "latest-offsets")
 

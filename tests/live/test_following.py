@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.engine.rig import Rig
-from topics.api.following import Fetching, Follower
-from topics.engine.block import Block
-from topics.engine.cold import ColdMiss
-from topics.engine.diff import View
-from topics.engine.live import Frame, Lens, Live, Trail
-from topics.engine.retention import Tombstone
+from topics.api.live.following import Fetching, Follower
+from topics.engine.live.trails import Frame, Lens, Live, Trail
+from topics.engine.log.block import Block
+from topics.engine.log.cold import ColdMiss
+from topics.engine.log.reading import View
+from topics.engine.log.retention import Tombstone
 from topics.model.errors import DamagedData, TopicsError
 
 

@@ -10,7 +10,7 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from topics.api.auth import ANY_NAME, Key, Scope
-from topics.api.ws_connection import WsConnection
+from topics.api.live.ws_connection import WsConnection
 
 
 class Pipe:

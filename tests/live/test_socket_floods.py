@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.serving import ServerProcess
-from topics.api.ws_gauge import CREDIT_MAX, SLICE_WEIGHT_MAX, WsGauge
+from topics.api.live.ws_gauge import CREDIT_MAX, SLICE_WEIGHT_MAX, WsGauge
 
 PATIENCE_S = 20.0
 TEXT, CONTINUED, CLOSE, PING = 0x1, 0x0, 0x8, 0x9

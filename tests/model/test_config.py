@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from topics.model.config import TopicConfig, decode_config, encode_config, resolve
 from topics.model.errors import InvalidRequest
-from topics.model.wishes import config_decoder, decode_body
+from topics.model.requests.config import TopicConfig, decode_config, encode_config, resolve
+from topics.model.requests.records import config_decoder, decode_body
 
 
 def resolved(**fields: Any) -> TopicConfig:

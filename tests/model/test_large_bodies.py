@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.model import large_bodies
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
-from topics.model.large_bodies import LARGE_BYTES, PIECE_BYTES, decode_large, decode_large_topics
-from topics.model.multi_append import MultiAppendWish
-from topics.model.wishes import AppendWish, append_decoder, decode_body
+from topics.model.requests import large_bodies
+from topics.model.requests.large_bodies import LARGE_BYTES, PIECE_BYTES, decode_large, decode_large_topics
+from topics.model.requests.multi_append import MultiAppendWish
+from topics.model.requests.records import AppendWish, append_decoder, decode_body
 
 T = TypeVar("T")
 LIMITS: Any = SimpleNamespace(max_batch_records=10_000, max_record_bytes=1024 * 1024)

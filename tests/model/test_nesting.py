@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.model.nesting import NESTING_MAX, TooDeep, decode_deep, decode_limited, is_too_deep
+from topics.model.requests.nesting import NESTING_MAX, TooDeep, decode_deep, decode_limited, is_too_deep
 
 TEXTS = st.text(alphabet='[]{}"\\,:ab')
 VALUES = st.recursive(

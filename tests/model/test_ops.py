@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.model.batch import Batch, render
-from topics.model.config import TopicConfig
-from topics.model.ops import (
+from topics.engine.core.ops import (
     Appended,
     Configured,
     Created,
@@ -23,7 +21,9 @@ from topics.model.ops import (
     Skipped,
     decode,
 )
-from topics.model.wishes import AppendWish, RecordWish, append_decoder, decode_body
+from topics.model.requests.batch import Batch, render
+from topics.model.requests.config import TopicConfig
+from topics.model.requests.records import AppendWish, RecordWish, append_decoder, decode_body
 
 U64S = st.integers(0, 2**63 - 1)
 IDS = st.integers(1, 2**32 - 1)

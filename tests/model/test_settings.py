@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from topics.model.setting import GIB, MIB, WrongSetting
+from topics.model.setting_types import GIB, MIB, WrongSetting
 from topics.model.settings import TABLE, Settings, find, load_settings
 
 DOCUMENTED_DEFAULTS = {

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from tests.engine.rig import Rig
-from topics.engine.multi_append import Landed
-from topics.engine.staged import Staged
-from topics.model.multi_append import MultiAppendWish
+from topics.engine.core.multi_append import Landed
+from topics.engine.core.pending import Staged
+from topics.model.requests.multi_append import MultiAppendWish
 
 
 class MultiRig(Rig):

@@ -18,8 +18,8 @@ from tests.engine.rig import WAIT_S_MAX
 from tests.faults import FaultyDisk, Mode
 from tests.multi_append.rig import MultiRig
 from tests.serving import Client, ServerProcess
-from topics.engine.staged import Staged
-from topics.engine.state import NEVER
+from topics.engine.core.pending import Staged
+from topics.engine.core.state import NEVER
 from topics.model.errors import ReadOnly, StorageFull
 
 # Records of one write in each of the topics.

@@ -10,8 +10,9 @@ import pytest
 
 from tests.engine.test_backup import begin, read_all, unpacked
 from tests.multi_append.rig import MultiRig
-from topics.engine.scan import Chunk, Scan, read_part
-from topics.engine.staged import Busy
+from topics.engine.core.ops import Appended, Created, KeyNoted, MultiAppended, decode
+from topics.engine.core.pending import Busy
+from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import (
     BatchTooLarge,
     InvalidRequest,
@@ -22,10 +23,9 @@ from topics.model.errors import (
     TopicNotFound,
     TopicsError,
 )
-from topics.model.multi_append import MULTI_TOPICS_MAX
-from topics.model.ops import Appended, Created, KeyNoted, MultiAppended, decode
-from topics.model.routing import RouterWish
-from topics.model.wishes import append_decoder, decode_body
+from topics.model.requests.multi_append import MULTI_TOPICS_MAX
+from topics.model.requests.records import append_decoder, decode_body
+from topics.model.requests.routers import RouterWish
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from tests.serving import serving
 from topics.client import Client, Record, TopicNotFound
-from topics.model.ready_made import READY_OPTIONS
+from topics.model.requests.ready_made import READY_OPTIONS
 from topics_spark.pipelines.definition import load_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "PIPELINES.md").read_text()

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from tests.engine.rig import WAIT_S_MAX, Rig
-from topics.engine.claims import Grant
-from topics.engine.listing import QueueState
-from topics.engine.queue import Queue
-from topics.engine.queues import Held
-from topics.engine.redrive import Driven
-from topics.engine.topic import Topic
-from topics.model.wishes import AckWish, ClaimWish, ExtendWish, NackWish, RedriveWish, decode_body
+from topics.engine.core.listing import QueueState
+from topics.engine.log.topic import Topic
+from topics.engine.queues.claims import Grant
+from topics.engine.queues.queue import Queue
+from topics.engine.queues.redrive import Driven
+from topics.engine.queues.verbs import Held
+from topics.model.requests.records import AckWish, ClaimWish, ExtendWish, NackWish, RedriveWish, decode_body
 
 W = TypeVar("W", bound=msgspec.Struct)
 

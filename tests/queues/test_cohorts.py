@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.queues.queue_rig import QueueRig
-from topics.engine.claims import Claim, Grant, deal
-from topics.engine.cohorts import Cohorts
-from topics.engine.deadlines import Deadline
+from topics.engine.core.deadlines import Deadline
+from topics.engine.queues.claims import Claim, Grant, deal
+from topics.engine.queues.cohorts import Cohorts
 
 
 def shares(rig: QueueRig, wanted: list[int]) -> list[list[int]]:

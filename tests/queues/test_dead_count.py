@@ -9,7 +9,7 @@ import pytest
 
 from tests.queues.queue_rig import QueueRig
 from tests.serving import ServerProcess, serving
-from topics.engine import letters
+from topics.engine.queues import dead_letters as letters
 
 RESTARTS: list[Any] = [
     pytest.param(QueueRig.reopen, id="stopped"),

@@ -12,11 +12,11 @@ from msgspec import Raw
 from tests.faults import FaultyDisk
 from tests.queues.conftest import OpenRig
 from tests.queues.queue_rig import QueueRig, wish_of
-from topics.engine.block import Block
-from topics.model.batch import render
+from topics.engine.core.ops import Appended
+from topics.engine.log.block import Block
 from topics.model.errors import DamagedData, InvalidRequest
-from topics.model.ops import Appended
-from topics.model.wishes import AppendWish, ClaimWish, RecordWish
+from topics.model.requests.batch import render
+from topics.model.requests.records import AppendWish, ClaimWish, RecordWish
 
 
 def fail_until_dead(rig: QueueRig, deliveries: int, name: str = "q") -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.faults import FaultyDisk
 from tests.queues.conftest import OpenRig
 from tests.queues.queue_rig import QueueRig
-from topics.engine.repair import drop_damaged
+from topics.engine.opening.repair import drop_damaged
 from topics.model.errors import TopicsError
 
 HOWS = ["crash", "reopen", "checkpoint_and_crash"]

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from tests.queues.queue_rig import QueueRig
-from topics.engine.staged import Busy
+from topics.engine.core.pending import Busy
 from topics.model.errors import InvalidRequest
-from topics.model.wishes import append_decoder, decode_body
+from topics.model.requests.records import append_decoder, decode_body
 
 # --- delays ---
 
@@ -122,7 +122,7 @@ def test_jitter_makes_rests_shorter_and_different(rig: QueueRig) -> None:
 
 
 def test_backoff_is_not_shown_unless_it_was_asked_for(rig: QueueRig) -> None:
-    from topics.model.config import encode_config
+    from topics.model.requests.config import encode_config
 
     rig.queue()
     assert b"retry_backoff" not in encode_config(rig.look("q").config)

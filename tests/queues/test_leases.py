@@ -95,7 +95,7 @@ def test_a_job_that_is_leased_is_nobody_elses(rig: QueueRig) -> None:
 def test_a_job_is_claimable_only_once_it_is_published(rig: QueueRig) -> None:
     rig.queue(durability="fsync")
     wish = b'{"records":[{"data":1}]}'
-    from topics.model.wishes import append_decoder, decode_body
+    from topics.model.requests.records import append_decoder, decode_body
 
     staged = rig.engine.append("q", decode_body(append_decoder, wish))
     assert rig.parts()[1].ready == 0
@@ -212,7 +212,7 @@ def test_a_second_ack_in_the_same_tick_is_skipped(rig: QueueRig) -> None:
     rig.jobs(1)
     rig.claim()
     from tests.queues.queue_rig import wish_of
-    from topics.model.wishes import AckWish
+    from topics.model.requests.records import AckWish
 
     first = rig.engine.queues.ack("q", wish_of(AckWish, node="w", seqs=[1]))
     second = rig.engine.queues.ack("q", wish_of(AckWish, node="w", seqs=[1]))

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.queues.queue_rig import QueueRig
-from topics.engine import checkpoint, leaselog
-from topics.engine.due import Place
+from topics.engine.core import checkpoint
+from topics.engine.queues import lease_log as leaselog
+from topics.engine.queues.due import Place
 
 WORKERS = ("a", "b", "c")
 LEASE_MS = 1_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.queues.conftest import OpenRig
 from tests.queues.queue_rig import QueueRig, wish_of
-from topics.engine.claims import Claim
-from topics.engine.due import DueTimes
-from topics.model.wishes import ClaimWish
+from topics.engine.queues.claims import Claim
+from topics.engine.queues.due import DueTimes
+from topics.model.requests.records import ClaimWish
 
 
 def test_ready_jobs_are_no_objects(rig: QueueRig) -> None:

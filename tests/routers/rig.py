@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from tests.engine.rig import Rig
-from topics.engine.routers import RouterState
-from topics.model.routing import RouterWish
+from topics.engine.routers.verbs import RouterState
+from topics.model.requests.routers import RouterWish
 
 
 class RoutedRig(Rig):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.routers.conftest import OpenRoutedRig
 from tests.routers.rig import RoutedRig
-from topics.engine.topic import Topic
+from topics.engine.log.topic import Topic
 
 
 def topic(rig: RoutedRig, name: str) -> Topic:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults import FaultyDisk, Mode
 from tests.routers.rig import RoutedRig
-from topics.engine.store import Store
+from topics.engine.opening.store import Store
 from topics.model.errors import DamagedData
 
 MODES: list[Mode] = ["drop", "torn", "reorder", "keep"]

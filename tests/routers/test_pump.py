@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from topics.api.pump import Pump
-from topics.engine.forwarding import Forwarder
+from topics.engine.routers.forwarding import Forwarder
 
 STEPS = 50
 

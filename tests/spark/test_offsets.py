@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics_spark import offsets
-from topics_spark.offsets import Head, Position
-from topics_spark.ranges import Range, Share, shares
+from topics_spark.source import offsets
+from topics_spark.source.offsets import Head, Position
+from topics_spark.source.ranges import Range, Share, shares
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 HEADS = st.dictionaries(NAMES, st.integers(0, 500).map(lambda head: Head(1, head, 1)))

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from topics_spark.errors import RowRefused, SchemaError
-from topics_spark.outgoing import RecordWriter
+from topics_spark.sink.outgoing import RecordWriter
 
 NOON = datetime(2026, 11, 16, 12, 0, 0, 123456, UTC)
 BERLIN = pa.timestamp("us", "Europe/Berlin")

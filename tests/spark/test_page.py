@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from tests.serving import Client, ServerProcess
 from tests.spark.conftest import SECRET
-from topics_spark import sink
 from topics_spark.options import KNOWN
+from topics_spark.sink import data_sink as sink
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "SPARK.md").read_text()

@@ -29,8 +29,8 @@ from pyspark.sql.types import (
 )
 
 from topics_spark.errors import SchemaError
-from topics_spark.inference import inferred
-from topics_spark.payloads import PayloadParser
+from topics_spark.payloads.decoding import PayloadParser
+from topics_spark.payloads.inference import inferred
 
 
 def struct(**fields: DataType) -> StructType:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tests.serving import Client, serving
 from tests.spark.conftest import SECRET
 from topics_spark.errors import OptionError, ServerFailed
-from topics_spark.sink import BatchWriter, SinkOptions
+from topics_spark.sink.data_sink import BatchWriter, SinkOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from topics.storage.disk import Disk
-from topics.storage.logfile import LogFile, LogTail
-from topics.storage.recovery import Replay
-from topics.storage.wal import Wal
+from topics.storage.wal.log_file import LogFile, LogTail
+from topics.storage.wal.replay import Replay
+from topics.storage.wal.wal import Wal
 
 FILE_BYTES = 4096
 

@@ -12,10 +12,10 @@ import pytest
 from tests.faults import FaultyDisk, Gate
 from tests.storage.logs import bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
-from topics.storage import wal
-from topics.storage.committer import Committer, SyncFailed
 from topics.storage.disk import Disk
-from topics.storage.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
+from topics.storage.wal import wal
+from topics.storage.wal.syncer import Committer, SyncFailed
+from topics.storage.wal.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
 WAIT_S_MAX = 60.0
 NEVER_S = 1000.0

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.storage.frame import (
+from topics.storage.wal.frame import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
     FileHeader,
@@ -12,7 +12,7 @@ from topics.storage.frame import (
     encode_file_header,
     verify,
 )
-from topics.storage.logscan import read_window
+from topics.storage.wal.log_scan import read_window
 
 u64 = st.integers(0, 2**64 - 1)
 positions = st.integers(0, 2**62)

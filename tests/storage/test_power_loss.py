@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.faults import WAIT_S_MAX, FaultyDisk, Mode
 from tests.storage.logs import new_log, replay, salts, sync_by_hand
-from topics.storage.committer import Committer
-from topics.storage.wal import Wal
+from topics.storage.wal.syncer import Committer
+from topics.storage.wal.wal import Wal
 
 FILE_BYTES = 2048
 MODES: tuple[Mode, ...] = ("keep", "drop", "torn", "reorder")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.faults import FaultyDisk
 from tests.storage.logs import bodies, fill, flip_bit, log_files, new_log, reopen, replay, sync_by_hand
 from topics.storage.disk import Disk
-from topics.storage.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
-from topics.storage.recovery import DamagedLog
-from topics.storage.wal import Wal
+from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
+from topics.storage.wal.replay import DamagedLog
+from topics.storage.wal.wal import Wal
 
 
 def content(path: Path) -> dict[str, bytes]:

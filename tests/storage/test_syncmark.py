@@ -9,9 +9,9 @@ import pytest
 
 from tests.faults import FaultyDisk, Mode
 from tests.storage.logs import new_log
-from topics.storage.committer import Committer
 from topics.storage.disk import Disk
-from topics.storage.syncmark import SLOT_BYTES, SYNC_EVERY_S, SyncMark, noted_position
+from topics.storage.wal.sync_mark import SLOT_BYTES, SYNC_EVERY_S, SyncMark, noted_position
+from topics.storage.wal.syncer import Committer
 
 
 def test_without_a_note_nothing_is_known(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.engine.rig import Rig
 from topics.model.errors import DamagedData
-from topics.storage.frame import FILE_HEADER_BYTES
 from topics.storage.viewing import LogView, ViewDisk
+from topics.storage.wal.frame import FILE_HEADER_BYTES
 
 FRAMES_WRITTEN = 20
 

@@ -20,10 +20,10 @@ from tests.storage.logs import (
 )
 from topics.model.errors import StorageError, StorageFull
 from topics.storage.disk import Disk, write_all
-from topics.storage.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
-from topics.storage.logfile import FILE_BYTES as FILE_BYTES_MAX
-from topics.storage.logfile import FIRST_FILE_BYTES, RESERVE_SHARE
-from topics.storage.wal import Wal
+from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
+from topics.storage.wal.log_file import FILE_BYTES as FILE_BYTES_MAX
+from topics.storage.wal.log_file import FIRST_FILE_BYTES, RESERVE_SHARE
+from topics.storage.wal.wal import Wal
 
 
 @pytest.fixture

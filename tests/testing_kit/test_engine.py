@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from topics import testing
-from topics.api.users import hash_password
+from topics.api.groups.users import hash_password
 from topics.client import Client, Outgoing
 from topics.client.errors import Forbidden, NotAQueue, Throttled, TopicNotFound, Unauthorized
 from topics.client.sync.watch import Watch

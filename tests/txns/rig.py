@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Raw
 
 from tests.engine.rig import WAIT_S_MAX, Rig
-from topics.engine.committing import Committed
-from topics.engine.staged import Staged
-from topics.engine.transactions import StagedPart
-from topics.model.txns import AbortWish, CommitWish, StageWish
+from topics.engine.core.pending import Staged
+from topics.engine.transactions.commit import Committed
+from topics.engine.transactions.verbs import StagedPart
+from topics.model.requests.transactions import AbortWish, CommitWish, StageWish
 
 
 class TxnRig(Rig):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.txns.rig import TxnRig
-from topics.engine.staged import Busy
-from topics.model.config import ConfigWish
+from topics.engine.core.pending import Busy
 from topics.model.errors import (
     BatchTooLarge,
     InvalidRequest,
@@ -19,8 +18,9 @@ from topics.model.errors import (
     TopicFull,
     TopicNotFound,
 )
-from topics.model.routing import RouterWish
-from topics.model.wishes import append_decoder
+from topics.model.requests.config import ConfigWish
+from topics.model.requests.records import append_decoder
+from topics.model.requests.routers import RouterWish
 
 HOUR_MS = 3_600_000
 

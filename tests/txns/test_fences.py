@@ -11,9 +11,9 @@ from tests.serving import serving
 from tests.txns.rig import TxnRig
 from topics.client import Client
 from topics.client.errors import Fenced as FencedAnswer
-from topics.engine.staged import Busy
+from topics.engine.core.pending import Busy
 from topics.model.errors import Fenced, InvalidRequest
-from topics.model.txns import OWNERS_MAX
+from topics.model.requests.transactions import OWNERS_MAX
 
 
 @pytest.fixture

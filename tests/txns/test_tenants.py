@@ -12,10 +12,10 @@ from tests.engine.test_backup import begin, read_all, unpacked
 from tests.faults import FaultyDisk
 from tests.serving import Client, ServerProcess, serving
 from tests.txns.rig import TxnRig
-from topics.engine import ledger
+from topics.engine.transactions import ledger
+from topics.engine.transactions.ops import TxnCommitted, decode_txn_op
 from topics.model.errors import Fenced, InvalidRequest, StageNotFound
-from topics.model.txn_ops import TxnCommitted, decode_txn_op
-from topics.model.txns import EMPTY_RAISE_MAX
+from topics.model.requests.transactions import EMPTY_RAISE_MAX
 
 VERSION_MAX = 2**63 - 1
 KEYS = "root,good:rw+d:good:,evil:rw+d+a:evil:,slash:rw+d:good:app/"

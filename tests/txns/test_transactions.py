@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.txns.rig import TxnRig
-from topics.engine.staged import Busy
+from topics.engine.core.pending import Busy
 from topics.model.errors import (
     Fenced,
     InvalidRequest,
     StageNotFound,
 )
-from topics.model.txns import CommitWish
+from topics.model.requests.transactions import CommitWish
 
 HOUR_MS = 3_600_000
 

@@ -13,9 +13,9 @@ import pytest
 from tests.engine.rig import WAIT_S_MAX
 from tests.faults import FaultyDisk
 from tests.txns.rig import TxnRig
-from topics.engine import committing
-from topics.engine.staged import Staged
-from topics.engine.state import NEVER
+from topics.engine.core.pending import Staged
+from topics.engine.core.state import NEVER
+from topics.engine.transactions import commit as committing
 from topics.model.errors import ReadOnly, StageNotFound, StorageFull
 
 # Records of one version in each of the topics.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.txns.rig import TxnRig
-from topics.engine import committing
+from topics.engine.transactions import commit as committing
 from topics.model.errors import Fenced, StageNotFound
 
 APPS, TOPICS, STAGES = ("app-1", "app-2"), ("x", "y"), ("s1", "s2")

@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 from tests.serving import serving
-from topics.model import settings, txns
+from topics.model import settings
+from topics.model.requests import transactions as txns
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "TRANSACTIONS.md").read_text()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.workers.rig import eventually, running
 from topics import testing
 from topics.client import AsyncClient, Client
-from topics.model.config import RetryBackoff, TopicConfig
+from topics.model.requests.config import RetryBackoff, TopicConfig
 from topics.testing import Engine, run_until_idle
 from topics.workers import App, Job, Reject, Retry
 from topics.workers.failing import Failing

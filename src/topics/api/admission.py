@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 
 from topics.api.call import Call
-from topics.model.config import PRIORITY_BOUND
 from topics.model.errors import Throttled
+from topics.model.requests.config import PRIORITY_BOUND
 
 SAMPLE_MS = 50
 # What counts as full pressure.

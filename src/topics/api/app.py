@@ -15,16 +15,16 @@ from topics.api.call import Call
 from topics.api.cors import Cors
 from topics.api.errors import MethodNotAllowed, NotFound, UnsupportedMediaType, answer
 from topics.api.lifecycle import Lifecycle
+from topics.api.live.stream_tokens import StreamTokens
 from topics.api.routes import Bound, RouteTable
-from topics.api.stream_tokens import StreamTokens
 from topics.api.waiting import Turns
 from topics.http.refusal import BodyTooLarge, Refusal
 from topics.http.request import Request
 from topics.http.service import log_bug
 from topics.model.errors import TopicsError
-from topics.model.large_bodies import LARGE_BYTES
+from topics.model.requests.large_bodies import LARGE_BYTES
+from topics.model.requests.records import decode_body
 from topics.model.settings import Settings
-from topics.model.wishes import decode_body
 
 # No name that keys could be limited to: a wid belongs to the key that made it.
 UNLIMITED = frozenset(("wid",))

@@ -12,7 +12,7 @@ from typing import Final
 
 from topics.api.cors import DEFAULT_PORTS, Cors
 from topics.api.errors import Forbidden, Unauthorized
-from topics.model.setting import WrongSetting
+from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings, find
 
 ANY_NAME = ("",)

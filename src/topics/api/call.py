@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from topics.http.request import JSON, Bytes, Request
 from topics.http.service import log_bug
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
-from topics.model.mistakes import unknown_field
+from topics.model.requests.mistakes import unknown_field
 
 if TYPE_CHECKING:
     from topics.api.auth import Headers, Key

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from topics.http.request import Header, Request
-from topics.model.setting import WrongSetting
+from topics.model.setting_types import WrongSetting
 from topics.model.settings import find
 
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}

@@ -23,8 +23,8 @@ from topics.api.lifecycle import Lifecycle
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.api.waiting import Turns
-from topics.engine.store import Store
-from topics.engine.topic import Topic
+from topics.engine.log.topic import Topic
+from topics.engine.opening.store import Store
 from topics.http.listener import Listener
 from topics.http.watchdog import Watchdog
 from topics.storage.stats import LatencyHistogram, WalStats

@@ -16,7 +16,7 @@ from topics.api.lifecycle import VERSION
 from topics.api.replies import encode
 from topics.api.routes import QueryField, Route
 from topics.api.schema import ErrorReply
-from topics.model.txns import APP_BYTES_MAX, VERSION_MAX
+from topics.model.requests.transactions import APP_BYTES_MAX, VERSION_MAX
 
 REF = "#/components/schemas/{name}"
 COMMON_ERRORS = (

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from time import perf_counter
 
-from topics.engine.forwarding import Forwarder
+from topics.engine.routers.forwarding import Forwarder
 
 log = logging.getLogger("topics.server")
 

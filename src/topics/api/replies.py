@@ -9,12 +9,12 @@ import msgspec
 
 from topics.api.call import Call
 from topics.api.schema import Performance
-from topics.engine.diff import Diff
-from topics.engine.staged import Staged
+from topics.engine.log.reading import Diff
+from topics.engine.core.pending import Staged
 from topics.http.request import Bytes
-from topics.model.config import resolve
-from topics.model.warnings import config_warnings
-from topics.model.wishes import AppendWish
+from topics.model.requests.config import resolve
+from topics.model.requests.warnings import config_warnings
+from topics.model.requests.records import AppendWish
 
 encode = msgspec.json.Encoder().encode
 

@@ -17,7 +17,7 @@ import msgspec
 from topics.api.auth import Scope
 from topics.api.entrance import Entrance
 from topics.api.errors import answer
-from topics.model.large_bodies import BatchLimits, decode_large
+from topics.model.requests.large_bodies import BatchLimits, decode_large
 
 if TYPE_CHECKING:
     from topics.api.call import Call

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from topics.engine.configuration import Change
-from topics.model.config import TopicConfig
+from topics.engine.core.configuration import Change
+from topics.model.requests.config import TopicConfig
 
 # Absent if there is nothing to warn of.
 Warnings = list[str] | UnsetType

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from time import perf_counter
 
 from topics.api.call import Call
-from topics.engine.cold import ColdMiss, Reader
-from topics.engine.staged import Busy, Staged
+from topics.engine.log.cold import ColdMiss, Reader
+from topics.engine.core.pending import Busy, Staged
 from topics.http.refusal import Refusal
 from topics.http.request import Request
 from topics.model.errors import InvalidRequest, TopicsError

@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     """One command, and its exit code. Typer's own way to run prints three lines for a typing error, and traces bugs."""
     import typer
 
-    from topics.cli.commands import root_command
+    from topics.cli.command_table import root_command
     from topics.cli.failure import NOT_SO, WRONG_USE, outcome_of
 
     command = root_command()

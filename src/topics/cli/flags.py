@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import typer
 
 from topics.cli.connection import CLIENT_VARIABLES, KEY_VARIABLE
-from topics.model.setting import Setting
+from topics.model.setting_types import Setting
 from topics.model.settings import TABLE, Settings, load_settings, unknown_variables
 
 CONFIG_VARIABLE = "TOPICS_CONFIG"

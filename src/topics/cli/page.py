@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from topics.cli.commands import TABLE, root_command
+from topics.cli.command_table import TABLE, root_command
 from topics.cli.failure import MEANINGS
 
 INTRODUCTION = """\

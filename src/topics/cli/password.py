@@ -8,7 +8,7 @@ def hash_a_password() -> None:
     import getpass
     import sys
 
-    from topics.api.users import hash_password
+    from topics.api.groups.users import hash_password
     from topics.cli.failure import CommandFailed
 
     password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")

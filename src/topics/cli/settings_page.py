@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from topics.model.setting import Setting, Value, show_number
+from topics.model.setting_types import Setting, Value, show_number
 from topics.model.settings import TABLE, Settings
 
 INTRODUCTION = """\

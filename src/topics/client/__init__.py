@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         TopicItem,
         TopicState,
     )
-    from topics.model.config import TopicConfig
+    from topics.model.requests.config import TopicConfig
 
 __all__ = [
     "Appended",

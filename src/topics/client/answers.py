@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from topics.client.errors import BadAnswer, TopicsError, error_of
-from topics.model.nesting import decode_deep
+from topics.model.requests.nesting import decode_deep
 
 T = TypeVar("T")
 SHOWN_CHARS_MAX = 120

@@ -10,7 +10,7 @@ from topics.client.errors import BadAnswer, TopicsError, error_of
 from topics.client.live import Watched
 from topics.client.request import encode
 from topics.client.values import Outgoings, records_json
-from topics.model.nesting import decode_deep
+from topics.model.requests.nesting import decode_deep
 
 
 class Frame(msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topics.client.errors import BadAnswer
-from topics.model.nesting import decode_deep
+from topics.model.requests.nesting import decode_deep
 
 _END = b'{"end":'
 

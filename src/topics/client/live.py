@@ -9,7 +9,7 @@ import msgspec
 
 from topics.client.errors import BadAnswer, InvalidRequest
 from topics.client.values import Record, Tombstone
-from topics.model.nesting import decode_deep
+from topics.model.requests.nesting import decode_deep
 
 TAIL: Final = "tail"
 

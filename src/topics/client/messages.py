@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from topics.model.nesting import decode_deep
+from topics.model.requests.nesting import decode_deep
 
 _decode = msgspec.json.Decoder().decode
 

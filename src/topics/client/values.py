@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Raw
 
 from topics.client.request import encode
-from topics.model.config import TopicConfig
-from topics.model.nesting import decode_deep
+from topics.model.requests.config import TopicConfig
+from topics.model.requests.nesting import decode_deep
 
 _decode = msgspec.json.Decoder().decode
 _decode_meta = msgspec.json.Decoder(dict[str, Any] | None).decode

@@ -10,11 +10,11 @@ from msgspec import UNSET
 
 from topics.client.exporting import ExportEnd
 from topics.embedded.host import Host
-from topics.engine.bulk import SLICE_BYTES, BulkRead
-from topics.engine.diff import View
+from topics.engine.log.bulk import SLICE_BYTES, BulkRead
+from topics.engine.log.reading import View
 from topics.model.errors import TopicNotFound
 from topics.model.names import check_topic_name
-from topics.model.wishes import DiffWish, check_u64
+from topics.model.requests.records import DiffWish, check_u64
 
 _end_decoder = msgspec.json.Decoder(ExportEnd)
 

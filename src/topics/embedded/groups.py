@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from topics.api.messages import render
+from topics.api.groups.messages import render
 from topics.client.messages import (
     Committed,
     Consumed,
@@ -21,11 +21,11 @@ from topics.client.messages import (
 )
 from topics.embedded.host import Host
 from topics.embedded.wishes import wish_of
-from topics.engine.consuming import Acked, Standing
-from topics.engine.group_reading import Batch, Reading
-from topics.engine.staged import Staged
-from topics.engine.topic import Topic
-from topics.model.consuming import (
+from topics.engine.core.pending import Staged
+from topics.engine.groups.consume import Batch, Reading
+from topics.engine.groups.verbs import Acked, Standing
+from topics.engine.log.topic import Topic
+from topics.model.requests.groups import (
     ConsumeWish,
     GroupAckWish,
     LatestOffsetsWish,

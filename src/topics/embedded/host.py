@@ -14,15 +14,15 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Final, NoReturn, TypeVar
 
-from topics.api.following import Fetching
+from topics.api.live.following import Fetching
 from topics.embedded.errors import StorageError, raised
-from topics.engine.cohorts import Cohorts
-from topics.engine.cold import ColdMiss
-from topics.engine.consuming import Consuming
-from topics.engine.deadlines import Deadlines
-from topics.engine.live import Live
-from topics.engine.staged import Busy, Staged
-from topics.engine.store import Store
+from topics.engine.core.deadlines import Deadlines
+from topics.engine.core.pending import Busy, Staged
+from topics.engine.groups.verbs import Consuming
+from topics.engine.live.trails import Live
+from topics.engine.log.cold import ColdMiss
+from topics.engine.opening.store import Store
+from topics.engine.queues.cohorts import Cohorts
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DamagedData, ShuttingDown, TopicsError
 from topics.model.settings import Settings

@@ -11,8 +11,8 @@ from topics.client.request import encode
 from topics.client.values import Pipeline
 from topics.embedded.host import Host
 from topics.embedded.wishes import decoded
-from topics.engine.pipelines import PipelinePage, PipelineState
-from topics.model.pipelines import PipelineStatus, PipelineWish, check_status_size
+from topics.engine.pipelines.verbs import PipelinePage, PipelineState
+from topics.model.requests.pipelines import PipelineStatus, PipelineWish, check_status_size
 
 PAGE_SIZE: Final = 1_000
 _definition = msgspec.json.Decoder(PipelineWish)

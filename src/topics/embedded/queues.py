@@ -13,17 +13,17 @@ from topics.client.jobs import Acked, Extended, Job, Jobs, Lease, Nacked, Paused
 from topics.embedded.host import Host, Patience
 from topics.embedded.wishes import warn, wish_of
 from topics.embedded.work import Work
-from topics.engine.claims import Claim, Grant
-from topics.engine.cohorts import Cohort
-from topics.engine.due import NO_STREAM
-from topics.engine.engine import PAGE_SIZE_MAX
-from topics.engine.queues import Held
-from topics.engine.redrive import NOTHING, PIECE_MAX, Driven
-from topics.engine.staged import Staged
+from topics.engine.core.engine import PAGE_SIZE_MAX
+from topics.engine.core.pending import Staged
+from topics.engine.queues.claims import Claim, Grant
+from topics.engine.queues.cohorts import Cohort
+from topics.engine.queues.due import NO_STREAM
+from topics.engine.queues.redrive import NOTHING, PIECE_MAX, Driven
+from topics.engine.queues.verbs import Held
 from topics.model.errors import TopicNotFound, TopicsError
-from topics.model.nesting import decode_deep
-from topics.model.warnings import match_warnings
-from topics.model.wishes import AckWish, ClaimWish, ExtendWish, NackWish, RedriveWish
+from topics.model.requests.nesting import decode_deep
+from topics.model.requests.records import AckWish, ClaimWish, ExtendWish, NackWish, RedriveWish
+from topics.model.requests.warnings import match_warnings
 
 PAGE_SIZE: Final = 1_000
 WAIT_MS_MAX: Final = 30_000

@@ -15,14 +15,14 @@ from topics.embedded.export import Export
 from topics.embedded.host import Host, Patience
 from topics.embedded.values import Appended, Diff, Record, Tombstone, encoded, readable
 from topics.embedded.wishes import check_nesting, converted, decoded, warn, wish_of
-from topics.engine.multi_append import Landed
-from topics.engine.staged import Staged
-from topics.engine.topic import Topic
-from topics.model.config import ConfigWish, resolve
-from topics.model.multi_append import MultiAppendWish
-from topics.model.nesting import SHALLOW_BYTES_MAX
-from topics.model.warnings import config_warnings
-from topics.model.wishes import AppendWish, DiffWish, append_decoder
+from topics.engine.core.multi_append import Landed
+from topics.engine.core.pending import Staged
+from topics.engine.log.topic import Topic
+from topics.model.requests.config import ConfigWish, resolve
+from topics.model.requests.multi_append import MultiAppendWish
+from topics.model.requests.nesting import SHALLOW_BYTES_MAX
+from topics.model.requests.records import AppendWish, DiffWish, append_decoder
+from topics.model.requests.warnings import config_warnings
 
 FOLLOW_WAIT_MS: Final = 20_000
 WAIT_MS_MAX: Final = 30_000

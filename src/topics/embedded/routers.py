@@ -8,9 +8,9 @@ from typing import Final, Literal
 from topics.embedded.host import Host
 from topics.embedded.values import Router
 from topics.embedded.wishes import warn, wish_of
-from topics.engine.routers import RouterPage, RouterState
-from topics.model.routing import RouterConfig, RouterWish
-from topics.model.warnings import match_warnings
+from topics.engine.routers.verbs import RouterPage, RouterState
+from topics.model.requests.routers import RouterConfig, RouterWish
+from topics.model.requests.warnings import match_warnings
 
 PAGE_SIZE: Final = 1_000
 

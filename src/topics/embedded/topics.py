@@ -8,12 +8,12 @@ from typing import Any, Final, Unpack
 from topics.client.values import Change, Configured, Edited, TopicFields, TopicItem
 from topics.embedded.host import Host
 from topics.embedded.wishes import converted, warn, wish_of
-from topics.engine.configuration import Edit
-from topics.engine.engine import PAGE_SIZE_MAX
-from topics.engine.listing import Page, TopicState
-from topics.model.config import ConfigPatch, ConfigWish, TopicConfig
-from topics.model.warnings import config_warnings, match_warnings
-from topics.model.wishes import DeleteWish
+from topics.engine.core.configuration import Edit
+from topics.engine.core.engine import PAGE_SIZE_MAX
+from topics.engine.core.listing import Page, TopicState
+from topics.model.requests.config import ConfigPatch, ConfigWish, TopicConfig
+from topics.model.requests.records import DeleteWish
+from topics.model.requests.warnings import config_warnings, match_warnings
 
 PAGE_SIZE: Final = 1_000
 

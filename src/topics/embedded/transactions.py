@@ -13,11 +13,11 @@ from topics.client.values import Outgoings
 from topics.embedded.host import Host
 from topics.embedded.values import encoded
 from topics.embedded.wishes import check_nesting, decoded, wish_of
-from topics.engine.committing import Committed
-from topics.engine.engine import PAGE_SIZE_MAX
-from topics.engine.ledger import App
-from topics.engine.transactions import StagedPart
-from topics.model.txns import AbortWish, CommitWish, FenceWish, StageWish
+from topics.engine.core.engine import PAGE_SIZE_MAX
+from topics.engine.transactions.commit import Committed
+from topics.engine.transactions.ledger import App
+from topics.engine.transactions.verbs import StagedPart
+from topics.model.requests.transactions import AbortWish, CommitWish, FenceWish, StageWish
 
 PAGE_SIZE: Final = 1_000
 _stage_decoder = msgspec.json.Decoder(StageWish)

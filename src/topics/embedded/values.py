@@ -11,12 +11,12 @@ from topics.client import values
 from topics.client.errors import InvalidRequest
 from topics.client.values import Outgoing, Outgoings, records_json
 from topics.embedded.errors import raised
-from topics.engine import retention
-from topics.engine.diff import Diff as EngineDiff
+from topics.engine.log import retention
+from topics.engine.log.reading import Diff as EngineDiff
 from topics.model.errors import TopicsError
-from topics.model.mistakes import nested_too_deeply
-from topics.model.nesting import decode_deep
-from topics.model.routing import RouterConfig
+from topics.model.requests.mistakes import nested_too_deeply
+from topics.model.requests.nesting import decode_deep
+from topics.model.requests.routers import RouterConfig
 
 
 class Json:

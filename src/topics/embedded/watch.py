@@ -9,19 +9,19 @@ from typing import Any, Literal
 
 import msgspec
 
-from topics.api.following import Follower
-from topics.api.subscriptions import Subscriptions
-from topics.api.watch_cursor import RESTARTS, CursorWriter, decode_cursor
+from topics.api.live.following import Follower
+from topics.api.live.subscriptions import Subscriptions
+from topics.api.live.watch_cursor import RESTARTS, CursorWriter, decode_cursor
 from topics.client.live import Arrived as ClientArrived
 from topics.client.live import CaughtUp, LiveEvent, Starts, TopicDeleted, TopicFailed, position_after, starts_of
 from topics.embedded.host import Host
 from topics.embedded.values import Record, Tombstone
 from topics.embedded.wishes import wish_of
-from topics.engine import retention
-from topics.engine.live import Frame, Trail
+from topics.engine.live.trails import Frame, Trail
+from topics.engine.log import retention
 from topics.model.errors import TopicNotFound, TopicsError
-from topics.model.nesting import decode_deep
-from topics.model.watching import StartWish, WatchWish
+from topics.model.requests.nesting import decode_deep
+from topics.model.requests.watch import StartWish, WatchWish
 
 # Events that wait for the reader; the rest stays in the log until there is room.
 EVENTS_MAX = 16

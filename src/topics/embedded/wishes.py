@@ -11,9 +11,9 @@ from msgspec import UNSET
 
 from topics.embedded.errors import raised
 from topics.model.errors import TopicsError
-from topics.model.mistakes import mistake, nested_too_deeply
-from topics.model.nesting import SHALLOW_BYTES_MAX, TooDeep, is_too_deep
-from topics.model.wishes import RecordWish, decode_body
+from topics.model.requests.mistakes import mistake, nested_too_deeply
+from topics.model.requests.nesting import SHALLOW_BYTES_MAX, TooDeep, is_too_deep
+from topics.model.requests.records import RecordWish, decode_body
 
 W = TypeVar("W", bound=msgspec.Struct)
 _log = logging.getLogger("topics.embedded")

@@ -9,11 +9,11 @@ import msgspec
 
 from topics.client.jobs import Job
 from topics.embedded.host import Host
-from topics.engine.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushed_claim
-from topics.engine.cohorts import Cohort
+from topics.engine.queues.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushed_claim
+from topics.engine.queues.cohorts import Cohort
 from topics.model.errors import Throttled, TopicsError
-from topics.model.nesting import decode_deep
-from topics.model.wishes import ClaimWish
+from topics.model.requests.nesting import decode_deep
+from topics.model.requests.records import ClaimWish
 
 _job = msgspec.json.Decoder(Job)
 

@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from topics.model.setting import ENVIRONMENT_PREFIX, GIB, KIB, MIB, TIB, Setting, WrongSetting, setting, table_of
+from topics.model.setting_types import ENVIRONMENT_PREFIX, GIB, KIB, MIB, TIB, Setting, WrongSetting, setting, table_of
 
 DAY_MS = 86_400_000
 COUNT_MAX = 1_000_000_000

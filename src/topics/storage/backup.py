@@ -31,7 +31,7 @@ from topics.storage.directory import META, DataDirectory, Meta, encode_meta
 from topics.storage.disk import Disk, write_all
 from topics.storage.pack import Packs
 from topics.storage.snapshot import Snapshots
-from topics.storage.wal import Wal
+from topics.storage.wal.wal import Wal
 
 PIECE_BYTES = 256 << 10
 FILES_PER_STEP = 200

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from topics.storage.archive import BLOCK_BYTES, MANIFEST, DamagedBackup, decode_manifest, padding
 from topics.storage.disk import Disk
-from topics.storage.logscan import read_window, whole_frame_bytes
-from topics.storage.recovery import LogGap, Replay, Stop
 from topics.storage.steps import Steps
+from topics.storage.wal.log_scan import read_window, whole_frame_bytes
+from topics.storage.wal.replay import LogGap, Replay, Stop
 
 
 class ViewDisk(Disk):

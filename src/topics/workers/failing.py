@@ -11,7 +11,7 @@ from msgspec import UNSET
 from topics.client import AsyncClient
 from topics.client.errors import ConnectionFailed, Timeout, TopicsError
 from topics.model.clock import Clock
-from topics.model.config import RetryBackoff, TopicConfig
+from topics.model.requests.config import RetryBackoff, TopicConfig
 from topics.workers.job import Outcome
 
 # When neither the handler nor the queue says how long: 1 s, doubling to 5 minutes.

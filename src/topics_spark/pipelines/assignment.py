@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from topics.model.pipelines import PipelineWish
+from topics.model.requests.pipelines import PipelineWish
 
 # A batch id has room below the generation: versions of a pipeline only grow.
 GENERATION_SHIFT: Final = 32

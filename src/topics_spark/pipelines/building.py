@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from topics.model.errors import InvalidRequest
-from topics.model.pipelines import PipelineWish
-from topics.model.ready_made import options_of
+from topics.model.requests.pipelines import PipelineWish
+from topics.model.requests.ready_made import options_of
 from topics_spark.pipelines.assignment import Assignment, Place
 from topics_spark.pipelines.delivery import as_records, record_options, write_records
 from topics_spark.pipelines.guard import check_sql

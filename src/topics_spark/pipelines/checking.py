@@ -9,12 +9,12 @@ import msgspec
 
 from topics.cli.output import Out, say
 from topics.model.errors import InvalidRequest
-from topics.model.pipelines import PipelineSource, PipelineWish
+from topics.model.requests.pipelines import PipelineSource, PipelineWish
 from topics_spark.commands import point_at
 from topics_spark.pipelines.assignment import Place
 from topics_spark.pipelines.guard import SESSION_SETTINGS
 from topics_spark.pipelines.running import words_of
-from topics_spark.waiting import waiting
+from topics_spark.source.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

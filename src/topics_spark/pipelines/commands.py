@@ -14,7 +14,7 @@ from topics.cli.output import print_fields, print_json, print_table, say
 
 if TYPE_CHECKING:
     from topics.client import Client, Pipeline, Record
-    from topics.model.pipelines import PipelineWish
+    from topics.model.requests.pipelines import PipelineWish
 
 app = typer.Typer(
     help="Define pipelines, and run them on Spark.",
@@ -185,7 +185,7 @@ def check_pipelines(
 def _definitions(client: Client, text: str) -> list[tuple[str, PipelineWish]]:
     import msgspec
 
-    from topics.model.pipelines import PipelineWish
+    from topics.model.requests.pipelines import PipelineWish
     from topics_spark.pipelines.definition import ENDINGS, load_file
 
     if text.endswith(ENDINGS):

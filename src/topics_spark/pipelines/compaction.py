@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from topics.client import Client, TopicNotFound
-from topics_spark.columns import line_columns
+from topics_spark.payloads.columns import line_columns
 from topics_spark.pipelines.assignment import app_of
 from topics_spark.pipelines.tables import Change, DataFile, Extent, commit, described, load, project, sync
 

@@ -10,7 +10,7 @@ import msgspec
 
 from topics.model.errors import InvalidRequest
 from topics.model.names import check_topic_name
-from topics.model.pipelines import PipelineWish, check_pipeline
+from topics.model.requests.pipelines import PipelineWish, check_pipeline
 
 ENDINGS = (".toml", ".yaml", ".yml", ".json")
 

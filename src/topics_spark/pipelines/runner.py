@@ -29,7 +29,7 @@ from topics.client import (
     TopicsError,
     Unauthorized,
 )
-from topics.model.pipelines import PipelineWish
+from topics.model.requests.pipelines import PipelineWish
 from topics_spark.pipelines import building
 from topics_spark.pipelines.assignment import Assignment, Place
 from topics_spark.pipelines.leases import Leases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from topics.model.pipelines import check_cron
+from topics.model.requests.pipelines import check_cron
 
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 # The longest wait that a date can ask for is from one 29th of February to the next, over a year like 2100.

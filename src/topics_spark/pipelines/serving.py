@@ -17,8 +17,8 @@ from topics_spark.commands import point_at
 from topics_spark.pipelines.assignment import Place
 from topics_spark.pipelines.guard import SESSION_SETTINGS
 from topics_spark.pipelines.leases import RENEW_S
+from topics_spark.source.waiting import waiting
 from topics_spark.start import settings
-from topics_spark.waiting import waiting
 
 if TYPE_CHECKING:
     from topics.cli.connection import Access

@@ -10,10 +10,10 @@ from pyspark.sql.functions import col
 from pyspark.sql.types import StructType
 
 from topics.model.errors import InvalidRequest
-from topics.model.pipelines import PipelineSource, PipelineWish
+from topics.model.requests.pipelines import PipelineSource, PipelineWish
 from topics_spark.pipelines import tables
 from topics_spark.pipelines.assignment import Place
-from topics_spark.rows import columns_apart
+from topics_spark.source.rows import columns_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -148,9 +148,9 @@ def _start(access: Access, reach: Reach, master: str | None, conf: dict[str, str
     import logging
 
     from topics_spark.commands import point_at
+    from topics_spark.source.waiting import waiting
     from topics_spark.sql.views import SESSION_SETTINGS, Views
     from topics_spark.start import session
-    from topics_spark.waiting import waiting
 
     point_at(access.url, access.key)
     # Both logs of Spark tell by the page what is said in one line here.

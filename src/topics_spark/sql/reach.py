@@ -12,7 +12,7 @@ from topics_spark.errors import ServerFailed
 from topics_spark.options import SourceOptions
 
 if TYPE_CHECKING:
-    from topics_spark.places import Place
+    from topics_spark.source.places import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Reach:
     @contextlib.contextmanager
     def place(self, topic: str = "-") -> Generator[Place]:
         """Where topics are; a refusal of the server is raised as the client has it."""
-        from topics_spark.places import place_of
+        from topics_spark.source.places import place_of
 
         try:
             with contextlib.closing(place_of(SourceOptions.parse(self.options(topic)))) as place:

@@ -16,12 +16,12 @@ from pyspark.sql.functions import col, from_json
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from topics.cli.failure import REFUSED, CommandFailed
-from topics_spark.inference import inferred
 from topics_spark.options import COLUMNS, Subscription
+from topics_spark.payloads.inference import inferred
 from topics_spark.pipelines import guard, tables
 from topics_spark.pipelines.assignment import Place as TablePlace
 from topics_spark.pipelines.sources import read_table
-from topics_spark.rows import columns_apart, row_type
+from topics_spark.source.rows import columns_apart, row_type
 from topics_spark.sql.complaints import complaint
 from topics_spark.sql.parsing import Question, question
 from topics_spark.sql.reach import Reach

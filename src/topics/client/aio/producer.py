@@ -12,7 +12,7 @@ from topics.client.batching import Batch, Gathering, Part
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
 from topics.client.values import Appended, Outgoing, Outgoings
-from topics.model.consuming import partition_for, partition_name
+from topics.model.requests.groups import partition_for, partition_name
 
 PARTITIONS_MAX = 10_000
 

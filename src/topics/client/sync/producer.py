@@ -13,7 +13,7 @@ from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
 from topics.client.sync import ground
 from topics.client.values import Appended, Outgoing, Outgoings
-from topics.model.consuming import partition_for, partition_name
+from topics.model.requests.groups import partition_for, partition_name
 
 PARTITIONS_MAX = 10_000
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.model.errors import InvalidRequest
-from topics.model.ready_made import options_of
+from topics.model.requests.ready_made import options_of
 from topics_spark.pipelines.ready_made import archive, audit, dead_letters, dedupe, join, replay, windows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from topics.model.pipelines import PipelineWish
+    from topics.model.requests.pipelines import PipelineWish
     from topics_spark.pipelines.jobs import Work
 
 Views = dict[str, "DataFrame"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.functions import to_date
 
-from topics.model.ready_made import ArchiveOptions
+from topics.model.requests.ready_made import ArchiveOptions
 from topics_spark.options import COLUMNS
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pyspark.sql.functions import (
 from pyspark.sql.functions import floor as floor_of
 from pyspark.sql.functions import min as least
 
-from topics.model.ready_made import AuditOptions
+from topics.model.requests.ready_made import AuditOptions
 from topics_spark.pipelines.delivery import deliver
 from topics_spark.pipelines.sources import read_views
 

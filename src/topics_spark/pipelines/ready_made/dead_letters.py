@@ -13,7 +13,7 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import min as least
 from pyspark.sql.functions import sum as total
 
-from topics.model.ready_made import DeadLetterReportOptions
+from topics.model.requests.ready_made import DeadLetterReportOptions
 from topics_spark.pipelines.delivery import deliver
 from topics_spark.pipelines.sources import read_views
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from topics.model.ready_made import DedupeOptions
+from topics.model.requests.ready_made import DedupeOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

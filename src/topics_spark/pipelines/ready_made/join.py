@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.functions import col, expr, lit
 
-from topics.model.ready_made import JoinOptions
+from topics.model.requests.ready_made import JoinOptions
 from topics_spark.options import COLUMNS
 from topics_spark.pipelines.ready_made.windows import watermarked
 

@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql.functions import col, lit, to_timestamp
 
 from topics.model.errors import InvalidRequest
-from topics.model.ready_made import ReplayOptions
+from topics.model.requests.ready_made import ReplayOptions
 from topics_spark.pipelines.assignment import GENERATION_SHIFT
 from topics_spark.pipelines.guard import check_sql
 from topics_spark.pipelines.sources import read_views

@@ -9,7 +9,7 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import min as least
 from pyspark.sql.functions import sum as total
 
-from topics.model.ready_made import AggregateOptions, SessionizeOptions
+from topics.model.requests.ready_made import AggregateOptions, SessionizeOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

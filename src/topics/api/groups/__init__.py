@@ -1,0 +1,1 @@
+"""The `/v1/api` contract: consumer groups, logins and tokens."""

@@ -1,0 +1,309 @@
+"""Consumer groups over HTTP: consume, ack, where a partition ends, how far groups are, and putting one elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.groups.messages import render
+from topics.api.groups.tokens import Tokens
+from topics.api.replies import encode
+from topics.api.routes import QueryField, Route
+from topics.api.waiting import Turns, answering
+from topics.engine.core.deadlines import Deadlines
+from topics.engine.core.pending import Staged
+from topics.engine.core.waiters import Waiters
+from topics.engine.groups.consume import Reading
+from topics.engine.groups.verbs import Acked, Consuming, Portion, Standing
+from topics.engine.log.topic import Topic
+from topics.model.requests.groups import (
+    ConsumeWish,
+    GroupAckWish,
+    LatestOffsetsWish,
+    ResetWish,
+    check_ack,
+    check_latest,
+    check_reset,
+    parse_start,
+    partition_name,
+    split_partition,
+    wants_all,
+)
+
+STANDINGS_MAX = 10_000
+
+
+class MessageReply(msgspec.Struct):
+    topic_id: str
+    partition_id: int
+    offset: int
+    payload: str
+    key: str | None
+    timestamp_ms: int
+    user: str
+    op: str
+
+
+class PartitionOffset(msgspec.Struct):
+    partition_id: int
+    next_offset: int
+
+
+class ConsumeReply(msgspec.Struct):
+    """With every partition asked for, `partitions` tells where each goes on, and `next_offset` is the first one's."""
+
+    messages: list[MessageReply]
+    next_offset: int
+    has_more: bool
+    partitions: list[PartitionOffset] | UnsetType = UNSET
+
+
+class OffsetRange(msgspec.Struct):
+    from_offset: int
+    to_offset: int
+
+
+class AckReply(msgspec.Struct):
+    """`acknowledged_offset` is what is committed now, null if nothing is.
+
+    If a range was acked and something below it is not done, `held_back` lists (at most 100) ranges of that.
+    """
+
+    success: bool
+    acknowledged_offset: int | None
+    committed_offset: int | UnsetType | None = UNSET
+    held_back: list[OffsetRange] | UnsetType = UNSET
+
+
+class LatestOffset(msgspec.Struct):
+    topic_id: str
+    partition_id: int
+    next_offset: int
+    last_offset: int | None
+
+
+class LatestOffsetsReply(msgspec.Struct):
+    offsets: list[LatestOffset]
+
+
+class GroupStanding(msgspec.Struct):
+    topic_id: str
+    partition_id: int
+    group_id: str
+    committed_offset: int | None
+    next_offset: int
+    last_offset: int | None
+    lag: int
+    open_claims: int
+    expired_claims: int
+    acked_ahead: int
+
+
+class GroupsReply(msgspec.Struct):
+    groups: list[GroupStanding]
+
+
+class ResetReply(msgspec.Struct):
+    success: bool
+    partitions: list[PartitionOffset]
+
+
+class Groups:
+    def __init__(
+        self, consuming: Consuming, waiters: Waiters, turns: Turns, deadlines: Deadlines, tokens: Tokens
+    ) -> None:
+        self._consuming = consuming
+        self._waiters = waiters
+        self._turns = turns
+        self._deadlines = deadlines
+        self._tokens = tokens
+
+    def routes(self) -> list[Route]:
+        under = "/v1/api/topics"
+
+        def row(path: str, handler: Callable[[Call], None], summary: str, reply: Any, body: Any, scope: Scope) -> Route:
+            checks_slot = body in (ConsumeWish, GroupAckWish)
+            return Route(
+                method="POST" if body is not None else "GET",
+                path=under + path,
+                handler=handler,
+                summary=summary,
+                scopes=scope,
+                body=body,
+                checks_slot=checks_slot,
+                query=() if body is not None else _LIST_QUERY,
+                replies={200: reply},
+                errors=("topic_not_found",),
+                entrance=self._tokens,
+            )
+
+        read, admin = Scope.READ, Scope.ADMIN
+        return [
+            row("/consume", self.consume, "Messages for a consumer.", ConsumeReply, ConsumeWish, read),
+            row("/ack", self.ack, "Commit a group's progress.", AckReply, GroupAckWish, read),
+            row("/latest-offsets", self.latest, "Where partitions end.", LatestOffsetsReply, LatestOffsetsWish, read),
+            row("/groups", self.list, "How far groups are.", GroupsReply, None, read),
+            row("/groups/reset", self.reset, "Put a group elsewhere, or forget it.", ResetReply, ResetWish, admin),
+        ]
+
+    # --- consume ---
+
+    def consume(self, call: Call) -> None:
+        reading: Reading | None = call.started
+        if reading is None:
+            reading = Reading(call.wish)
+            partitions = self._partitions(call, reading.topic_id, call.wish.partition_id, reading.every)
+            call.check_slot()
+            fixing = reading.begin(self._consuming, partitions)
+            call.started = reading
+            if fixing:
+                _when_all(fixing, call, lambda: self._turns.again(call))
+                return
+        portions = reading.look(self._consuming)
+        if any(portion.count for portion in portions) or not reading.may_wait:
+            self._hand_out(call, reading, portions)
+            return
+        self._wait(call, reading)
+
+    def _wait(self, call: Call, reading: Reading) -> None:
+        """The tick's end runs it again, so that what it claims is written."""
+        reading.wait(lambda: self._turns.again(call), self._consuming, self._waiters, self._deadlines)
+        if call.on_end is None:
+            call.on_end = lambda: reading.leave(self._waiters, self._deadlines)
+            call.may_be_abandoned()
+
+    def _hand_out(self, call: Call, reading: Reading, portions: list[Portion]) -> None:
+        """Answer when the claims of a group are in the log."""
+        rendered: list[bytes] = []
+        batch = reading.hand_out(self._consuming, portions)
+        for number, portion in batch.portions:
+            rendered += render(reading.topic_id, number, portion.runs)
+        every = b""
+        if reading.every:
+            every = b',"partitions":' + encode([PartitionOffset(*pair) for pair in batch.next_offsets])
+        body = b'{"messages":[%b],"next_offset":%d,"has_more":%b%b}' % (
+            b",".join(rendered),
+            batch.next_offsets[0][1],
+            b"true" if batch.has_more else b"false",
+            every,
+        )
+        _when_all(batch.claims, call, lambda: call.reply(200, body))
+
+    # --- ack ---
+
+    def ack(self, call: Call) -> None:
+        wish: GroupAckWish = call.wish
+        upto_seq, from_seq = check_ack(wish)
+        ((_, topic),) = self._partitions(call, wish.topic_id, wish.partition_id, every=False)
+        call.check_slot()
+        self._consuming.ack(topic, wish.group_id, upto_seq, from_seq).then(answering(call, self._acked))
+
+    def _acked(self, call: Call, staged: Staged) -> None:
+        acked: Acked = staged.result
+        reply = AckReply(success=True, acknowledged_offset=_offset(acked.committed))
+        if acked.held_back:
+            reply.committed_offset = reply.acknowledged_offset
+            reply.held_back = [OffsetRange(seqs.from_seq - 1, seqs.to_seq - 1) for seqs in acked.held_back]
+        call.reply(200, encode(reply))
+
+    # --- the rest ---
+
+    def latest(self, call: Call) -> None:
+        wish: LatestOffsetsWish = call.wish
+        check_latest(wish)
+        offsets: list[LatestOffset] = []
+        for asked in wish.partitions:
+            ((number, topic),) = self._partitions(call, asked.topic_id, asked.partition_id, every=False)
+            offsets.append(LatestOffset(asked.topic_id, number, topic.head_seq, _offset(topic.head_seq)))
+        call.reply(200, encode(LatestOffsetsReply(offsets)))
+
+    def list(self, call: Call) -> None:
+        topic_id, group_id = call.text("topic_id"), call.text("group_id")
+        prefixes = call.key.prefixes
+
+        def wanted(name: str, group: str) -> bool:
+            if not name.startswith(prefixes) or (group_id is not None and group != group_id):
+                return False
+            return topic_id is None or split_partition(name)[0] == topic_id
+
+        limit = max(1, min(STANDINGS_MAX, call.integer("limit", STANDINGS_MAX)))
+        found = self._consuming.standings(limit, wanted)
+        call.reply(200, encode(GroupsReply([_standing(standing) for standing in found])))
+
+    def reset(self, call: Call) -> None:
+        wish: ResetWish = call.wish
+        check_reset(wish)
+        topic_id, group_id, start = wish.topic_id, wish.group_id, parse_start(wish.start)
+        every = wants_all(wish.partition_id, wish.all_partitions)
+        partitions = self._partitions(call, topic_id, wish.partition_id, every)
+        for _, topic in partitions:
+            self._consuming.check_idle(topic, group_id)
+        steps: list[Staged] = []
+        where: list[PartitionOffset] = []
+        for number, topic in partitions:
+            if wish.forget:
+                steps.append(self._consuming.forget(topic, group_id))
+                where.append(PartitionOffset(number, 0))
+            else:
+                steps.append(self._consuming.reset(topic, group_id, start))
+                where.append(PartitionOffset(number, steps[-1].result - 1))
+        _when_all(steps, call, lambda: call.reply(200, encode(ResetReply(success=True, partitions=where))))
+
+    def _partitions(
+        self, call: Call, topic_id: str, partition: int | str | None, every: bool
+    ) -> list[tuple[int, Topic]]:
+        """The partitions asked for, if the bearer may touch their topics."""
+        if every:
+            call.key.check_name(topic_id, "topic_id")
+            return self._consuming.partitions(topic_id)
+        number = partition if isinstance(partition, int) else 0
+        call.key.check_name(partition_name(topic_id, number), "topic_id")
+        return [(number, self._consuming.partition(topic_id, number))]
+
+
+_LIST_QUERY = (
+    QueryField("topic_id", str, "Only this topic's groups."),
+    QueryField("group_id", str, "Only this group."),
+    QueryField("limit", int, "Entries in the answer, at most 10000.", default=STANDINGS_MAX),
+)
+
+
+def _when_all(steps: list[Staged], call: Call, answer: Callable[[], None]) -> None:
+    """Answer when all of these are published, or with the first failure."""
+    left = len(steps)
+
+    def one_more(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            answer()
+
+    if not steps:
+        answer()
+    for staged in steps:
+        staged.then(answering(call, one_more))
+
+
+def _offset(seq: int) -> int | None:
+    return seq - 1 if seq > 0 else None
+
+
+def _standing(standing: Standing) -> GroupStanding:
+    topic_id, number = split_partition(standing.topic)
+    return GroupStanding(
+        topic_id=topic_id,
+        partition_id=number,
+        group_id=standing.group,
+        committed_offset=_offset(standing.committed),
+        next_offset=standing.position,
+        last_offset=_offset(standing.head_seq),
+        lag=standing.lag,
+        open_claims=standing.open_claims,
+        expired_claims=standing.expired_claims,
+        acked_ahead=standing.acked_ahead,
+    )

@@ -1,0 +1,226 @@
+"""Logging in: a user and a password become tokens, a refresh token becomes new ones; guessing is slowed down.
+
+login ─▶ wait in line ─▶ wrong too often? 429 ─▶ a thread compares the password (scrypt is slow) ─▶ tokens, or 401
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from topics.api.auth import ANY_NAME, Headers, Key, Scope
+from topics.api.call import Call
+from topics.api.errors import Unauthorized, headers_of, status_of
+from topics.api.groups.login_limits import Attempts, Proxies
+from topics.api.groups.tokens import ANYONE, CODES, TokenRefused, Tokens, bearer_of, error_type
+from topics.api.groups.users import PasswordHash, User, nobody
+from topics.api.replies import encode
+from topics.api.routes import Route
+from topics.api.waiting import Turns
+from topics.http.request import Request
+from topics.model.errors import Throttled, TopicsError
+
+WAITING_MAX = 256
+NAME_CHARS_MAX, PASSWORD_CHARS_MAX = 256, 1_024
+WRONG: Final = "Invalid credentials"
+
+
+class LoginWish(msgspec.Struct):
+    """`username` is another name for `user`."""
+
+    user: str | None = None
+    username: str | None = None
+    password: str | None = None
+
+
+class RefreshWish(msgspec.Struct):
+    """The refresh token, unless it comes as the bearer token."""
+
+    refresh_token: str | None = None
+
+
+class UserReply(msgspec.Struct):
+    id: str
+    role: str
+    email: str | None
+    created_at: str
+    updated_at: str
+
+
+class LoginReply(msgspec.Struct):
+    user: UserReply
+    admin_ui_access: bool
+    expires_at: str
+    access_token: str
+    refresh_token: str
+    refresh_expires_at: str
+
+
+class LoginErrorReply(msgspec.Struct):
+    error: str
+    message: str
+    code: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Doorstep:
+    """An Entrance that anyone may use: this is where a token is to be had."""
+
+    scheme = ""
+
+    def __init__(self) -> None:
+        self._anyone = Key(0, b"", Scope.NONE, ANY_NAME)
+
+    def authenticate(self, headers: Headers) -> Key:
+        del headers
+        return self._anyone
+
+    def answer(self, request: Request, error: TopicsError) -> None:
+        status = status_of(error.code)
+        body = LoginErrorReply("unauthorized", error.message)
+        if status != 401:
+            body = LoginErrorReply(error.message, error.message, CODES.get(status, error.code.upper()))
+        request.reply(status, encode(body), headers=headers_of(error))
+
+    def error_type(self, status: int) -> Any:
+        usual = error_type(status)
+        return usual if status in (408, 413, 414, 431) else LoginErrorReply
+
+
+class Attempt(NamedTuple):
+    """A login that waits for its password to be compared."""
+
+    call: Call
+    name: str
+    address: str
+    password_hash: PasswordHash
+    password: str
+
+
+class Login:
+    def __init__(self, tokens: Tokens, turns: Turns, loop: asyncio.AbstractEventLoop, proxies: Proxies) -> None:
+        self._tokens = tokens
+        self._turns = turns
+        self._loop = loop
+        self._proxies = proxies
+        self._attempts = Attempts(loop.time)
+        self._nobody = nobody()
+        self._since = _stamp(datetime.now(UTC).timestamp())
+        # One password is compared at a time, the others wait; the thread ends with the process.
+        self._threads = ThreadPoolExecutor(1, "password")
+        self._waiting: deque[Attempt] = deque()
+        self._comparing = False
+
+    def routes(self) -> list[Route]:
+        doorstep = Doorstep()
+        return [
+            Route(
+                method="POST",
+                path="/v1/api/auth/login",
+                handler=self.login,
+                summary="Tokens for a user and a password.",
+                body=LoginWish,
+                replies={200: LoginReply},
+                entrance=doorstep,
+            ),
+            Route(
+                method="POST",
+                path="/v1/api/auth/refresh",
+                handler=self.refresh,
+                summary="New tokens for a refresh token.",
+                body=RefreshWish,
+                replies={200: LoginReply},
+                entrance=doorstep,
+            ),
+        ]
+
+    def login(self, call: Call) -> None:
+        wish: LoginWish = call.wish
+        name = wish.user or wish.username or ""
+        password = wish.password or ""
+        if not self._tokens.usable or not name or len(name) > NAME_CHARS_MAX or len(password) > PASSWORD_CHARS_MAX:
+            raise Unauthorized(WRONG)
+        if self._tokens.open:
+            self._welcome(call, self._tokens.guest(name))
+            return
+        user = self._tokens.users.get(name)
+        if call.started is None:
+            address = self._proxies.address_of(call.request)
+            self._attempts.check(name, address)
+            if not password:
+                raise Unauthorized(WRONG)
+            if len(self._waiting) >= WAITING_MAX:
+                raise Throttled("too many logins at once; try again", retry_after_ms=1000)
+            password_hash = user.password if user is not None else self._nobody
+            self._waiting.append(Attempt(call, name, address, password_hash, password))
+            self._compare_next()
+            return
+        outcome: bool | Throttled = call.started
+        if isinstance(outcome, Throttled):
+            raise outcome
+        if not outcome or user is None:
+            raise Unauthorized(WRONG)
+        self._welcome(call, user)
+
+    def _compare_next(self) -> None:
+        """Away from the loop. Each attempt is counted before its password is hashed, however many came at once."""
+        while self._waiting and not self._comparing:
+            attempt = self._waiting.popleft()
+            if not attempt.call.open:
+                continue
+            try:
+                time_s = self._attempts.begin(attempt.name, attempt.address)
+            except Throttled as refused:
+                self._go_on(attempt, refused)
+                continue
+            self._comparing = True
+            comparing = self._loop.run_in_executor(self._threads, attempt.password_hash.fits, attempt.password)
+            comparing.add_done_callback(partial(self._compared, attempt, time_s))
+
+    def _compared(self, attempt: Attempt, time_s: float, done: asyncio.Future[bool]) -> None:
+        self._comparing = False
+        fits = done.result()
+        if fits:
+            self._attempts.forgive(attempt.name, attempt.address, time_s)
+        self._go_on(attempt, fits)
+        self._compare_next()
+
+    def _go_on(self, attempt: Attempt, outcome: bool | Throttled) -> None:
+        """The call goes on with the outcome in `started`."""
+        attempt.call.started = outcome
+        self._turns.again(attempt.call)
+
+    def refresh(self, call: Call) -> None:
+        wish: RefreshWish = call.wish
+        try:
+            token = bearer_of(call.headers) if wish.refresh_token is None else wish.refresh_token.encode()
+            name = self._tokens.check(token, "refresh")["sub"]
+        except (TokenRefused, UnicodeEncodeError):
+            if not self._tokens.open:
+                raise Unauthorized(WRONG) from None
+            name = ANYONE
+        user = self._tokens.guest(name) if self._tokens.open else self._tokens.users.get(name)
+        if user is None:
+            raise Unauthorized(WRONG)
+        self._welcome(call, user)
+
+    def _welcome(self, call: Call, user: User) -> None:
+        issued = self._tokens.issue(user)
+        reply = LoginReply(
+            user=UserReply(user.name, user.role, None, self._since, self._since),
+            admin_ui_access=False,
+            expires_at=_stamp(issued.access_ends),
+            access_token=issued.access,
+            refresh_token=issued.refresh,
+            refresh_expires_at=_stamp(issued.refresh_ends),
+        )
+        call.reply(200, encode(reply))
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,267 @@
+"""Tokens: who a bearer of a signed token is, tokens for those who logged in, and how the group routes tell errors.
+
+A token is a JWT signed with HS256. A valid signature and a time in the future are all it takes: its `role` counts, and
+its `sub` need not be one of our users; if it is, the user's prefixes hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, Final, NamedTuple, cast
+
+import jwt
+import msgspec
+
+from topics.api.auth import ANY_NAME, Door, Headers, Key, OpenDoor, Scope, is_loopback
+from topics.api.errors import Forbidden, Unauthorized, headers_of, status_of
+from topics.api.groups.users import User, nobody, parse_users
+from topics.api.replies import encode
+from topics.api.schema import ErrorReply
+from topics.api.groups.users import User, nobody, parse_users
+from topics.http.request import Request
+from topics.model.errors import TopicsError
+from topics.model.setting_types import WrongSetting
+from topics.model.settings import Settings, find
+
+ISSUER: Final = "kalamdb"
+ALGORITHM: Final = "HS256"
+SECRET_CHARS_MIN = 32
+LEEWAY_S = 60
+REFRESH_HOURS_MIN = 7 * 24
+TOKENS_REMEMBERED_MAX = 4_096
+# Who asks, and with which role, where no token is needed.
+ANYONE: Final = "anyone"
+ROLE_OF_ANYONE: Final = "dba"
+
+# What a role may do; the others may do nothing here.
+SCOPES_OF: Final[Mapping[str, Scope]] = {
+    "service": Scope.READ | Scope.WRITE,
+    "dba": Scope.ALL,
+    "system": Scope.ALL,
+}
+CODES: Final[Mapping[int, str]] = {400: "BAD_REQUEST", 403: "FORBIDDEN", 404: "NOT_FOUND", 500: "INTERNAL_ERROR"}
+
+
+class TokenRefused(Unauthorized):
+    """`reason` is the code that clients of these routes know."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class GroupErrorReply(msgspec.Struct):
+    error: str
+    code: str
+
+
+class TokenErrorBody(msgspec.Struct):
+    code: str
+    message: str
+
+
+class TokenErrorReply(msgspec.Struct):
+    status: str
+    error: TokenErrorBody
+    results: list[Any]
+    took: float
+
+
+class Visitor(Key):
+    """The bearer of a token, as a key: one for all requests with the same subject, role and prefixes."""
+
+    __slots__ = ("role", "subject")
+    noun = "user"
+
+    def __init__(self, subject: str, role: str, prefixes: tuple[str, ...], inflight_max: int) -> None:
+        super().__init__(0, b"", SCOPES_OF.get(role, Scope.NONE), prefixes, inflight_max)
+        self.subject = subject
+        self.role = role
+
+    def check_scopes(self, scopes: int) -> None:
+        if scopes & ~self.scopes:
+            roles = [role for role, granted in SCOPES_OF.items() if not scopes & ~granted]
+            raise Forbidden(f"the role {self.role} may not do this; it takes one of {', '.join(roles)}")
+
+
+class Pass(NamedTuple):
+    """An access token and the one that renews it, with the times (in s) at which they end."""
+
+    access: str
+    access_ends: int
+    refresh: str
+    refresh_ends: int
+
+
+class Tokens:
+    """An Entrance: takes access tokens. Without a secret it takes none.
+
+    `open`: there is nothing to authenticate by, neither API keys nor a secret nor users, and only this machine reaches
+    the server. Then no token is needed and none is looked at.
+    """
+
+    scheme = "token"
+
+    def __init__(self, settings: Settings, door: Door, now_s: Callable[[], float] = time.time) -> None:
+        self._now_s = now_s
+        self._secret = settings.jwt_secret
+        if self._secret is not None and len(self._secret) < SECRET_CHARS_MIN:
+            variable = find("jwt_secret").variable
+            raise WrongSetting(f"{variable} must have at least {SECRET_CHARS_MIN} characters", setting="jwt_secret")
+        self.users = parse_users(settings.users)
+        keyless = isinstance(door, OpenDoor) and is_loopback(settings.host)
+        self.open = keyless and self._secret is None and not self.users
+        self._anyone = Visitor(ANYONE, ROLE_OF_ANYONE, ANY_NAME, 0)
+        if self.open:
+            # Clients want a token to log in with; nobody checks it.
+            self._secret = secrets.token_hex()
+        self._issuers = frozenset((ISSUER, *settings.jwt_trusted_issuers))
+        self._access_s = settings.jwt_expiry_hours * 3600
+        self._refresh_s = max(REFRESH_HOURS_MIN * 3600, self._access_s)
+        self._inflight_max = settings.max_inflight_per_key
+        # What checking a token led to, and when to check again; the bearers, so that their requests are counted.
+        self._checked: OrderedDict[bytes, tuple[float, Visitor]] = OrderedDict()
+        self._visitors: OrderedDict[tuple[str, str, tuple[str, ...]], Visitor] = OrderedDict()
+
+    @property
+    def usable(self) -> bool:
+        return self._secret is not None
+
+    # --- who asks ---
+
+    def authenticate(self, headers: Headers) -> Visitor:
+        if self.open:
+            return self._anyone
+        token = bearer_of(headers)
+        digest = hashlib.sha256(token).digest()
+        known = self._checked.get(digest)
+        if known is not None and known[0] > self._now_s():
+            return known[1]
+        claims = self.check(token, "access")
+        visitor = self._visitor(claims)
+        _remember(self._checked, digest, (float(claims["exp"]) + LEEWAY_S, visitor))
+        return visitor
+
+    def _visitor(self, claims: Mapping[str, Any]) -> Visitor:
+        user = self.users.get(claims["sub"])
+        prefixes = user.prefixes if user is not None else _prefixes_of(claims)
+        role = str(claims.get("role", "user"))
+        key = claims["sub"], role, prefixes
+        visitor = self._visitors.get(key) or Visitor(*key, self._inflight_max)
+        _remember(self._visitors, key, visitor)
+        return visitor
+
+    def check(self, token: bytes, kind: str) -> dict[str, Any]:
+        """The claims of a token that is signed, current and of this kind; an access token need not say its kind."""
+        if self._secret is None:
+            variable = find("jwt_secret").variable
+            raise TokenRefused("INVALID_CREDENTIALS", f"this server takes no tokens: {variable} is not set")
+        try:
+            claims = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
+                token,
+                self._secret,
+                algorithms=[ALGORITHM],
+                leeway=LEEWAY_S,
+                options={"require": ["exp", "sub", "iss"], "verify_aud": False},
+            )
+        except jwt.ExpiredSignatureError:
+            raise TokenRefused("TOKEN_EXPIRED", "the token has expired") from None
+        except (jwt.PyJWTError, ValueError):
+            raise _invalid() from None
+        issuer = claims["iss"]
+        if not isinstance(issuer, str) or issuer not in self._issuers or claims.get("token_type", "access") != kind:
+            raise _invalid()
+        return claims
+
+    # --- new tokens ---
+
+    def guest(self, name: str) -> User:
+        """Whoever logs in where no token is needed."""
+        return User(name, ROLE_OF_ANYONE, nobody())
+
+    def issue(self, user: User) -> Pass:
+        now = int(self._now_s())
+        access_ends, refresh_ends = now + self._access_s, now + self._refresh_s
+        return Pass(
+            self._sign(user, "access", now, access_ends),
+            access_ends,
+            self._sign(user, "refresh", now, refresh_ends),
+            refresh_ends,
+        )
+
+    def _sign(self, user: User, kind: str, now: int, ends: int) -> str:
+        assert self._secret is not None
+        claims: dict[str, Any] = {
+            "sub": user.name,
+            "iss": ISSUER,
+            "iat": now,
+            "exp": ends,
+            "role": user.role,
+            "token_type": kind,
+        }
+        if user.prefixes != ANY_NAME:
+            claims["prefixes"] = list(user.prefixes)
+        return jwt.encode(claims, self._secret, ALGORITHM)  # pyright: ignore[reportUnknownMemberType]
+
+    # --- errors ---
+
+    def answer(self, request: Request, error: TopicsError) -> None:
+        status = status_of(error.code)
+        if isinstance(error, TokenRefused):
+            took_ms = (perf_counter() - request.received_s) * 1000 if request.received_s else 0.0
+            body = TokenErrorBody(error.reason, error.message)
+            request.reply(
+                status, encode(TokenErrorReply("error", body, [], round(took_ms, 3))), headers=headers_of(error)
+            )
+            return
+        code = CODES.get(status, error.code.upper())
+        request.reply(status, encode(GroupErrorReply(error.message, code)), headers=headers_of(error))
+
+    def error_type(self, status: int) -> Any:
+        return error_type(status)
+
+
+def error_type(status: int) -> Any:
+    """What the protocol finds by itself it tells in the usual envelope, whatever the route."""
+    match status:
+        case 401:
+            return TokenErrorReply
+        case 408 | 413 | 414 | 431:
+            return ErrorReply
+        case _:
+            return GroupErrorReply
+
+
+def bearer_of(headers: Headers) -> bytes:
+    header = headers.get(b"authorization")
+    if header is None:
+        raise TokenRefused("MISSING_AUTHORIZATION", "a token is needed: Authorization: Bearer <token>")
+    if header[:7].lower() != b"bearer ":
+        raise TokenRefused("MISSING_AUTHORIZATION", "the Authorization header is not of the form: Bearer <token>")
+    return header[7:].strip(b" \t")
+
+
+def _invalid() -> TokenRefused:
+    return TokenRefused("INVALID_CREDENTIALS", "the token is not valid here")
+
+
+def _prefixes_of(claims: Mapping[str, Any]) -> tuple[str, ...]:
+    """A token of a user that is gone keeps the limits it was made with."""
+    prefixes = claims.get("prefixes")
+    if prefixes is None:
+        return ANY_NAME
+    if not isinstance(prefixes, list):
+        raise _invalid()
+    return tuple(str(prefix) for prefix in cast("list[object]", prefixes) if prefix)
+
+
+def _remember(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > TOKENS_REMEMBERED_MAX:
+        kept.popitem(last=False)

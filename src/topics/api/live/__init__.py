@@ -1,0 +1,1 @@
+"""Live delivery: event streams, WebSocket, work streams."""

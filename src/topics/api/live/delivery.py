@@ -1,0 +1,85 @@
+"""Live delivery as one part of the server: what watch, WebSocket, work streams and bulk reads share, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from topics.api.admission import Pressure
+from topics.api.lifecycle import Lifecycle
+from topics.api.live.following import Fetch, Fetching
+from topics.api.live.pulse import Pulse
+from topics.api.live.sse import EventStreams, Gate
+from topics.api.live.subscriptions import Subscriptions
+from topics.api.live.topic_stream import TopicStreams
+from topics.api.live.watch import Watch
+from topics.api.live.watch_session import Sessions
+from topics.api.live.ws import Sockets
+from topics.api.metrics import Usage
+from topics.api.routes import Route
+from topics.api.v0.export import STALL_S_MAX, Exports
+from topics.engine.core.deadlines import Deadlines
+from topics.engine.core.engine import Engine
+from topics.engine.live.trails import Live
+from topics.http.budget import BodyBudget
+from topics.http.content_coding import InThread
+from topics.http.slices import Slices
+from topics.model.clock import Clock
+from topics.model.settings import Settings
+
+GOODBYE_S_MAX = 2.0
+
+
+class Delivery:
+    """`run` belongs behind the tick's flush: it shows what that has published."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        pressure: Pressure,
+        usage: Usage,
+        lifecycle: Lifecycle,
+        deadlines: Deadlines,
+        fetch: Fetch,
+        wake: Callable[[], None],
+        in_thread: InThread,
+        slices: Slices,
+        budget: BodyBudget,
+    ) -> None:
+        live = Live(engine, clock, wake)
+        fetching = Fetching(fetch)
+        pulse = Pulse(loop, settings.slow_consumer_timeout_ms / 1000, loop.time)
+        gate = Gate(settings, usage)
+        self.streams = EventStreams(gate, pulse, clock)
+        self.run = live.run
+        subscriptions = Subscriptions(live, settings)
+        sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, loop.time)
+        self._watch = Watch(live, fetching, self.streams, sessions, subscriptions, settings)
+        self._topic_streams = TopicStreams(live, fetching, self.streams, lifecycle, deadlines, settings)
+        self._sockets = Sockets(
+            live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings, slices, budget
+        )
+        self._exports = Exports(live, fetching, gate, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
+        live.is_shed = self._sockets.is_shed
+        pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
+
+    def routes(self) -> list[Route]:
+        return [
+            *self._watch.routes(),
+            *self._topic_streams.routes(),
+            *self._sockets.routes(),
+            *self._exports.routes(),
+        ]
+
+    def drain(self) -> None:
+        """The server is going down: everyone is told."""
+        self._watch.drain()
+        self._topic_streams.drain()
+        self._sockets.drain()
+
+    async def drained(self) -> None:
+        await self._sockets.drained(GOODBYE_S_MAX)

@@ -1,0 +1,199 @@
+"""Event streams: opening one (Accept, caps, headers), its heartbeat, and the end of a client that stops reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from topics.api.auth import Key
+from topics.api.call import Call
+from topics.api.errors import NotAcceptable
+from topics.api.live.pulse import Pulse
+from topics.api.metrics import Usage
+from topics.api.live.pulse import Pulse
+from topics.http.request import Bytes, ReplyStream, Request
+from topics.model.clock import Clock
+from topics.model.errors import Throttled
+from topics.model.settings import Settings
+
+RETRY = b"retry: 2000\n\n"
+HEADERS = ((b"Cache-Control", b"no-store"), (b"X-Accel-Buffering", b"no"))
+KEEP_ALIVE = (b"Connection", b"keep-alive")
+HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX = 1_000, 60_000
+# Bytes of one connection that the kernel has not taken, above which nothing more is rendered for it.
+BUFFERED_BYTES_MAX = 64 * 1024
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Gate:
+    """How many long-lived connections are open, in all and for each key."""
+
+    def __init__(self, settings: Settings, usage: Usage) -> None:
+        self._max = settings.max_sse_connections
+        self._max_per_key = settings.max_sse_connections_per_key
+        self._usage = usage
+
+    def enter(self, key: Key) -> None:
+        """Take a place; every `enter` is followed by one `leave`. Without keys there is nobody to count for."""
+        if self._max and self._usage.sse_connections >= self._max:
+            raise _full("max_sse_connections", self._max)
+        if key.number and self._max_per_key and key.streams >= self._max_per_key:
+            raise _full("max_sse_connections_per_key", self._max_per_key)
+        self._usage.sse_connections += 1
+        key.streams += 1
+
+    def leave(self, key: Key) -> None:
+        self._usage.sse_connections -= 1
+        key.streams -= 1
+
+
+def _full(limit: str, maximum: int) -> Throttled:
+    return Throttled(f"there are {maximum} streams open already, which is the most", limit=limit, max=maximum)
+
+
+class EventStreams:
+    """Opens event streams; every one of them counts, beats and ends in the same way."""
+
+    def __init__(self, gate: Gate, pulse: Pulse, clock: Clock) -> None:
+        self.gate = gate
+        self.pulse = pulse
+        self.clock = clock
+
+    def open(self, call: Call, heartbeat_ms: int, key: Key | None = None) -> EventStream:
+        """Answer the call with a stream that counts for `key` (the caller's, if not given)."""
+        key = key or call.key
+        self.gate.enter(key)
+        call.end()
+        request = call.request
+        headers = (*HEADERS, KEEP_ALIVE) if request.http_version == "1.1" and request.keep_alive else HEADERS
+        stream = EventStream(self, key, request.stream(headers=headers), clamp_heartbeat(heartbeat_ms))
+        stream.write(RETRY)
+        if stream.closed:
+            stream.leave()
+        return stream
+
+
+class EventStream:
+    """One open stream. Writes are whole frames; `on_room` and `on_close` tell its owner how the client does."""
+
+    __slots__ = (
+        "_http",
+        "_key",
+        "_streams",
+        "interval_s",
+        "on_beat",
+        "on_close",
+        "on_room",
+        "on_stall",
+        "sent_s",
+        "stalled_s",
+    )
+
+    def __init__(self, streams: EventStreams, key: Key, http: ReplyStream, heartbeat_ms: int) -> None:
+        self._streams = streams
+        self._key = key
+        self._http = http
+        self.interval_s = heartbeat_ms / 1000
+        self.sent_s = 0.0
+        self.stalled_s = 0.0
+        # The client does not keep up; it does again, given how long it did not, in seconds.
+        self.on_stall: Callable[[], None] | None = None
+        self.on_room: Callable[[float], None] | None = None
+        # Called before each heartbeat.
+        self.on_beat: Callable[[], None] | None = None
+        # Called once, however the stream ends, unless its owner closed it.
+        self.on_close: Callable[[], None] | None = None
+        http.on_pause = self._paused
+        http.on_resume = self._resumed
+        http.on_close = self._client_gone
+        streams.pulse.add(self)
+
+    @property
+    def closed(self) -> bool:
+        return self._http.closed
+
+    @property
+    def paused(self) -> bool:
+        return self._http.paused
+
+    @property
+    def has_room(self) -> bool:
+        return not self._http.paused and self._http.buffered_bytes <= BUFFERED_BYTES_MAX
+
+    def write(self, frames: Bytes) -> None:
+        self.sent_s = self._streams.pulse.now_s
+        self._http.write(frames)
+
+    def fail(self, code: int, message: str, **more: Any) -> None:
+        """Tell the client why, then end."""
+        self.write(error_frame(code, message, **more))
+        self.close()
+
+    def close(self) -> None:
+        """End the stream from this side; `on_close` is not called."""
+        self.on_close = None
+        if not self._http.closed:
+            self._http.close()
+            self.leave()
+
+    # --- the client's and the pulse's side ---
+
+    def beat(self) -> None:
+        if self.on_beat is not None:
+            self.on_beat()
+        self._http.write(b": hb %d\n\n" % self._streams.clock.now_ms())
+
+    def give_up(self) -> None:
+        on_close = self.on_close
+        self.fail(408, "the client reads too slowly; connect again to go on where it stopped")
+        if on_close is not None:
+            on_close()
+
+    def _paused(self) -> None:
+        self._streams.pulse.paused(self)
+        if self.on_stall is not None:
+            self.on_stall()
+
+    def _resumed(self) -> None:
+        paused_s = self._streams.pulse.resumed(self)
+        if self.on_room is not None:
+            self.on_room(paused_s)
+
+    def _client_gone(self) -> None:
+        self.leave()
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            on_close()
+
+    def leave(self) -> None:
+        """Break every cycle and give the place back."""
+        self._streams.pulse.discard(self)
+        self._streams.gate.leave(self._key)
+        self.on_room = self.on_stall = self.on_beat = None
+        self._http.on_pause = self._http.on_resume = self._http.on_close = None
+
+
+def error_frame(code: int, message: str, **more: Any) -> bytes:
+    """What is wrong with the stream, with a code as HTTP has them; it carries no id, so it moves no cursor."""
+    return b"event: error\ndata: %b\n\n" % _encode({"code": code, "error": message, **more})
+
+
+def clamp_heartbeat(heartbeat_ms: int) -> int:
+    return max(HEARTBEAT_MS_MIN, min(HEARTBEAT_MS_MAX, heartbeat_ms))
+
+
+def check_accepts_events(request: Request) -> None:
+    """The client must name the type: a web page that makes a browser ask for an image or a document cannot."""
+    for choice in b",".join(request.header_values(b"accept")).lower().split(b","):
+        media_type, *parameters = [part.strip() for part in choice.split(b";")]
+        if media_type == b"text/event-stream" and not any(map(_is_zero, parameters)):
+            return
+    raise NotAcceptable("this is an event stream: ask for it with the header Accept: text/event-stream")
+
+
+def _is_zero(parameter: bytes) -> bool:
+    name, _, value = parameter.partition(b"=")
+    return name.strip() == b"q" and value.strip().strip(b"0.") == b""

@@ -1,0 +1,128 @@
+"""Watch sessions: what a client subscribed to and how far it got, kept while it may come back."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from topics.api.auth import Key
+from topics.api.errors import NotFound, Unauthorized
+from topics.api.live.watch_cursor import RESTARTS
+from topics.api.metrics import Usage
+from topics.engine.live.trails import Lens
+from topics.model.errors import Throttled
+
+if TYPE_CHECKING:
+    from topics.api.live.watch import WatchStream
+
+WID_BYTES = 16
+
+
+class Position:
+    """How far the session got in one topic; `epoch` tells the topic from a later one of the same name."""
+
+    __slots__ = ("epoch", "head_seq", "restart", "seq")
+
+    def __init__(self, seq: int, epoch: int) -> None:
+        self.seq = seq
+        self.epoch = epoch
+        # What the head was when the topic was last seen.
+        self.head_seq = seq
+        # Which restart of the session set the position back, because the topic is another one now.
+        self.restart = 0
+
+
+class Session:
+    __slots__ = ("heartbeat_ms", "key", "lens", "positions", "restarts", "stream", "used_s", "wid")
+
+    def __init__(self, key: Key, lens: Lens, heartbeat_ms: int, positions: dict[str, Position]) -> None:
+        self.wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
+        self.key = key
+        self.lens = lens
+        self.heartbeat_ms = heartbeat_ms
+        self.positions = positions
+        self.restarts = 0
+        self.stream: WatchStream | None = None
+        self.used_s = 0.0
+
+    def restart(self, position: Position) -> None:
+        """The topic is another one: seqs start again, and ids of before mean nothing for it."""
+        self.restarts += 1
+        position.restart = self.restarts
+
+    def rewind(self, seqs: dict[str, int]) -> None:
+        """Go back to what the client says it has; never forward, since only the server knows what it sent."""
+        known = seqs.get(RESTARTS, 0)
+        for name, seq in seqs.items():
+            position = self.positions.get(name)
+            if position is None:
+                continue
+            if position.restart > known:
+                # The client never heard of the new topic: it starts there once more.
+                position.epoch = 0
+            elif seq < position.seq:
+                position.seq = seq
+
+
+class Sessions:
+    """Sessions without a stream are kept in the order of their last use, so the expired ones are in front."""
+
+    def __init__(self, sessions_max: int, ttl_ms: int, usage: Usage, clock_s: Callable[[], float]) -> None:
+        self._max = sessions_max
+        self._ttl_s = ttl_ms / 1000
+        self._usage = usage
+        self._clock_s = clock_s
+        self._by_wid: dict[str, Session] = {}
+        self._idle: OrderedDict[str, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_wid)
+
+    def check_room(self) -> None:
+        self.collect()
+        if self._max and len(self._by_wid) >= self._max:
+            raise Throttled(
+                f"there are {self._max} watch sessions already, which is the most",
+                limit="max_watch_sessions",
+                max=self._max,
+            )
+
+    def add(self, session: Session) -> None:
+        self._by_wid[session.wid] = session
+        self.rest(session)
+        self._count()
+
+    def find(self, wid: str, key: Key) -> Session:
+        """The session, for the key that made it."""
+        self.collect()
+        session = self._by_wid.get(wid)
+        if session is None:
+            raise NotFound("there is no such watch session, or no longer: create a new one")
+        if session.key is not key:
+            raise Unauthorized("the watch session was created with another key")
+        return session
+
+    def in_use(self, session: Session) -> None:
+        """It has a stream: it stays."""
+        self._idle.pop(session.wid, None)
+
+    def rest(self, session: Session) -> None:
+        """It has no stream: its time runs from now on."""
+        session.used_s = self._clock_s()
+        self._idle[session.wid] = session
+        self._idle.move_to_end(session.wid)
+
+    def collect(self) -> None:
+        expired_s = self._clock_s() - self._ttl_s
+        while self._idle:
+            session = next(iter(self._idle.values()))
+            if session.used_s > expired_s:
+                break
+            del self._idle[session.wid]
+            del self._by_wid[session.wid]
+        self._count()
+
+    def _count(self) -> None:
+        self._usage.watch_sessions = len(self._by_wid)

@@ -1,0 +1,389 @@
+"""WebSocket: the handshake, and what each command does with the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+
+from msgspec import Raw
+from websockets.frames import CloseCode
+from websockets.http11 import Request as Handshake
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from topics.api.admission import Pressure
+from topics.api.auth import BEARER_PROTOCOL, Scope
+from topics.api.call import Call
+from topics.api.live.following import Fetching
+from topics.api.live.pulse import Pulse
+from topics.api.live.sse import Gate
+from topics.api.live.subscriptions import Subscriptions
+from topics.api.live.ws_commands import (
+    NO_ID,
+    PublishCommand,
+    acknowledged,
+    broken,
+    decode_command,
+    encode,
+    failed,
+    ping_decoder,
+    publish_decoder,
+    reply,
+    subscribe_decoder,
+    subscribed,
+    unsubscribe_decoder,
+)
+from topics.api.live.ws_connection import WsConnection
+from topics.api.routes import QueryField, Route
+from topics.api.schema import WatchedTopic
+from topics.engine.core.deadlines import Deadlines
+from topics.engine.core.engine import Engine
+from topics.engine.core.pending import Busy, Staged
+from topics.engine.live.trails import Live
+from topics.engine.log.cold import ColdMiss
+from topics.engine.log.topic import Topic
+from topics.http.budget import BodyBudget
+from topics.http.request import Request
+from topics.http.slices import Slices
+from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError
+from topics.model.requests.config import resolve
+from topics.model.requests.large_bodies import LARGE_BYTES, decode_large
+from topics.model.requests.records import decode_body
+from topics.model.settings import Settings
+
+log = logging.getLogger("topics.api")
+# The library tells of every connection that comes and goes.
+quiet_log = logging.getLogger("topics.api.websocket")
+quiet_log.setLevel(logging.WARNING)
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+# A message above this needs a share of the memory for large bodies, and must be complete in time.
+LARGE_MESSAGE_BYTES = 1024 * 1024
+MESSAGE_S_MAX = 120.0
+HANDSHAKE_HEADERS = (b"host", b"upgrade", b"connection", b"origin")
+GOING_AWAY = 1001
+PACED_RETRY_MS = 1_500
+
+
+class Sockets:
+    """All open WebSockets, and what they share."""
+
+    def __init__(
+        self,
+        live: Live,
+        fetching: Fetching,
+        pulse: Pulse,
+        gate: Gate,
+        subscriptions: Subscriptions,
+        pressure: Pressure,
+        deadlines: Deadlines,
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
+        settings: Settings,
+        slices: Slices,
+        budget: BodyBudget,
+    ) -> None:
+        self.live = live
+        self.fetching = fetching
+        self.pulse = pulse
+        self.grace_s = settings.buffer_grace_ms / 1000
+        self._engine: Engine = live.engine
+        self._gate = gate
+        self._subscriptions = subscriptions
+        self._pressure = pressure
+        self._deadlines = deadlines
+        self._loop = loop
+        self._wake = wake
+        self.slices = slices
+        self._settings = settings
+        self._budget = budget
+        self._message_bytes_max = min(MESSAGE_BYTES_MAX, settings.max_body_bytes)
+        # Connections with a share of the budget or in line for one, and when their message began.
+        self._receiving: dict[WsConnection, float] = {}
+        pulse.on_turn.append(self._end_slow_messages)
+        self._open: dict[WsConnection, None] = {}
+        self._empty: asyncio.Event | None = None
+
+    def routes(self) -> list[Route]:
+        offered = "May carry the key: topics.bearer.<base64url of the key>."
+        return [
+            Route(
+                method="GET",
+                path="/v0/ws",
+                handler=self.open,
+                summary="A WebSocket to subscribe and publish by.",
+                headers=(QueryField("Sec-WebSocket-Protocol", str, offered),),
+                replies={101: str},
+                errors=("throttled",),
+                key_in_subprotocol=True,
+                long_lived=True,
+            )
+        ]
+
+    # --- coming and going ---
+
+    def open(self, call: Call) -> None:
+        request = call.request
+        if request.upgrade_to != "websocket":
+            raise InvalidRequest("this is a WebSocket: connect with Upgrade: websocket", field="upgrade")
+        protocol = ServerProtocol(
+            extensions=None,
+            select_subprotocol=_choose_subprotocol,
+            max_size=self._message_bytes_max,
+            logger=quiet_log,
+        )
+        response = _shake_hands(protocol, request)
+        self._gate.enter(call.key)
+        call.end()
+        request.upgrade(WsConnection(self, call.key, protocol), response)
+
+    def opened(self, connection: WsConnection) -> None:
+        self._open[connection] = None
+        self.pulse.add(connection)
+
+    def closed(self, connection: WsConnection) -> None:
+        self._open.pop(connection, None)
+        self.pulse.discard(connection)
+        self.release(connection)
+        self._gate.leave(connection.key)
+        if self._empty is not None and not self._open:
+            self._empty.set()
+
+    def drain(self) -> None:
+        for connection in list(self._open):
+            connection.close(GOING_AWAY, "the server is shutting down")
+
+    async def drained(self, grace_s: float) -> None:
+        """Every client has said goodbye, or had the time to."""
+        if self._open:
+            self._empty = asyncio.Event()
+            try:
+                async with asyncio.timeout(grace_s):
+                    await self._empty.wait()
+            except TimeoutError:
+                for connection in list(self._open):
+                    connection.abort()
+
+    def later(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    # --- memory for large messages ---
+
+    def reserve(self, connection: WsConnection, message_bytes: int, *, is_last: bool) -> bool:
+        """Count an unfinished message as the large body it is; False if it must wait for memory."""
+        if connection in self._receiving or message_bytes <= LARGE_MESSAGE_BYTES:
+            return True
+        self._receiving[connection] = self.pulse.now_s
+        most_bytes = self._message_bytes_max
+        share_bytes = min(message_bytes, most_bytes) if is_last else most_bytes
+        return self._budget.take(connection, share_bytes, lambda: self.later(connection.go_on_reading))
+
+    def release(self, connection: WsConnection) -> None:
+        """The message is dealt with."""
+        if self._receiving.pop(connection, None) is not None:
+            share_bytes, connection.reserved_bytes = connection.reserved_bytes, 0
+            self._budget.give_back(share_bytes)
+
+    def _end_slow_messages(self) -> None:
+        for connection, since_s in list(self._receiving.items()):
+            if connection.reserved_bytes and self.pulse.now_s - since_s > MESSAGE_S_MAX:
+                connection.close(CloseCode.POLICY_VIOLATION, "the message took too long")
+                self.release(connection)
+
+    # --- commands ---
+
+    def run(self, connection: WsConnection, message: bytes) -> bool:
+        """Carry out a command; False if it must be tried again, which is then arranged."""
+        request_id = NO_ID
+        try:
+            command = decode_command(message)
+            request_id = command.request_id
+            match command.op:
+                case "publish":
+                    if len(message) > LARGE_BYTES and connection.decoded is None:
+                        connection.key.check_scopes(Scope.WRITE)
+                        self._decode_in_slices(connection, request_id, message)
+                        return False
+                    self._publish(connection, request_id, message)
+                case "subscribe":
+                    self._subscribe(connection, request_id, message)
+                case "unsubscribe":
+                    self._unsubscribe(connection, request_id, message)
+                case "ping":
+                    decode_body(ping_decoder, message)
+                    connection.send(reply("pong", request_id))
+                case other:
+                    raise InvalidRequest(
+                        f"op is {other!r:.64}; it may be subscribe, unsubscribe, publish or ping", field="op"
+                    )
+        except TopicsError as error:
+            if isinstance(error, Throttled) and self._may_wait(connection.decoded, message, error):
+                self._deadlines.add(int(error.detail["retry_after_ms"]), connection.go_on)
+                return False
+            connection.decoded = None
+            connection.send(failed(request_id, error))
+        except Busy as busy:
+            busy.staged.then(lambda _: self.later(connection.go_on))
+            return False
+        except ColdMiss as miss:
+            self._fetch(connection, request_id, miss)
+            return False
+        except Exception as bug:  # noqa: BLE001 - a bug is answered, the connection lives on
+            connection.send(broken(request_id, _log_bug(bug)))
+        return True
+
+    def _decode_in_slices(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
+        """Decode a large publish between other work, then run it; commands after it wait."""
+        decoding = decode_large(publish_decoder, message, self._settings)
+
+        def step() -> bool:
+            try:
+                next(decoding)
+            except StopIteration as end:
+                connection.decoded = end.value
+                connection.go_on()
+            except TopicsError as error:
+                connection.send(failed(request_id, error))
+                connection.drop_first()
+                connection.go_on()
+            else:
+                return not connection.gone
+            return False
+
+        self.slices.add(step)
+
+    def _fetch(self, connection: WsConnection, request_id: Raw, miss: ColdMiss) -> None:
+        def arrived(error: TopicsError | None) -> None:
+            if error is not None:
+                connection.send(failed(request_id, error))
+                connection.drop_first()
+            connection.go_on()
+
+        self.fetching.fetch(miss, lambda error: self.later(lambda: arrived(error)))
+
+    def _may_wait(self, decoded: PublishCommand | None, message: bytes, error: Throttled) -> bool:
+        """Pressure passes; a writer that opted out of being refused waits for that, and later commands with it."""
+        if "retry_after_ms" not in error.detail:
+            return False
+        try:
+            return bool((decoded or decode_body(publish_decoder, message)).disable_backpressure)
+        except TopicsError:
+            return False
+
+    def _publish(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
+        key = connection.key
+        key.check_scopes(Scope.WRITE)
+        command = connection.decoded or decode_body(publish_decoder, message)
+        if command.config is not None:
+            key.check_scopes(Scope.ADMIN)
+        key.check_name(command.topic, "topic")
+        if command.config is not None and command.config.dead_letter is not None:
+            resolve(command.config, command.topic)
+            key.check_name(command.config.dead_letter, "dead_letter")
+        if self._pressure.floor is not None and self.is_shed(self._engine.state.by_name.get(command.topic)):
+            raise self._pressure.refusal()
+        staged = self._engine.append(command.topic, command)
+        connection.decoded = None
+        connection.unacked += 1
+        self._wake()
+        staged.then(_acknowledging(connection, request_id, command))
+
+    def is_shed(self, topic: Topic | None) -> bool:
+        """Whether the server is under so much pressure that this topic has to wait."""
+        floor = self._pressure.floor
+        if floor is None:
+            return False
+        return (self._engine.effective_priority(topic) if topic is not None else 0) < floor
+
+    def _subscribe(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
+        key = connection.key
+        key.check_scopes(Scope.READ)
+        self._subscriptions.check_size(message)
+        command = decode_body(subscribe_decoder, message)
+        starts = command.starts()
+        self._subscriptions.check_count(len(starts))
+        self._subscriptions.check_count(len(connection.trails.keys() | starts.keys()))
+        lens = self._subscriptions.lens(command)
+        fields = {name: f"topics.{name}" if name in (command.topics or ()) else "topic" for name in starts}
+        for name, field in fields.items():
+            key.check_name(name, field)
+        chosen: list[tuple[Topic, int]] = []
+        shown: dict[str, WatchedTopic] = {}
+        for name, start in starts.items():
+            topic = self._subscriptions.find(name, fields[name])
+            if topic is None:
+                if command.lenient:
+                    continue
+                raise TopicNotFound(name)
+            seq = self._subscriptions.start_of(topic, start)
+            chosen.append((topic, seq))
+            shown[name] = self._subscriptions.describe(topic, seq)
+        connection.send(subscribed(request_id, shown))
+        for topic, seq in chosen:
+            earlier = connection.trails.get(topic.name)
+            if earlier is not None:
+                connection.unfollow(earlier)
+            connection.follow(topic, seq, lens)
+        connection.catch_up()
+
+    def _unsubscribe(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
+        connection.key.check_scopes(Scope.READ)
+        for name in decode_body(unsubscribe_decoder, message).names():
+            trail = connection.trails.get(name)
+            if trail is not None:
+                connection.unfollow(trail)
+            connection.send(reply("unsubscribed", request_id, topic=name))
+
+    def paced_message(self, name: str) -> bytes:
+        message = "watch throttled under CPU pressure"
+        return encode(
+            {"op": "error", "code": "throttled", "message": message, "retry_after_ms": PACED_RETRY_MS, "topics": [name]}
+        )
+
+
+def _acknowledging(connection: WsConnection, request_id: Raw, command: PublishCommand) -> Callable[[Staged], None]:
+    def published(staged: Staged) -> None:
+        if staged.error is not None:
+            connection.acknowledge(failed(request_id, staged.error))
+        else:
+            connection.acknowledge(acknowledged(request_id, command, staged))
+
+    return published
+
+
+def _shake_hands(protocol: ServerProtocol, request: Request) -> list[tuple[bytes, bytes]]:
+    """The headers that accept the WebSocket. The library judges the request as if it had read it itself."""
+    lines = [
+        b"%b: %b\r\n" % (name, value)
+        for name, value in request.headers
+        if name in HANDSHAKE_HEADERS or name.startswith(b"sec-websocket-")
+    ]
+    protocol.receive_data(b"GET %b HTTP/1.1\r\n%b\r\n" % (b"/v0/ws", b"".join(lines)))
+    handshake = protocol.events_received()[0]
+    assert isinstance(handshake, Handshake)
+    response = protocol.accept(handshake)
+    if response.status_code != 101:
+        raise InvalidRequest((response.body or b"").decode().strip(), field="upgrade")
+    protocol.send_response(response)
+    protocol.data_to_send()
+    return [
+        (name.encode(), value.encode())
+        for name, value in response.headers.raw_items()
+        if name.lower().startswith("sec-websocket-")
+    ]
+
+
+def _choose_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """A browser wants one of its offers back: the first that is not its key, if there is one."""
+    del protocol
+    plain = [name for name in offered if not name.startswith(BEARER_PROTOCOL)]
+    return (plain or list(offered) or [None])[0]
+
+
+def _log_bug(bug: Exception) -> str:
+    """The line an operator looks for when a client reports a trace id."""
+    trace_id = secrets.token_hex(8)
+    log.error("bug %s in a command of a WebSocket", trace_id, exc_info=bug)
+    return trace_id

@@ -1,0 +1,132 @@
+"""Commands of a WebSocket: what a client may send, and how the server answers each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from topics.api.replies import creation_warnings, last_seq_of, seqs_of
+from topics.api.schema import WatchedTopic
+from topics.engine.core.pending import Staged
+from topics.model.errors import InvalidRequest, TopicsError
+from topics.model.requests.config import U64
+from topics.model.requests.records import AppendWish, decode_body
+from topics.model.requests.watch import FollowWish, StartWish, Ts
+
+encode = msgspec.json.Encoder().encode
+NO_ID = Raw(b"")
+
+
+class Command(msgspec.Struct):
+    """What every command has; the rest depends on `op`, and a command that knows its fields takes no others."""
+
+    op: Any = None
+    # As the client wrote it; empty if it did not.
+    request_id: Raw = NO_ID
+
+
+class SubscribeCommand(FollowWish, kw_only=True):
+    """One topic with its start beside it, or many with a start each."""
+
+    op: Raw
+    request_id: Raw = NO_ID
+    topic: str | None = None
+    topics: dict[str, StartWish | None] | None = None
+    from_seq: U64 = 0
+    tail: bool | None = False
+    from_ts: Ts | UnsetType = UNSET
+    lenient: bool | None = False
+
+    def starts(self) -> dict[str, StartWish]:
+        starts = {name: start or StartWish() for name, start in (self.topics or {}).items()}
+        if self.topic is not None:
+            starts[self.topic] = StartWish(from_seq=self.from_seq, tail=self.tail, from_ts=self.from_ts)
+        return starts
+
+
+class UnsubscribeCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    op: Raw
+    request_id: Raw = NO_ID
+    topic: str | None = None
+    topics: list[str] | None = None
+
+    def names(self) -> list[str]:
+        names = list(self.topics or ())
+        if self.topic is not None:
+            names.append(self.topic)
+        if not names:
+            raise InvalidRequest("topic must name what to unsubscribe from", field="topic")
+        return names
+
+
+class PublishCommand(AppendWish, kw_only=True):
+    op: Raw
+    request_id: Raw = NO_ID
+    topic: str
+    return_seqs: bool | None = None
+
+
+class PingCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    op: Raw
+    request_id: Raw = NO_ID
+
+
+command_decoder = msgspec.json.Decoder(Command)
+subscribe_decoder = msgspec.json.Decoder(SubscribeCommand)
+unsubscribe_decoder = msgspec.json.Decoder(UnsubscribeCommand)
+publish_decoder = msgspec.json.Decoder(PublishCommand)
+ping_decoder = msgspec.json.Decoder(PingCommand)
+
+
+def decode_command(message: bytes) -> Command:
+    return decode_body(command_decoder, message)
+
+
+# --- the server's frames ---
+
+
+def reply(op: str, request_id: Raw, **fields: Any) -> bytes:
+    """A frame that answers a command, with the id that the client gave it."""
+    if not bytes(request_id):
+        return encode({"op": op, **fields})
+    return encode({"op": op, "request_id": request_id, **fields})
+
+
+def subscribed(request_id: Raw, topics: dict[str, WatchedTopic]) -> bytes:
+    return reply("subscribed", request_id, topics=topics)
+
+
+def acknowledged(request_id: Raw, command: PublishCommand, staged: Staged) -> bytes:
+    more: dict[str, Any] = {}
+    if command.return_seqs is not False:
+        more["seqs"] = seqs_of(staged)
+    if warnings := creation_warnings(command, staged):
+        more["warnings"] = warnings
+    spent = {"wal_append_ms": round(staged.wal_append_ms, 3), "fsync_ms": round(staged.fsync_ms, 3)}
+    return reply(
+        "ack",
+        request_id,
+        topic=command.topic,
+        first_seq=staged.first_seq,
+        last_seq=last_seq_of(staged),
+        head_seq=staged.head_seq,
+        count=staged.count,
+        created=staged.created,
+        deduped=staged.deduped,
+        **more,
+        performance=spent,
+    )
+
+
+def failed(request_id: Raw, error: TopicsError) -> bytes:
+    fields: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.detail:
+        fields["detail"] = error.detail
+    return reply("error", request_id, **fields)
+
+
+def broken(request_id: Raw, trace_id: str) -> bytes:
+    message = "a bug in the server, see its log"
+    return reply("error", request_id, code="internal", message=message, detail={"trace_id": trace_id})

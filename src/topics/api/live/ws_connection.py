@@ -1,0 +1,328 @@
+"""One WebSocket: commands come in and are answered in order, what its topics gain goes out.
+
+socket ─▶ slices ─▶ ServerProtocol (websockets) ─▶ inbox ─▶ command ─┬─▶ answer
+                                                           └─ Busy, cold read, pressure: held, and tried again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from websockets.frames import CloseCode, Opcode
+from websockets.frames import Frame as WireFrame
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from topics.api.auth import Key
+from topics.api.live.following import Follower
+from topics.api.live.ws_commands import PublishCommand, encode
+from topics.api.live.ws_gauge import WsGauge
+from topics.engine.live.trails import Frame, Trail
+from topics.engine.log.retention import Tombstone
+from topics.model.errors import TopicsError
+
+if TYPE_CHECKING:
+    from topics.api.live.ws import Sockets
+
+PING_INTERVAL_S = 20.0
+BUFFERED_BYTES_MAX = 64 * 1024
+# Commands that wait, and publishes without their acknowledgement, above which nothing more is read.
+INBOX_MAX, UNACKED_MAX = 64, 256
+
+
+class WsConnection(Follower, asyncio.Protocol):
+    """Owns the transport from the handshake on."""
+
+    __slots__ = (
+        "_asked",
+        "_closing",
+        "_feeding",
+        "_gauge",
+        "_held",
+        "_inbox",
+        "_paced",
+        "_parts",
+        "_read_paused",
+        "_sockets",
+        "_transport",
+        "_unfed",
+        "_unfed_at",
+        "_waits_for_memory",
+        "_ws",
+        "decoded",
+        "gone",
+        "interval_s",
+        "key",
+        "reserved_bytes",
+        "sent_s",
+        "stalled_s",
+        "unacked",
+    )
+
+    def __init__(self, sockets: Sockets, key: Key, protocol: ServerProtocol) -> None:
+        super().__init__(sockets.live, sockets.fetching)
+        self._sockets = sockets
+        self._ws = protocol
+        self._transport = cast("asyncio.Transport", None)
+        self.key = key
+        # receiving: bytes not yet parsed and how far that is, whether a slice of it is due, memory for a large message
+        self._gauge = WsGauge(sockets.pulse.now_s)
+        self._unfed = b""
+        self._unfed_at = 0
+        self._feeding = False
+        self._waits_for_memory = False
+        self.reserved_bytes = 0
+        self.gone = False
+        self._parts: list[bytes] = []
+        self._inbox: deque[bytes] = deque()
+        self._held = False
+        # the first command, if it is a large publish
+        self.decoded: PublishCommand | None = None
+        self._read_paused = False
+        self.unacked = 0
+        # sending
+        self._paced: set[str] | None = None
+        # life: a ping is out, the closing handshake has begun
+        self.interval_s = PING_INTERVAL_S
+        self.sent_s = 0.0
+        self.stalled_s = 0.0
+        self._asked = False
+        self._closing = False
+
+    # --- the transport's side ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._sockets.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._asked = False
+        self._gauge.earn(self._sockets.pulse.now_s)
+        self._unfed = self._unfed[self._unfed_at :] + data
+        self._unfed_at = 0
+        if not self._feeding and self._feed():
+            self._sockets.slices.add(self._feed)
+
+    def _feed(self) -> bool:
+        """Parse a slice of what has arrived; returns whether the next one can follow."""
+        gauge, start = self._gauge, self._unfed_at
+        self._feeding = True
+        self._unfed_at = gauge.measure(self._unfed, start)
+        if gauge.credit < 0:
+            self._ws.fail(CloseCode.POLICY_VIOLATION, "too many control frames or small fragments")
+        else:
+            self._ws.receive_data(self._unfed[start : self._unfed_at])
+        if gauge.credit < 0 or self._unfed_at == len(self._unfed):
+            self._unfed, self._unfed_at = b"", 0
+        self._take_events()
+        self._waits_for_memory = not self._sockets.reserve(self, gauge.message_bytes, is_last=gauge.is_last)
+        self._work()
+        self._feeding = bool(self._unfed) and not self._crowded
+        self._update_reading()
+        return self._feeding
+
+    def eof_received(self) -> bool:
+        self._ws.receive_eof()
+        self._take_events()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
+        self._closing = self.gone = True
+        self._inbox.clear()
+        self._unfed, self._unfed_at = b"", 0
+        self.unfollow_all()
+        self._sockets.closed(self)
+        # The library's parser holds its protocol, which holds the parser.
+        self._ws.parser.close()
+
+    def pause_writing(self) -> None:
+        self.stall()
+        self._sockets.pulse.paused(self)
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        paused_s = self._sockets.pulse.resumed(self)
+        self.resume(was_long=paused_s > self._sockets.grace_s)
+        self._work()
+
+    # --- messages in ---
+
+    def _take_events(self) -> None:
+        for event in self._ws.events_received():
+            if isinstance(event, WireFrame):
+                self._take_frame(event)
+        self._send_out()
+
+    def _take_frame(self, frame: WireFrame) -> None:
+        if frame.opcode is Opcode.BINARY:
+            self._ws.fail(CloseCode.UNSUPPORTED_DATA, "commands are text messages")
+        elif frame.opcode in (Opcode.TEXT, Opcode.CONT):
+            self._parts.append(bytes(frame.data))
+            if frame.fin:
+                message = b"".join(self._parts)
+                self._parts.clear()
+                self._take_message(message)
+        elif frame.opcode is Opcode.CLOSE:
+            self._closing = True
+            self._inbox.clear()
+
+    def _take_message(self, message: bytes) -> None:
+        try:
+            if not message.isascii():
+                str(message, "utf-8")
+        except UnicodeDecodeError:
+            self._ws.fail(CloseCode.INVALID_DATA, "a text message must be UTF-8")
+            return
+        if not self._closing:
+            self._inbox.append(message)
+
+    def _work(self) -> None:
+        """Run commands in order, as far as nothing holds them up."""
+        while self._inbox and not self._held and not self._closing and not self._blocked:
+            if self.unacked >= UNACKED_MAX:
+                break
+            if self._sockets.run(self, self._inbox[0]):
+                self._inbox.popleft()
+            else:
+                self._held = True
+        if self.reserved_bytes and not self._inbox and not self._gauge.message_bytes:
+            self._sockets.release(self)
+        self._update_reading()
+
+    def go_on_reading(self) -> None:
+        """There is memory for the message now."""
+        self._waits_for_memory = False
+        self._update_reading()
+
+    def go_on(self) -> None:
+        """What the first command waited for has happened."""
+        self._held = False
+        self._work()
+
+    def drop_first(self) -> None:
+        """The first command is answered although it could not be carried out."""
+        if self._inbox:
+            self._inbox.popleft()
+
+    def acknowledge(self, frame: bytes) -> None:
+        self.unacked -= 1
+        self.send(frame)
+        if self._read_paused:
+            self._sockets.later(self._work)
+
+    @property
+    def _crowded(self) -> bool:
+        return len(self._inbox) >= INBOX_MAX or self.unacked >= UNACKED_MAX or self._blocked or self._waits_for_memory
+
+    def _update_reading(self) -> None:
+        """Parse what has arrived while there is room for it; read when all of it is parsed."""
+        crowded = self._crowded
+        if self._unfed and not crowded and not self._feeding:
+            self._feeding = True
+            self._sockets.slices.add(self._feed)
+        pause = crowded or bool(self._unfed)
+        if pause == self._read_paused or self._closing:
+            return
+        self._read_paused = pause
+        if pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # --- frames out ---
+
+    def send(self, text: bytes) -> None:
+        self._write(WireFrame(Opcode.TEXT, text).serialize(mask=False))
+
+    def _write(self, data: bytes) -> None:
+        if not self._closing:
+            self.sent_s = self._sockets.pulse.now_s
+            self._transport.write(data)
+
+    def _send_out(self) -> None:
+        """What the protocol has to say by itself: pongs, closing; an empty piece means that it is over."""
+        for data in self._ws.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._transport.close()
+        if self._ws.state is not State.OPEN:
+            self._closing = True
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._blocked and self._transport.get_write_buffer_size() <= BUFFERED_BYTES_MAX
+
+    def _write_records(self, trail: Trail, frame: Frame) -> int:
+        if self._paced:
+            self._paced.discard(trail.name)
+        wire = frame.rendered.get(WsConnection)
+        if wire is None:
+            wire = frame.rendered[WsConnection] = WireFrame(Opcode.TEXT, record_message(frame)).serialize(mask=False)
+        self._write(wire)
+        return len(wire)
+
+    def _write_tombstone(self, trail: Trail, tombstone: Tombstone, reason: str) -> None:
+        self.send(encode({"op": "tombstone", "topic": trail.name, **tombstone.as_dict(), "reason": reason}))
+
+    def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
+        self.send(b'{"op":"caught_up","topic":"%b","head_seq":%d}' % (trail.name.encode(), head_seq))
+
+    def _write_gone(self, trail: Trail) -> None:
+        head_seq = trail.feed.topic.head_seq
+        self.send(encode({"op": "topic_deleted", "topic": trail.name, "head_seq": head_seq, "reason": "deleted"}))
+
+    def _write_paced(self, trail: Trail) -> None:
+        if self._paced is None:
+            self._paced = set()
+        if trail.name not in self._paced:
+            self._paced.add(trail.name)
+            self.send(self._sockets.paced_message(trail.name))
+
+    def _write_unreadable(self, trail: Trail, error: TopicsError) -> None:
+        self.send(encode({"op": "error", "code": error.code, "message": error.message, "topics": [trail.name]}))
+
+    # --- life ---
+
+    def beat(self) -> None:
+        """Idle: ask whether the client lives. It had a whole interval to answer the last time."""
+        if self._closing:
+            self._transport.abort()
+        elif self._asked:
+            self.close(CloseCode.INTERNAL_ERROR, "no answer to a ping")
+        else:
+            self._asked = True
+            self._ws.send_ping(b"")
+            self._send_out()
+
+    def give_up(self) -> None:
+        """The client does not read. What is said now reaches it if it does within the same time again."""
+        if self._closing:
+            self._transport.abort()
+            return
+        message = "the client reads too slowly; subscribe again from where it stopped"
+        self.send(encode({"op": "error", "code": "throttled", "message": message}))
+        self.close(CloseCode.TRY_AGAIN_LATER, "the client reads too slowly")
+        self._sockets.pulse.paused(self)
+
+    def close(self, code: int, reason: str) -> None:
+        """Begin the closing handshake."""
+        if self._ws.state is State.OPEN:
+            self._ws.send_close(code, reason)
+            self._send_out()
+        self.unfollow_all()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def record_message(frame: Frame) -> bytes:
+    return b'{"op":"record","topic":"%b","from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[%b]}' % (
+        frame.topic.name.encode(),
+        frame.from_seq,
+        frame.to_seq,
+        frame.head_seq,
+        frame.records,
+    )

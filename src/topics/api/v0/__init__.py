@@ -1,0 +1,1 @@
+"""The `/v0` API: one file per resource."""

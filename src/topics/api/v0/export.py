@@ -1,0 +1,242 @@
+"""Bulk read: a stretch of a topic as lines of JSON in one answer, as fast as the client reads and in turns with others.
+
+    GET …/export ─▶ first slice (404, 500 are still possible) ─▶ a slice per tick while there is room ─▶ end line
+                                                                └─ topic gone, damage, client stalls: cut, no end line
+
+A slice is what `diff` would give, as lines. The end is fixed at the start, so a topic that grows does not prolong it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from topics.api.admission import Pressure
+from topics.api.auth import Key, Scope
+from topics.api.call import Call
+from topics.api.live.following import Fetching
+from topics.api.live.pulse import Pulse
+from topics.api.live.sse import BUFFERED_BYTES_MAX, Gate
+from topics.api.routes import QueryField, Route
+from topics.api.live.sse import BUFFERED_BYTES_MAX, Gate
+from topics.engine.log.bulk import BulkRead
+from topics.engine.log.cold import ColdMiss
+from topics.engine.log.reading import Diff, View
+from topics.engine.live.trails import Live, Trail
+from topics.engine.log.topic import Topic
+from topics.http.content_coding import GZIPPED, VARY, GzipReplyStream, InThread, accepts_gzip
+from topics.http.request import ReplyStream
+from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
+from topics.model.names import check_topic_name
+from topics.model.requests.records import check_u64
+
+log = logging.getLogger("topics.api")
+
+NDJSON = b"application/x-ndjson"
+# A client that computes between two reads may take its time: what waits for it is a slice, not a backlog.
+STALL_S_MAX = 300.0
+_NO_STORE = (b"Cache-Control", b"no-store")
+
+
+class Exports:
+    """Opens bulk reads. They count as streams do, and take turns with readers that catch up."""
+
+    def __init__(
+        self, live: Live, fetching: Fetching, gate: Gate, pressure: Pressure, stalls: Pulse, in_thread: InThread
+    ) -> None:
+        self.live = live
+        self.fetching = fetching
+        self.gate = gate
+        self.stalls = stalls
+        self._pressure = pressure
+        self._in_thread = in_thread
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/v0/topics/{topic}/export",
+                handler=self.export,
+                summary="All records of a stretch, a line of JSON each; the last line says that it is complete.",
+                scopes=Scope.READ,
+                query=(
+                    QueryField("from_seq", int, "The cursor: records behind it.", 0),
+                    QueryField("to_seq", int, "The last seq that is wanted; never beyond the head at the start."),
+                    QueryField("from_ts", int, "Start at the first record of that time or later."),
+                    QueryField("node", str, "Leave out what this node wrote; may be repeated."),
+                    QueryField("include_tags", bool, "Whether $tag is shown.", default=False),
+                    QueryField("include_meta", bool, "Whether meta is shown; absent: if data is."),
+                    QueryField("include_data", bool, "Whether data is shown.", default=True),
+                ),
+                replies={200: str},
+                media_type=NDJSON.decode(),
+                errors=("topic_not_found", "throttled"),
+            )
+        ]
+
+    def export(self, call: Call) -> None:
+        engine = self.live.engine
+        topic = engine.state.by_name.get(call.name)
+        if topic is None:
+            check_topic_name(call.name)
+            raise TopicNotFound(call.name)
+        if self._pressure.floor is not None and self._pressure.sheds(call, engine.effective_priority(topic)):
+            raise self._pressure.refusal()
+        view, (from_seq, to_seq) = self._view(call, topic), self._range(call, topic)
+        export = Export(self, BulkRead(topic, view, from_seq, to_seq, engine.state.cold.load, self.live.expire))
+        first = export.read()
+        topic.last_read_ts = self.live.now_ms()
+        self.gate.enter(call.key)
+        call.end()
+        export.start(self._open(call), call.key, first)
+
+    def _view(self, call: Call, topic: Topic) -> View:
+        nodes = frozenset(value for name, value in call.request.query_pairs() if name == "node")
+        data = call.flag("include_data", True)
+        return View(
+            nodes if topic.config.dedupe_node else frozenset(),
+            tags=call.flag("include_tags", False),
+            meta=call.flag("include_meta", data),
+            data=data,
+            lines=True,
+        )
+
+    def _range(self, call: Call, topic: Topic) -> tuple[int, int]:
+        """The cursor to start behind, and the last seq."""
+        from_seq = check_u64(_whole(call, "from_seq", 0), "from_seq")
+        if call.text("from_ts") is not None:
+            from_seq = max(from_seq, self.live.engine.seq_before(topic, _whole(call, "from_ts", 0)))
+        return from_seq, _whole(call, "to_seq", topic.head_seq)
+
+    def _open(self, call: Call) -> ReplyStream:
+        request = call.request
+        packed = accepts_gzip(request.header(b"accept-encoding"))
+        headers = (_NO_STORE, GZIPPED, VARY) if packed else (_NO_STORE, VARY)
+        stream = request.stream(headers=headers, content_type=NDJSON)
+        return GzipReplyStream(stream, self._in_thread) if packed else stream
+
+
+class Export:
+    """One bulk read under way; a reader among others that are behind."""
+
+    __slots__ = (
+        "_bulk",
+        "_exports",
+        "_key",
+        "_stream",
+        "_waits_for_cold",
+        "interval_s",
+        "sent_s",
+        "stalled_s",
+    )
+
+    def __init__(self, exports: Exports, bulk: BulkRead) -> None:
+        self._exports = exports
+        self._bulk = bulk
+        self._stream: ReplyStream | None = None
+        self._key: Key | None = None
+        self._waits_for_cold = False
+        # for the pulse, which only looks for stalls here
+        self.interval_s = 3_600.0
+        self.sent_s = self.stalled_s = 0.0
+
+    # --- reading ---
+
+    def read(self) -> Diff | None:
+        """The next slice; None at the end. May raise ColdMiss, and DamagedData where the log cannot be read."""
+        return self._bulk.read()
+
+    def _write(self, diff: Diff | None) -> None:
+        stream, bulk = self._stream, self._bulk
+        assert stream is not None
+        if diff is not None:
+            stream.write(bulk.lines(diff))
+            if not bulk.is_over:
+                return
+        stream.write(b'{"end":%b}\n' % bulk.end())
+        self._leave()
+        stream.close()
+
+    # --- coming and going ---
+
+    def start(self, stream: ReplyStream, key: Key, first: Diff | None) -> None:
+        self._stream = stream
+        self._key = key
+        stream.on_pause = lambda: self._exports.stalls.paused(self)
+        stream.on_resume = self._resumed
+        stream.on_close = self._leave
+        self._exports.stalls.add(self)
+        if stream.closed:
+            self._leave()
+            return
+        self._exports.live.queue(self)
+        self._write(first)
+
+    def _leave(self) -> None:
+        """Give the place back and break every cycle; nothing more is written."""
+        stream, key, self._stream, self._key = self._stream, self._key, None, None
+        if stream is None or key is None:
+            return
+        self._exports.stalls.discard(self)
+        self._exports.live.unqueue(self)
+        self._exports.gate.leave(key)
+        stream.on_pause = stream.on_resume = stream.on_close = None
+
+    def _cut(self, reason: str) -> None:
+        """End without an end line, so that nobody takes it for complete; who asks again is told why."""
+        stream = self._stream
+        log.warning("an export of %s is cut after seq %d: %s", self._bulk.topic.name, self._bulk.seq, reason)
+        self._leave()
+        if stream is not None:
+            stream.abort()
+
+    # --- turns ---
+
+    def look(self, trail: Trail) -> None:
+        raise AssertionError("an export follows nothing", trail)
+
+    def take_turn(self) -> bool:
+        stream = self._stream
+        if stream is None or stream.paused or self._waits_for_cold:
+            return False
+        if stream.buffered_bytes > BUFFERED_BYTES_MAX:
+            return True
+        if self._exports.live.engine.state.by_id.get(self._bulk.topic.id) is not self._bulk.topic:
+            self._cut("the topic was deleted")
+            return False
+        try:
+            diff = self.read()
+        except ColdMiss as miss:
+            self._waits_for_cold = True
+            self._exports.fetching.fetch(miss, self._arrived)
+            return False
+        except TopicsError as error:
+            self._cut(error.message)
+            return False
+        self._write(diff)
+        return True
+
+    def _arrived(self, error: TopicsError | None) -> None:
+        self._waits_for_cold = False
+        if error is not None:
+            self._cut(error.message)
+        elif self._stream is not None:
+            self._exports.live.queue(self)
+
+    def _resumed(self) -> None:
+        self._exports.stalls.resumed(self)
+        self._exports.live.queue(self)
+
+    # --- the pulse's side ---
+
+    def beat(self) -> None:
+        """Silence is the client's own here: it has not read what it was sent."""
+
+    def give_up(self) -> None:
+        self._cut("the client has not read for too long")
+
+
+def _whole(call: Call, name: str, default: int) -> int:
+    value = call.integer(name, default)
+    if value < 0:
+        raise InvalidRequest(f"{name} must not be negative", field=name)
+    return value

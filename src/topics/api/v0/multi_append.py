@@ -1,0 +1,146 @@
+"""Append to several topics in one request: all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from topics.api.admission import Pressure
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.replies import encode, write_performance
+from topics.api.routes import QueryField, Route
+from topics.api.schema import Performance, Warnings
+from topics.api.v0.records import key_of_header
+from topics.api.waiting import answering
+from topics.engine.core.engine import Engine
+from topics.engine.core.multi_append import Landed
+from topics.engine.core.multi_append import MultiAppend as Verb
+from topics.engine.core.pending import Staged
+from topics.engine.log.topic import Topic
+from topics.model.errors import Throttled
+from topics.model.requests.config import resolve
+from topics.model.requests.large_bodies import decode_large_topics
+from topics.model.requests.multi_append import MultiAppendWish
+from topics.model.requests.warnings import config_warnings
+
+
+class AppendedItem(msgspec.Struct):
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    created: bool
+    seqs: list[int] | UnsetType = UNSET
+
+
+class MultiAppendReply(msgspec.Struct):
+    """`deduped`: nothing was added, because the key was used for these topics before, or all jobs are pending."""
+
+    topics: dict[str, AppendedItem]
+    deduped: bool
+    performance: Performance
+    warnings: Warnings = UNSET
+
+
+class MultiAppend:
+    def __init__(self, verb: Verb, engine: Engine, pressure: Pressure) -> None:
+        self._verb = verb
+        self._engine = engine
+        self._pressure = pressure
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v0/append",
+                handler=self.append,
+                summary="Append records to several topics, to all of them or to none.",
+                scopes=Scope.WRITE,
+                body=MultiAppendWish,
+                decode_large=decode_large_topics,
+                checks_slot=True,
+                query=(QueryField("return_seqs", bool, "Whether the answer lists every seq.", default=True),),
+                headers=(QueryField("Idempotency-Key", str, "As idempotency_key in the body, which wins."),),
+                replies={200: MultiAppendReply, 201: MultiAppendReply},
+                errors=(
+                    "batch_too_large",
+                    "record_too_large",
+                    "topic_not_found",
+                    "topic_exists_incompatible",
+                    "topic_full",
+                    "throttled",
+                    "storage_full",
+                ),
+            )
+        ]
+
+    def append(self, call: Call) -> None:
+        wish: MultiAppendWish = call.wish
+        call.started = call.flag("return_seqs", True)
+        if wish.idempotency_key is None:
+            wish.idempotency_key = key_of_header(call)
+        try:
+            staged = self._verb.append(wish, partial(self._check_names, call), partial(self._admit, call))
+        except Throttled as error:
+            # A cap stands until there is room; pressure passes, so a writer may choose to wait for that.
+            if not wish.disable_backpressure or "retry_after_ms" not in error.detail:
+                raise
+            self._pressure.park(call)
+            return
+        staged.then(answering(call, self._appended))
+
+    def _check_names(self, call: Call) -> None:
+        """Every topic, and those that a configuration names. One that takes effect is an administrator's business."""
+        wish: MultiAppendWish = call.wish
+        for name in wish.topics:
+            call.key.check_name(name, f"topics.{name}")
+        for name, part in wish.topics.items():
+            if part.config is None:
+                continue
+            if part.config.dead_letter is not None:
+                call.key.check_name(part.config.dead_letter, f"topics.{name}.config.dead_letter")
+            if part.create is not False and name not in self._engine.state.by_name:
+                call.key.check_scopes(Scope.ADMIN)
+
+    def _admit(self, call: Call, topics: Sequence[Topic | None]) -> None:
+        call.check_slot()
+        if self._pressure.floor is not None:
+            priority = min(0 if topic is None else self._engine.effective_priority(topic) for topic in topics)
+            if self._pressure.sheds(call, priority):
+                raise self._pressure.refusal()
+
+    def _appended(self, call: Call, staged: Staged) -> None:
+        with_seqs = call.started is not False
+        created = staged.created and not staged.deduped
+        reply = MultiAppendReply(
+            topics={name: _item(landed, staged, with_seqs=with_seqs) for name, landed in staged.result.items()},
+            deduped=staged.deduped,
+            performance=write_performance(call, staged),
+            warnings=_warnings(call.wish, staged) or UNSET,
+        )
+        call.reply(201 if created else 200, encode(reply))
+
+
+def _warnings(wish: MultiAppendWish, staged: Staged) -> list[str]:
+    """About the topics that were made as their `config` says."""
+    made: dict[str, Landed] = {} if staged.deduped else staged.result
+    return [
+        f'topic "{name}": {warning}'
+        for name, landed in made.items()
+        if landed.created and (config := wish.topics[name].config) is not None
+        for warning in config_warnings(resolve(config, name))
+    ]
+
+
+def _item(landed: Landed, staged: Staged, *, with_seqs: bool) -> AppendedItem:
+    return AppendedItem(
+        first_seq=landed.first_seq,
+        last_seq=landed.last_seq,
+        head_seq=landed.head_seq,
+        # A repeated write made nothing.
+        created=landed.created and not staged.deduped,
+        seqs=landed.all_seqs() if with_seqs else UNSET,
+    )

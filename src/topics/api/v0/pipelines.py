@@ -1,0 +1,183 @@
+"""Pipelines: define, change, look, list, drop, and what their runners report."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from topics.api.auth import Key, Scope
+from topics.api.call import Call
+from topics.api.replies import encode, performance, write_performance
+from topics.api.routes import QueryField, Route
+from topics.api.schema import Performance
+from topics.api.waiting import answering
+from topics.engine.core.pending import Staged
+from topics.engine.pipelines.verbs import PAGE_SIZE_DEFAULT, PipelineState
+from topics.engine.pipelines.verbs import Pipelines as Verbs
+from topics.model.errors import PipelineNotFound
+from topics.model.names import check_topic_name
+from topics.model.requests.pipelines import PipelineStatus, PipelineWish, check_pipeline, check_status_size
+
+
+class PipelineItem(msgspec.Struct):
+    """`generation` is the revision since which a checkpoint of the pipeline fits its definition."""
+
+    pipeline: str
+    definition: PipelineWish
+    revision: int
+    generation: int
+    updated_ts: int
+    status: PipelineStatus | None
+
+
+class PipelineReply(PipelineItem):
+    performance: Performance
+    created: bool | UnsetType = UNSET
+
+
+class PipelineList(msgspec.Struct):
+    pipelines: list[PipelineItem]
+    performance: Performance
+    next_cursor: str | UnsetType = UNSET
+
+
+class PipelineDroppedReply(msgspec.Struct):
+    pipeline: str
+    deleted: bool
+    performance: Performance
+
+
+class Pipelines:
+    def __init__(self, verbs: Verbs) -> None:
+        self._verbs = verbs
+
+    def routes(self) -> list[Route]:
+        one = "/v0/pipelines/{pipeline}"
+        return [
+            Route(
+                method="PUT",
+                path=one,
+                handler=self.put,
+                summary="Define a pipeline or change it; a runner takes it from there.",
+                scopes=Scope.ADMIN,
+                body=PipelineWish,
+                replies={200: PipelineReply, 201: PipelineReply},
+            ),
+            Route(
+                method="GET",
+                path=one,
+                handler=self.look,
+                summary="A pipeline, and what its runner said last.",
+                scopes=Scope.READ,
+                replies={200: PipelineReply},
+                errors=("pipeline_not_found",),
+            ),
+            Route(
+                method="GET",
+                path="/v0/pipelines",
+                handler=self.list,
+                summary="Pipelines by name, a page at a time.",
+                scopes=Scope.READ,
+                query=(
+                    QueryField("prefix", str, "Only names that start with this."),
+                    QueryField("page_size", int, "Pipelines in one answer, 1 to 1000."),
+                    QueryField("cursor", str, "The next_cursor of the page before."),
+                ),
+                replies={200: PipelineList},
+            ),
+            Route(
+                method="DELETE",
+                path=one,
+                handler=self.drop,
+                summary="Forget a pipeline; its runner stops it, what it wrote stays.",
+                scopes=Scope.DELETE,
+                replies={200: PipelineDroppedReply},
+            ),
+            Route(
+                method="POST",
+                path=f"{one}/status",
+                handler=self.report,
+                summary="What a runner has to say about a pipeline; the last word is shown to everyone.",
+                scopes=Scope.ADMIN,
+                body=PipelineStatus,
+                replies={200: PipelineReply},
+                errors=("pipeline_not_found",),
+            ),
+        ]
+
+    def put(self, call: Call) -> None:
+        wish: PipelineWish = call.wish
+        check_topic_name(call.name, "pipeline")
+        check_pipeline(wish)
+        _check_ends(call.key, wish, given=True)
+        self._check_existing(call)
+        self._verbs.put(call.name, wish).then(answering(call, self._was_put))
+
+    def _was_put(self, call: Call, staged: Staged) -> None:
+        reply = _reply(staged.result, write_performance(call, staged))
+        reply.created = staged.created
+        call.reply(201 if staged.created else 200, encode(reply))
+
+    def look(self, call: Call) -> None:
+        state = self._verbs.look(call.name)
+        _check_ends(call.key, state.definition)
+        call.reply(200, encode(_reply(state, performance(call))))
+
+    def list(self, call: Call) -> None:
+        def wanted(state: PipelineState) -> bool:
+            names = [state.name, *(name for name, _ in _ends(state.definition))]
+            return all(name.startswith(call.key.prefixes) for name in names)
+
+        page = self._verbs.list(
+            call.text("prefix") or "",
+            call.text("cursor"),
+            call.integer("page_size", PAGE_SIZE_DEFAULT),
+            wanted=wanted,
+        )
+        items = [PipelineItem(*state) for state in page.pipelines]
+        reply = PipelineList(pipelines=items, performance=performance(call))
+        if page.next_cursor is not None:
+            reply.next_cursor = page.next_cursor
+        call.reply(200, encode(reply))
+
+    def drop(self, call: Call) -> None:
+        self._check_existing(call)
+        self._verbs.drop(call.name).then(answering(call, self._dropped))
+
+    def _check_existing(self, call: Call) -> None:
+        """A pipeline of this name that is about to be replaced or removed."""
+        try:
+            _check_ends(call.key, self._verbs.look(call.name).definition)
+        except PipelineNotFound:
+            pass
+
+    def _dropped(self, call: Call, staged: Staged) -> None:
+        spent = write_performance(call, staged)
+        call.reply(200, encode(PipelineDroppedReply(pipeline=call.name, deleted=staged.result, performance=spent)))
+
+    def report(self, call: Call) -> None:
+        check_status_size(call.request.body)
+        _check_ends(call.key, self._verbs.look(call.name).definition)
+        call.reply(200, encode(_reply(self._verbs.report(call.name, call.wish), performance(call))))
+
+
+def _reply(state: PipelineState, spent: Performance) -> PipelineReply:
+    return PipelineReply(*state, performance=spent)
+
+
+def _ends(wish: PipelineWish) -> list[tuple[str, str]]:
+    """The topics that a definition names, with the field that does. A pattern may mean any topic: the empty prefix."""
+    ends = [
+        (name, f"sources.{view}")
+        for view, source in wish.sources.items()
+        for name in ([""] if source.pattern is not None else source.names())
+    ]
+    if wish.sink is not None and wish.sink.topic is not None:
+        ends.append((wish.sink.topic, "sink.topic"))
+    return ends
+
+
+def _check_ends(key: Key, wish: PipelineWish, *, given: bool = False) -> None:
+    """A pipeline moves what its topics hold: the key must be allowed to see those, too."""
+    for name, field in _ends(wish):
+        key.check_name(name, field, given=given)

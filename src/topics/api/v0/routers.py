@@ -1,0 +1,172 @@
+"""Routers: create and change, look, list, drop."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from topics.api.auth import Key, Scope
+from topics.api.call import Call
+from topics.api.replies import encode, performance, write_performance
+from topics.api.routes import QueryField, Route
+from topics.api.schema import RouterDroppedReply, RouterItem, RouterList, RouterPutReply, RouterReply
+from topics.api.waiting import answering
+from topics.engine.core.pending import Staged
+from topics.engine.routers.verbs import PAGE_SIZE_DEFAULT, RouterState
+from topics.engine.routers.verbs import Routers as Verbs
+from topics.model.errors import RouterNotFound
+from topics.model.names import check_router_name
+from topics.model.requests.routers import RouterConfig, RouterWish
+from topics.model.requests.warnings import match_warnings
+
+
+class Routers:
+    def __init__(self, verbs: Verbs) -> None:
+        self._verbs = verbs
+
+    def routes(self) -> list[Route]:
+        one = "/v0/routers/{router}"
+        return [
+            Route(
+                method="PUT",
+                path=one,
+                handler=self.put,
+                summary="Create a router or change it.",
+                scopes=Scope.ADMIN,
+                body=RouterWish,
+                checks_slot=True,
+                replies={200: RouterPutReply, 201: RouterPutReply},
+                errors=("topic_not_found", "router_cycle", "topic_exists_incompatible"),
+            ),
+            Route(
+                method="GET",
+                path=one,
+                handler=self.look,
+                summary="A router, and how far it is.",
+                scopes=Scope.READ,
+                replies={200: RouterReply},
+                errors=("router_not_found",),
+            ),
+            Route(
+                method="GET",
+                path="/v0/routers",
+                handler=self.list,
+                summary="Routers by name, a page at a time.",
+                scopes=Scope.READ,
+                query=(
+                    QueryField("prefix", str, "Only names that start with this."),
+                    QueryField("source", str, "Only routers from this topic."),
+                    QueryField("dest", str, "Only routers to this topic."),
+                    QueryField("page_size", int, "Routers in one answer, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
+                    QueryField("cursor", str, "The next_cursor of the page before."),
+                ),
+                replies={200: RouterList},
+            ),
+            Route(
+                method="DELETE",
+                path=one,
+                handler=self.drop,
+                summary="Stop forwarding and remove a router; what it copied stays.",
+                scopes=Scope.DELETE,
+                replies={200: RouterDroppedReply},
+            ),
+        ]
+
+    def put(self, call: Call) -> None:
+        wish: RouterWish = call.wish
+        check_router_name(call.name)
+        self._verbs.resolve(wish)
+        call.key.check_name(wish.source, "source")
+        call.key.check_name(wish.dest, "dest")
+        self._check_existing(call)
+        call.check_slot()
+        self._verbs.put(call.name, wish).then(answering(call, self._was_put))
+
+    def _was_put(self, call: Call, staged: Staged) -> None:
+        config: RouterConfig = staged.result
+        reply = RouterPutReply(
+            router=call.name,
+            created=staged.created,
+            source=config.source,
+            dest=config.dest,
+            preserve_node=config.preserve_node,
+            preserve_tag=config.preserve_tag,
+            filter=config.filter,
+            allow_cycle=config.allow_cycle,
+            guarantee=config.guarantee,
+            performance=write_performance(call, staged),
+            warnings=match_warnings(config.filter, "filter") or UNSET,
+        )
+        call.reply(201 if staged.created else 200, encode(reply))
+
+    def look(self, call: Call) -> None:
+        state = self._verbs.look(call.name)
+        _check_ends(call.key, state.config)
+        config = state.config
+        reply = RouterReply(
+            router=state.name,
+            source=config.source,
+            dest=config.dest,
+            preserve_node=config.preserve_node,
+            preserve_tag=config.preserve_tag,
+            filter=config.filter,
+            allow_cycle=config.allow_cycle,
+            guarantee=config.guarantee,
+            forwarded_total=state.forwarded_total,
+            lag=state.lag,
+            last_error=state.last_error,
+            performance=performance(call),
+        )
+        call.reply(200, encode(reply))
+
+    def list(self, call: Call) -> None:
+        source, dest, prefixes = call.text("source"), call.text("dest"), call.key.prefixes
+
+        def wanted(state: RouterState) -> bool:
+            config = state.config
+            return (
+                source in (None, config.source)
+                and dest in (None, config.dest)
+                and all(name.startswith(prefixes) for name in (state.name, config.source, config.dest))
+            )
+
+        page = self._verbs.list(
+            call.text("prefix") or "",
+            call.text("cursor"),
+            call.integer("page_size", PAGE_SIZE_DEFAULT),
+            wanted=wanted,
+        )
+        items = [
+            RouterItem(
+                router=state.name,
+                source=state.config.source,
+                dest=state.config.dest,
+                guarantee=state.config.guarantee,
+                forwarded_total=state.forwarded_total,
+            )
+            for state in page.routers
+        ]
+        reply = RouterList(routers=items, performance=performance(call))
+        if page.next_cursor is not None:
+            reply.next_cursor = page.next_cursor
+        call.reply(200, encode(reply))
+
+    def drop(self, call: Call) -> None:
+        self._check_existing(call)
+        self._verbs.drop(call.name).then(answering(call, self._dropped))
+
+    def _check_existing(self, call: Call) -> None:
+        """A router of this name that is about to be replaced or removed."""
+        try:
+            _check_ends(call.key, self._verbs.look(call.name).config)
+        except RouterNotFound:
+            pass
+
+    def _dropped(self, call: Call, staged: Staged) -> None:
+        reply = RouterDroppedReply(router=call.name, deleted=staged.result, performance=write_performance(call, staged))
+        call.reply(200, encode(reply))
+
+
+def _check_ends(key: Key, config: RouterConfig) -> None:
+    """A router concerns its two topics: the key must be allowed to touch those, too."""
+    key.check_name(config.source, "source", given=False)
+    key.check_name(config.dest, "dest", given=False)

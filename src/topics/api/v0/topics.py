@@ -1,0 +1,192 @@
+"""Topics: create and configure, change in part, look, list, drop."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, convert
+
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.replies import encode, performance, write_performance
+from topics.api.routes import QueryField, Route
+from topics.api.schema import (
+    ConfiguredReply,
+    DroppedReply,
+    EditedReply,
+    QueueCounters,
+    StateReply,
+    TopicItem,
+    TopicList,
+)
+from topics.api.waiting import answering
+from topics.engine.core.configuration import Edit
+from topics.engine.core.engine import PAGE_SIZE_DEFAULT, Engine
+from topics.engine.core.pending import Staged
+from topics.model.requests.config import ConfigPatch, ConfigWish, resolve
+from topics.model.requests.warnings import config_warnings
+
+
+class Topics:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def routes(self) -> list[Route]:
+        one, touched = "/v0/topics/{topic}", "Whether this counts as a read for auto_priority."
+        return [
+            Route(
+                method="PUT",
+                path=one,
+                handler=self.configure,
+                summary="Create a topic or replace its configuration.",
+                scopes=Scope.ADMIN,
+                body=ConfigWish,
+                query=(QueryField("replace", bool, "false: refuse to change a topic that exists.", default=True),),
+                replies={200: ConfiguredReply, 201: ConfiguredReply},
+                errors=("topic_exists_incompatible",),
+            ),
+            Route(
+                method="PATCH",
+                path=one,
+                handler=self.edit,
+                summary="Change the given fields of a topic's configuration.",
+                scopes=Scope.ADMIN,
+                body=ConfigPatch,
+                query=(QueryField("dry_run", bool, "Only tell what would change.", default=False),),
+                replies={200: EditedReply},
+                errors=("topic_not_found", "topic_exists_incompatible"),
+            ),
+            Route(
+                method="GET",
+                path=one,
+                handler=self.look,
+                summary="The state of a topic.",
+                scopes=Scope.READ,
+                query=(QueryField("touch", bool, touched, default=True),),
+                replies={200: StateReply},
+                errors=("topic_not_found",),
+            ),
+            Route(
+                method="GET",
+                path="/v0/topics",
+                handler=self.list,
+                summary="Topics by name, a page at a time.",
+                scopes=Scope.READ,
+                query=(
+                    QueryField("prefix", str, "Only names that start with this."),
+                    QueryField("page_size", int, "Topics in one answer, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
+                    QueryField("cursor", str, "The next_cursor of the page before."),
+                    QueryField("touch", bool, touched, default=False),
+                ),
+                replies={200: TopicList},
+            ),
+            Route(
+                method="DELETE",
+                path=one,
+                handler=self.drop,
+                summary="Remove a topic and everything in it.",
+                scopes=Scope.DELETE,
+                query=(QueryField("if_empty", bool, "Refuse if the topic holds records.", default=False),),
+                replies={200: DroppedReply},
+                errors=("topic_not_empty",),
+            ),
+        ]
+
+    def configure(self, call: Call) -> None:
+        call.check_query()
+        check_config_names(call, call.wish)
+        replace = call.flag("replace", True)
+        staged = self._engine.configuration.put(call.name, call.wish, replace=replace)
+        staged.then(answering(call, self._configured))
+
+    def _configured(self, call: Call, staged: Staged) -> None:
+        reply = ConfiguredReply(
+            topic=call.name, created=staged.created, config=staged.result, performance=write_performance(call, staged)
+        )
+        reply.warnings = config_warnings(reply.config) or UNSET
+        call.reply(201 if staged.created else 200, encode(reply))
+
+    def edit(self, call: Call) -> None:
+        call.check_query()
+        patch: ConfigPatch = call.wish
+        if isinstance(patch.dead_letter, str):
+            check_config_names(call, ConfigWish(dead_letter=patch.dead_letter))
+        staged = self._engine.configuration.edit(call.name, patch, dry_run=call.flag("dry_run", False))
+        staged.then(answering(call, self._edited))
+
+    def _edited(self, call: Call, staged: Staged) -> None:
+        edit: Edit = staged.result
+        reply = EditedReply(
+            topic=call.name,
+            config=edit.config,
+            changes=edit.changes,
+            evicts=edit.evicts,
+            dry_run=call.flag("dry_run", False),
+            performance=write_performance(call, staged),
+            warnings=config_warnings(edit.config) or UNSET,
+        )
+        call.reply(200, encode(reply))
+
+    def look(self, call: Call) -> None:
+        state = self._engine.look(call.name, touch=call.flag("touch", True))
+        reply = StateReply(
+            topic=state.topic,
+            type=state.type,
+            epoch=state.epoch,
+            head_seq=state.head_seq,
+            earliest_seq=state.earliest_seq,
+            next_seq=state.next_seq,
+            count=state.count,
+            bytes=state.bytes,
+            config=state.config,
+            effective_priority=state.effective_priority,
+            last_write_ts=state.last_write_ts,
+            last_read_ts=state.last_read_ts,
+            performance=performance(call),
+        )
+        if state.queue is not None:
+            reply.queue = convert(state.queue, QueueCounters, from_attributes=True)
+        call.reply(200, encode(reply))
+
+    def list(self, call: Call) -> None:
+        page = self._engine.list(
+            call.text("prefix") or "",
+            call.text("cursor"),
+            call.integer("page_size", PAGE_SIZE_DEFAULT),
+            prefixes=call.key.prefixes,
+            touch=call.flag("touch", False),
+        )
+        items = [
+            TopicItem(
+                topic=state.topic,
+                type=state.type,
+                head_seq=state.head_seq,
+                earliest_seq=state.earliest_seq,
+                count=state.count,
+                bytes=state.bytes,
+                durable=state.config.durable,
+                effective_priority=state.effective_priority,
+            )
+            for state in page.topics
+        ]
+        reply = TopicList(topics=items, performance=performance(call))
+        if page.next_cursor is not None:
+            reply.next_cursor = page.next_cursor
+        call.reply(200, encode(reply))
+
+    def drop(self, call: Call) -> None:
+        call.check_query()
+        staged = self._engine.drop(call.name, if_empty=call.flag("if_empty", False))
+        staged.then(answering(call, self._dropped))
+
+    def _dropped(self, call: Call, staged: Staged) -> None:
+        removed = [name for name in staged.routers_removed or () if name.startswith(call.key.prefixes)]
+        reply = DroppedReply(
+            topic=call.name, deleted=staged.result, routers_removed=removed, performance=write_performance(call, staged)
+        )
+        call.reply(200, encode(reply))
+
+
+def check_config_names(call: Call, wish: ConfigWish) -> None:
+    """A configuration may name another topic; the key must be allowed to touch that one, too."""
+    if wish.dead_letter is not None:
+        resolve(wish, call.name)
+        call.key.check_name(wish.dead_letter, "dead_letter")

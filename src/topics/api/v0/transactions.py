@@ -1,0 +1,340 @@
+"""Transactions: stage parts, commit or abort them, take a token, look; and the pump that keeps commits going."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from topics.api.auth import Scope
+from topics.api.call import Call
+from topics.api.replies import encode, performance, write_performance
+from topics.api.routes import QueryField, Route
+from topics.api.schema import Performance
+from topics.api.waiting import answering
+from topics.engine.core.pending import Staged
+from topics.engine.transactions.commit import Committed
+from topics.engine.transactions.verbs import StagedPart, Transactions
+from topics.model.errors import InvalidRequest
+from topics.model.requests.transactions import AbortWish, CommitWish, FenceWish, StageWish
+
+log = logging.getLogger("topics.server")
+
+SLICE_MS = 1.0
+FAILED_REST_S = 1.0
+PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
+VERSION_DIGITS_MAX = 19
+
+
+class StageReply(msgspec.Struct):
+    """`expires_ms` is when the stage is dropped if nothing more happens.
+
+    `done` if the version is committed already; `fence` is the token with which the highest version was, 0 without.
+    """
+
+    stage: str
+    part: int
+    records: int
+    bytes: int
+    expires_ms: int
+    done: bool
+    performance: Performance
+    fence: int | UnsetType = UNSET
+
+
+class LandedItem(msgspec.Struct):
+    first_seq: int
+    last_seq: int
+    records: int
+
+
+class CommitReply(msgspec.Struct):
+    """`topics` is left out for a version below the highest one, whose outcome is not kept."""
+
+    committed: bool
+    deduped: bool
+    version: int
+    performance: Performance
+    topics: dict[str, LandedItem] | UnsetType = UNSET
+
+
+class AbortReply(msgspec.Struct):
+    aborted: int
+    performance: Performance
+
+
+class FenceReply(msgspec.Struct):
+    fence: int
+    performance: Performance
+
+
+class StageItem(msgspec.Struct):
+    version: int
+    stage: str
+    parts: int
+    records: int
+    bytes: int
+    expires_ms: int
+
+
+class AppReply(msgspec.Struct):
+    app: str
+    version: int | None
+    fence: int
+    stages: list[StageItem]
+    performance: Performance
+
+
+class AppItem(msgspec.Struct):
+    app: str
+    version: int | None
+    fence: int
+    stages: int
+    bytes: int
+
+
+class AppList(msgspec.Struct):
+    apps: list[AppItem]
+    next_cursor: str | None
+    performance: Performance
+
+
+class ForgottenReply(msgspec.Struct):
+    app: str
+    forgotten: bool
+    performance: Performance
+
+
+class Txns:
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    def routes(self) -> list[Route]:
+        return [*self._version_routes("/v0/txns/{app}/{version}"), *self._app_routes("/v0/txns/{app}")]
+
+    def _version_routes(self, version: str) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path=f"{version}/stage",
+                handler=self.stage,
+                summary="Put records down that become visible when their version is committed.",
+                scopes=Scope.WRITE,
+                body=StageWish,
+                replies={200: StageReply},
+                errors=("batch_too_large", "record_too_large", "stage_not_found", "fenced", "storage_full"),
+            ),
+            Route(
+                method="POST",
+                path=f"{version}/commit",
+                handler=self.commit,
+                summary="Make stages visible in all their topics at once, or be told that this was done before.",
+                scopes=Scope.WRITE,
+                body=CommitWish,
+                replies={200: CommitReply},
+                errors=(
+                    "stage_not_found",
+                    "fenced",
+                    "topic_not_found",
+                    "topic_exists_incompatible",
+                    "topic_full",
+                    "storage_full",
+                ),
+            ),
+            Route(
+                method="POST",
+                path=f"{version}/abort",
+                handler=self.abort,
+                summary="Drop stages.",
+                scopes=Scope.WRITE,
+                body=AbortWish,
+                replies={200: AbortReply},
+                errors=("fenced",),
+            ),
+        ]
+
+    def _app_routes(self, one: str) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path=f"{one}/fence",
+                handler=self.take_fence,
+                summary="Take a new token; whoever holds an older one is shut out.",
+                scopes=Scope.WRITE,
+                body=FenceWish,
+                replies={200: FenceReply},
+                errors=("fenced",),
+            ),
+            Route(
+                method="GET",
+                path=one,
+                handler=self.look,
+                summary="The highest version of an app, its token and its stages.",
+                scopes=Scope.WRITE,
+                replies={200: AppReply},
+            ),
+            Route(
+                method="GET",
+                path="/v0/txns",
+                handler=self.list,
+                summary="Apps by name, a page at a time.",
+                scopes=Scope.WRITE,
+                query=(
+                    QueryField("prefix", str, "Only names that start with this."),
+                    QueryField("page_size", int, "Apps in one answer, 1 to 1000."),
+                    QueryField("cursor", str, "The next_cursor of the page before."),
+                ),
+                replies={200: AppList},
+            ),
+            Route(
+                method="DELETE",
+                path=one,
+                handler=self.forget,
+                summary="Forget an app: its version, its token and its stages.",
+                scopes=Scope.WRITE | Scope.DELETE,
+                replies={200: ForgottenReply},
+            ),
+        ]
+
+    # --- writing ---
+
+    def stage(self, call: Call) -> None:
+        wish: StageWish = call.wish
+        app, version = _names(call)
+        names = {record.topic for record in wish.records}
+        if wish.topic is not None:
+            call.key.check_name(wish.topic, "topic")
+        for name in names:
+            if name is not None:
+                call.key.check_name(name, "records[].topic")
+        self._transactions.stage(app, version, wish).then(answering(call, self._was_staged))
+
+    def _was_staged(self, call: Call, staged: Staged) -> None:
+        wish: StageWish = call.wish
+        result: StagedPart = staged.result
+        reply = StageReply(
+            stage=wish.stage,
+            part=wish.part,
+            records=result.part.records,
+            bytes=result.part.bytes,
+            expires_ms=result.expires_ms,
+            done=result.done,
+            performance=write_performance(call, staged),
+            fence=result.fence if result.done else UNSET,
+        )
+        call.reply(200, encode(reply))
+
+    def commit(self, call: Call) -> None:
+        app, version = _names(call)
+
+        def admit(name: str) -> None:
+            call.key.check_name(name, "stages")
+
+        self._transactions.commit(app, version, call.wish, admit).then(answering(call, self._was_committed))
+
+    def _was_committed(self, call: Call, staged: Staged) -> None:
+        result: Committed = staged.result
+        reply = CommitReply(
+            committed=True,
+            deduped=result.deduped,
+            version=result.version,
+            performance=write_performance(call, staged),
+        )
+        if result.landed is not None:
+            reply.topics = {
+                landed.topic: LandedItem(landed.first_seq, landed.last_seq, landed.records) for landed in result.landed
+            }
+        call.reply(200, encode(reply))
+
+    def abort(self, call: Call) -> None:
+        app, version = _names(call)
+        self._transactions.abort(app, version, call.wish).then(answering(call, self._was_aborted))
+
+    def _was_aborted(self, call: Call, staged: Staged) -> None:
+        call.reply(200, encode(AbortReply(aborted=staged.result, performance=write_performance(call, staged))))
+
+    def take_fence(self, call: Call) -> None:
+        wish: FenceWish = call.wish
+        self._transactions.take_fence(call.name, wish.owner).then(answering(call, self._was_fenced))
+
+    def _was_fenced(self, call: Call, staged: Staged) -> None:
+        call.reply(200, encode(FenceReply(fence=staged.result, performance=write_performance(call, staged))))
+
+    def forget(self, call: Call) -> None:
+        self._transactions.forget(call.name).then(answering(call, self._was_forgotten))
+
+    def _was_forgotten(self, call: Call, staged: Staged) -> None:
+        reply = ForgottenReply(app=call.name, forgotten=staged.result, performance=write_performance(call, staged))
+        call.reply(200, encode(reply))
+
+    # --- looking ---
+
+    def look(self, call: Call) -> None:
+        app, stages = self._transactions.look(call.name)
+        reply = AppReply(
+            app=call.name,
+            version=app.version if app is not None else None,
+            fence=app.fence if app is not None else 0,
+            stages=[
+                StageItem(stage.version, stage.name, len(stage.parts), stage.records, stage.bytes, expires_ms)
+                for stage, expires_ms in stages
+            ],
+            performance=performance(call),
+        )
+        call.reply(200, encode(reply))
+
+    def list(self, call: Call) -> None:
+        page_size = max(1, min(PAGE_SIZE_MAX, call.integer("page_size", PAGE_SIZE_DEFAULT)))
+        found = self._transactions.list(
+            call.text("prefix") or "", call.text("cursor") or "", page_size + 1, prefixes=call.key.prefixes
+        )
+        apps = [AppItem(app.name, app.version, app.fence, len(app.stages), app.bytes) for app in found[:page_size]]
+        next_cursor = apps[-1].app if len(found) > page_size else None
+        call.reply(200, encode(AppList(apps=apps, next_cursor=next_cursor, performance=performance(call))))
+
+
+def _names(call: Call) -> tuple[str, int]:
+    """The app and the version of a path that has both; only a version has no slash in it for certain."""
+    app, _, text = call.name.rpartition("/")
+    if not text.isascii() or not text.isdigit() or len(text) > VERSION_DIGITS_MAX:
+        raise InvalidRequest("version must be a whole number from 0 to 9223372036854775807", field="version")
+    # The route compares prefixes with the whole path, in which a slash follows the app.
+    call.key.check_name(app, "app")
+    return app, int(text)
+
+
+class CommitPump:
+    """One slice of preparing at most is due; none is while nothing is to be committed."""
+
+    def __init__(self, transactions: Transactions, loop: asyncio.AbstractEventLoop) -> None:
+        self._transactions = transactions
+        self._loop = loop
+        self._due = False
+        self._stopped = False
+
+    def poke(self) -> None:
+        """Something was published, or a thread has news."""
+        if not self._due and not self._stopped and self._transactions.pending:
+            self._due = True
+            self._loop.call_soon(self._run)
+
+    def stop(self) -> None:
+        """What is not committed by now was not committed; its client asks again after the next start."""
+        self._stopped = True
+
+    def _run(self) -> None:
+        self._due = False
+        if self._stopped:
+            return
+        try:
+            more = self._transactions.step(SLICE_MS)
+        except Exception:
+            log.exception("a commit failed")
+            self._due = True
+            self._loop.call_later(FAILED_REST_S, self._run)
+            return
+        if more:
+            self._due = True
+            self._loop.call_soon(self._run)

@@ -1,0 +1,1 @@
+"""The commands of the `topics` program, one file each."""

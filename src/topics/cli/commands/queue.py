@@ -1,0 +1,207 @@
+"""`topics queue`: look at jobs, take and finish them by hand, run a command for each, bring dead ones back."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from topics.cli.commands.work import work
+from topics.cli.completion import queue_names, topic_names
+from topics.cli.connection import takes_client
+from topics.cli.failure import FINE, NOT_SO
+from topics.cli.output import print_json, print_table, say
+from topics.cli.spans import shown_time, span_ms
+
+if TYPE_CHECKING:
+    from topics.client import Client, Record
+
+app = typer.Typer(
+    help="Look into queues, take jobs, work on them, bring dead ones back.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+Queue = Annotated[
+    str, typer.Argument(help="The queue.", metavar="QUEUE", autocompletion=queue_names, show_default=False)
+]
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+Seqs = Annotated[list[int], typer.Argument(help="The jobs, by their seqs.", metavar="SEQ", show_default=False)]
+Node = Annotated[
+    str | None, typer.Option(help="Who holds the jobs; the same for claim, ack and nack.", show_default="cli@HOST")
+]
+PAYLOAD_CHARS_MAX = 60
+app.command("work")(work)
+
+
+@app.command("peek")
+@takes_client
+def peek(
+    client: Client,
+    queue: Annotated[
+        str,
+        typer.Argument(
+            help="The queue, or the topic of its dead letters.",
+            metavar="QUEUE",
+            autocompletion=topic_names,
+            show_default=False,
+        ),
+    ],
+    count: Annotated[int, typer.Option("--count", "-n", help="At most so many jobs.", min=1, max=1_000)] = 10,
+    output: Output = "text",
+) -> None:
+    """Show the oldest jobs and who holds them, or dead letters and why they are there, without taking any."""
+    from topics.cli.lines import record_line
+
+    page = client.diff(queue, limit=count)
+    if output == "json":
+        for record in page.records:
+            print(record_line(record, "json", None).decode())
+        return
+    columns = [("seq", [record.seq for record in page.records]), *_standing(client, queue, page.records)]
+    columns.append(("tag", [record.tag or "-" for record in page.records]))
+    columns.append(("data", [_shortened(record) for record in page.records]))
+    print_table([name for name, _ in columns], zip(*(cells for _, cells in columns), strict=True))
+
+
+def _standing(client: Client, queue: str, records: list[Record]) -> Iterator[tuple[str, list[object]]]:
+    """Columns: who holds each job, unless the topic is a log; and why each is a dead letter, if one of them is."""
+    from topics.cli.lines import DeadLetter
+    from topics.client import NotAQueue
+
+    try:
+        holders = {lease.seq: lease.node for lease in client.leases(queue)}
+        yield "held by", [holders.get(record.seq, "-") for record in records]
+    except NotAQueue:
+        pass
+    letters = [DeadLetter.of(record) for record in records]
+    if any(letters):
+        yield "from", ["-" if letter is None else letter.queue for letter in letters]
+        yield "deliveries", ["-" if letter is None else letter.deliveries for letter in letters]
+        yield "reason", ["-" if letter is None else letter.reason for letter in letters]
+
+
+def _shortened(record: Record) -> str:
+    from topics.cli.lines import bare
+
+    shown = bare(record.raw).decode()
+    return shown if len(shown) <= PAYLOAD_CHARS_MAX else shown[: PAYLOAD_CHARS_MAX - 1] + "…"
+
+
+@app.command("claim")
+@takes_client
+def claim(
+    client: Client,
+    queue: Queue,
+    count: Annotated[int, typer.Option("--count", "-n", help="At most so many jobs.", min=1, max=1_000)] = 1,
+    lease: Annotated[str | None, typer.Option(help="How long they are held; else as the queue says.")] = None,
+    wait: Annotated[str, typer.Option(help="Wait so long for one, up to 30s.", metavar="SPAN")] = "0",
+    node: Node = None,
+) -> None:
+    """Lease jobs and print them, one a line; `ack` or `nack` them within the lease. Exit code 1: there was none."""
+    from topics.cli.lines import job_json
+
+    lease_ms = None if lease is None else span_ms(lease, "--lease")
+    jobs = client.claim(queue, node or _default_node(), count, lease_ms, span_ms(wait, "--wait"))
+    for job in jobs:
+        print(job_json(job).decode())
+    raise typer.Exit(FINE if jobs else NOT_SO)
+
+
+@app.command("ack")
+@takes_client
+def ack(client: Client, queue: Queue, seqs: Seqs, node: Node = None) -> None:
+    """Jobs are done: delete them. Exit code 1 if one of them is not held (any more)."""
+    done = client.ack(queue, seqs, node or _default_node())
+    _report("acked", done.acked, done.skipped)
+
+
+@app.command("nack")
+@takes_client
+def nack(
+    client: Client,
+    queue: Queue,
+    seqs: Seqs,
+    delay: Annotated[str | None, typer.Option(help="Claimable again only after this time.", metavar="SPAN")] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="To the dead letters, at once.")] = False,
+    error: Annotated[str | None, typer.Option(help="Why, for whoever looks at the dead letters.")] = None,
+    node: Node = None,
+) -> None:
+    """Give jobs back. Exit code 1 if one of them is not held (any more)."""
+    delay_ms = None if delay is None else span_ms(delay, "--delay")
+    given = client.nack(queue, seqs, node or _default_node(), delay_ms=delay_ms, dead_letter=dead, error=error)
+    _report("nacked", given.nacked, given.skipped)
+
+
+@app.command("leases")
+@takes_client
+def leases(client: Client, queue: Queue, output: Output = "text") -> None:
+    """Who holds which jobs, soonest to run out first."""
+    import msgspec
+
+    if output == "json":
+        for lease in client.leases(queue):
+            print_json(msgspec.to_builtins(lease))
+        return
+    rows = (
+        (lease.seq, lease.node, _since(lease.claimed_ts), shown_time(lease.deadline), lease.deliveries)
+        for lease in client.leases(queue)
+    )
+    print_table(("seq", "held by", "since", "until", "deliveries"), rows)
+
+
+def _since(claimed_ts: int | None) -> str:
+    return "before the start" if claimed_ts is None else shown_time(claimed_ts)
+
+
+@app.command("redrive")
+@takes_client
+def redrive(
+    client: Client,
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="The topic of dead letters.", metavar="TOPIC", autocompletion=topic_names, show_default=False
+        ),
+    ],
+    tag: Annotated[str | None, typer.Option(help="Only jobs with this tag; `user-*` is a prefix.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
+    rate: Annotated[int | None, typer.Option(help="Spread over time, so many a second.", min=1)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
+) -> None:
+    """Send dead letters home to the queues they came from."""
+    match = None if tag is None else ("tag", "Glob" if tag.endswith("*") else "Eq", tag)
+    driven = client.redrive(topic, match=match, limit=limit, rate_per_s=rate, dry_run=dry_run)
+    print_json({"moved": driven.moved, "to": driven.to, "skipped": driven.skipped, "more": driven.more})
+    if dry_run:
+        say("a dry run: nothing was moved")
+
+
+@app.command("pause")
+@takes_client
+def pause(client: Client, queue: Queue) -> None:
+    """Hand out no more jobs until `resume`; what is out may be finished."""
+    client.pause(queue)
+    say(f"{queue} is paused")
+
+
+@app.command("resume")
+@takes_client
+def resume(client: Client, queue: Queue) -> None:
+    """Hand out jobs again."""
+    client.resume(queue)
+    say(f"{queue} goes on")
+
+
+def _default_node() -> str:
+    """The same in every command, so that `ack` may finish what `claim` took."""
+    return f"cli@{socket.gethostname()}"
+
+
+def _report(verb: str, count: int, skipped: list[int]) -> None:
+    print_json({verb: count, "skipped": skipped})
+    if skipped:
+        say(f"not held here (any more): {', '.join(map(str, skipped))}")
+        raise typer.Exit(NOT_SO)

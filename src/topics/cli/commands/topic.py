@@ -1,0 +1,172 @@
+"""`topics topic`: which topics there are, what each is set to, and changing that."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from topics.cli.commands.topic_flags import takes_wish
+from topics.cli.completion import topic_names
+from topics.cli.connection import takes_client
+from topics.cli.failure import NOT_SO, REFUSED, CommandFailed
+from topics.cli.output import print_fields, print_json, print_table, say
+from topics.cli.spans import shown_bytes, shown_time
+
+if TYPE_CHECKING:
+    from topics.client import Client
+
+app = typer.Typer(
+    help="List, show, create, change and remove topics.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+Name = Annotated[
+    str, typer.Argument(help="The topic.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
+]
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+
+
+@app.command("ls")
+@takes_client
+def list_topics(
+    client: Client,
+    prefix: Annotated[
+        str,
+        typer.Argument(
+            help="Only names that start with this.", metavar="PREFIX", autocompletion=topic_names, show_default=False
+        ),
+    ] = "",
+    output: Output = "text",
+) -> None:
+    """List topics: name, type, records, bytes and head."""
+    import msgspec
+
+    found = client.list(prefix)
+    if output == "json":
+        for item in found:
+            print_json(msgspec.to_builtins(item))
+        return
+    head = ("topic", "type", "records", "bytes", "earliest", "head")
+    rows = ((item.topic, item.type, item.count, item.bytes, item.earliest_seq, item.head_seq) for item in found)
+    print_table(head, rows)
+
+
+@app.command("info")
+@takes_client
+def show_topic(client: Client, topic: Name, output: Output = "text") -> None:
+    """Show a topic's state and configuration; looking does not count as reading."""
+    import msgspec
+
+    state = client.state(topic, touch=False)
+    if output == "json":
+        print_json(msgspec.to_builtins(state))
+        return
+    fields: list[tuple[str, object]] = [
+        ("topic", state.topic),
+        ("type", state.type),
+        ("records", f"{state.count} ({shown_bytes(state.bytes)})"),
+        ("seqs", f"{state.earliest_seq} to {state.head_seq}" if state.count else f"none, head {state.head_seq}"),
+        ("last write", shown_time(state.last_write_ts)),
+        ("last read", shown_time(state.last_read_ts)),
+    ]
+    if state.queue is not None:
+        counters = state.queue
+        told = f"{counters.ready} ready, {counters.in_flight} in flight, {counters.delayed} delayed"
+        dead = counters.dead_lettered if counters.dead is None else counters.dead
+        fields.append(("jobs", f"{told}, {dead} dead" + (", PAUSED" if counters.paused else "")))
+        if counters.dead_letter_error is not None:
+            fields.append(("dead letters", f"cannot be moved: {counters.dead_letter_error}"))
+    defaults = msgspec.to_builtins(type(state.config)())
+    for name, value in msgspec.to_builtins(state.config).items():
+        if value != defaults.get(name) and name not in ("type", "durable"):
+            fields.append((name, value))
+    print_fields(fields)
+
+
+@app.command("create")
+@takes_client
+@takes_wish
+def create_topic(
+    client: Client,
+    wish: dict[str, Any],
+    topic: Name,
+    kind: Annotated[Literal["log", "queue"], typer.Option("--type", help="A plain log, or a queue of jobs.")] = "log",
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave a topic that exists as it is.")] = False,
+) -> None:
+    """Create a topic; what no flag sets has its default. One that exists must be configured just so, see `edit`."""
+    from topics.client import TopicExistsIncompatible
+
+    try:
+        created = client.create(topic, **wish, type=kind).created
+    except TopicExistsIncompatible as error:
+        if not exist_ok:
+            hint = "" if error.detail.get("field") == "type" else f"; change it with `topics topic edit {topic}`"
+            raise CommandFailed(f"{error.message.partition('. ')[0]}{hint}", REFUSED) from None
+        say(f"topic {topic} exists already and stays as it is")
+        return
+    noun = "queue" if kind == "queue" else "topic"
+    say(f"created the {noun} {topic}" if created else f"the {noun} {topic} exists already, configured like this")
+
+
+@app.command("edit")
+@takes_client
+@takes_wish
+def edit_topic(
+    client: Client,
+    wish: dict[str, Any],
+    topic: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change, and go.")] = False,
+    output: Output = "text",
+) -> None:
+    """Change a topic's configuration; what no flag names stays as it is. Prints each change."""
+    edited = client.edit(topic, dry_run=dry_run, **wish)
+    if output == "json":
+        told = {name: {"from": change.before, "to": change.after} for name, change in edited.changes.items()}
+        print_json({"topic": topic, "applied": not dry_run, "changes": told, "evicts": edited.evicts})
+    else:
+        for name, change in edited.changes.items():
+            print(f"{name}: {_shown(change.before)} -> {_shown(change.after)}")
+    if edited.evicts:
+        records = "1 record" if edited.evicts == 1 else f"{edited.evicts} records"
+        say(f"{records} would be lost" if dry_run else f"{records} had to go")
+    if not edited.changes:
+        say(f"nothing to change in {topic}")
+    elif dry_run:
+        say("a dry run: nothing was changed")
+
+
+@app.command("rm")
+@takes_client
+def remove_topics(
+    client: Client,
+    topics: Annotated[
+        list[str], typer.Argument(help="The topics.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
+    ],
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Refuse a topic with records.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
+) -> None:
+    """Remove topics with all their records and routers, for good. Exit code 1 if one was not there."""
+    if not yes:
+        _ask(topics)
+    missing = [topic for topic in topics if not client.drop(topic, if_empty=if_empty)]
+    for topic in topics:
+        if topic not in missing:
+            say(f"removed {topic}")
+    if missing:
+        raise CommandFailed(f"there was no topic {', '.join(missing)}", NOT_SO)
+
+
+def _ask(topics: list[str]) -> None:
+    if not sys.stdin.isatty():
+        raise CommandFailed("removing needs --yes where nobody can be asked")
+    if not typer.confirm(f"Remove {', '.join(topics)} with all records, for good?", err=True):
+        raise typer.Abort
+
+
+def _shown(value: object) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)

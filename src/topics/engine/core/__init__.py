@@ -1,0 +1,1 @@
+"""All topics as a fold of ops: deciding, committing, publishing, checkpoints."""

@@ -1,0 +1,446 @@
+"""Checkpoints: every changed topic packed and described at one position of the log, without a pause.
+
+    1 seal      full blocks that are not on disk yet go into the new pack; topics go on changing
+    2 mark      position P = what is written; from now on an op behind P captures its topic before it changes it
+    3 capture   all other topics, about a millisecond at a time: their tails into the pack, their images aside
+    4 finish    pack and snapshot are made durable by the worker thread
+    5 install   blocks learn where they are now; log and packs that nobody needs any more go; memory cools down
+
+A checkpoint that fails leaves everything as it was: the blocks are in memory and in the log, and it is tried again.
+On a full disk it writes into the room that is kept for it (see `room`), copies no more than fits, and gives up the
+older snapshot, so that what was deleted is given back at once and not by the checkpoint after it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
+
+from topics.engine.core.checkpoint_room import is_full
+from topics.engine.core.commit_log import Pipeline
+from topics.engine.core.image import encode_topic
+from topics.engine.core.ops import Timed
+from topics.engine.core.state import NEVER, State
+from topics.engine.log.block import Block
+from topics.engine.log.extent import encode_body
+from topics.engine.log.hot_window import HotWindow
+from topics.engine.log.repacking import Copies, Found, find_in, find_thin, is_being_copied, is_thin
+from topics.engine.log.topic import Topic
+from topics.engine.queues.lease_log import is_large, parts
+from topics.engine.transactions.ledger import App, encode_app, encode_fence_floor
+from topics.model.clock import Clock
+from topics.model.errors import DamagedData, StorageError, TopicsError
+from topics.model.settings import Settings
+from topics.storage.directory import DataDirectory
+from topics.storage.pack import Extent, Packs, PackWriter
+from topics.storage.reserve import Room
+from topics.storage.snapshot import Snapshots
+from topics.storage.wal.syncer import Committer
+from topics.storage.wal.wal import Wal
+from topics.storage.worker import Worker
+
+log = logging.getLogger("topics.engine")
+
+SLICE_MS = 1.0
+# Under a heavy load there is always more to seal; each time it is less.
+SEALINGS_MAX = 4
+LITTLE_BYTES = 1024 * 1024
+COOLING_EVERY_MS = 1_000
+RETRY_AFTER_MS = 5_000
+# A checkpoint that takes long (very many topics) does not start again at once only to cool memory down.
+REST_FACTOR = 20
+# On a full disk, changes may be what makes room.
+FULL_EVERY_MS = 1_000
+
+T = TypeVar("T")
+# True: there is more to do at once. False: nothing to do until a thread has news.
+Steps = Generator[bool, None, T]
+
+
+class Checkpointer:
+    """Runs one checkpoint at a time, as a generator of short steps."""
+
+    def __init__(
+        self,
+        state: State,
+        pipeline: Pipeline,
+        wal: Wal,
+        committer: Committer,
+        packs: Packs,
+        snapshots: Snapshots,
+        worker: Worker,
+        clock: Clock,
+        settings: Settings,
+        directory: DataDirectory,
+    ) -> None:
+        self._state = state
+        self._pipeline = pipeline
+        self._wal = wal
+        self._committer = committer
+        self._packs = packs
+        self._snapshots = snapshots
+        self._worker = worker
+        self._clock = clock
+        self._settings = settings
+        self._directory = directory
+        self._window = HotWindow(state, packs, settings)
+        # when to run
+        self._last_position = wal.written_to
+        self._last_ms = clock.monotonic_ms()
+        self._took_ms = 0.0
+        self._retry_ms = 0.0
+        self._room = pipeline.room
+        # per checkpoint
+        self._copies = Copies(None)
+        self._packed: dict[Block, tuple[Topic, Extent, int]] = {}
+        self._chunks: list[bytes] = []
+        self._large_queues: list[Topic] = []
+        self._referred: set[int] = set()
+        self._writer: PackWriter | None = None
+
+    def due(self) -> bool:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._retry_ms or self._pipeline.read_only is not None:
+            return False
+        waited_ms = now_ms - self._last_ms
+        written = self._wal.written_to - self._last_position
+        if written >= self._settings.checkpoint_bytes:
+            return True
+        if self._is_full() and waited_ms >= FULL_EVERY_MS and (self._state.dirty or self._snapshots.has_older):
+            return True
+        if self._state.cooling and waited_ms >= max(COOLING_EVERY_MS, REST_FACTOR * self._took_ms):
+            return True
+        return bool(self._state.dirty or self._state.expiring) and waited_ms >= self._settings.checkpoint_ms
+
+    def steps(self) -> Steps[bool]:
+        """One checkpoint; whether it succeeded."""
+        state = self._state
+        started_ms = self._clock.monotonic_ms()
+        if not (yield from self._is_owned()):
+            return False
+        yield from self._sliced(self._expire())
+        if self._is_full():
+            yield from self._give_up_older()
+        if not state.dirty and not self._packs.sparse():
+            self._last_ms = started_ms
+            return True
+        dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
+        self._packed, self._chunks, self._referred, self._large_queues = {}, [], set(), []
+        snapshot = failure = None
+        position = 0
+        rooms: list[Room] = []
+        try:
+            rooms, self._copies = self._room.begin()
+            self._writer = self._packs.writer(rooms[0])
+            yield from self._thin_out(dirty)
+            yield from self._sliced(self._seal(dirty))
+            yield from self._rescue()
+            yield from self._seal_the_rest(dirty)
+            position = yield from self._mark()
+            snapshot = self._snapshots.writer(position, rooms[1])
+            yield from self._sliced(self._capture_all())
+            yield from self._capture_large_queues()
+            yield from self._finish(snapshot.add, snapshot.finish)
+        except (OSError, TopicsError) as error:
+            log.error("the checkpoint failed and is tried again: %s", error)
+            state.dirty |= self._existing(dirty)
+            self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
+            self._abort(snapshot.abort if snapshot is not None else None, rooms)
+            state.routes.after_capture()
+            failure = error
+        finally:
+            state.capture_from = NEVER
+        if failure is not None:
+            if rooms:
+                self._room.failed(is_full(failure))
+            if is_full(failure):
+                yield from self._give_up_older()
+            self._room.renew()
+            return False
+        self._install()
+        self._last_position, self._last_ms = position, self._clock.monotonic_ms()
+        self._took_ms = self._last_ms - started_ms
+        yield from self._clean_up()
+        if not self._room.renew():
+            yield from self._give_up_older()
+            self._room.renew()
+        if self._copies.begun:
+            # What was copied made room, perhaps for the rest.
+            state.dirty |= self._existing(self._copies.refused)
+        return True
+
+    def _existing(self, topics: set[Topic]) -> set[Topic]:
+        return {topic for topic in topics if self._state.by_id.get(topic.id) is topic}
+
+    def _is_owned(self) -> Steps[bool]:
+        """Two processes in one directory would write over each other: better none of them writes."""
+        try:
+            yield from self._wait_for(self._directory.verify_owned)
+        except StorageError as error:
+            self._pipeline.refuse_writes(error.message)
+            return False
+        except OSError as error:
+            log.error("the checkpoint failed and is tried again: %s", error)
+            self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
+            return False
+        return True
+
+    def _expire(self) -> Iterator[None]:
+        """Topics that nobody reads give back what expired, too."""
+        for topic in list(self._state.expiring):
+            self._state.expire(topic, self._clock.now_ms(), None)
+            yield
+
+    # --- 1: what is full and in memory only ---
+
+    def _seal(self, dirty: set[Topic]) -> Iterator[None]:
+        for topic in dirty:
+            for block in list(topic.lasting_blocks()):
+                if block.growing or block.gone:
+                    continue
+                if (
+                    block.body is not None
+                    and is_thin(block)
+                    and not is_being_copied(topic)
+                    and self._copies.allow(topic, block.live_bytes)
+                ):
+                    self._state.shrink_block(block)
+                self._pack(topic, block)
+                yield
+
+    def _thin_out(self, dirty: set[Topic]) -> Steps[None]:
+        """Shrink the blocks that lost most of their records while they were on disk only."""
+        found: Found = []
+        yield from self._sliced(find_thin(dirty, found))
+        for topic, block, extent in found:
+            if not self._copies.allow(topic, block.live_bytes):
+                continue
+            try:
+                data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
+                if not block.gone:
+                    self._state.cold.attach(block, extent, data)
+            except DamagedData as error:
+                log.error("a block of topic %s cannot be shrunk: %s", topic.name, error)
+                continue
+            if block.body is not None and block.live and not block.gone and not is_being_copied(topic):
+                self._state.shrink_block(block)
+                self._pack(topic, block)
+
+    def _seal_the_rest(self, dirty: set[Topic]) -> Steps[None]:
+        """What came while the others were sealed: a topic that is captured with much to pack would be a pause."""
+        assert self._writer is not None
+        for _ in range(SEALINGS_MAX):
+            before = self._writer.bytes_added
+            yield from self._sliced(self._seal(dirty | self._state.dirty))
+            if self._writer.bytes_added - before < LITTLE_BYTES:
+                return
+
+    def _pack(self, topic: Topic, block: Block) -> None:
+        """Have the block written, unless all of it is on disk already."""
+        known = self._packed.get(block)
+        if block.packed == block.count or (known is not None and known[2] == block.count):
+            return
+        assert block.body is not None and self._writer is not None
+        if known is not None:
+            self._packs.release(known[1])
+        extent = self._writer.add(encode_body(block.body, block.first_seq, block.seqs))
+        self._packed[block] = topic, extent, block.count
+
+    def _rescue(self) -> Steps[None]:
+        """Copy what still lives in packs that are mostly dead, so that they can go."""
+        sparse = set(self._packs.sparse())
+        if not sparse:
+            return
+        found: Found = []
+        yield from self._sliced(find_in(sparse, list(self._state.by_id.values()), found))
+        for topic, block, extent in found:
+            try:
+                data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
+            except DamagedData as error:
+                log.error("a block of topic %s cannot be copied and stays where it is: %s", topic.name, error)
+                continue
+            is_there = not block.gone and block.extent == extent and block not in self._packed
+            if is_there and self._writer is not None and self._copies.allow(topic, extent.length):
+                self._packed[block] = topic, self._writer.add([data]), block.packed
+
+    # --- 2, 3: one position for all ---
+
+    def _mark(self) -> Steps[int]:
+        self._pipeline.flush()
+        while self._pipeline.marks_unwritten():
+            yield False
+        position = self._wal.written_to
+        self._state.routes.before_capture()
+        self._state.checkpoint += 1
+        self._state.capture = self._capture
+        self._state.capture_app = self._capture_app
+        self._state.capture_from = position
+        self._committer.want_sync(position)
+        while self._wal.synced_to < position or self._pipeline.unpublished_at(position):
+            if self._pipeline.read_only is not None:
+                raise StorageError("the log cannot be synced")
+            yield False
+        return position
+
+    def _capture_all(self) -> Iterator[None]:
+        for topic in list(self._state.by_id.values()):
+            if topic in self._state.dirty:
+                # What an op does not make us capture at once can be packed a block at a time.
+                for block in list(topic.lasting_blocks()):
+                    if topic.captured == self._state.checkpoint:
+                        break
+                    if not block.growing and block.packed != block.count:
+                        self._pack(topic, block)
+                        yield
+            if topic.captured != self._state.checkpoint:
+                self._capture(topic)
+                yield
+        for app in list(self._state.ledger.by_id.values()):
+            if app.captured != self._state.checkpoint:
+                self._capture_app(app)
+                yield
+        if self._state.noted is not None or any(topic.queue is not None for topic in self._state.by_id.values()):
+            # The images hold deadlines; this is what they count from.
+            self._chunks.append(Timed(self._pipeline.steady.moment()).encode())
+        if self._state.ledger.fence_floor:
+            self._chunks.append(encode_fence_floor(self._state.ledger.fence_floor))
+        if self._state.dropped:
+            # What was deleted since the mark may be in it: replaying the log adds it once more.
+            self._chunks.append(self._state.dropped.encode())
+
+    def _capture_app(self, app: App) -> None:
+        app.captured = self._state.checkpoint
+        self._chunks.append(encode_app(app))
+
+    def _capture(self, topic: Topic) -> None:
+        topic.captured = self._state.checkpoint
+        blocks = topic.lasting_blocks()
+        if topic.attic and topic.config.durability != "ephemeral":
+            blocks = [*blocks, *topic.attic]
+        for block in blocks:
+            if block.packed != block.count:
+                self._pack(topic, block)
+        places = {block: self._packed[block][1] for block in blocks if block in self._packed}
+        self._referred.update(extent.pack for extent in places.values())
+        self._referred.update(block.extent.pack for block in blocks if block.extent is not None)
+        self._chunks.append(encode_topic(topic, places))
+        if is_large(topic):
+            self._large_queues.append(topic)
+        topic.attic = None
+
+    def _capture_large_queues(self) -> Steps[None]:
+        """Their jobs, as they are now. What the log says of them by now must be as durable as this will be."""
+        large, self._large_queues = self._large_queues, []
+        if not large:
+            return
+        yield from self._sliced(self._jobs_of(large))
+        # Leases run ahead of the log.
+        self._pipeline.flush()
+        while self._pipeline.marks_unwritten():
+            yield False
+        yield from self._synced(self._wal.written_to)
+
+    def _jobs_of(self, large: list[Topic]) -> Iterator[None]:
+        for topic in large:
+            if topic.queue is not None and self._state.by_id.get(topic.id) is topic:
+                for chunk in parts(topic, topic.queue):
+                    self._chunks.append(chunk)
+                    yield
+
+    def _synced(self, position: int) -> Steps[None]:
+        """Wait until the log is durable up to there."""
+        self._committer.want_sync(position)
+        while self._wal.synced_to < position:
+            if self._pipeline.read_only is not None:
+                raise StorageError("the log cannot be synced")
+            yield False
+
+    # --- 4: durable ---
+
+    def _finish(self, add: Callable[[bytes], None], finish: Callable[[list[int]], None]) -> Steps[None]:
+        writer, chunks = self._writer, self._chunks
+        assert writer is not None
+        if self._packed:
+            yield from self._wait_for(writer.finish)
+        else:
+            yield from self._wait_for(writer.abort)
+
+        def write_chunks() -> None:
+            for chunk in chunks:
+                add(chunk)
+
+        yield from self._wait_for(write_chunks)
+        yield from self._wait_for(lambda: finish(sorted(self._referred)))
+
+    def _abort(self, abort_snapshot: Callable[[], None] | None, rooms: list[Room]) -> None:
+        for _, extent, _ in self._packed.values():
+            self._packs.release(extent)
+        self._packed, self._chunks = {}, []
+        try:
+            if self._writer is not None:
+                self._writer.abort()
+            if abort_snapshot is not None:
+                abort_snapshot()
+            for room in rooms:
+                room.discard()
+        except OSError as error:
+            log.warning("what a failed checkpoint left behind stays until the next start: %s", error)
+        self._writer = None
+
+    # --- 5: what follows ---
+
+    def _install(self) -> None:
+        grown_bytes = 0
+        for block, (topic, extent, count) in self._packed.items():
+            if block.gone:
+                self._packs.release(extent)
+                continue
+            if block.extent is not None:
+                self._packs.release(block.extent)
+            block.extent, block.packed, block.image = extent, count, None
+            if block.packed != block.count and block.body is not None:
+                grown_bytes += len(block.body.buf)
+            self._window.packed(topic, block)
+        self._room.finished(grown_bytes)
+        self._packed, self._chunks, self._writer = {}, [], None
+
+    def _clean_up(self) -> Steps[None]:
+        self._wal.trim(self._snapshots.trim_position)
+        keep = set(self._snapshots.kept_packs)
+        yield from self._quietly(lambda: self._packs.sweep(keep))
+        yield from self._sliced(self._window.cool())
+        for pack in self._window.cold_packs():
+            yield from self._quietly(lambda pack=pack: self._packs.move_cold(pack))
+
+    def _is_full(self) -> bool:
+        return self._room.short or self._wal.full
+
+    def _give_up_older(self) -> Steps[None]:
+        """The disk is full: what only the older snapshot needs goes now."""
+        if self._snapshots.keep_only_newest():
+            log.warning("the disk is full: the older snapshot is given up, with the log and the packs it needs")
+            yield from self._clean_up()
+
+    def _quietly(self, job: Callable[[], object]) -> Steps[None]:
+        """Housekeeping that may fail without harm: it is tried again after the next checkpoint."""
+        try:
+            yield from self._wait_for(job)
+        except OSError as error:
+            log.warning("cleaning up after a checkpoint failed: %s", error)
+
+    # --- driving ---
+
+    def _sliced(self, work: Iterator[None]) -> Steps[None]:
+        """Run until the slice is used up, then let the owner do something else."""
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
+        for _ in work:
+            if self._clock.monotonic_ms() >= until_ms:
+                yield True
+                until_ms = self._clock.monotonic_ms() + SLICE_MS
+
+    def _wait_for(self, job: Callable[[], T]) -> Steps[T]:
+        running = self._worker.submit(job)
+        while not running.done:
+            yield False
+        return running.result()

@@ -1,0 +1,139 @@
+"""How much room the next checkpoint needs, and that it is there before what would need it is written.
+
+    unpacked bytes   what a checkpoint would write into a pack: records that are in memory and in the log only
+    log bytes        what the log has grown by since the last checkpoint: a snapshot grows by a part of that, and by
+                     what describes the topics that are new
+
+Only freeing work (deletes, acks, checkpoints) goes on while there is less room than that.
+"""
+
+from __future__ import annotations
+
+from topics.engine.core.state import State
+from topics.engine.log.repacking import Copies
+from topics.model.errors import StorageError, StorageFull, TopicsError
+from topics.storage.disk import FULL
+from topics.storage.pack import SPARSE_SHARE, Packs
+from topics.storage.reserve import Reserve, Room
+from topics.storage.snapshot import Snapshots
+from topics.storage.wal.wal import Wal
+
+FIRST_BYTES = 128 << 10
+STEP_BYTES_MAX = 16 << 20
+# Headers, tag orders and directories of packs, beyond the bytes that are counted.
+OVERHEAD_SHARE = 8
+PACK_BYTES_MIN = 64 << 10
+SNAPSHOT_BYTES_MIN = 64 << 10
+# How much smaller than the log its keys, blocks, deletions and claims are in a snapshot, and what a topic takes.
+SNAPSHOT_SHARE = 4
+TOPIC_BYTES = 512
+
+
+class CheckpointRoom:
+    """Asked before every write that frees nothing: two comparisons as long as there is enough."""
+
+    def __init__(self, state: State, wal: Wal, packs: Packs, snapshots: Snapshots, reserve: Reserve) -> None:
+        self._state = state
+        self._wal = wal
+        self._packs = packs
+        self._snapshots = snapshots
+        self.reserve = reserve
+        # what there is room for: unpacked bytes, and the log up to a position
+        self._unpacked_max = 0
+        self._log_end = 0
+        self._log_start = snapshots.newest_position
+        self._topics_known = 0
+        # while a checkpoint runs: what it deals with
+        self._taken_bytes = 0
+        self._taken_start = 0
+        # the last one found the disk full
+        self._sparing = False
+
+    @property
+    def short(self) -> bool:
+        return self.reserve.short
+
+    def check(self, pending_bytes: int) -> None:
+        """Before a write: there is room for the checkpoint that it makes larger, or it is refused."""
+        unpacked_bytes = self._state.unpacked_bytes + pending_bytes
+        if unpacked_bytes <= self._unpacked_max and self._wal.buffered_to <= self._log_end:
+            return
+        if self.renew(pending_bytes):
+            return
+        if self.short:
+            raise StorageFull(
+                "the disk is full: what is left is kept for deleting and checkpoints; delete records or make room"
+            )
+        raise StorageError(f"no room can be kept for the next checkpoint: {self.reserve.error}")
+
+    def renew(self, pending_bytes: int = 0) -> bool:
+        """Have room for what there is, and a step more if the disk has that; False if it has not even the first."""
+        unpacked = self._state.unpacked_bytes + pending_bytes
+        log_bytes = self._wal.buffered_to - self._log_start
+        if self._grow(unpacked + _step(unpacked), log_bytes + _step(log_bytes)) or self._grow(unpacked, log_bytes):
+            return True
+        self.reserve.grow_as_far_as_it_goes(self._pack_bytes(unpacked), self._snapshot_bytes(log_bytes))
+        return False
+
+    def _grow(self, unpacked_bytes: int, log_bytes: int) -> bool:
+        if not self.reserve.grow(self._pack_bytes(unpacked_bytes), self._snapshot_bytes(log_bytes)):
+            return False
+        self._unpacked_max = unpacked_bytes
+        self._log_end = self._log_start + log_bytes
+        return True
+
+    # --- checkpoints ---
+
+    def begin(self) -> tuple[list[Room], Copies]:
+        """A checkpoint takes the room for its pack and its snapshot; what is written from now on needs some of its own.
+
+        The second: how much of old blocks it may copy.
+        """
+        state, reserve = self._state, self.reserve
+        pack_bytes = reserve.pack.size_bytes
+        pack, snapshot = reserve.detach()
+        spare_bytes = max(0, pack_bytes - _with_overhead(state.unpacked_bytes))
+        self._taken_bytes, state.unpacked_bytes = state.unpacked_bytes, 0
+        self._taken_start, self._log_start = self._log_start, self._wal.buffered_to
+        self._unpacked_max = self._log_end = 0
+        return [pack, snapshot], Copies(spare_bytes if reserve.short or self._sparing else None)
+
+    def failed(self, is_full: bool) -> None:
+        """What the checkpoint took is still to be done; if the disk was full, the next one copies only what fits."""
+        self._sparing = is_full
+        self._state.unpacked_bytes += self._taken_bytes
+        self._log_start = self._taken_start
+
+    def finished(self, left_bytes: int) -> None:
+        """It is done but for blocks of so many bytes, which have grown meanwhile."""
+        self._topics_known = len(self._state.by_id)
+        self._sparing = False
+        self._state.unpacked_bytes += left_bytes
+
+    def _pack_bytes(self, unpacked_bytes: int) -> int:
+        # A pack that is nearly dead can be copied out, too: any there is, or the one that this is the room for. After
+        # a checkpoint that frees nothing, this much of its room is left for the next one.
+        return _with_overhead(unpacked_bytes) + max(self._packs.largest_bytes, unpacked_bytes) // SPARSE_SHARE
+
+    def _snapshot_bytes(self, log_bytes: int) -> int:
+        topics_bytes = TOPIC_BYTES * max(0, len(self._state.by_id) - self._topics_known)
+        return self._snapshots.newest_bytes + topics_bytes + log_bytes // SNAPSHOT_SHARE + SNAPSHOT_BYTES_MIN
+
+
+def _step(size_bytes: int) -> int:
+    return min(STEP_BYTES_MAX, max(FIRST_BYTES, size_bytes // 2))
+
+
+def is_full(error: OSError | TopicsError) -> bool:
+    return isinstance(error, StorageFull) or (isinstance(error, OSError) and error.errno in FULL)
+
+
+def refusal(error: OSError) -> TopicsError:
+    """What the writer is told when the disk did not take a write."""
+    if is_full(error):
+        return StorageFull("the disk is full; the write was not taken, make room and try again")
+    return StorageError(f"the disk refused the write, nothing of it was kept: {error.strerror or error}")
+
+
+def _with_overhead(unpacked_bytes: int) -> int:
+    return unpacked_bytes + unpacked_bytes // OVERHEAD_SHARE + PACK_BYTES_MIN

@@ -1,0 +1,448 @@
+"""The way of a decided op: into the log once per tick, then applied and published in log order.
+
+    verb → stage ──┐
+    verb → stage ──┤ unwritten ── flush: one write(2) ──┬── class disk, memory, ephemeral: apply, publish
+    verb → stage ──┘                                    └── class fsync: unsynced ── synced: apply, publish
+
+Ops of one topic are published in log order: while one waits for its sync, later ones of that topic wait with it,
+whatever their class. If a write fails, its ops are forgotten and what they had reserved is folded again from the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from topics.engine.core.checkpoint_room import CheckpointRoom, refusal
+from topics.engine.core.ops import (
+    Appended,
+    Configured,
+    Created,
+    Deleted,
+    Dropped,
+    Floored,
+    Moved,
+    MultiAppended,
+    Op,
+    Reserved,
+    Skipped,
+    Timed,
+)
+from topics.engine.core.pending import Staged
+from topics.engine.core.state import State
+from topics.engine.core.waiters import Waiters
+from topics.engine.groups.ops import GroupClaimed
+from topics.engine.queues.ops import Extended, Leased, Released
+from topics.engine.routers.ops import Forwarded
+from topics.engine.transactions.ops import TxnCommitted, TxnStaged
+from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
+from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
+from topics.model.requests.batch import Batch
+from topics.model.requests.config import Durability
+from topics.storage.wal.syncer import Committer
+from topics.storage.wal.wal import Wal
+
+log = logging.getLogger("topics.engine")
+
+NOTED_SHARE = 64
+
+# Ops that hold deadlines: the log must tell what time it was when they were written.
+DATED = (Leased, Released, Extended, GroupClaimed, TxnStaged)
+TIMED_EVERY_MS = 1_000
+# The steady clock and a `$ts` of the same moment may differ by so much without meaning anything.
+SAME_MS_MAX = 5
+
+
+class Pipeline:
+    """Ops between decision and publication."""
+
+    def __init__(
+        self, state: State, wal: Wal, committer: Committer, waiters: Waiters, clock: Clock, room: CheckpointRoom
+    ) -> None:
+        self._state = state
+        self.room = room
+        self._wal = wal
+        self._committer = committer
+        self._waiters = waiters
+        self._clock = clock
+        # The time that leases and delays run on.
+        self.steady = SteadyClock(clock, state.noted)
+        self._unwritten: deque[Staged] = deque()
+        self._unsynced: deque[Staged] = deque()
+        # How many ops of a topic wait for a sync.
+        self._waiting: dict[int, int] = {}
+        # Who asked to be told when the log is durable up to a position, in log order.
+        self._sync_watchers: deque[tuple[int, Callable[[], None]]] = deque()
+        self.pending_bytes = 0
+        self._broken_by: str | None = None
+        # for whoever watches
+        self.depth_peak = 0
+        self.refused_total = 0
+
+    @property
+    def depth(self) -> int:
+        """Ops decided and not yet published."""
+        return len(self._unwritten) + len(self._unsynced)
+
+    @property
+    def read_only(self) -> ReadOnly | None:
+        """Why nothing can be written any more; made anew for everyone it is raised to."""
+        if self._broken_by is None:
+            return None
+        return ReadOnly(f"writes are refused until a restart: {self._broken_by}")
+
+    def check_writable(self) -> None:
+        if self._broken_by is not None:
+            raise self._refuse_for_good()
+        if self._wal.overloaded:
+            self.refused_total += 1
+            raise Throttled("the disk is behind by more than it may be; try again", retry_after_ms=250)
+
+    def is_behind(self, unsynced_bytes_max: int) -> bool:
+        """Whether more than so much waits for its sync; whoever can wait should, then."""
+        return self._broken_by is None and self._wal.buffered_to - self._wal.synced_to > unsynced_bytes_max
+
+    # --- staging ---
+
+    def stage(
+        self,
+        op: Op,
+        body: bytes,
+        *,
+        gated: bool,
+        urgent: bool = False,
+        journaled: bool = True,
+        other_ids: tuple[int, ...] = (),
+    ) -> Staged:
+        """`other_ids`: further topics that the op changes, for whose earlier ops it waits, too."""
+        staged = Staged(op, op.topic_id, gated=gated)
+        staged.other_ids = other_ids
+        if journaled:
+            if not urgent:
+                self.room.check(self.pending_bytes + len(body))
+            try:
+                if not isinstance(op, Appended):
+                    self._log_floor(op.topic_id)
+                if _is_dated(op):
+                    self._log_time()
+                staged.position = self._wal.append(body, urgent)
+            except OSError as error:
+                self._write_failed(error)
+                raise refusal(error) from error
+            except StorageError as error:
+                if not self._wal.broken:
+                    raise
+                raise self._turn_read_only(error) from error
+        else:
+            staged.position = self._wal.buffered_to
+        self._unwritten.append(staged)
+        return staged
+
+    def stage_append(self, op: Appended, durability: Durability) -> Staged:
+        journaled = durability != "ephemeral"
+        self.date(op.batch)
+        body = op.encode() if journaled else b""
+        if not journaled:
+            self._note_head(op)
+        staged = self.stage(op, body, gated=durability == "fsync", journaled=journaled)
+        self.pending_bytes += len(op.batch.blob)
+        return staged
+
+    def stage_multi_append(self, op: MultiAppended, *, gated: bool, journaled: bool) -> Staged:
+        for appended in op.batches:
+            self.date(appended.batch)
+            if not journaled:
+                self._note_head(appended)
+        _, *others = dict.fromkeys(part.topic_id for part in op.parts)
+        body = op.encode() if journaled else b""
+        staged = self.stage(op, body, gated=gated, journaled=journaled, other_ids=tuple(others))
+        self.pending_bytes += sum(len(appended.batch.blob) for appended in op.batches)
+        return staged
+
+    def stage_delete(self, op: Deleted, durability: Durability) -> Staged:
+        journaled = self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq)
+        body = op.encode() if journaled else b""
+        return self.stage(op, body, gated=durability == "fsync", urgent=True, journaled=journaled)
+
+    def _log_floor(self, topic_id: int) -> None:
+        """What retention dropped since the log last heard of it must not come back with the op that is written next."""
+        topic = self._state.by_id.get(topic_id)
+        if topic is not None and topic.evict_floor > topic.logged_floor:
+            self._wal.append(Floored(topic.id, topic.evict_floor).encode(), urgent=True)
+            topic.logged_floor = topic.evict_floor
+
+    def _note_head(self, op: Appended) -> None:
+        """Each time an `ephemeral` topic has grown by a small share, the log learns it, to count what a crash takes."""
+        topic = self._state.by_id.get(op.topic_id)
+        first_seq, last_seq = op.batch.first_seq, op.batch.first_seq + op.batch.count - 1
+        if topic is not None:
+            if last_seq - topic.noted_to <= (topic.noted_to - topic.noted_from) // NOTED_SHARE:
+                return
+            if not topic.noted_to:
+                topic.noted_from = first_seq - 1
+            topic.noted_to = last_seq
+        try:
+            self._wal.append(Skipped(op.topic_id, last_seq, 0).encode())
+        except OSError as error:
+            self._write_failed(error)
+            raise refusal(error) from error
+        except (StorageError, StorageFull, Throttled) as error:
+            log.debug("the head of an ephemeral topic is not noted: %s", error.message)
+
+    def date(self, batch: Batch) -> None:
+        """The delays of a batch count from now."""
+        jobs = batch.jobs
+        if jobs is not None:
+            now_ms = self.steady.now_ms()
+            if abs(now_ms - jobs.from_ms) > SAME_MS_MAX:
+                batch.jobs = jobs._replace(from_ms=now_ms)
+
+    def _log_time(self) -> None:
+        """Deadlines count on the steady clock; what it said near them is what a restart goes on from."""
+        now, noted = self.steady.moment(), self._state.noted
+        if noted is not None:
+            passed_ms = now.steady_ms - noted.steady_ms
+            if passed_ms < TIMED_EVERY_MS and abs(now.wall_ms - noted.wall_ms - passed_ms) < SKEW_MS_MIN:
+                return
+        self._wal.append(Timed(now).encode(), urgent=True)
+        self._state.noted = now
+
+    # --- the end of a tick ---
+
+    def flush(self) -> None:
+        """Write what was staged, publish what may be published, wake who waits."""
+        if self._unwritten or self._wal.buffered_to > self._wal.written_to:
+            self.depth_peak = max(self.depth_peak, self.depth)
+            self._write()
+        self._waiters.wake()
+
+    def _write(self) -> None:
+        started_ms = self._clock.monotonic_ms()
+        try:
+            written_to = self._wal.flush()
+        except OSError as error:
+            self._write_failed(error)
+        except StorageError as error:
+            self._turn_read_only(error)
+        else:
+            self._committer.nudge()
+            self._written(written_to, self._clock.monotonic_ms() - started_ms)
+
+    def settle(self) -> None:
+        """Called when the commit thread has news: synced ops are published."""
+        self._write()
+        try:
+            progress = self._committer.poll()
+        except StorageError as error:
+            self._turn_read_only(error)
+        else:
+            self._synced(progress.synced_to)
+            while self._sync_watchers and self._sync_watchers[0][0] <= progress.synced_to:
+                self._sync_watchers.popleft()[1]()
+        self._waiters.wake()
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        """Call back once all that is published by now is durable; at once if it is."""
+        position = self._wal.written_to
+        if self._wal.synced_to >= position:
+            callback()
+        else:
+            self._sync_watchers.append((position, callback))
+
+    def marks_unwritten(self) -> bool:
+        """Whether a router's mark was decided and is not in the log yet."""
+        return any(isinstance(staged.op, Forwarded) for staged in self._unwritten)
+
+    def unpublished_at(self, position: int) -> bool:
+        """Whether an op at or below this position of the log still waits to be published."""
+        return bool(self._unsynced and self._unsynced[0].position <= position) or bool(
+            self._unwritten and self._unwritten[0].position <= position
+        )
+
+    def _written(self, written_to: int, write_ms: float) -> None:
+        unwritten, waiting = self._unwritten, self._waiting
+        now_ms = 0.0
+        sync_to = 0
+        while unwritten and unwritten[0].position <= written_to:
+            staged = unwritten.popleft()
+            staged.wal_append_ms = write_ms
+            if not staged.gated and not (waiting and _waits(staged, waiting)):
+                self._publish(staged)
+                continue
+            now_ms = now_ms or self._clock.monotonic_ms()
+            staged.written_ms = now_ms
+            for topic_id in _held_up(staged):
+                waiting[topic_id] = waiting.get(topic_id, 0) + 1
+            self._unsynced.append(staged)
+            sync_to = staged.position
+        if sync_to:
+            self._committer.want_sync(sync_to)
+
+    def _synced(self, synced_to: int) -> None:
+        unsynced, waiting = self._unsynced, self._waiting
+        if not unsynced or unsynced[0].position > synced_to:
+            return
+        now_ms = self._clock.monotonic_ms()
+        while unsynced and unsynced[0].position <= synced_to:
+            staged = unsynced.popleft()
+            for topic_id in _held_up(staged):
+                waiting[topic_id] -= 1
+                if not waiting[topic_id]:
+                    del waiting[topic_id]
+            if staged.gated:
+                staged.fsync_ms = now_ms - staged.written_ms
+            self._publish(staged)
+
+    def _publish(self, staged: Staged) -> None:
+        op = staged.op
+        assert op is not None
+        found = self._state.apply(op, staged.position)
+        topic = self._state.by_id.get(staged.topic_id)
+        if topic is not None:
+            if isinstance(op, Appended):
+                config = topic.config
+                if config.cap_records or config.cap_bytes:
+                    self._state.enforce_caps(topic, self._state.cold.load)
+                if topic.logged_floor <= topic.lasting_to:
+                    self._log_floor(topic.id)
+                size = len(op.batch.blob)
+                self.pending_bytes -= size
+                # The first batch of a topic was decided before there was a topic to count it for.
+                if topic.pending_count:
+                    topic.pending_count -= staged.count
+                    topic.pending_bytes -= size
+                head_seq = staged.head_seq = topic.head_seq
+                if topic.assigned_seq < head_seq:
+                    topic.assigned_seq = head_seq
+                if topic.waiters:
+                    self._waiters.moved(topic)
+            elif isinstance(op, MultiAppended):
+                self._land_all(op)
+            elif isinstance(op, Configured):
+                self._state.enforce_caps(topic, self._state.cold.load)
+            elif isinstance(op, Deleted | Moved):
+                staged.result = found
+                if isinstance(op, Moved):
+                    self._land(op.appended)
+        elif isinstance(op, Dropped):
+            staged.routers_removed = found
+        elif isinstance(op, TxnCommitted):
+            for move in op.moves:
+                self._arrived(move.dest_id)
+        staged.finish()
+
+    def _arrived(self, topic_id: int) -> None:
+        """A commit added to the topic: what publishing an append means for it."""
+        topic = self._state.by_id.get(topic_id)
+        if topic is not None:
+            self._state.enforce_caps(topic, self._state.cold.load)
+            topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
+            self._waiters.moved(topic)
+
+    def _land_all(self, op: MultiAppended) -> None:
+        for appended in op.batches:
+            self.pending_bytes -= len(appended.batch.blob)
+            self._land(appended)
+
+    def _land(self, appended: Appended) -> None:
+        """Records came with an op of several topics: what publishing an append means for the topic they are in now."""
+        topic = self._state.by_id.get(appended.topic_id)
+        if topic is None:
+            return
+        self._state.enforce_caps(topic, self._state.cold.load)
+        if topic.logged_floor <= topic.lasting_to:
+            self._log_floor(topic.id)
+        size = len(appended.batch.blob)
+        topic.pending_count = max(0, topic.pending_count - appended.batch.count)
+        topic.pending_bytes = max(0, topic.pending_bytes - size)
+        topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
+        self._waiters.moved(topic)
+
+    # --- when it goes wrong ---
+
+    def _write_failed(self, error: OSError) -> None:
+        """The log was cut back to what is whole. Ops behind the cut are forgotten; nobody saw them."""
+        log.error("a log write failed and was taken back: %s", error)
+        kept = self._wal.written_to
+        failed = [staged for staged in self._unwritten if staged.position > kept]
+        self._unwritten = deque(staged for staged in self._unwritten if staged.position <= kept)
+        self._forget(failed, lambda: refusal(error))
+        self._written(kept, 0.0)
+
+    def _turn_read_only(self, error: TopicsError) -> ReadOnly:
+        """A sync failed: what the disk holds is unknown, so nothing is acknowledged until a restart."""
+        return self.refuse_writes(f"a sync to disk failed: {error.message}")
+
+    def refuse_writes(self, reason: str) -> ReadOnly:
+        """From now on nothing is acknowledged until a restart; what is on its way fails."""
+        if self._broken_by is None:
+            self._broken_by = reason
+            log.critical("writes are refused until a restart: %s", reason)
+        failed = [*self._unsynced, *self._unwritten]
+        self._unsynced.clear()
+        self._unwritten.clear()
+        self._waiting.clear()
+        self._forget(failed, self._refuse_for_good)
+        return self._refuse_for_good()
+
+    def _refuse_for_good(self) -> ReadOnly:
+        refusal = self.read_only
+        assert refusal is not None
+        return refusal
+
+    def _forget(self, failed: list[Staged], refusal: Callable[[], TopicsError]) -> None:
+        """Take back what was decided ahead for these ops: fold what is still on its way again."""
+        ids = [topic_id for staged in failed for topic_id in (staged.topic_id, *staged.other_ids)]
+        topics = [topic for topic in map(self._state.by_id.get, ids) if topic]
+        for topic in topics:
+            topic.assigned_seq = topic.head_seq
+            topic.pending_count = topic.pending_bytes = 0
+            topic.logged_floor = 1
+        touched = {topic.id for topic in topics}
+        self.pending_bytes = 0
+        for op in _parts_of(*self._unsynced, *self._unwritten):
+            if isinstance(op, Moved):
+                op = op.appended
+                self.pending_bytes -= len(op.batch.blob)
+            if isinstance(op, Appended):
+                self.pending_bytes += len(op.batch.blob)
+                if op.topic_id in touched:
+                    topic = self._state.by_id[op.topic_id]
+                    topic.assigned_seq = max(topic.assigned_seq, op.batch.first_seq + op.batch.count - 1)
+                    topic.pending_count += op.batch.count
+                    topic.pending_bytes += len(op.batch.blob)
+            elif isinstance(op, Created):
+                self._state.next_id = max(self._state.next_id, op.topic_id + 1)
+        for staged in failed:
+            staged.finish(refusal())
+
+
+def _waits(staged: Staged, waiting: dict[int, int]) -> bool:
+    """Whether an earlier op of a topic that this one changes waits for its sync."""
+    return staged.topic_id in waiting or any(topic_id in waiting for topic_id in staged.other_ids)
+
+
+def _parts_of(*unpublished: Staged) -> Iterator[Op | None]:
+    """What is on its way, an op of several appends as those."""
+    for staged in unpublished:
+        if isinstance(staged.op, MultiAppended):
+            yield from staged.op.parts
+        else:
+            yield staged.op
+
+
+def _is_dated(op: Op) -> bool:
+    """Whether the op holds deadlines, or delays that become some."""
+    if isinstance(op, Appended):
+        return op.batch.jobs is not None
+    if isinstance(op, MultiAppended):
+        return any(appended.batch.jobs is not None for appended in op.batches)
+    return isinstance(op, DATED) or (isinstance(op, Moved) and op.appended.batch.jobs is not None)
+
+
+def _held_up(staged: Staged) -> tuple[int, ...]:
+    """The topics whose later ops wait behind this one. A reservation changes nothing that a reader sees."""
+    if isinstance(staged.op, Reserved):
+        return ()
+    return (staged.topic_id, *staged.other_ids)

@@ -1,0 +1,122 @@
+"""How topics are configured: created or replaced, confirmed, and changed field by field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from topics.engine.core.ops import Configured
+from topics.engine.core.pending import Staged
+from topics.engine.log.retention import lost_under
+from topics.model.clock import Clock
+from topics.model.errors import TopicExistsIncompatible, TopicNotFound
+from topics.model.requests.config import ConfigPatch, ConfigWish, TopicConfig, patched, resolve
+
+if TYPE_CHECKING:
+    from topics.engine.core.engine import Engine
+    from topics.engine.log.topic import Topic
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A field of a configuration: what it is, and what it is asked to be."""
+
+    old: Any = msgspec.field(name="from")
+    new: Any = msgspec.field(name="to")
+
+
+class Edit(NamedTuple):
+    """What a patch comes to; `evicts` is how many records that takes."""
+
+    config: TopicConfig
+    changes: dict[str, Change]
+    evicts: int
+
+
+class Configuration:
+    """Verbs of the engine, for its owner's thread."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def put(self, name: str, wish: ConfigWish, *, replace: bool = True) -> Staged:
+        """Create the topic, or replace its configuration. `result` is the resolved configuration.
+
+        Without `replace` a topic that exists keeps what it has: it is confirmed if that is what was asked for.
+        """
+        topic = self._engine.find_to_write(name)
+        if topic is None:
+            return self._engine.create(name, resolve(wish, name))
+        config = resolve(wish, name, topic.config)
+        _check_type(topic, config)
+        if config == topic.config:
+            return Staged.settled(topic.id, config)
+        if not replace:
+            raise _differs(name, changes_of(topic.config, config))
+        return self._replace(topic, config)
+
+    def edit(self, name: str, patch: ConfigPatch, *, dry_run: bool = False) -> Staged:
+        """Change the fields that are given. `result` is the Edit; a dry run ends there."""
+        topic = self._engine.find_to_write(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        config = resolve(patched(topic.config, patch), name, topic.config)
+        _check_type(topic, config)
+        cold = self._engine.state.cold
+        self._engine.state.expire(topic, self._clock.now_ms(), cold.load)
+        evicts = lost_under(topic, config, self._clock.now_ms(), cold.load) if config != topic.config else 0
+        edit = Edit(config, changes_of(topic.config, config), evicts)
+        if dry_run or config == topic.config:
+            return Staged.settled(topic.id, edit)
+        staged = self._replace(topic, config)
+        staged.result = edit
+        return staged
+
+    def _replace(self, topic: Topic, config: TopicConfig) -> Staged:
+        pipeline = self._engine.pipeline
+        pipeline.check_writable()
+        self._engine.state.expire(topic, self._clock.now_ms(), self._engine.state.cold.load)
+        op = Configured(topic.id, topic.assigned_seq, topic.assigned_seq + topic.chunk, topic.evict_floor, config)
+        staged = pipeline.stage(op, op.encode(), gated=True)
+        staged.result = config
+        topic.control = staged
+        staged.then(lambda _: setattr(topic, "control", None))
+        return staged
+
+
+def changes_of(old: TopicConfig, new: TopicConfig) -> dict[str, Change]:
+    """The fields that differ. `durable` only says again what `durability` does."""
+    return {
+        field: Change(_shown(getattr(old, field)), _shown(getattr(new, field)))
+        for field in TopicConfig.__struct_fields__
+        if field != "durable" and getattr(old, field) != getattr(new, field)
+    }
+
+
+def _shown(value: Any) -> Any:
+    return None if value is UNSET else msgspec.to_builtins(value)
+
+
+def _check_type(topic: Topic, config: TopicConfig) -> None:
+    if config.type != topic.config.type:
+        raise TopicExistsIncompatible(
+            f'topic "{topic.name}" is a {topic.config.type}; a topic\'s type cannot change, use another name',
+            topic=topic.name,
+            field="type",
+        )
+
+
+def _differs(name: str, changes: dict[str, Change]) -> TopicExistsIncompatible:
+    said = "; ".join(f"{field} is {_json(change.old)}, not {_json(change.new)}" for field, change in changes.items())
+    return TopicExistsIncompatible(
+        f'topic "{name}" exists with another configuration: {said}. '
+        "A PATCH (edit) changes single fields, a PUT without replace=false (replace=True) replaces all of them",
+        topic=name,
+        changes=msgspec.to_builtins(changes),
+    )
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

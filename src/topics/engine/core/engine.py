@@ -1,0 +1,449 @@
+"""The verbs: what can be asked of the topics, decided synchronously, made durable and visible in a step of its own."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator
+
+from topics.engine.core.commit_log import Pipeline
+from topics.engine.core.configuration import Configuration
+from topics.engine.core.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
+from topics.engine.core.ops import Appended, Created, Deleted, Dropped, Reserved, Run
+from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.state import State
+from topics.engine.core.waiters import Waiters
+from topics.engine.log import deletion, retention
+from topics.engine.log.cold import ColdMiss
+from topics.engine.log.idempotency import digest
+from topics.engine.log.reading import Diff, View, read
+from topics.engine.log.topic import SEQ_CHUNK, Topic
+from topics.engine.queues.transfers import Room
+from topics.engine.queues.unique_keys import Admitted, Uniqueness
+from topics.engine.queues.verbs import Queues
+from topics.model.clock import Clock
+from topics.model.errors import (
+    InvalidRequest,
+    Throttled,
+    TopicNotEmpty,
+    TopicNotFound,
+)
+from topics.model.names import check_topic_name
+from topics.model.requests.batch import check_batch, render
+from topics.model.requests.config import ConfigWish, Durability, TopicConfig, resolve
+from topics.model.requests.records import (
+    DIFF_BYTES_DEFAULT,
+    DIFF_LIMIT_DEFAULT,
+    UNSET,
+    AppendWish,
+    DeleteWish,
+    DiffWish,
+    check_u64,
+    parse_match,
+)
+from topics.model.settings import Settings
+
+DIFF_BYTES_MAX = 8 * 1024 * 1024
+PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
+SEQ_CHUNK_MAX, SEQ_CHUNK_LASTS_MS = 1 << 24, 1_000
+NOBODY: frozenset[str] = frozenset()
+
+
+class Engine:
+    """Owned by one thread. A verb that changes something returns a Staged; `pipeline.flush()` ends the tick."""
+
+    def __init__(self, state: State, pipeline: Pipeline, waiters: Waiters, clock: Clock, settings: Settings) -> None:
+        self.state = state
+        self.pipeline = pipeline
+        self.waiters = waiters
+        self.settings = settings
+        self._clock = clock
+        self.steady = pipeline.steady
+        # Topics on their way into being, by name.
+        self._creating: dict[str, Staged] = {}
+        # Keys whose write is on its way.
+        self._keys: dict[tuple[int, bytes], Staged] = {}
+        self.uniqueness = Uniqueness(pipeline)
+        self.queues = Queues(self, clock)
+        self.configuration = Configuration(self, clock)
+
+    # --- topics ---
+
+    def configure(self, name: str, wish: ConfigWish) -> Staged:
+        """Create the topic, or replace its configuration. `result` is the resolved configuration."""
+        return self.configuration.put(name, wish)
+
+    def create(self, name: str, config: TopicConfig) -> Staged:
+        """Make a topic that is not there, if there may be one more."""
+        self.refuse_more_topics()
+        self.pipeline.check_writable()
+        return self.announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
+
+    def new_topic(self, name: str, config: TopicConfig, ceiling: int) -> Created:
+        now = self._clock.now_ms()
+        epoch = now << 11 | random.getrandbits(10) << 1 | (name in self.state.dropped)
+        return Created(self.state.new_id(), epoch, now, ceiling, name, config)
+
+    def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> Staged:
+        op = self.new_topic(name, config, ceiling)
+        staged = self.pipeline.stage(op, op.encode(), gated=gated)
+        staged.created = True
+        staged.result = config
+        return staged
+
+    def create_hidden(self, name: str, config: TopicConfig) -> Staged:
+        """A topic of the server's own. Whoever wants it before it is there gets the same Staged."""
+        running = self._creating.get(name)
+        return running or self.announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
+
+    def announce(self, name: str, staged: Staged) -> Staged:
+        """Until this is done, whoever asks for the topic has to wait."""
+        self._creating[name] = staged
+        staged.then(lambda done: self._creating.pop(name) if self._creating.get(name) is done else None)
+        return staged
+
+    def refuse_more_topics(self, count: int = 1) -> None:
+        limit = self.settings.max_topics
+        if limit and len(self.state.by_name) + len(self._creating) + count > limit:
+            raise Throttled(f"there are {limit} topics already, which is the most", limit="max_topics", max=limit)
+
+    def drop(self, name: str, *, if_empty: bool = False) -> Staged:
+        """Remove the topic and everything in it. `result` tells whether there was one."""
+        topic = self.find_to_write(name)
+        if topic is None:
+            return Staged.settled(0, False)
+        if if_empty:
+            self.expire(topic)
+            if topic.count or topic.pending_count:
+                raise TopicNotEmpty(f'topic "{name}" holds {topic.count} records', topic=name, count=topic.count)
+        self.pipeline.check_writable()
+        op = Dropped(topic.id)
+        staged = self.pipeline.stage(op, op.encode(), gated=True, urgent=True)
+        staged.result = True
+        topic.control = staged
+        staged.then(lambda done: self._after_drop(topic, done))
+        return staged
+
+    def _after_drop(self, topic: Topic, staged: Staged) -> None:
+        topic.control = None
+        if staged.error is None:
+            self.waiters.moved(topic)
+
+    def look(self, name: str, *, touch: bool = True) -> TopicState:
+        topic = self._existing(name)
+        self.expire(topic)
+        if topic.config.dead_letter in self.state.by_name:
+            self.expire(self.state.by_name[topic.config.dead_letter])
+        described = describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms())
+        if touch:
+            topic.last_read_ts = self._clock.now_ms()
+        return described
+
+    def list(
+        self,
+        prefix: str = "",
+        cursor: str | None = None,
+        page_size: int = PAGE_SIZE_DEFAULT,
+        *,
+        prefixes: tuple[str, ...] = ("",),
+        touch: bool = False,
+    ) -> Page:
+        """Topics by name, those that start with `prefix` and with one of `prefixes`."""
+        page_size = max(1, min(PAGE_SIZE_MAX, page_size))
+        names = self.state.names
+        start = decode_cursor(cursor) if cursor is not None else ""
+        index = max(bisect_right(names, start), bisect_left(names, prefix))
+        page: list[TopicState] = []
+        while index < len(names) and names[index].startswith(prefix):
+            name = names[index]
+            if name.startswith(prefixes):
+                if len(page) == page_size:
+                    return Page(page, encode_cursor(page[-1].topic))
+                topic = self.state.by_name[name]
+                self.expire(topic, exact=False)
+                page.append(describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms()))
+                if touch:
+                    topic.last_read_ts = self._clock.now_ms()
+            index += 1
+        return Page(page, None)
+
+    def effective_priority(self, topic: Topic) -> int:
+        return effective_priority(topic, self._clock.now_ms())
+
+    # --- records ---
+
+    def append(self, name: str, wish: AppendWish, admit: Callable[[Topic | None], None] | None = None) -> Staged:
+        """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records.
+
+        `admit` may refuse, when it is clear that this is a write and that it makes sense.
+        """
+        bare = check_batch(wish, self.settings)
+        topic = self.state.by_name.get(name)
+        if topic is None or topic.control is not None or topic.held is not None or self._creating:
+            topic = self.find_to_write(name)
+        if topic is None:
+            return self._append_new(name, wish, admit, bare=bare)
+        key = b""
+        config = topic.config
+        if wish.idempotency_key is not None and config.idempotency_window_ms:
+            key = digest(wish.idempotency_key)
+            earlier = self._earlier(topic, key)
+            if earlier is not None:
+                return earlier
+        if admit is not None:
+            admit(topic)
+        self.pipeline.check_writable()
+        admitted = None if bare else self.admit_jobs(topic, wish)
+        if admitted is not None:
+            if not admitted.wish.records:
+                now = topic.now(self._clock.now_ms())
+                return self._keyed(topic, key, self.uniqueness.repeated(topic, admitted, key, now))
+            wish = admitted.wish
+        count = len(wish.records)
+        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
+            self._reserve(topic, count)
+        now = topic.now(self._clock.now_ms())
+        batch = render(wish, topic.assigned_seq + 1, now, bare=bare)
+        size = len(batch.blob)
+        if self.settings.max_total_bytes:
+            self.expire(topic)
+            self.refuse_over_quota(size, retention.freed_by_caps(topic, count, size))
+        if config.discard == "reject":
+            self.refuse_if_full(topic, count, size)
+        seqs = None if admitted is None else admitted.seqs(batch.first_seq)
+        op = Appended(topic.id, topic.evict_floor, key, batch, seqs if key else None)
+        staged = self.pipeline.stage_append(op, config.durability)
+        staged.first_seq = batch.first_seq
+        staged.count = count
+        topic.assigned_seq += count
+        topic.pending_count += count
+        topic.pending_bytes += size
+        staged.result = seqs
+        if batch.jobs is not None:
+            self.uniqueness.note(topic.id, batch, staged)
+        return self._keyed(topic, key, staged) if key else staged
+
+    def _keyed(self, topic: Topic, key: bytes, staged: Staged) -> Staged:
+        """Until this is done, whoever repeats the key waits for it."""
+        self._keys[topic.id, key] = staged
+        staged.then(lambda _: self._keys.pop((topic.id, key), None))
+        return staged
+
+    def admit_jobs(self, topic: Topic, wish: AppendWish) -> Admitted | None:
+        if topic.queue is not None:
+            self.expire(topic)
+        return self.uniqueness.admit(topic, wish, to_queue=topic.queue is not None)
+
+    def _append_new(
+        self, name: str, wish: AppendWish, admit: Callable[[Topic | None], None] | None, *, bare: bool
+    ) -> Staged:
+        """The first batch of a topic makes the topic."""
+        if wish.create is False:
+            raise TopicNotFound(name)
+        config = resolve(wish.config or ConfigWish(), name)
+        if admit is not None:
+            admit(None)
+        admitted = None if bare else self.uniqueness.admit(None, wish, to_queue=config.type == "queue")
+        if admitted is not None:
+            wish = admitted.wish
+        self.refuse_more_topics()
+        self.pipeline.check_writable()
+        batch = render(wish, 1, self._clock.now_ms(), bare=bare)
+        size = len(batch.blob)
+        if self.settings.max_total_bytes:
+            self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)
+        if config.discard == "reject":
+            retention.refuse_above(config, batch.count, size, name)
+        created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
+        self.announce(name, created)
+        windowed = wish.idempotency_key is not None and config.idempotency_window_ms
+        key = digest(wish.idempotency_key) if windowed and wish.idempotency_key is not None else b""
+        seqs = None if admitted is None else admitted.seqs(1)
+        op = Appended(created.topic_id, 1, key, batch, seqs if key else None)
+        staged = self.pipeline.stage_append(op, config.durability)
+        staged.first_seq = 1
+        staged.count = batch.count
+        staged.created = True
+        staged.result = seqs
+        return self.announce(name, staged)
+
+    def room_for(self, name: str, count: int, size: int, durability: Durability | None = None) -> Room:
+        """Keep a place for records that come from another topic; the topic is made if it is absent."""
+        topic = self.find_to_write(name)
+        if topic is None:
+            created = self.create_for_write(name, count, durability)
+            return Room(created.topic_id, None, 1, 1, created.result)
+        self.keep_seqs(topic, count)
+        if topic.config.discard == "reject":
+            self.refuse_if_full(topic, count, size)
+        return Room(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
+
+    def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> Staged:
+        self.refuse_more_topics()
+        config = resolve(ConfigWish(durability=durability), name)
+        created = self._create(name, config, count + SEQ_CHUNK, gated=config.durability == "fsync")
+        return self.announce(name, created)
+
+    def keep_seqs(self, topic: Topic, count: int) -> None:
+        """Make sure that `count` more seqs may be handed out; Busy until they may."""
+        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and topic.config.durability != "fsync":
+            self._reserve(topic, count)
+
+    def _earlier(self, topic: Topic, key: bytes) -> Staged | None:
+        """The write that this key stands for: on its way, or done within the window."""
+        running = self._keys.get((topic.id, key))
+        if running is not None:
+            echo = Staged(None, topic.id, gated=False)
+            running.then(lambda done: done.repeat(echo))
+            return echo
+        if topic.keys is None:
+            return None
+        written = topic.keys.find(key, topic.now(self._clock.now_ms()), topic.config.idempotency_window_ms)
+        if written is None:
+            return None
+        staged = Staged(None, topic.id, gated=False)
+        staged.first_seq, staged.count, staged.result = written.first_seq, written.records, written.seqs
+        staged.head_seq = topic.head_seq
+        staged.deduped = True
+        staged.finish()
+        return staged
+
+    def _reserve(self, topic: Topic, count: int) -> None:
+        """Ask for more seqs before they run out; without them the caller has to wait."""
+        if topic.reserving is None:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms - topic.reserved_ms < SEQ_CHUNK_LASTS_MS:
+                topic.chunk = min(SEQ_CHUNK_MAX, 2 * topic.chunk)
+            topic.chunk = max(topic.chunk, 4 * count)
+            topic.reserved_ms = now_ms
+            op = Reserved(topic.id, topic.assigned_seq + count + topic.chunk)
+            topic.reserving = self.pipeline.stage(op, op.encode(), gated=True)
+            topic.reserving.then(lambda _: setattr(topic, "reserving", None))
+        if topic.assigned_seq + count > topic.ceiling:
+            raise Busy(topic.reserving)
+
+    def refuse_if_full(self, topic: Topic, count: int, size: int) -> None:
+        self.expire(topic)
+        config = topic.config
+        retention.refuse_above(
+            config,
+            topic.count + topic.pending_count + count,
+            topic.bytes + topic.pending_bytes + size,
+            topic.name,
+        )
+
+    def refuse_over_quota(self, size: int, freed: int) -> None:
+        quota = self.settings.max_total_bytes
+        if self.state.bytes + self.pipeline.pending_bytes + size - freed > quota:
+            raise Throttled(
+                f"all topics hold {self.state.bytes} bytes and may hold {quota}; delete some or raise the quota",
+                limit="max_total_bytes",
+                max=quota,
+            )
+
+    def diff(self, name: str, wish: DiffWish) -> Diff:
+        """Records behind a cursor. May raise ColdMiss."""
+        topic = self.state.by_name.get(name) or self._existing(name)
+        if topic.config.ttl_ms:
+            self.expire(topic)
+        view = View(
+            wish.nodes(self.settings.max_node_bytes) if wish.node is not None and topic.config.dedupe_node else NOBODY,
+            tags=bool(wish.include_tags),
+            meta=wish.include_meta is not False,
+        )
+        limit = min(wish.limit or DIFF_LIMIT_DEFAULT, self.settings.max_limit)
+        bytes_max = min(wish.max_batch_bytes or DIFF_BYTES_DEFAULT, DIFF_BYTES_MAX)
+        from_seq = check_u64(wish.from_seq, "from_seq")
+        if wish.from_ts is not UNSET:
+            from_seq = max(from_seq, self.seq_before(topic, wish.from_ts))
+        diff = read(topic, from_seq, view, limit, bytes_max, self.state.cold.load)
+        topic.last_read_ts = self._clock.now_ms()
+        return diff
+
+    def seq_before(self, topic: Topic, ts: int) -> int:
+        """The cursor behind which the first record at or after `ts` stands. May raise ColdMiss."""
+        for block in topic.blocks:
+            if block.last_ts >= ts:
+                self.state.cold.load(block)
+                assert block.body is not None
+                number = max(block.body.first_at_or_after(ts), block.start)
+                return block.seq_at(number) - 1 if number < block.count else block.last_seq
+        return topic.head_seq
+
+    def delete(self, name: str, wish: DeleteWish) -> Generator[ColdMiss | None, None, Staged]:
+        """Remove records by seq and/or tag, those that exist now. `result` is the number that died.
+
+        Yields what must be read from disk before it can go on, and None where others should have their turn: many
+        records that lie apart are removed in several changes.
+        """
+        if wish.before_seq is UNSET and wish.match is None:
+            raise InvalidRequest("before_seq or match (or both) must say what to delete", field="before_seq")
+        match = parse_match(wish.match) if wish.match is not None else None
+        topic = self._existing(name)
+        head = topic.head_seq
+        before_seq = head + 1
+        if wish.before_seq is not UNSET:
+            before_seq = min(before_seq, check_u64(wish.before_seq, "before_seq"))
+        self.pipeline.check_writable()
+        while True:
+            try:
+                self.expire(topic)
+                break
+            except ColdMiss as miss:
+                yield miss
+        if match is None:
+            found = deletion.find_before(topic, before_seq, self.state.cold.load)
+        else:
+            found = deletion.find_tagged(topic, match, before_seq, self.state.cold.load)
+        changes = deletion.Changes()
+        for runs in found:
+            if isinstance(runs, ColdMiss):
+                yield runs
+                continue
+            for piece in changes.pieces(runs):
+                self._delete_runs(topic, piece, changes)
+                yield None
+        self._delete_runs(topic, changes.unstaged, changes)
+        return changes.last or Staged.settled(topic.id, (0, 0))
+
+    def _delete_runs(self, topic: Topic, runs: list[Run], changes: deletion.Changes) -> None:
+        if self.state.by_id.get(topic.id) is not topic:
+            raise TopicNotFound(topic.name)
+        if topic.control is not None and changes.last is None:
+            raise Busy(topic.control)
+        if runs:
+            op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
+            changes.add(self.pipeline.stage_delete(op, topic.config.durability))
+
+    # --- finding topics ---
+
+    def find(self, name: str) -> Topic | None:
+        """The topic, if it exists; Busy while that is being decided."""
+        topic = self.state.by_name.get(name)
+        undecided = self._creating.get(name)
+        if topic is not None:
+            undecided = undecided or topic.control
+        else:
+            check_topic_name(name)
+        if undecided is not None:
+            raise Busy(undecided)
+        return topic
+
+    def find_to_write(self, name: str) -> Topic | None:
+        """As `find`; Busy as well while a commit prepares what it adds there."""
+        topic = self.find(name)
+        if topic is not None and topic.held is not None:
+            raise Busy(topic.held)
+        return topic
+
+    def _existing(self, name: str) -> Topic:
+        topic = self.state.by_name.get(name)
+        if topic is None:
+            check_topic_name(name)
+            raise TopicNotFound(name)
+        return topic
+
+    def expire(self, topic: Topic, *, exact: bool = True) -> None:
+        if topic.config.ttl_ms:
+            load = self.state.cold.load if exact else None
+            self.state.expire(topic, self._clock.now_ms(), load)

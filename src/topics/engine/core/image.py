@@ -1,0 +1,234 @@
+"""A topic as a snapshot stores it, and back.
+
+A block's image, kept until the block changes, so that an unchanged topic costs one join:
+
+    | first_seq u64 | last_seq u64 | first_ts u64 | last_ts u64 | live_bytes u64 | pack u64 | offset u64 | length u64 |
+    | count u32 | live u32 | start u32 | segment u32 | dead_len u32 | seqs_len u32 | filter_len u32 (2³²−1: no tags) |
+    | dead (zlib of a byte a record) | seqs u64… | filter |
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator
+
+import msgspec
+
+from topics.engine.groups import group
+from topics.engine.log.block import Block
+from topics.engine.log.copying import Origin
+from topics.engine.log.idempotency import Written
+from topics.engine.log.retention import Hole, Loss, note_hole
+from topics.engine.log.topic import Topic
+from topics.engine.queues.dead_letters import Letters
+from topics.engine.queues.lease_log import QueueImage, picture, restore
+from topics.engine.routers.router import Evidence, EvidenceImage, RouterImage
+from topics.model.requests.config import TopicConfig
+from topics.storage.pack import Extent
+from topics.storage.steps import Steps
+
+_BLOCK = struct.Struct("<8Q7I")
+_KEY = struct.Struct("<16sQQI")
+_NO_TAGS = 2**32 - 1
+# Blocks or keys of one topic that are decoded in one step.
+ITEMS_PER_STEP = 256
+
+
+class TopicImage(msgspec.Struct, array_like=True):
+    id: int
+    name: str
+    epoch: int
+    config: TopicConfig
+    head_seq: int
+    evict_floor: int
+    ceiling: int
+    clock_ms: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+    segment: int
+    segment_events: int
+    segment_bytes: int
+    segment_ts: int
+    losses: list[tuple[int, int, int, str]]
+    holes: list[tuple[int, int, str]]
+    # Records of an ephemeral topic that were in memory, and are not any more when this is read.
+    resident: int
+    blocks: bytes
+    keys: bytes
+    queue: QueueImage | None = None
+    # The router into this topic, where its copies are, and blocks that are gone but may have to be copied from.
+    router: RouterImage | None = None
+    evidence: list[EvidenceImage] = []
+    attic: bytes = b""
+    # Consumer groups.
+    groups: list[group.GroupImage] = []
+    # Up to where the records of an ephemeral topic are not ephemeral.
+    lasting_to: int = 0
+    # The seqs of those keys whose records are not simply those of one batch.
+    answers: dict[bytes, list[int]] = {}
+    # Dead letters by queue, see engine/queues/dead_letters.py. None: version 0.1 did not keep it.
+    letters: bytes | None = None
+    # How many records each of `holes` had.
+    holes_lost: list[int] = []
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(TopicImage)
+
+
+def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
+    """`extents` tells where this checkpoint packs blocks.
+
+    An ephemeral topic keeps its head, not its records, except for those that were written before it was ephemeral.
+    """
+    ephemeral = topic.config.durability == "ephemeral"
+    lasting = topic.lasting_blocks()
+    window_ms = topic.config.idempotency_window_ms
+    known = topic.keys.entries(topic.clock_ms - window_ms) if topic.keys is not None else ()
+    keys = [(key, written) for key, written in known if topic.lasts(written.first_seq)]
+    image = TopicImage(
+        id=topic.id,
+        name=topic.name,
+        epoch=topic.epoch,
+        config=topic.config,
+        head_seq=topic.head_seq,
+        evict_floor=topic.evict_floor,
+        ceiling=topic.ceiling,
+        clock_ms=topic.clock_ms,
+        last_write_ts=topic.last_write_ts,
+        last_read_ts=topic.last_read_ts,
+        segment=topic.segment,
+        segment_events=topic.segment_events,
+        segment_bytes=topic.segment_bytes,
+        segment_ts=topic.segment_ts,
+        losses=list(topic.losses),
+        holes=[hole[:3] for hole in topic.holes],
+        holes_lost=[hole.lost for hole in topic.holes],
+        resident=topic.count - sum(block.live for block in lasting) if ephemeral else 0,
+        lasting_to=topic.lasting_to,
+        blocks=b"".join([block_image(block, extents) for block in lasting]),
+        keys=b"".join([_KEY.pack(key, *written[:3]) for key, written in keys]),
+        answers={key: written.seqs for key, written in keys if written.seqs is not None},
+        groups=group.picture(topic.groups) if topic.groups else [],
+        queue=picture(topic, topic.queue) if topic.queue is not None else None,
+        router=None if topic.inbound is None else topic.inbound.image(),
+        evidence=[EvidenceImage(origin, found.encode()) for origin, found in (topic.evidence or {}).items()],
+        letters=b"" if topic.letters is None else topic.letters.encode(),
+        attic=b"" if ephemeral else b"".join([block_image(block, extents) for block in topic.attic or ()]),
+    )
+    return _encoder.encode(image)
+
+
+def block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
+    """The block without its body, as it is found at its place in `extents`, or where it already is."""
+    if block.image is not None and block not in extents:
+        return block.image
+    extent = extents.get(block) or block.extent
+    assert extent is not None, "a checkpoint packs every block it captures"
+    dead = b"" if block.dead is None else zlib.compress(bytes(block.dead), 1)
+    seqs = b"" if block.seqs is None else block.seqs.tobytes()
+    tag_filter = block.tag_filter
+    if tag_filter is None and block.growing and block.body is not None and block.body.tags is not None:
+        tag_filter = b""
+    image = (
+        _BLOCK.pack(
+            block.first_seq,
+            block.last_seq,
+            block.first_ts,
+            block.last_ts,
+            block.live_bytes,
+            *extent,
+            block.count,
+            block.live,
+            block.start,
+            block.segment,
+            len(dead),
+            len(seqs),
+            _NO_TAGS if tag_filter is None else len(tag_filter),
+        )
+        + dead
+        + seqs
+        + (tag_filter or b"")
+    )
+    if block not in extents:
+        block.image = image
+    return image
+
+
+def decode_topic(chunk: bytes) -> Steps[tuple[Topic, RouterImage | None]]:
+    """The topic, and the router into it, which can be made when all topics are there."""
+    image = _decoder.decode(chunk)
+    topic = Topic(image.id, image.name, image.epoch, image.config, image.ceiling)
+    topic.head_seq = topic.assigned_seq = image.head_seq
+    topic.evict_floor = image.evict_floor
+    topic.clock_ms = image.clock_ms
+    topic.last_write_ts, topic.last_read_ts = image.last_write_ts, image.last_read_ts
+    topic.segment, topic.segment_events = image.segment, image.segment_events
+    topic.segment_bytes, topic.segment_ts = image.segment_bytes, image.segment_ts
+    topic.losses = [Loss(*loss) for loss in image.losses]
+    # A snapshot of version 0.1 does not say how many records a hole had: as many as it has seqs.
+    lost = image.holes_lost or [to_seq - from_seq + 1 for from_seq, to_seq, _ in image.holes]
+    topic.holes = [Hole(*hole, lost[number]) for number, hole in enumerate(image.holes)]
+    topic.logged_floor, topic.lasting_to = image.evict_floor, image.lasting_to
+    for block in decode_blocks(image.blocks):
+        topic.blocks.append(block)
+        topic.count += block.live
+        topic.bytes += block.live_bytes
+        if len(topic.blocks) % ITEMS_PER_STEP == 0:
+            yield
+    if image.resident:
+        note_hole(topic, max(topic.lasting_to + 1, topic.evict_floor), topic.head_seq, image.resident)
+    if image.keys:
+        for number, (key, ts, first_seq, count) in enumerate(_KEY.iter_unpack(image.keys)):
+            topic.note_key(key, Written(ts, first_seq, count, image.answers.get(key)))
+            if number % ITEMS_PER_STEP == 0:
+                yield
+    if topic.queue is not None:
+        topic.queue.fresh = topic.count
+        if image.queue is not None:
+            restore(topic, topic.queue, image.queue)
+    topic.evidence = {Origin(*origin): Evidence.decode(spans) for origin, spans in map(_fields, image.evidence)} or None
+    if image.letters is not None:
+        topic.letters = Letters.decode(image.letters, topic.blocks)
+    if image.attic:
+        topic.attic = list(decode_blocks(image.attic))
+    if image.groups:
+        topic.groups = group.restore(image.groups)
+    return topic, image.router
+
+
+def _fields(image: EvidenceImage) -> tuple[tuple[str, str, int, int], bytes]:
+    return image.origin, image.spans
+
+
+def decode_blocks(data: bytes) -> Iterator[Block]:
+    """Blocks from their images, one behind the other; their bodies are on disk."""
+    at = 0
+    while at < len(data):
+        block, at = _decode_block(data, at)
+        yield block
+
+
+def _decode_block(data: bytes, at: int) -> tuple[Block, int]:
+    fields = _BLOCK.unpack_from(data, at)
+    first_seq, last_seq, first_ts, last_ts, live_bytes = fields[:5]
+    count, live, start, segment, dead_len, seqs_len, filter_len = fields[8:]
+    block = Block(first_seq, first_ts, segment)
+    block.last_seq, block.last_ts = last_seq, last_ts
+    block.count, block.live, block.start, block.live_bytes = count, live, start, live_bytes
+    block.extent, block.packed = Extent(*fields[5:8]), count
+    begin = at
+    at += _BLOCK.size
+    if dead_len:
+        block.dead = bytearray(zlib.decompress(data[at : at + dead_len]))
+        at += dead_len
+    if seqs_len:
+        block.seqs = array("Q", data[at : at + seqs_len])
+        at += seqs_len
+    if filter_len != _NO_TAGS:
+        block.tag_filter = data[at : at + filter_len]
+        at += filter_len
+    block.image = data[begin:at]
+    return block, at

@@ -1,0 +1,148 @@
+"""Topics seen from outside: the state of one, and pages of many behind an opaque cursor."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from topics.engine.core.state import State
+from topics.engine.log.topic import Topic
+from topics.engine.queues.dead_letters import left_of
+from topics.engine.queues.queue import Queue
+from topics.model.errors import InvalidRequest
+from topics.model.requests.config import TopicConfig
+
+PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
+AUTO_PRIORITY_MAX = 500
+AUTO_PRIORITY_HALVES_AFTER_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """Jobs of a queue by what can be done with them."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+    delayed: int
+    paused: bool
+    # jobs that are in the dead-letter topic now, and why the last one that belongs there is not
+    dead: int
+    dead_letter_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """What a look at a topic tells."""
+
+    topic: str
+    type: str
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+    queue: QueueState | None = None
+
+    @property
+    def next_seq(self) -> int:
+        return self.head_seq + 1
+
+
+class Page(NamedTuple):
+    topics: list[TopicState]
+    next_cursor: str | None
+
+
+def describe(topic: Topic, state: State, now_ms: int, steady_ms: int) -> TopicState:
+    return TopicState(
+        topic=topic.name,
+        type=topic.config.type,
+        epoch=topic.epoch,
+        head_seq=topic.head_seq,
+        earliest_seq=topic.earliest_seq,
+        count=topic.count,
+        bytes=topic.bytes,
+        config=topic.config,
+        effective_priority=effective_priority(topic, now_ms),
+        last_write_ts=topic.last_write_ts,
+        last_read_ts=topic.last_read_ts,
+        queue=None if topic.queue is None else describe_queue(topic.queue, left_of(state, topic), steady_ms),
+    )
+
+
+def describe_queue(queue: Queue, dead: int, steady_ms: int) -> QueueState:
+    queue.advance(steady_ms)
+    return QueueState(
+        ready=queue.ready,
+        in_flight=queue.in_flight,
+        dead_lettered=queue.dead_lettered,
+        delayed=queue.delayed,
+        paused=queue.paused,
+        dead=dead,
+        dead_letter_error=queue.refusal if queue.refused else None,
+    )
+
+
+def effective_priority(topic: Topic, now_ms: int) -> int:
+    """The configured priority, or one that halves with every minute since somebody last looked."""
+    config = topic.config
+    if config.priority is not None:
+        return config.priority
+    if not config.auto_priority or topic.last_read_ts is None:
+        return 0
+    idle_ms = max(0, now_ms - topic.last_read_ts)
+    return int(AUTO_PRIORITY_MAX * 0.5 ** (idle_ms / AUTO_PRIORITY_HALVES_AFTER_MS))
+
+
+T = TypeVar("T")
+
+
+def page_of(
+    names: Sequence[str],
+    prefix: str,
+    cursor: str | None,
+    page_size: int,
+    find: Callable[[str], T],
+    wanted: Callable[[T], bool],
+) -> tuple[list[T], str | None]:
+    """What stands behind the cursor among sorted names, as far as it is wanted, and the cursor of the next page."""
+    page_size = max(1, min(PAGE_SIZE_MAX, page_size))
+    start = decode_cursor(cursor) if cursor is not None else ""
+    index = max(bisect_right(names, start), bisect_left(names, prefix))
+    page: list[T] = []
+    last = ""
+    while index < len(names) and names[index].startswith(prefix):
+        found = find(names[index])
+        if wanted(found):
+            if len(page) == page_size:
+                return page, encode_cursor(last)
+            page.append(found)
+            last = names[index]
+        index += 1
+    return page, None
+
+
+class _Cursor(msgspec.Struct):
+    after: str
+
+
+def encode_cursor(name: str) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(name))).decode()
+
+
+def decode_cursor(cursor: str) -> str:
+    try:
+        return msgspec.json.decode(base64.b64decode(cursor, altchars=b"-_", validate=True), type=_Cursor).after
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None

@@ -1,0 +1,324 @@
+"""Append to several topics: decided for all of them at once, one op in the log, published in one step.
+
+    check ─▶ find every topic ─▶ classes agree ─▶ seen before? ─▶ room in all of them ─▶ MultiAppended ─▶ all heads move
+
+Whatever refuses one topic refuses the whole. An idempotency key stands for the set of topics: each of them keeps it
+with its own seqs, and a write is a repeated one only if all of them still know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from topics.engine.core.ops import Appended, Created, KeyNoted, MultiAppended
+from topics.engine.core.pending import Busy, Staged, settled
+from topics.engine.log import retention
+from topics.engine.log.topic import SEQ_CHUNK, Topic
+from topics.engine.queues.unique_keys import Admitted, check_job_fields
+from topics.model.clock import Clock
+from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
+from topics.model.requests.batch import Batch, render
+from topics.model.requests.config import ConfigWish, resolve
+from topics.model.requests.multi_append import MultiAppendWish, TopicBatch, check_multi_append, multi_digest, within
+from topics.model.requests.records import AppendWish
+
+if TYPE_CHECKING:
+    from topics.engine.core.engine import Engine
+    from topics.engine.core.state import State
+
+Check = Callable[[], None]
+Admit = Callable[[Sequence[Topic | None]], None]
+
+
+class Landed(NamedTuple):
+    """What one topic got. `seqs` if its records have others than those from `first_seq` on: jobs that were pending."""
+
+    topic_id: int
+    first_seq: int
+    records: int
+    seqs: list[int] | None
+    created: bool
+    head_seq: int = 0
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.records - 1 if self.seqs is None else max(self.seqs)
+
+    def all_seqs(self) -> list[int]:
+        return list(range(self.first_seq, self.first_seq + self.records)) if self.seqs is None else self.seqs
+
+
+class Target:
+    """One of the topics, on the way to its part of the op; `topic` is None as long as it is to be made."""
+
+    __slots__ = ("admitted", "bare", "batch", "config", "name", "topic", "topic_id", "wish")
+
+    def __init__(self, given: TopicBatch, topic: Topic | None) -> None:
+        self.name = given.name
+        self.wish = given.wish
+        self.bare = given.bare
+        self.topic = topic
+        self.config = topic.config if topic is not None else resolve(given.wish.config or ConfigWish(), given.name)
+        self.topic_id = topic.id if topic is not None else 0
+        self.admitted: Admitted | None = None
+        # what is added; None: all of its jobs are pending already
+        self.batch: Batch | None = None
+
+    @property
+    def to_queue(self) -> bool:
+        return self.config.type == "queue"
+
+    @property
+    def left(self) -> AppendWish:
+        """What is left of the wish without jobs that are pending."""
+        return self.wish if self.admitted is None else self.admitted.wish
+
+    def landed(self) -> Landed:
+        created = self.topic is None
+        if self.batch is None:
+            assert self.admitted is not None
+            seqs = self.admitted.seqs(0)
+            return Landed(self.topic_id, min(seqs), len(seqs), seqs, created)
+        seqs = None if self.admitted is None else self.admitted.seqs(self.batch.first_seq)
+        return Landed(self.topic_id, self.batch.first_seq, self.batch.count, seqs, created)
+
+
+class MultiAppend:
+    """Owned by the thread that owns the engine. `result` of what it stages is a dict of Landed by topic."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._state = engine.state
+        self._pipeline = engine.pipeline
+        self._clock = clock
+        # Keys whose write is on its way.
+        self._keys: dict[bytes, Staged] = {}
+
+    def append(self, wish: MultiAppendWish, check_names: Check | None = None, admit: Admit | None = None) -> Staged:
+        """Add a batch to each topic, all of them or none.
+
+        `check_names` may refuse once the request makes sense, `admit` when it is clear that this is a write.
+        """
+        batches = check_multi_append(wish, self._engine.settings)
+        if check_names is not None:
+            check_names()
+        targets = self._targets(batches)
+        key = self._key_of(wish, targets)
+        if key:
+            earlier = self._earlier(key, targets)
+            if earlier is not None:
+                return earlier
+        if admit is not None:
+            admit([target.topic for target in targets])
+        self._pipeline.check_writable()
+        self._engine.refuse_more_topics(sum(target.topic is None for target in targets))
+        self._keep_seqs(targets)
+        for target in targets:
+            self._render(target)
+        self._refuse_if_full(targets)
+        return self._stage(targets, key)
+
+    # --- deciding ---
+
+    def _targets(self, batches: list[TopicBatch]) -> list[Target]:
+        targets: list[Target] = []
+        missing: str | None = None
+        for given in batches:
+            topic = self._engine.find_to_write(given.name)
+            if topic is None and given.wish.create is False:
+                missing = missing or given.name
+                continue
+            target = Target(given, topic)
+            if not given.bare:
+                try:
+                    check_job_fields(given.wish, to_queue=target.to_queue)
+                except InvalidRequest as error:
+                    raise within(given.name, error) from None
+            targets.append(target)
+        if missing is not None:
+            raise TopicNotFound(missing)
+        _refuse_mixed(targets)
+        return targets
+
+    def _key_of(self, wish: MultiAppendWish, targets: list[Target]) -> bytes:
+        """What the key is remembered as; nothing if there is none, or a topic remembers none."""
+        if wish.idempotency_key is None or not _window_ms(targets):
+            return b""
+        return multi_digest(wish.idempotency_key, wish.topics)
+
+    def _earlier(self, key: bytes, targets: list[Target]) -> Staged | None:
+        """The write that this key stands for: on its way, or known to all of its topics within the shortest window."""
+        running = self._keys.get(key)
+        if running is not None:
+            echo = Staged(None, running.topic_id, gated=False)
+            running.then(lambda done: done.repeat(echo))
+            return echo
+        window_ms = _window_ms(targets)
+        found: dict[str, Landed] = {}
+        for target in targets:
+            topic = target.topic
+            if topic is None or topic.keys is None:
+                return None
+            written = topic.keys.find(key, topic.now(self._clock.now_ms()), window_ms)
+            if written is None:
+                return None
+            found[target.name] = Landed(
+                topic.id, written.first_seq, written.records, written.seqs, created=False, head_seq=topic.head_seq
+            )
+        staged = Staged(None, targets[0].topic_id, gated=False)
+        staged.result = found
+        staged.deduped = True
+        staged.finish()
+        return staged
+
+    def _keep_seqs(self, targets: list[Target]) -> None:
+        """Leave out jobs that are pending, and make sure that the rest has seqs; Busy until both can be told."""
+        busy: Busy | None = None
+        for target in targets:
+            try:
+                self._keep_seqs_of(target)
+            except Busy as found:
+                # All topics that need seqs ask for them before the first is waited for.
+                busy = found
+        if busy is not None:
+            raise busy
+
+    def _keep_seqs_of(self, target: Target) -> None:
+        topic, engine = target.topic, self._engine
+        if not target.bare:
+            if topic is not None:
+                target.admitted = engine.admit_jobs(topic, target.wish)
+            else:
+                target.admitted = engine.uniqueness.admit(None, target.wish, to_queue=target.to_queue)
+        if topic is not None:
+            engine.keep_seqs(topic, len(target.left.records))
+
+    def _render(self, target: Target) -> None:
+        topic, wish = target.topic, target.left
+        if wish.records:
+            now_ms = self._clock.now_ms()
+            first_seq, ts = (1, now_ms) if topic is None else (topic.assigned_seq + 1, topic.now(now_ms))
+            target.batch = render(wish, first_seq, ts, bare=target.bare)
+
+    def _refuse_if_full(self, targets: list[Target]) -> None:
+        engine = self._engine
+        added = [(target, target.batch.count, len(target.batch.blob)) for target in targets if target.batch is not None]
+        if engine.settings.max_total_bytes:
+            freed = 0
+            for target, count, size in added:
+                if target.topic is not None:
+                    engine.expire(target.topic)
+                    freed += retention.freed_by_caps(target.topic, count, size)
+                elif target.config.cap_bytes:
+                    freed += max(0, size - target.config.cap_bytes)
+            engine.refuse_over_quota(sum(size for _, _, size in added), freed)
+        for target, count, size in added:
+            if target.config.discard == "reject":
+                if target.topic is not None:
+                    engine.refuse_if_full(target.topic, count, size)
+                else:
+                    retention.refuse_above(target.config, count, size, target.name)
+
+    # --- staging ---
+
+    def _stage(self, targets: list[Target], key: bytes) -> Staged:
+        durabilities = {target.config.durability for target in targets}
+        journaled = "ephemeral" not in durabilities
+        parts: list[Created | Appended | KeyNoted] = []
+        for target in targets:
+            if target.topic is None:
+                parts += self._made(target, apart=not journaled)
+            parts += self._part(target, key)
+        landed = {target.name: target.landed() for target in targets}
+        if parts:
+            op = MultiAppended(parts)
+            staged = self._pipeline.stage_multi_append(op, gated="fsync" in durabilities, journaled=journaled)
+        else:
+            staged = settled(targets[0].topic_id)
+        staged.deduped = all(target.batch is None for target in targets)
+        staged.created = any(target.topic is None for target in targets)
+        staged.result = landed
+        if not staged.done:
+            self._note(targets, key, staged)
+        self._note_heads(staged)
+        return staged
+
+    def _made(self, target: Target, *, apart: bool) -> list[Created]:
+        """The op that makes the topic; `apart`: one by itself, since the records never reach the log."""
+        op = self._engine.new_topic(target.name, target.config, len(target.wish.records) + SEQ_CHUNK)
+        target.topic_id = op.topic_id
+        if not apart:
+            return [op]
+        self._engine.announce(target.name, self._pipeline.stage(op, op.encode(), gated=False))
+        return []
+
+    def _part(self, target: Target, key: bytes) -> list[Appended | KeyNoted]:
+        landed, batch = target.landed(), target.batch
+        if batch is not None:
+            floor = target.topic.evict_floor if target.topic is not None else 1
+            return [Appended(target.topic_id, floor, key, batch, landed.seqs if key else None)]
+        assert target.topic is not None and landed.seqs is not None, "only a queue that is there has pending jobs"
+        return [KeyNoted(target.topic_id, target.topic.now(self._clock.now_ms()), key, landed.seqs)] if key else []
+
+    def _note(self, targets: list[Target], key: bytes, staged: Staged) -> None:
+        """What is decided ahead, until this is published."""
+        for target in targets:
+            topic, batch = target.topic, target.batch
+            if topic is None:
+                self._engine.announce(target.name, staged)
+            elif batch is not None:
+                topic.assigned_seq += batch.count
+                topic.pending_count += batch.count
+                topic.pending_bytes += len(batch.blob)
+            if batch is not None and batch.jobs is not None:
+                self._engine.uniqueness.note(target.topic_id, batch, staged)
+        if key:
+            self._keys[key] = staged
+            staged.then(lambda _: self._keys.pop(key, None))
+
+    def _note_heads(self, staged: Staged) -> None:
+        """Answers tell where each topic's head is once the write is published."""
+
+        def published(done: Staged) -> None:
+            for name, landed in done.result.items():
+                topic = self._state.by_id.get(landed.topic_id)
+                if topic is not None:
+                    done.result[name] = landed._replace(head_seq=topic.head_seq)
+
+        staged.then(published)
+
+
+def _window_ms(targets: list[Target]) -> int:
+    return min(target.config.idempotency_window_ms for target in targets)
+
+
+def _refuse_mixed(targets: list[Target]) -> None:
+    ephemeral = [target.name for target in targets if target.config.durability == "ephemeral"]
+    if ephemeral and len(ephemeral) < len(targets):
+        other = next(target for target in targets if target.config.durability != "ephemeral")
+        raise TopicExistsIncompatible(
+            f'topic "{ephemeral[0]}" is ephemeral and topic "{other.name}" is {other.config.durability}: what never '
+            "reaches the log cannot be written in one step with what does; append to them one by one",
+            topic=ephemeral[0],
+            field="durability",
+        )
+
+
+def fold_multi_append(state: State, op: MultiAppended) -> None:
+    for part in op.parts:
+        if isinstance(part, Created):
+            state.create(part)
+            if state.behind_mark:
+                # Made after the checkpoint's position: none of its business.
+                state.by_id[part.topic_id].captured = state.checkpoint
+            continue
+        topic = state.by_id.get(part.topic_id)
+        if topic is None:
+            # Only a log with gaps tells of a topic that is not there.
+            continue
+        state.touch(topic)
+        if isinstance(part, Appended):
+            state.append(part)
+        else:
+            state.note_key(part)

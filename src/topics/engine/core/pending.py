@@ -1,0 +1,111 @@
+"""A decided change on its way to being durable and visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from topics.engine.core.ops import Op
+from topics.model.errors import TopicsError
+
+
+class Staged:
+    """What a verb decided. `done` once it is published or failed (`error`); `then` runs a callback at that moment.
+
+    Each caller has its own; giving one up never touches another.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "count",
+        "created",
+        "deduped",
+        "done",
+        "error",
+        "first_seq",
+        "fsync_ms",
+        "gated",
+        "head_seq",
+        "op",
+        "other_ids",
+        "position",
+        "result",
+        "routers_removed",
+        "topic_id",
+        "wal_append_ms",
+        "written_ms",
+    )
+
+    def __init__(self, op: Op | None, topic_id: int, *, gated: bool) -> None:
+        self.op = op
+        self.topic_id = topic_id
+        self.other_ids: tuple[int, ...] = ()
+        self.gated = gated
+        self.position = 0
+        self.done = False
+        self.error: TopicsError | None = None
+        self._callbacks: list[Callable[[Staged], object]] | None = None
+        # of an append
+        self.first_seq = 0
+        self.count = 0
+        self.created = False
+        self.deduped = False
+        self.head_seq = 0
+        # of the other verbs
+        self.result: Any = None
+        self.routers_removed: list[str] | None = None
+        # how long it took
+        self.wal_append_ms = 0.0
+        self.fsync_ms = 0.0
+        self.written_ms = 0.0
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+    @classmethod
+    def settled(cls, topic_id: int, result: object) -> Staged:
+        """All is as it should be already."""
+        staged = cls(None, topic_id, gated=False)
+        staged.result = result
+        staged.finish()
+        return staged
+
+    def repeat(self, echo: Staged) -> None:
+        """A retry gets the outcome of the write it repeats."""
+        echo.first_seq, echo.count, echo.head_seq = self.first_seq, self.count, self.head_seq
+        echo.fsync_ms, echo.result = self.fsync_ms, self.result
+        echo.deduped = True
+        echo.finish(self.error)
+
+    def then(self, callback: Callable[[Staged], object]) -> None:
+        if self.done:
+            callback(self)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def finish(self, error: TopicsError | None = None) -> None:
+        self.done = True
+        self.error = error
+        self.op = None
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
+
+
+def settled(topic_id: int, result: Any = None) -> Staged:
+    """A change that needs nothing any more: all is as it should be already."""
+    staged = Staged(None, topic_id, gated=False)
+    staged.result = result
+    staged.finish()
+    return staged
+
+
+class Busy(Exception):
+    """The verb depends on a change that is still on its way: run it again when that is done."""
+
+    def __init__(self, staged: Staged) -> None:
+        super().__init__("an earlier change of this topic is on its way")
+        self.staged = staged

@@ -1,0 +1,441 @@
+"""The fold: all topics as the ops published so far made them. Live commits and recovery go through the same `apply`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from typing import Any
+
+from topics.engine.core.multi_append import fold_multi_append
+from topics.engine.core.ops import (
+    Appended,
+    Buried,
+    Configured,
+    Created,
+    Deleted,
+    Dropped,
+    Floored,
+    KeyNoted,
+    Moved,
+    MultiAppended,
+    Op,
+    Reserved,
+    Resumed,
+    RouterDropped,
+    RouterPut,
+    Run,
+    Skipped,
+    Timed,
+)
+from topics.engine.groups.group import fold
+from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset
+from topics.engine.log.block import BLOCK_BYTES, Block
+from topics.engine.log.body import Body
+from topics.engine.log.cold import Cold
+from topics.engine.log.dropped_names import DroppedNames
+from topics.engine.log.idempotency import Written
+from topics.engine.log.retention import enforce_caps, expire, note_hole, note_loss
+from topics.engine.log.topic import SEQ_CHUNK, Topic
+from topics.engine.queues import lease_log as leaselog
+from topics.engine.queues.dead_letters import Moves
+from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
+from topics.engine.routers.fold import Routes
+from topics.engine.routers.ops import Forwarded
+from topics.engine.transactions.ledger import App, Ledger
+from topics.engine.transactions.ops import TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
+from topics.model.clock import Moment
+from topics.model.requests.batch import Batch
+from topics.model.settings import Settings
+from topics.storage.pack import Packs
+
+NEVER = 2**64
+HIDDEN = "!"
+# Copies that come in batches of this size are not copied into a growing block: all destinations share their bytes.
+SHARED_BYTES = BLOCK_BYTES // 4
+
+
+class State:
+    """Reads no clock and no other topic: the same ops give the same state."""
+
+    def __init__(self, settings: Settings, packs: Packs) -> None:
+        self._settings = settings
+        self._packs = packs
+        self.cold = Cold(packs)
+        # topics
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[int, Topic] = {}
+        self.names: list[str] = []
+        # Topics of the server's own, by name: nobody can ask for a name that starts with HIDDEN.
+        self.hidden: dict[str, Topic] = {}
+        self.dropped = DroppedNames()
+        self.next_id = 1
+        # totals over all topics; the last one is what the next checkpoint would have to pack, at most
+        self.count = self.bytes = self.unpacked_bytes = 0
+        # what the next checkpoint must look at
+        self.dirty: set[Topic] = set()
+        # Topics with a TTL.
+        self.expiring: set[Topic] = set()
+        # Segments that fell out of a topic's hot window since the last checkpoint.
+        self.cooling = 0
+        # While a checkpoint runs, a topic is captured before an op behind this position changes it.
+        self.capture_from = NEVER
+        self.checkpoint = 0
+        self._position = 0
+        self.noted: Moment | None = None  # what both clocks said when the log was last told
+        self.capture: Callable[[Topic], None] = self.dirty.add
+        self.capture_app: Callable[[App], None] = lambda _app: None
+        self.routes = Routes(self)
+        self.ledger = Ledger(self)
+        self._moves = Moves(self)
+        self._folds: dict[type, Callable[[Any], Any]] = {
+            Appended: self.append,
+            MultiAppended: lambda op: fold_multi_append(self, op),
+            Deleted: self.delete,
+            Created: self.create,
+            Configured: self._configured,
+            Dropped: self._dropped,
+            Reserved: self._reserved,
+            Skipped: self._skipped,
+            Resumed: self._skipped,
+            Floored: self._floored,
+            GroupClaimed: self._grouped,
+            GroupAcked: self._grouped,
+            GroupReset: self._grouped,
+            GroupPlaced: self._grouped,
+            **dict.fromkeys((Leased, Released, Extended), self._leased),
+            Paused: self._paused,
+            Timed: lambda op: setattr(self, "noted", op.moment),
+            Moved: self._moves.moved,
+            Buried: self._moves.buried,
+            KeyNoted: self.note_key,
+            Forwarded: self.routes.forwarded,
+            RouterPut: self.routes.put,
+            RouterDropped: self.routes.drop,
+            TxnStaged: self.ledger.staged,
+            TxnFenced: self.ledger.fenced,
+            TxnCommitted: self.ledger.committed,
+            TxnAborted: self.ledger.aborted,
+            TxnForgotten: self.ledger.forgotten,
+        }
+
+    def apply(self, op: Op, position: int) -> Any:
+        """Fold one op in; what the fold found out (a delete: how many records and bytes went)."""
+        self._position = position
+        topic = self.by_id.get(op.topic_id)
+        if topic is not None:
+            if position > self.capture_from:
+                self.touch(topic)
+            self.dirty.add(topic)
+        found = self._folds[type(op)](op)
+        if topic is None and position > self.capture_from and op.topic_id in self.by_id:
+            # Made after the checkpoint's position: none of its business.
+            self.by_id[op.topic_id].captured = self.checkpoint
+        return found
+
+    def new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    def touch(self, topic: Topic) -> None:
+        """An op is about to change this topic: a fold calls it for every topic but the op's own."""
+        if self._position > self.capture_from and topic.captured != self.checkpoint:
+            self.capture(topic)
+        self.dirty.add(topic)
+
+    @property
+    def behind_mark(self) -> bool:
+        """Whether the op being folded in lies behind the position of the running checkpoint."""
+        return self._position > self.capture_from
+
+    def awaits_capture(self, topic: Topic) -> bool:
+        """Whether the running checkpoint has its position, and this topic not yet."""
+        return self.capture_from != NEVER and topic.captured != self.checkpoint
+
+    # --- records ---
+
+    def append(self, op: Appended, whole_bytes: int = BLOCK_BYTES) -> None:
+        """Fold in a batch: an op by itself, or part of another."""
+        topic = self.by_id[op.topic_id]
+        batch = op.batch
+        if batch.first_seq != topic.head_seq + 1:
+            assert batch.first_seq > topic.head_seq, "a seq is used once"
+            self.lose_up_to(topic, batch.first_seq - 1)
+        if op.floor > topic.logged_floor:
+            self._raise_floor(topic, op.floor)
+        size = len(batch.blob)
+        block = self._block_for(topic, batch, size, whole_bytes)
+        self.unpacked_bytes += size
+        if block is not None:
+            if block.packed and block.packed == block.count and block.body is not None:
+                # A block that grows is packed again as a whole.
+                self.unpacked_bytes += len(block.body.buf)
+            block.extend(batch)
+        topic.head_seq += batch.count
+        topic.count += batch.count
+        topic.bytes += size
+        topic.segment_events += batch.count
+        topic.segment_bytes += size
+        topic.last_write_ts = batch.ts
+        if batch.ts > topic.clock_ms:
+            topic.clock_ms = batch.ts
+        if topic.counted:
+            self.count += batch.count
+            self.bytes += size
+        if op.key:
+            topic.note_key(op.key, Written(batch.ts, batch.first_seq, batch.count, op.answer))
+        if topic.queue is not None:
+            topic.queue.appended(batch)
+        if topic.outbound is not None:
+            self.routes.moved[topic] = None
+
+    def note_key(self, op: KeyNoted) -> None:
+        self.by_id[op.topic_id].note_key(op.key, Written(op.ts, min(op.seqs), len(op.seqs), op.seqs))
+
+    def splice(self, hidden: Topic, dest: Topic, first_seq: int, floor: int) -> None:
+        """The blocks of a hidden topic become part of this one, as they are; the head moves once."""
+        if first_seq != dest.head_seq + 1:
+            assert first_seq > dest.head_seq, "a seq is used once"
+            self.lose_up_to(dest, first_seq - 1)
+        if floor > dest.logged_floor:
+            self._raise_floor(dest, floor)
+        count, size = hidden.count, hidden.bytes
+        self.cooling += max(0, hidden.segment - self._settings.hot_retain_segments + 1)
+        dest.take_blocks_of(hidden)
+        self.count += count
+        self.bytes += size
+        if dest.queue is not None:
+            dest.queue.fresh += count
+        if dest.outbound is not None:
+            self.routes.moved[dest] = None
+        self.remove(hidden)
+
+    def take_in(self, op: Forwarded) -> None:
+        """Copies are records like others once their batch is there; many destinations may hold the bytes of one."""
+        self.append(op, SHARED_BYTES)
+
+    def _block_for(self, topic: Topic, batch: Batch, size: int, whole_bytes: int) -> Block | None:
+        """The block that the batch goes into, or None if it became a block by itself, having `whole_bytes` or more."""
+        settings = self._settings
+        if topic.segment_events and (
+            topic.segment_events + batch.count > settings.segment_max_events
+            or topic.segment_bytes + size > settings.segment_max_bytes
+            or batch.ts - topic.segment_ts >= settings.segment_max_age_ms
+        ):
+            topic.close_tail()
+            topic.segment += 1
+            self.cooling += topic.segment > settings.hot_retain_segments
+            topic.segment_events = topic.segment_bytes = 0
+        if not topic.segment_events:
+            topic.segment_ts = batch.ts
+        block = topic.tail
+        if block is not None:
+            assert block.body is not None
+            if len(block.body.buf) + size <= BLOCK_BYTES and size < whole_bytes:
+                return block
+            topic.close_tail()
+        if size >= whole_bytes:
+            topic.blocks.append(Block.whole(batch, topic.segment))
+            return None
+        block = Block(batch.first_seq, batch.ts, topic.segment)
+        block.body = Body()
+        topic.blocks.append(block)
+        topic.tail = block
+        return block
+
+    def delete(self, op: Deleted) -> tuple[int, int]:
+        topic = self.by_id[op.topic_id]
+        count_before, bytes_before = topic.count, topic.bytes
+        for run in op.runs:
+            self._kill_run(topic, run)
+        died, size = count_before - topic.count, bytes_before - topic.bytes
+        self.count -= died
+        self.bytes -= size
+        return died, size
+
+    def _kill_run(self, topic: Topic, run: Run) -> None:
+        """A run lay in one block when it was decided; after a restart it may lie in several.
+
+        Blocks with a body know what they give back; the rest of the run's size is that of the others.
+        """
+        last_seq = run.from_seq + run.seqs - 1
+        start = stop = topic.block_after(run.from_seq - 1)
+        while stop < len(topic.blocks) and topic.blocks[stop].first_seq <= last_seq:
+            stop += 1
+        touched = topic.blocks[start:stop]
+        left = run.size
+        for block in sorted(touched, key=lambda block: block.body is None) if len(touched) > 1 else touched:
+            first, end = block.number_after(run.from_seq - 1), block.number_after(last_seq)
+            topic.dying(block, first, end)
+            died, size = block.kill(first, end, left)
+            left = max(0, left - size)
+            topic.count -= died
+            topic.bytes -= size
+        for index in range(stop - 1, start - 1, -1):
+            if not topic.blocks[index].live:
+                self.release(topic.remove_block(index))
+
+    def _raise_floor(self, topic: Topic, floor: int) -> None:
+        """What the log says was lost by then is lost now, too."""
+        topic.logged_floor = max(topic.logged_floor, floor)
+        if floor <= topic.evict_floor:
+            return
+        reason = "ttl" if topic.config.ttl_ms else "cap"
+        lost = 0
+        while topic.blocks and topic.blocks[0].first_seq < floor:
+            block = topic.blocks[0]
+            topic.dying(block, 0, block.number_after(floor - 1))
+            died, size = block.kill(0, block.number_after(floor - 1))
+            lost += died
+            topic.count -= died
+            topic.bytes -= size
+            self.count -= died
+            self.bytes -= size
+            if block.live:
+                break
+            self.release(topic.remove_block(0))
+        note_loss(topic, floor - 1, lost, reason)
+
+    def lose_up_to(self, topic: Topic, seq: int, lost: int | None = None) -> None:
+        """Seqs between the head and `seq` are a hole that nobody chose; `lost` of them were records, or all."""
+        topic.close_tail()
+        note_hole(topic, topic.head_seq + 1, seq, seq - topic.head_seq if lost is None else lost)
+        topic.head_seq = seq
+        topic.assigned_seq = max(topic.assigned_seq, seq)
+
+    # --- jobs ---
+
+    def _leased(self, op: LeaseOp) -> None:
+        topic = self.by_id[op.topic_id]
+        if topic.queue is not None and not op.ahead:
+            leaselog.fold(topic, topic.queue, op)
+
+    def _paused(self, op: Paused) -> None:
+        queue = self.by_id[op.topic_id].queue
+        if queue is not None:
+            queue.paused = op.paused
+
+    # --- groups ---
+
+    def _grouped(self, op: GroupOp) -> None:
+        topic = self.by_id[op.topic_id]
+        if topic.groups is None:
+            topic.groups = {}
+        fold(topic.groups, op)
+
+    # --- retention: between ops, by the owner; the next op of the topic carries the floor into the log ---
+
+    def enforce_caps(self, topic: Topic, load: Callable[[Block], None]) -> None:
+        config = topic.config
+        if config.cap_records or config.cap_bytes:
+            self._recount(topic, enforce_caps(topic, self.release, load))
+
+    def expire(self, topic: Topic, now_ms: int, load: Callable[[Block], None] | None) -> None:
+        if topic.config.ttl_ms:
+            self._recount(topic, expire(topic, now_ms, self.release, load))
+
+    def _recount(self, topic: Topic, lost: tuple[int, int]) -> None:
+        """Keep the totals true."""
+        if lost[0]:
+            self.count -= lost[0]
+            self.bytes -= lost[1]
+            self.dirty.add(topic)
+
+    def _note_ttl(self, topic: Topic) -> None:
+        if topic.config.ttl_ms:
+            self.expiring.add(topic)
+        else:
+            self.expiring.discard(topic)
+
+    def shrink_block(self, block: Block) -> None:
+        """Rewrite a mostly dead block as a sparse one; where it was on disk is no longer needed."""
+        extent = block.extent
+        self.cold.forget(block)
+        block.shrink()
+        if extent is not None:
+            self._packs.release(extent)
+
+    def release(self, block: Block) -> None:
+        """The block is out of its topic: its bytes on disk may go once a checkpoint says so."""
+        self.cold.forget(block)
+        block.gone = True
+        if block.extent is not None:
+            self._packs.release(block.extent)
+
+    # --- topics ---
+
+    def create(self, op: Created) -> None:
+        topic = Topic(op.topic_id, op.name, op.epoch, op.config, op.ceiling)
+        topic.clock_ms = op.ts
+        self.add(topic)
+        self.dirty.add(topic)
+
+    def adopt(self, topic: Topic) -> None:
+        """A topic that an op brought along: as `add`, and none of a checkpoint's business that began before it."""
+        self.add(topic)
+        if self.behind_mark:
+            topic.captured = self.checkpoint
+
+    def add(self, topic: Topic) -> None:
+        self.by_id[topic.id] = topic
+        if topic.name.startswith(HIDDEN):
+            self.hidden[topic.name] = topic
+        else:
+            self.by_name[topic.name] = topic
+            insort(self.names, topic.name)
+        self.next_id = max(self.next_id, topic.id + 1)
+        if topic.counted:
+            self.count += topic.count
+            self.bytes += topic.bytes
+        self._note_ttl(topic)
+
+    def _configured(self, op: Configured) -> None:
+        topic = self.by_id[op.topic_id]
+        if op.head_seq > topic.head_seq:
+            self.lose_up_to(topic, op.head_seq)
+        self._raise_floor(topic, op.floor)
+        if topic.config.durability == "ephemeral":
+            topic.volatile_to = topic.head_seq
+        elif op.config.durability == "ephemeral":
+            topic.close_tail()
+            topic.lasting_to = topic.head_seq
+        topic.config = op.config
+        topic.ceiling = max(topic.ceiling, op.ceiling)
+        self._note_ttl(topic)
+
+    def _dropped(self, op: Dropped) -> list[str]:
+        """The names of the routers that went with the topic."""
+        routers = self.routes.cascade(self.by_id[op.topic_id])
+        self.dropped.add(self.by_id[op.topic_id].name)
+        self.remove(self.by_id[op.topic_id])
+        return routers
+
+    def remove(self, topic: Topic) -> None:
+        """The topic is gone, and what it holds."""
+        del self.by_id[topic.id]
+        if topic.name.startswith(HIDDEN):
+            del self.hidden[topic.name]
+        else:
+            del self.by_name[topic.name]
+            del self.names[bisect_left(self.names, topic.name)]
+        self.dirty.discard(topic)
+        self.expiring.discard(topic)
+        if topic.counted:
+            self.count -= topic.count
+            self.bytes -= topic.bytes
+        while topic.blocks:
+            self.release(topic.remove_block(-1))
+
+    def _reserved(self, op: Reserved) -> None:
+        topic = self.by_id.get(op.topic_id)
+        if topic is not None:
+            topic.ceiling = max(topic.ceiling, op.ceiling)
+
+    def _floored(self, op: Floored) -> None:
+        self._raise_floor(self.by_id[op.topic_id], op.floor)
+
+    def _skipped(self, op: Skipped | Resumed) -> None:
+        topic = self.by_id[op.topic_id]
+        if op.head_seq > topic.head_seq:
+            self.lose_up_to(topic, op.head_seq, op.lost if isinstance(op, Resumed) else None)
+        topic.ceiling = max(topic.ceiling, op.ceiling)
+        topic.chunk = SEQ_CHUNK

@@ -1,0 +1,164 @@
+"""One consume from when it is asked to its answer: its partitions, how they share the limit, and its waiting.
+
+look ─▶ something? ─▶ hand_out: claim, answer
+  ▲         └─ nothing ─▶ wait: an append, a reset, another consumer's claim that runs out, or time is up ─┐
+  └────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from topics.engine.core.deadlines import Deadline, Deadlines
+from topics.engine.core.pending import Staged
+from topics.engine.core.waiters import Waiter, Waiters
+from topics.engine.groups.verbs import Consuming, Portion
+from topics.engine.log.topic import Topic
+from topics.model.errors import TopicNotFound
+from topics.model.requests.groups import (
+    ConsumeWish,
+    check_group,
+    check_id,
+    clamp_limit,
+    parse_start,
+    wait_ms,
+    wants_all,
+)
+
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+
+Place = tuple[int, Topic, int]
+
+
+class Batch(NamedTuple):
+    """What a consumer gets: records by partition, where each partition goes on, and the claims that must be logged."""
+
+    portions: list[tuple[int, Portion]]
+    next_offsets: list[tuple[int, int]]
+    has_more: bool
+    claims: list[Staged]
+
+
+class Reading:
+    """Where reading starts is settled when the request arrives, however often it has to look."""
+
+    __slots__ = (
+        "_deadline",
+        "_expiry",
+        "_start",
+        "_waiters",
+        "every",
+        "group_id",
+        "limit",
+        "partitions",
+        "topic_id",
+        "wait_ms",
+    )
+
+    def __init__(self, wish: ConsumeWish) -> None:
+        self.topic_id = check_id(wish.topic_id, "topic_id")
+        self.group_id = check_group(wish.group_id) if wish.group_id is not None else None
+        self.every = wants_all(wish.partition_id, wish.all_partitions)
+        self._start = parse_start(wish.start)
+        self.limit = clamp_limit(wish.limit)
+        self.wait_ms = wait_ms(wish.timeout_seconds)
+        self.partitions: list[Place] = []
+        # while it waits
+        self._waiters: list[Waiter] = []
+        self._deadline: Deadline | None = None
+        self._expiry: Deadline | None = None
+
+    def begin(self, consuming: Consuming, partitions: list[tuple[int, Topic]]) -> list[Staged]:
+        """Settle where reading starts; what must be in the log before the first look. May raise Busy."""
+        if self.every:
+            # None is always the first.
+            turn = consuming.next_turn() % len(partitions)
+            partitions = partitions[turn:] + partitions[:turn]
+        group_id, start = self.group_id, self._start
+        self.partitions = [(number, topic, consuming.start_seq(topic, group_id, start)) for number, topic in partitions]
+        if group_id is None:
+            return []
+        # What is appended from here on belongs to the group, even if it asks only later.
+        steps = [consuming.fix_latest(topic, group_id, start) for _, topic in partitions]
+        return [step for step in steps if step is not None]
+
+    @property
+    def may_wait(self) -> bool:
+        return self.wait_ms > 0
+
+    def look(self, consuming: Consuming) -> list[Portion]:
+        """What there is in each partition, cut so that together they keep to the limit."""
+        bytes_max = BATCH_BYTES_MAX // len(self.partitions)
+        portions: list[Portion] = []
+        for _, topic, start_seq in self.partitions:
+            if consuming.topic(topic.name) is not topic:
+                raise TopicNotFound(topic.name)
+            portions.append(consuming.look(topic, self.group_id, start_seq, self.limit, bytes_max))
+        if len(portions) > 1:
+            share(portions, self.limit)
+        return portions
+
+    def hand_out(self, consuming: Consuming, portions: list[Portion]) -> Batch:
+        """Claim for a group what was just looked at."""
+        numbered = [(number, portion) for (number, _, _), portion in zip(self.partitions, portions, strict=True)]
+        total = sum(portion.count for portion in portions)
+        claims: list[Staged | None] = []
+        if self.group_id is not None:
+            claims = [consuming.claim(portion, self.group_id) for portion in portions]
+        return Batch(
+            [(number, portion) for number, portion in numbered if portion.count],
+            sorted((number, portion.next_seq - 1) for number, portion in numbered),
+            total >= self.limit or any(portion.cut for portion in portions),
+            [staged for staged in claims if staged is not None],
+        )
+
+    # --- waiting ---
+
+    def wait(
+        self, look_again: Callable[[], None], consuming: Consuming, waiters: Waiters, deadlines: Deadlines
+    ) -> None:
+        """Have `look_again` called when something may have changed; `leave` ends that."""
+
+        def give_up() -> None:
+            self.wait_ms = 0
+            look_again()
+
+        if self._deadline is None:
+            self._deadline = deadlines.add(self.wait_ms, give_up)
+            self._waiters = [waiters.add(topic, look_again) for _, topic, _ in self.partitions]
+        if self.group_id is not None:
+            self._await_expiry(consuming, deadlines, look_again)
+
+    def leave(self, waiters: Waiters, deadlines: Deadlines) -> None:
+        for waiter in self._waiters:
+            waiters.remove(waiter)
+        for deadline in (self._deadline, self._expiry):
+            if deadline is not None:
+                deadlines.remove(deadline)
+        # They lead back here, and a collector seldom runs.
+        self._waiters, self._deadline, self._expiry = [], None, None
+
+    def _await_expiry(self, consuming: Consuming, deadlines: Deadlines, look_again: Callable[[], None]) -> None:
+        assert self.group_id is not None
+        if self._expiry is not None:
+            deadlines.remove(self._expiry)
+            self._expiry = None
+        times = [consuming.next_expiry_ms(topic, self.group_id) for _, topic, _ in self.partitions]
+        soonest = min((time for time in times if time is not None), default=None)
+        if soonest is not None and soonest <= self.wait_ms:
+            self._expiry = deadlines.add(soonest, look_again)
+
+
+def share(portions: list[Portion], limit: int) -> None:
+    """Divide the limit: a partition with little gives what it leaves to those with more."""
+    left = limit
+    by_count = sorted(portions, key=_count)
+    for number, portion in enumerate(by_count):
+        fair = -(-left // (len(by_count) - number))
+        portion.keep(min(portion.count, fair))
+        left -= portion.count
+
+
+def _count(portion: Portion) -> int:
+    return portion.count

@@ -1,0 +1,213 @@
+"""One group's place in one partition: what it has acked, and who was handed what and until when.
+
+    committed        acked ahead of it             the head
+    ─────────┤  claim A  ├─ acked ─┤  claim B  ├─── free ───┤
+             └ an ack of a range above A is kept aside until A is acked; a cumulative one ends A as well
+
+A claim whose time is up stays in the list but holds nothing: its records are free. So time needs no op and no timer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
+
+NOTHING_YET = -1
+_to_seq = attrgetter("to_seq")
+
+
+class Claim(NamedTuple):
+    """Records handed to one consumer, nobody else's while the clock is before the deadline."""
+
+    from_seq: int
+    to_seq: int
+    deadline: int
+
+
+class GroupImage(msgspec.Struct, array_like=True):
+    """A group as a snapshot stores it; version 0.1 wrote the first four."""
+
+    name: str
+    committed: int
+    claims: list[Claim]
+    acked: list[SeqRange]
+    begin_seq: int = NOTHING_YET
+    latest_seq: int = NOTHING_YET
+
+
+class Group:
+    __slots__ = ("acked", "begin_seq", "claims", "committed", "latest_seq")
+
+    def __init__(self, committed: int = NOTHING_YET) -> None:
+        # Everything up to this seq is done; NOTHING_YET: a reader's `start` decides where it begins.
+        self.committed = committed
+        # Disjoint and ascending.
+        self.claims: list[Claim] = []
+        self.acked: list[SeqRange] = []
+        # As long as nothing is committed: where the group's work begins, and what `Latest` means to it.
+        self.begin_seq = NOTHING_YET
+        self.latest_seq = NOTHING_YET
+
+    # --- looking ---
+
+    @property
+    def position(self) -> int:
+        """The seq after which the group's work begins."""
+        return self.committed if self.committed >= 0 else max(0, self.begin_seq - 1)
+
+    def next_expiry(self, now_ms: int) -> int | None:
+        """When the next claim that is open now runs out."""
+        return min((claim.deadline for claim in self.claims if claim.deadline > now_ms), default=None)
+
+    def open_claims(self, now_ms: int) -> list[Claim]:
+        return [claim for claim in self.claims if claim.deadline > now_ms]
+
+    def stretches(self, start_seq: int, head_seq: int, now_ms: int) -> Iterator[SeqRange]:
+        """What may be handed out next, in order; one claim can cover a stretch."""
+        if self.committed < 0:
+            for claim in self.claims:
+                # Handed out before, never acked: another reader's `start` must not lose it.
+                if claim.from_seq < start_seq and claim.deadline <= now_ms:
+                    yield SeqRange(claim.from_seq, claim.to_seq)
+        begin = self.committed + 1 if self.committed >= 0 else start_seq
+        for seqs in sorted([*self.open_claims(now_ms), *self.acked]):
+            if seqs.from_seq > begin:
+                yield SeqRange(begin, seqs.from_seq - 1)
+            begin = max(begin, seqs.to_seq + 1)
+        if begin <= head_seq:
+            yield SeqRange(begin, head_seq)
+
+    def claims_within(self, from_seq: int, to_seq: int) -> list[SeqRange]:
+        """The parts of claims that lie here."""
+        overlapping = [claim for claim in self.claims if claim.from_seq <= to_seq and claim.to_seq >= from_seq]
+        return [SeqRange(max(claim.from_seq, from_seq), min(claim.to_seq, to_seq)) for claim in overlapping]
+
+    def claims_added(self, from_seq: int, to_seq: int) -> int:
+        """By how much a claim of these seqs makes the list of claims longer."""
+        start = bisect_left(self.claims, from_seq, key=_to_seq)
+        stop = start
+        while stop < len(self.claims) and self.claims[stop].from_seq <= to_seq:
+            stop += 1
+        if start == stop:
+            return 1
+        split = (self.claims[start].from_seq < from_seq) + (self.claims[stop - 1].to_seq > to_seq)
+        return 1 + split - (stop - start)
+
+    def done_before(self, seq: int) -> int:
+        """The last seq below this one that is done: acked, or before the group's work."""
+        index = bisect_left(self.acked, seq, key=_to_seq)
+        return max(self.position, self.acked[index - 1].to_seq) if index else self.position
+
+    def undone(self, to_seq: int) -> Iterator[SeqRange]:
+        """What holds `committed` back below this seq."""
+        begin = self.position + 1
+        for seqs in self.acked:
+            if begin > to_seq or seqs.from_seq > to_seq:
+                return
+            if seqs.from_seq > begin:
+                yield SeqRange(begin, seqs.from_seq - 1)
+            begin = seqs.to_seq + 1
+
+    # --- what the log says ---
+
+    def claim(self, op: GroupClaimed) -> None:
+        self._end_claims(op.from_seq, op.to_seq)
+        insort(self.claims, Claim(op.from_seq, op.to_seq, op.deadline))
+        self._begin_at(op.from_seq)
+
+    def place(self, op: GroupPlaced) -> None:
+        self.latest_seq = op.latest_seq
+        self._begin_at(op.latest_seq)
+
+    def _begin_at(self, seq: int) -> None:
+        if self.committed < 0:
+            self.begin_seq = seq if self.begin_seq < 0 else min(self.begin_seq, seq)
+
+    def ack(self, op: GroupAcked) -> None:
+        for seqs in op.ranges:
+            self._end_claims(*seqs)
+            self._note_acked(seqs)
+        committed = self.committed
+        if committed < 0:
+            if self.acked and self.acked[0].from_seq == 1:
+                committed = 0
+            elif self.begin_seq > 0:
+                committed = self.begin_seq - 1
+            else:
+                # A range of a group that was never handed anything: it waits for the group to begin.
+                return
+        done = 0
+        for seqs in self.acked:
+            if seqs.from_seq > committed + 1:
+                break
+            committed = max(committed, seqs.to_seq)
+            done += 1
+        del self.acked[:done]
+        self.committed = committed
+        self.begin_seq = self.latest_seq = NOTHING_YET
+
+    def _note_acked(self, seqs: SeqRange) -> None:
+        """Add a range, joined with those that it overlaps or touches."""
+        acked = self.acked
+        start = stop = bisect_left(acked, seqs.from_seq - 1, key=_to_seq)
+        first, last = seqs
+        while stop < len(acked) and acked[stop].from_seq <= last + 1:
+            first, last = min(first, acked[stop].from_seq), max(last, acked[stop].to_seq)
+            stop += 1
+        acked[start:stop] = [SeqRange(first, last)]
+
+    def _end_claims(self, from_seq: int, to_seq: int) -> None:
+        """No claim covers these seqs any more; what a claim covers besides them, it keeps."""
+        claims = self.claims
+        start = stop = bisect_left(claims, from_seq, key=_to_seq)
+        kept: list[Claim] = []
+        while stop < len(claims) and claims[stop].from_seq <= to_seq:
+            claim = claims[stop]
+            if claim.from_seq < from_seq:
+                kept.append(claim._replace(to_seq=from_seq - 1))
+            if claim.to_seq > to_seq:
+                kept.append(claim._replace(from_seq=to_seq + 1))
+            stop += 1
+        claims[start:stop] = kept
+
+
+def fold(groups: dict[str, Group], op: GroupOp) -> None:
+    """Change the groups of a topic as the log says."""
+    match op:
+        case GroupReset():
+            if op.committed == FORGOTTEN:
+                groups.pop(op.group, None)
+            else:
+                groups[op.group] = Group(op.committed)
+        case GroupClaimed():
+            groups.setdefault(op.group, Group()).claim(op)
+        case GroupPlaced():
+            groups.setdefault(op.group, Group()).place(op)
+        case GroupAcked():
+            groups.setdefault(op.group, Group()).ack(op)
+
+
+def picture(groups: dict[str, Group]) -> list[GroupImage]:
+    """Copies: the group goes on changing while its image waits to be written."""
+    return [
+        GroupImage(name, group.committed, group.claims[:], group.acked[:], group.begin_seq, group.latest_seq)
+        for name, group in groups.items()
+    ]
+
+
+def restore(images: list[GroupImage]) -> dict[str, Group]:
+    groups: dict[str, Group] = {}
+    for image in images:
+        group = groups[image.name] = Group(image.committed)
+        group.claims, group.acked = image.claims, image.acked
+        group.begin_seq, group.latest_seq = image.begin_seq, image.latest_seq
+        if image.committed < 0 and image.begin_seq < 0 and image.claims:
+            # written by version 0.1
+            group.begin_seq = image.claims[0].from_seq
+    return groups

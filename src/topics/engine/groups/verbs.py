@@ -1,0 +1,397 @@
+"""Consumer groups' verbs: hand records to one consumer at a time, take acks, say how far each group is.
+
+A group decides on what is published: while a change of its is on the way, whoever asks next is Busy until that is done,
+so two consumers that ask in the same tick never get the same records. A look takes nothing; a claim follows in the same
+breath or not at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
+
+from topics.engine.core.engine import Engine
+from topics.engine.core.pending import Busy, Staged
+from topics.engine.groups.group import Group
+from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
+from topics.engine.log.block import Block
+from topics.engine.log.body import Body
+from topics.engine.log.cold import ColdMiss
+from topics.engine.log.topic import Topic
+from topics.model.clock import Clock
+from topics.model.errors import DamagedData, InvalidRequest, Throttled, TopicNotFound
+from topics.model.requests.groups import LATEST, Start, partition_name, split_partition
+
+GROUPS_PER_TOPIC_MAX = 10_000
+CLAIMS_PER_GROUP_MAX = 10_000
+ACKED_AHEAD_MAX = 10_000
+HELD_BACK_SHOWN_MAX = 100
+PARTITIONS_MAX = 1_024
+_UNTOUCHED = Group()
+
+
+class Run(NamedTuple):
+    """Live records first … stop − 1 of a block. The body is kept here: the block's own may go back to disk."""
+
+    block: Block
+    body: Body
+    first: int
+    stop: int
+
+
+class Portion:
+    """What there is for one consumer in one partition: live records of one stretch, and where that leaves it."""
+
+    __slots__ = ("count", "cut", "from_seq", "gone", "runs", "size", "to_seq", "topic")
+
+    def __init__(self, topic: Topic, from_seq: int) -> None:
+        self.topic = topic
+        self.runs: list[Run] = []
+        self.count = 0
+        self.size = 0
+        # The stretch that a claim would cover; without records, the seq at which reading would go on.
+        self.from_seq = from_seq
+        self.to_seq = from_seq - 1
+        # There is more behind it that would have fitted the stretch.
+        self.cut = False
+        # Handed out once, and dead since: nobody will ever ack these.
+        self.gone: list[SeqRange] = []
+
+    @property
+    def next_seq(self) -> int:
+        return self.to_seq + 1
+
+    def keep(self, count: int) -> None:
+        """Give back all but the first `count` records."""
+        if count >= self.count:
+            return
+        kept: list[Run] = []
+        left = count
+        for run in self.runs:
+            taken = min(left, run.stop - run.first)
+            if taken:
+                kept.append(run._replace(stop=run.first + taken))
+                left -= taken
+        self.runs, self.count, self.cut = kept, count, True
+        self.to_seq = _last_seq(kept) if kept else self.from_seq - 1
+
+
+class Acked(NamedTuple):
+    """How far the group is now; of an ack that did not get there, the first ranges that hold it back."""
+
+    committed: int
+    held_back: list[SeqRange]
+
+
+class Standing(NamedTuple):
+    """How far one group is in one partition. `committed` is negative as long as nothing is."""
+
+    topic: str
+    group: str
+    committed: int
+    position: int
+    head_seq: int
+    lag: int
+    open_claims: int
+    expired_claims: int
+    acked_ahead: int
+
+
+class Consuming:
+    def __init__(self, engine: Engine, clock: Clock, visibility_ms: int) -> None:
+        self._engine = engine
+        self._state = engine.state
+        self._pipeline = engine.pipeline
+        self._clock = clock
+        # The time that claims run on.
+        self._steady = engine.steady
+        self._visibility_ms = visibility_ms
+        # The change of a group that is on its way, by topic and group.
+        self._running: dict[tuple[int, str], Staged] = {}
+        self._turn = 0
+
+    # --- partitions ---
+
+    def topic(self, name: str) -> Topic:
+        topic = self._state.by_name.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
+    def partitions(self, name: str) -> list[tuple[int, Topic]]:
+        """Every partition there is, ascending."""
+        by_name, names = self._state.by_name, self._state.names
+        found = [(0, by_name[name])] if name in by_name else []
+        for other in _starting_with(names, f"{name}:p"):
+            base, number = split_partition(other)
+            if number and base == name:
+                found.append((number, by_name[other]))
+            if len(found) > PARTITIONS_MAX:
+                raise Throttled(f"more than {PARTITIONS_MAX} partitions cannot be read at once", max=PARTITIONS_MAX)
+        if not found:
+            raise TopicNotFound(name)
+        return sorted(found, key=_number)
+
+    def partition(self, name: str, number: int) -> Topic:
+        return self.topic(partition_name(name, number))
+
+    def next_turn(self) -> int:
+        """A number for each reader of all partitions: it begins at another one than the reader before."""
+        self._turn += 1
+        return self._turn
+
+    # --- reading ---
+
+    def start_seq(self, topic: Topic, group_id: str | None, start: Start) -> int:
+        """The first seq wanted. To a group, `Latest` means what it meant the first time. May raise Busy."""
+        if group_id is not None and start == LATEST:
+            fixed = self._group(topic, group_id).latest_seq
+            if fixed > 0:
+                return fixed
+        return start.seq(topic.head_seq)
+
+    def fix_latest(self, topic: Topic, group_id: str, start: Start) -> Staged | None:
+        """Keep what `Latest` means to a group that has neither committed nor said it before; else None."""
+        if start != LATEST:
+            return None
+        group = self._group(topic, group_id)
+        if group.committed >= 0 or group.latest_seq > 0:
+            return None
+        self._pipeline.check_writable()
+        self._refuse_another_group(topic, group_id)
+        op = GroupPlaced(topic.id, group_id, topic.head_seq + 1)
+        return self._stage(topic, op, gated=topic.config.durability == "fsync")
+
+    def look(self, topic: Topic, group_id: str | None, start_seq: int, limit: int, bytes_max: int) -> Portion:
+        """The next records for a consumer of this group, or, without a group, those from `start_seq` on.
+
+        May raise Busy and ColdMiss; takes nothing yet.
+        """
+        topic.last_read_ts = self._clock.now_ms()
+        self._state.expire(topic, topic.last_read_ts, self._state.cold.load)
+        nothing_from = max(start_seq, topic.head_seq + 1)
+        if group_id is None:
+            portion = Portion(topic, start_seq)
+            self._fill(portion, topic.head_seq, limit, bytes_max)
+            return portion if portion.count else Portion(topic, nothing_from)
+        group = self._group(topic, group_id)
+        gone: list[SeqRange] = []
+        for stretch in group.stretches(start_seq, topic.head_seq, self._steady.now_ms()):
+            portion = Portion(topic, stretch.from_seq)
+            whole = self._fill(portion, stretch.to_seq, limit, bytes_max)
+            if whole:
+                gone += group.claims_within(portion.next_seq, stretch.to_seq)
+            if portion.count or not whole:
+                portion.gone = gone
+                return portion
+        portion = Portion(topic, group.committed + 1 if group.committed >= 0 else nothing_from)
+        portion.gone = gone
+        return portion
+
+    def _fill(self, portion: Portion, to_seq: int, limit: int, bytes_max: int) -> bool:
+        """Add live records up to `to_seq`; whether there are no others."""
+        blocks = portion.topic.blocks
+        before = portion.from_seq - 1
+        index = portion.topic.block_after(before)
+        while index < len(blocks) and blocks[index].first_seq <= to_seq:
+            block = blocks[index]
+            first, stop = block.number_after(before), block.number_after(to_seq)
+            if first < stop and not _take(portion, block, first, stop, limit, bytes_max, self._state.cold.load):
+                return False
+            index += 1
+        return True
+
+    # --- claims, acks, resets ---
+
+    def claim(self, portion: Portion, group_id: str) -> Staged | None:
+        """Hand the portion to whoever looked; None if there is nothing to wait for."""
+        topic = portion.topic
+        if not portion.count and not portion.gone:
+            return None
+        group = self._group(topic, group_id)
+        self._pipeline.check_writable()
+        if portion.count:
+            self._refuse_another_group(topic, group_id)
+            # What is handed out again takes the place of the claim that ran out.
+            added = group.claims_added(portion.from_seq, portion.to_seq)
+            if added > 0 and len(group.claims) + added > CLAIMS_PER_GROUP_MAX:
+                raise Throttled(
+                    f"{CLAIMS_PER_GROUP_MAX} claims of this group are open; ack some", max=CLAIMS_PER_GROUP_MAX
+                )
+        if portion.gone:
+            self._stage(topic, GroupAcked(topic.id, group_id, portion.gone), gated=False)
+        if not portion.count:
+            return None
+        deadline = self._steady.now_ms() + self._visibility_ms
+        op = GroupClaimed(topic.id, group_id, portion.from_seq, portion.to_seq, deadline)
+        return self._stage(topic, op, gated=False)
+
+    def ack(self, topic: Topic, group_id: str, upto_seq: int, from_seq: int | None = None) -> Staged:
+        """The group is done with everything up to here, or just from … to here. `result` is Acked."""
+        group = self._group(topic, group_id)
+        if not topic.head_seq:
+            raise InvalidRequest("upto_offset: the partition is empty, so there is nothing to ack", field="upto_offset")
+        seqs = SeqRange(max(group.committed, 0) + 1, min(upto_seq, topic.head_seq))
+        if from_seq is not None and from_seq > seqs.from_seq:
+            seqs = seqs._replace(from_seq=self._over_dead(topic, group, from_seq))
+        if seqs.to_seq < seqs.from_seq:
+            return Staged.settled(topic.id, Acked(group.committed, []))
+        self._pipeline.check_writable()
+        self._refuse_another_group(topic, group_id)
+        if len(group.acked) >= ACKED_AHEAD_MAX and seqs.from_seq > group.position + 1:
+            raise Throttled(
+                f"{ACKED_AHEAD_MAX} ranges are acked above what holds the group back; ack what is below them first",
+                max=ACKED_AHEAD_MAX,
+            )
+        op = GroupAcked(topic.id, group_id, [seqs])
+        staged = self._stage(topic, op, gated=topic.config.durability == "fsync")
+        staged.then(lambda done: setattr(done, "result", self._acked(topic, group_id, seqs.to_seq)))
+        return staged
+
+    def _over_dead(self, topic: Topic, group: Group, from_seq: int) -> int:
+        """Where a range begins that also covers the dead records right below it: nobody will ever ack those."""
+        self._state.expire(topic, self._clock.now_ms(), None)
+        done = group.done_before(from_seq)
+        return 1 + (topic.last_live_within(done + 1, from_seq - 1) or done)
+
+    def _acked(self, topic: Topic, group_id: str, seq: int) -> Acked:
+        group = (topic.groups or {}).get(group_id, _UNTOUCHED)
+        return Acked(group.committed, list(islice(group.undone(seq), HELD_BACK_SHOWN_MAX)))
+
+    def reset(self, topic: Topic, group_id: str, start: Start) -> Staged:
+        """Put the group somewhere else; its claims are void. `result` is the seq at which it goes on."""
+        self._group(topic, group_id)
+        self._pipeline.check_writable()
+        self._refuse_another_group(topic, group_id)
+        committed = min(start.seq(topic.head_seq) - 1, topic.head_seq)
+        staged = self._stage(topic, GroupReset(topic.id, group_id, committed), gated=True)
+        staged.result = committed + 1
+        staged.then(lambda _: self._engine.waiters.moved(topic))
+        return staged
+
+    def forget(self, topic: Topic, group_id: str) -> Staged:
+        """Remove the group from this partition. `result` tells whether it was there."""
+        self._group(topic, group_id)
+        self._pipeline.check_writable()
+        known = topic.groups is not None and group_id in topic.groups
+        staged = self._stage(topic, GroupReset(topic.id, group_id, FORGOTTEN), gated=True)
+        staged.result = known
+        return staged
+
+    def next_expiry_ms(self, topic: Topic, group_id: str) -> int | None:
+        """In how many milliseconds somebody's claim runs out; None if none is open."""
+        group = (topic.groups or {}).get(group_id, _UNTOUCHED)
+        now_ms = self._steady.now_ms()
+        deadline = group.next_expiry(now_ms)
+        return None if deadline is None else deadline - now_ms
+
+    def standings(self, limit: int, wanted: Callable[[str, str], bool]) -> list[Standing]:
+        """Groups by topic name and group; `wanted` picks by both."""
+        found: list[Standing] = []
+        for name in self._state.names:
+            topic = self._state.by_name[name]
+            if topic.groups is None:
+                continue
+            self._state.expire(topic, self._clock.now_ms(), None)
+            for group_id, group in sorted(topic.groups.items()):
+                if wanted(name, group_id):
+                    found.append(_standing(topic, group_id, group, self._steady.now_ms()))
+                    if len(found) == limit:
+                        return found
+        return found
+
+    # --- one change of a group at a time ---
+
+    def check_idle(self, topic: Topic, group_id: str) -> None:
+        """Raises Busy while something about the group or its topic is on the way."""
+        running = self._running.get((topic.id, group_id)) or topic.control
+        if running is not None:
+            raise Busy(running)
+
+    def _group(self, topic: Topic, group_id: str) -> Group:
+        self.check_idle(topic, group_id)
+        return (topic.groups or {}).get(group_id, _UNTOUCHED)
+
+    def _stage(self, topic: Topic, op: GroupOp, *, gated: bool) -> Staged:
+        key = topic.id, op.group
+        staged = self._pipeline.stage(op, op.encode(), gated=gated)
+        self._running[key] = staged
+        staged.then(lambda done: self._running.pop(key) if self._running.get(key) is done else None)
+        return staged
+
+    def _refuse_another_group(self, topic: Topic, group_id: str) -> None:
+        groups = topic.groups or {}
+        if group_id not in groups and len(groups) >= GROUPS_PER_TOPIC_MAX:
+            raise Throttled(f"{GROUPS_PER_TOPIC_MAX} groups read this partition; forget some", max=GROUPS_PER_TOPIC_MAX)
+
+
+def _take(
+    portion: Portion, block: Block, first: int, stop: int, limit: int, bytes_max: int, load: Callable[[Block], None]
+) -> bool:
+    """Add what fits of a block's records; whether all of them did."""
+    for begin, end in block.alive_runs(first, stop):
+        if portion.count >= limit:
+            portion.cut = True
+            return False
+        try:
+            load(block)
+        except (ColdMiss, DamagedData):
+            # What was found so far is an answer.
+            if not portion.count:
+                raise
+            portion.cut = True
+            return False
+        body = block.body
+        assert body is not None
+        fitting = body.first_ending_after(body.start_of(begin) + max(0, bytes_max - portion.size))
+        if not portion.count:
+            fitting = max(fitting, begin + 1)
+        taken = min(end, begin + limit - portion.count, fitting)
+        if taken > begin:
+            portion.runs.append(Run(block, body, begin, taken))
+            portion.count += taken - begin
+            portion.size += body.size(begin, taken)
+            portion.to_seq = block.seq_at(taken - 1)
+        if taken < end:
+            portion.cut = True
+            return False
+    return True
+
+
+def _last_seq(runs: list[Run]) -> int:
+    return runs[-1].block.seq_at(runs[-1].stop - 1)
+
+
+def _standing(topic: Topic, group_id: str, group: Group, now_ms: int) -> Standing:
+    still_open = len(group.open_claims(now_ms))
+    return Standing(
+        topic=topic.name,
+        group=group_id,
+        committed=group.committed,
+        position=group.position,
+        head_seq=topic.head_seq,
+        lag=_lag(topic, group),
+        open_claims=still_open,
+        expired_claims=len(group.claims) - still_open,
+        acked_ahead=sum(seqs.to_seq - seqs.from_seq + 1 for seqs in group.acked),
+    )
+
+
+def _lag(topic: Topic, group: Group) -> int:
+    """Records that the group has not acked; what is gone is nobody's to ack."""
+    behind = topic.live_within(group.position + 1, topic.head_seq)
+    return behind - sum(topic.live_within(*seqs) for seqs in group.acked)
+
+
+def _starting_with(names: list[str], prefix: str) -> list[str]:
+    start = bisect_left(names, prefix)
+    stop = start
+    while stop < len(names) and names[stop].startswith(prefix):
+        stop += 1
+    return names[start:stop]
+
+
+def _number(partition: tuple[int, Topic]) -> int:
+    return partition[0]

@@ -1,0 +1,1 @@
+"""Live reading: frames rendered once and shared by all followers."""

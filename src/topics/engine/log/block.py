@@ -1,0 +1,258 @@
+"""A block: what is always in memory about a run of records, whether its body is there or only on disk."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+
+import xxhash
+
+from topics.engine.log.body import Body
+from topics.model.requests.batch import Batch
+from topics.model.requests.records import TagMatch
+from topics.storage.pack import Extent
+
+BLOCK_BYTES = 256 * 1024
+FILTER_BITS_PER_TAG = 10
+
+
+class Block:
+    """Records by number 0 … count − 1; dense numbering unless `seqs` says otherwise.
+
+    `start` is the first record alive: everything before it is dead without needing a flag. Behind it, `dead` holds a
+    byte a record, made when the first record in the middle dies. Only this class turns a seq into a number.
+    """
+
+    __slots__ = (
+        "body",
+        "cold",
+        "count",
+        "dead",
+        "extent",
+        "first_seq",
+        "first_ts",
+        "gone",
+        "image",
+        "last_seq",
+        "last_ts",
+        "live",
+        "live_bytes",
+        "packed",
+        "segment",
+        "seqs",
+        "start",
+        "tag_filter",
+    )
+
+    def __init__(self, first_seq: int, first_ts: int, segment: int) -> None:
+        self.first_seq = first_seq
+        self.last_seq = first_seq - 1
+        self.count = 0
+        self.live = 0
+        self.live_bytes = 0
+        self.start = 0
+        self.first_ts = first_ts
+        self.last_ts = first_ts
+        self.segment = segment
+        self.dead: bytearray | None = None
+        self.seqs: array[int] | None = None
+        self.body: Body | None = None
+        # Where the first `packed` records are on disk.
+        self.extent: Extent | None = None
+        self.packed = 0
+        # The body was read back from disk and may go again at any time.
+        self.cold = False
+        # It is out of its topic for good.
+        self.gone = False
+        # This block as a snapshot stores it, until something about it changes.
+        self.image: bytes | None = None
+        # None: no tags. Empty: tags, but not known which.
+        self.tag_filter: bytes | None = None
+
+    # --- growing ---
+
+    @classmethod
+    def whole(cls, batch: Batch, segment: int) -> Block:
+        """A block of its own for a batch that fills one."""
+        block = cls(batch.first_seq, batch.ts, segment)
+        block.body = Body.whole(batch)
+        block._count_in(batch)
+        block.index_tags()
+        return block
+
+    def extend(self, batch: Batch) -> None:
+        assert self.body is not None
+        self.body.extend(batch)
+        self._count_in(batch)
+
+    def _count_in(self, batch: Batch) -> None:
+        count = batch.count
+        self.image = None
+        self.count += count
+        self.live += count
+        self.live_bytes += len(batch.blob)
+        self.last_seq += count
+        self.last_ts = batch.ts
+        if self.dead is not None:
+            self.dead += bytes(count)
+
+    @property
+    def growing(self) -> bool:
+        return self.body is not None and not self.body.frozen
+
+    def freeze(self) -> None:
+        body = self.body
+        if body is not None and not body.frozen:
+            body.freeze()
+            self.index_tags()
+
+    def index_tags(self) -> None:
+        body = self.body
+        assert body is not None
+        if body.tag_order is not None:
+            self.tag_filter = build_filter(body.distinct_tags())
+        elif body.tags is not None:
+            self.tag_filter = b""
+
+    def shrink(self) -> None:
+        """Keep only the live records, with a seq column: for blocks that are mostly dead."""
+        body = self.body
+        assert body is not None and self.live
+        alive = [number for first, stop in self.alive_runs(0, self.count) for number in range(first, stop)]
+        self.seqs = array("Q", [self.seq_at(number) for number in alive])
+        self.body = body.pick(alive)
+        self.tag_filter = None
+        self.index_tags()
+        self.first_ts = self.body.ts_at(0)
+        self.count = self.live
+        self.live_bytes = len(self.body.buf)
+        self.start = 0
+        self.dead = None
+        self.extent = None
+        self.packed = 0
+        self.image = None
+
+    # --- seqs and numbers ---
+
+    def number_after(self, seq: int) -> int:
+        """Number of the first record whose seq is greater than `seq`."""
+        if self.seqs is not None:
+            return bisect_right(self.seqs, seq)
+        return min(self.count, max(0, seq + 1 - self.first_seq))
+
+    def seq_at(self, number: int) -> int:
+        return self.seqs[number] if self.seqs is not None else self.first_seq + number
+
+    def earliest_seq(self) -> int:
+        return self.seq_at(self.start)
+
+    # --- life and death ---
+
+    def alive_runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Stretches of live records within start … stop − 1."""
+        start = max(start, self.start)
+        dead = self.dead
+        if dead is None:
+            if start < stop:
+                yield start, stop
+            return
+        while start < stop:
+            first = dead.find(0, start, stop)
+            if first < 0:
+                return
+            end = dead.find(1, first, stop)
+            start = stop if end < 0 else end
+            yield first, start
+
+    def nth_alive(self, nth: int) -> int:
+        """Number of the live record that has `nth` live ones before it; `count` if there is none."""
+        for first, stop in self.alive_runs(self.start, self.count):
+            if nth < stop - first:
+                return first + nth
+            nth -= stop - first
+        return self.count
+
+    def alive_before(self, stop: int) -> int:
+        """How many live records have a lower number."""
+        return sum(end - first for first, end in self.alive_runs(self.start, stop))
+
+    def cut_for_bytes(self, size: int) -> int:
+        """Smallest number such that the live records before it give back at least `size` bytes.
+
+        Without the body at hand the average size decides.
+        """
+        body = self.body
+        if body is None:
+            return self.nth_alive(-(-size * self.live // max(1, self.live_bytes)))
+        for first, stop in self.alive_runs(self.start, self.count):
+            here = body.size(first, stop)
+            if here >= size:
+                return min(stop, body.first_ending_after(body.start_of(first) + size - 1) + 1)
+            size -= here
+        return self.count
+
+    def kill(self, start: int, stop: int, size: int | None = None) -> tuple[int, int]:
+        """Mark start … stop − 1 dead; how many died, and the bytes they gave back (`size`, where it is known)."""
+        runs = list(self.alive_runs(start, stop))
+        died = sum(end - first for first, end in runs)
+        if not died:
+            return 0, 0
+        if died == self.live:
+            size = self.live_bytes
+        elif self.body is not None:
+            size = sum(self.body.size(first, end) for first, end in runs)
+        elif size is None:
+            size = self.live_bytes * died // self.live
+        size = min(size, self.live_bytes)
+        self.image = None
+        if runs[0][0] == self.start and len(runs) == 1 and self.dead is None:
+            self.start = runs[0][1]
+        else:
+            self._flag(runs)
+        self.live -= died
+        self.live_bytes -= size
+        return died, size
+
+    def _flag(self, runs: list[tuple[int, int]]) -> None:
+        dead = self.dead
+        if dead is None:
+            dead = self.dead = bytearray(self.count)
+            dead[: self.start] = b"\1" * self.start
+        for first, stop in runs:
+            dead[first:stop] = b"\1" * (stop - first)
+        alive = dead.find(0, self.start)
+        self.start = self.count if alive < 0 else alive
+
+    # --- tags ---
+
+    def may_hold(self, match: TagMatch) -> bool:
+        """False only if no record here can match."""
+        body = self.body
+        if body is not None:
+            return body.tags is not None
+        if self.tag_filter is None:
+            return False
+        return match.prefix or not self.tag_filter or in_filter(self.tag_filter, match.tag)
+
+
+def build_filter(tags: Collection[bytes]) -> bytes:
+    """A Bloom filter with three probes a tag."""
+    bits = max(64, len(tags) * FILTER_BITS_PER_TAG + 7 & ~7)
+    data = bytearray(bits // 8)
+    for tag in tags:
+        one, two, three = _probes(tag, bits)
+        data[one >> 3] |= 1 << (one & 7)
+        data[two >> 3] |= 1 << (two & 7)
+        data[three >> 3] |= 1 << (three & 7)
+    return bytes(data)
+
+
+def in_filter(data: bytes, tag: bytes) -> bool:
+    return all(data[bit >> 3] & (1 << (bit & 7)) for bit in _probes(tag, len(data) * 8))
+
+
+def _probes(tag: bytes, bits: int) -> tuple[int, int, int]:
+    digest = xxhash.xxh3_64_intdigest(tag)
+    step = digest >> 32 | 1
+    return digest % bits, (digest + step) % bits, (digest + 2 * step) % bits

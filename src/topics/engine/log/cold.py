@@ -1,0 +1,141 @@
+"""Bodies that are on disk only: reading them back, and a bounded number of them kept for the next reader."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from topics.engine.log.block import Block
+from topics.engine.log.body import Body
+from topics.engine.log.extent import Salvaged, decode_body, salvage
+from topics.model.errors import DamagedData, StorageError, TopicsError
+from topics.storage.pack import Extent, Packs
+
+log = logging.getLogger("topics.engine")
+
+COLD_CACHE_BYTES = 32 * 1024 * 1024
+DAMAGED_MAX = 8
+
+
+class ColdMiss(Exception):
+    """The verb needs a body that would block to read: `Cold.read` it elsewhere, `take` it, run the verb again."""
+
+    def __init__(self, block: Block, extent: Extent) -> None:
+        super().__init__(f"seqs {block.first_seq}…{block.last_seq} are on disk only")
+        self.block = block
+        self.extent = extent
+
+
+class Reader(Protocol):
+    """Reads what a verb missed, away from the thread that owns the engine."""
+
+    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None: ...
+
+
+class DamagedBlock(DamagedData):
+    """Records of a block fail their checksums; `salvaged` has those that do not, if it can be told."""
+
+    salvaged: Salvaged | None = None
+
+
+class Cold:
+    """Bodies loaded longest ago go first; one always stays, so that a verb that runs again finds what it missed."""
+
+    def __init__(self, packs: Packs, cache_bytes: int = COLD_CACHE_BYTES) -> None:
+        self.packs = packs
+        self._cache_bytes = cache_bytes
+        self._loaded: OrderedDict[Block, int] = OrderedDict()
+        self._loaded_bytes = 0
+        # What was found to be damaged when it was read for a verb: that is run again, and decides what to do about it.
+        self._damaged: OrderedDict[Extent, DamagedBlock] = OrderedDict()
+
+    def load(self, block: Block) -> None:
+        """Give the block its body, or raise ColdMiss if the disk would have to be waited for."""
+        if block.body is not None:
+            return
+        extent = block.extent
+        assert extent is not None, "a block is in memory, on disk, or both"
+        if self._damaged and (damage := self._damaged.pop(extent, None)) is not None:
+            raise damage
+        try:
+            data = self.packs.read_nowait(extent)
+        except (DamagedData, OSError) as error:
+            raise unreadable(block, extent, error) from error
+        if data is None:
+            raise ColdMiss(block, extent)
+        self.attach(block, extent, data)
+
+    def load_now(self, block: Block) -> None:
+        """Give the block its body, waiting for the disk: while nobody else is there yet."""
+        if block.body is None and block.extent is not None:
+            self.attach(block, block.extent, self.packs.read(block.extent))
+
+    def read(self, miss: ColdMiss) -> bytes | DamagedData | OSError:
+        """What the disk says to a miss, for `take`. May be called from any thread, and blocks."""
+        try:
+            return self.packs.read(miss.extent)
+        except (DamagedData, OSError) as error:
+            return error
+
+    def take(self, miss: ColdMiss, found: bytes | DamagedData | OSError) -> None:
+        """Attach what was read. A failure counts only if the block is still where it was looked for."""
+        if isinstance(found, bytes):
+            try:
+                self.attach(miss.block, miss.extent, found)
+            except DamagedBlock as damage:
+                self._damaged[miss.extent] = damage
+                if len(self._damaged) > DAMAGED_MAX:
+                    self._damaged.popitem(last=False)
+        elif not miss.block.gone and miss.block.extent == miss.extent:
+            raise unreadable(miss.block, miss.extent, found)
+
+    def attach(self, block: Block, extent: Extent, data: bytes) -> None:
+        """Give the block this body. A block that changed hands meanwhile keeps what it has."""
+        if block.body is not None or block.extent != extent:
+            return
+        block.body = decoded(block, extent, data)
+        block.cold = True
+        self._loaded[block] = len(data)
+        self._loaded_bytes += len(data)
+        while self._loaded_bytes > self._cache_bytes and len(self._loaded) > 1:
+            oldest, size = self._loaded.popitem(last=False)
+            self._loaded_bytes -= size
+            oldest.body = None
+            oldest.cold = False
+
+    def forget(self, block: Block) -> None:
+        """The block is gone, or its body now belongs to somebody else."""
+        size = self._loaded.pop(block, None)
+        if size is not None:
+            self._loaded_bytes -= size
+            block.cold = False
+
+
+def decoded(block: Block, extent: Extent, data: bytes) -> Body:
+    """The body of a block as it was read; raises DamagedBlock, which names the records that are damaged."""
+    try:
+        return decode_body(data, block.first_seq)
+    except DamagedData as error:
+        salvaged = salvage(data, block.first_seq, block.count)
+        if salvaged is not None and salvaged.first_hit(0) == block.count:
+            log.warning("pack %d is damaged at offset %d, and no record is hit: %s", *extent[:2], error.message)
+            return salvaged.body
+        raise unreadable(block, extent, error, salvaged) from None
+
+
+def unreadable(
+    block: Block, extent: Extent, reason: DamagedData | OSError, salvaged: Salvaged | None = None
+) -> DamagedBlock | StorageError:
+    """Names the seqs that cannot be read; only for damage is there more to do than to try again."""
+    from_seq, to_seq = block.first_seq, block.last_seq
+    if salvaged is not None:
+        from_seq, to_seq = block.seq_at(salvaged.first_hit(0)), block.seq_at(salvaged.hit.rindex(1))
+    seqs = f"seqs {from_seq} to {to_seq} cannot be read"
+    where = {"from_seq": from_seq, "to_seq": to_seq, "pack": extent.pack, "offset": extent.offset}
+    if isinstance(reason, OSError):
+        return StorageError(f"{seqs}: {reason.strerror or reason}; try again", **where)
+    damage = DamagedBlock(f"{seqs}: {reason.message}; `topics repair` turns them into an explicit gap", **where)
+    damage.salvaged = salvaged
+    return damage

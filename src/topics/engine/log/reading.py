@@ -1,0 +1,300 @@
+"""Reading: records after a cursor, as slices of what was rendered when they were appended."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import NamedTuple
+
+import msgspec
+
+from topics.engine.log.block import Block
+from topics.engine.log.body import Body
+from topics.engine.log.cold import ColdMiss, DamagedBlock
+from topics.engine.log.retention import Tombstone, tombstone
+from topics.engine.log.topic import Topic
+from topics.model.errors import DamagedData, StorageError
+from topics.model.requests.records import TagMatch
+
+SCAN_RECORDS_MAX = 100_000
+# How far a search looks at first: one of a long text prepares itself for longer than this takes.
+_NEAR_BYTES = 500
+_encode_string = msgspec.json.Encoder().encode
+# In the column of tags every tag starts with a byte 1, which is none of its own.
+_needs_escape = re.compile(rb'["\\\x00\x02-\x1f]')
+
+Part = bytes | bytearray | memoryview
+
+
+class View(NamedTuple):
+    """Which records a reader wants to see, and which of their fields."""
+
+    nodes: frozenset[str] = frozenset()
+    tags: bool = False
+    meta: bool = True
+    data: bool = True
+    # Every record is a line, ended by a line feed, instead of an element of an array.
+    lines: bool = False
+    # Only records with this tag.
+    tag: bytes | None = None
+
+
+class Diff:
+    """The answer to one read. `parts` joined by commas are the inside of the records array; lines need no commas."""
+
+    __slots__ = (
+        "cold_segments",
+        "count",
+        "earliest_seq",
+        "epoch",
+        "head_seq",
+        "next_from_seq",
+        "parts",
+        "scanned",
+        "tombstone",
+    )
+
+    def __init__(self, topic: Topic, from_seq: int) -> None:
+        self.parts: list[Part] = []
+        self.count = 0
+        self.scanned = 0
+        self.cold_segments = 0
+        self.epoch = topic.epoch
+        self.head_seq = topic.head_seq
+        self.earliest_seq = topic.earliest_seq
+        self.tombstone: Tombstone | None = tombstone(topic, from_seq)
+        self.next_from_seq = from_seq
+        if self.tombstone is not None:
+            self.next_from_seq = max(self.earliest_seq - 1, self.tombstone.gap_to if from_seq <= self.head_seq else 0)
+
+    @property
+    def caught_up(self) -> bool:
+        return self.next_from_seq == self.head_seq
+
+    @property
+    def lag(self) -> int:
+        return self.head_seq - self.next_from_seq
+
+    def records(self) -> bytes:
+        return b",".join(self.parts)
+
+    def lines(self) -> bytes:
+        return b"".join(self.parts)
+
+
+def read(
+    topic: Topic,
+    from_seq: int,
+    view: View,
+    limit: int,
+    bytes_max: int,
+    load: Callable[[Block], None],
+    to_seq: int | None = None,
+) -> Diff:
+    """Up to `limit` records of about `bytes_max` bytes behind `from_seq`, at least one if there is one.
+
+    Reading ends at `to_seq`, if it is given, as if that were the head.
+    """
+    diff = Diff(topic, from_seq)
+    blocks = topic.blocks
+    index = topic.block_after(diff.next_from_seq)
+    # A hole is announced by a tombstone of its own: this read ends in front of it.
+    end_seq = next((hole.from_seq - 1 for hole in topic.holes if hole.from_seq > diff.next_from_seq), topic.head_seq)
+    if to_seq is not None and to_seq < end_seq:
+        end_seq = max(to_seq, diff.next_from_seq)
+    match = None if view.tag is None else TagMatch(view.tag, prefix=False)
+    cold: set[int] = set()
+    size = 0
+    while index < len(blocks):
+        block = blocks[index]
+        if block.first_seq > end_seq:
+            break
+        if match is not None and not block.may_hold(match):
+            diff.scanned += block.count
+            diff.next_from_seq = min(block.last_seq, end_seq)
+            index += 1
+            if diff.scanned >= SCAN_RECORDS_MAX:
+                break
+            continue
+        start = block.number_after(diff.next_from_seq)
+        end = block.count if block.last_seq <= end_seq else block.number_after(end_seq)
+        try:
+            load(block)
+        except (ColdMiss, DamagedData, StorageError) as error:
+            # What was found so far is an answer; the next read starts at what cannot be read now.
+            if not diff.scanned and not _take_before_damage(block, error, start, end, view, limit, bytes_max, diff):
+                raise
+            break
+        if block.cold:
+            cold.add(block.segment)
+        stop, taken = _take(block, start, end, view, limit - diff.count, bytes_max - size, diff)
+        diff.scanned += stop - start
+        size += taken
+        if stop < end:
+            if stop > start:
+                diff.next_from_seq = block.seq_at(stop - 1)
+            break
+        diff.next_from_seq = min(block.last_seq, end_seq)
+        index += 1
+        if diff.count >= limit or size >= bytes_max or diff.scanned >= SCAN_RECORDS_MAX:
+            break
+    if index >= len(blocks) or blocks[index].first_seq > end_seq:
+        diff.next_from_seq = end_seq
+    diff.cold_segments = len(cold)
+    return diff
+
+
+def _take_before_damage(
+    block: Block, error: Exception, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff
+) -> bool:
+    """Add what a damaged block has before the first record that is hit; False if there is nothing else to answer."""
+    salvaged = error.salvaged if isinstance(error, DamagedBlock) else None
+    if salvaged is None or salvaged.first_hit(start) == start:
+        return diff.tombstone is not None and not isinstance(error, ColdMiss)
+    good = copy(block)
+    good.body = salvaged.body
+    stop, _ = _take(good, start, min(end, salvaged.first_hit(start)), view, limit, bytes_max, diff)
+    diff.scanned += stop - start
+    if stop > start:
+        diff.next_from_seq = block.seq_at(stop - 1)
+    return True
+
+
+def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff) -> tuple[int, int]:
+    """Add what this block has for the view before number `end`; the number where looking stopped, and the bytes."""
+    body = block.body
+    assert body is not None
+    plain = view.data and not (view.tags and body.tags is not None) and (view.meta or body.metas is None)
+    room = limit
+    size = 0
+    for first, wanted in _wanted_runs(block, body, start, end, view):
+        stop = min(wanted, first + room)
+        fitting = body.first_ending_after(body.start_of(first) + bytes_max - size)
+        if fitting < stop:
+            stop = max(fitting, first + 1) if not diff.count else fitting
+        if stop > first:
+            if plain:
+                diff.parts.append(body.lines(first, stop) if view.lines else body.slice(first, stop))
+            elif view.data:
+                diff.parts.append(render_run(body, first, stop, view))
+            else:
+                diff.parts += [render_view(body, number, view) for number in range(first, stop)]
+            diff.count += stop - first
+            room -= stop - first
+            size += body.size(first, stop)
+        if stop < wanted or (not room and stop < end):
+            return stop, size
+    return end, size
+
+
+def _wanted_runs(block: Block, body: Body, start: int, end: int, view: View) -> Iterator[tuple[int, int]]:
+    """Stretches of live records before number `end` that have the view's tag and none of its nodes."""
+    alive = block.alive_runs(start, end)
+    if view.tag is not None:
+        alive = _among(alive, body.find(TagMatch(view.tag, prefix=False)))
+    nodes = view.nodes
+    if not nodes or body.nodes is None:
+        return alive
+    own = {number for number, name in enumerate(body.node_names, 1) if name in nodes}
+    return _without(alive, body.nodes, own) if own else alive
+
+
+def _among(runs: Iterator[tuple[int, int]], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """What of the runs is in `numbers`, which ascend."""
+    for first, stop in runs:
+        at = bisect_left(numbers, first)
+        while at < len(numbers) and numbers[at] < stop:
+            begin = end = numbers[at]
+            while at < len(numbers) and numbers[at] == end < stop:
+                end += 1
+                at += 1
+            yield begin, end
+
+
+def _without(runs: Iterator[tuple[int, int]], nodes: array[int], own: set[int]) -> Iterator[tuple[int, int]]:
+    for first, stop in runs:
+        begin = first
+        for number in range(first, stop):
+            if nodes[number] in own:
+                if begin < number:
+                    yield begin, number
+                begin = number + 1
+        if begin < stop:
+            yield begin, stop
+
+
+def render_run(body: Body, start: int, stop: int, view: View) -> bytes:
+    """Records start … stop − 1 with tags, without meta, or both: their bytes, cut where something is added or left out.
+
+    The first `,"data":` of a record is its own: within a node's JSON string the quotes would be escaped.
+    """
+    text = bytes(body.lines(start, stop) if view.lines else body.slice(start, stop))
+    tags = _rendered_tags(body, start, stop) if view.tags and body.tags is not None else None
+    metas = None if view.meta or body.metas is None else body.metas[start:stop]
+    find = text.find
+    parts: list[bytes] = []
+    add = parts.append
+    base = begin = body.start_of(start)
+    done = 0
+    for index, end in enumerate(body.ends[start:stop]):
+        if tags is not None and (tag := tags[index]):
+            data_at = find(b',"data":', begin - base, begin - base + _NEAR_BYTES)
+            if data_at < 0:
+                data_at = find(b',"data":', begin - base)
+            add(text[done:data_at])
+            add(tag)
+            done = data_at
+        if metas is not None and (meta_bytes := metas[index]):
+            # The brace and the comma or line feed behind it stay.
+            brace_at = end - base - 2
+            add(text[done : brace_at - meta_bytes - len(b',"meta":')])
+            done = brace_at
+        begin = end
+    add(text[done:])
+    return b"".join(parts)
+
+
+def _rendered_tags(body: Body, start: int, stop: int) -> list[bytes]:
+    """What is shown of each record's tag, empty where there is none."""
+    assert body.tags is not None
+    base = begin = body.tag_ends[start - 1] if start else 0
+    tags = bytes(body.tags[base : body.tag_ends[stop - 1]])
+    plain = _needs_escape.search(tags) is None
+    known: dict[bytes, bytes] = {b"": b""}
+    shown: list[bytes] = []
+    for end in body.tag_ends[start:stop]:
+        stored = tags[begin - base : end - base]
+        begin = end
+        rendered = known.get(stored)
+        if rendered is None:
+            tag = stored[1:]
+            rendered = b',"$tag":"%b"' % tag if plain else b',"$tag":' + _encode_string(tag.decode())
+            known[stored] = rendered
+        shown.append(rendered)
+    return shown
+
+
+def render_view(body: Body, number: int, view: View) -> bytes:
+    """One record with other fields than the usual ones.
+
+    The first `,"data":` of a record is its own: within a node's JSON string the quotes would be escaped.
+    """
+    record = bytes(body.record(number))
+    meta_bytes = body.metas[number] if body.metas is not None else 0
+    data_at = record.index(b',"data":')
+    data_end = len(record) - 1 - (meta_bytes + 8 if meta_bytes else 0)
+    tag = body.tag_at(number) if view.tags else None
+    if view.lines:
+        record = record.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b"".join(
+        (
+            record[:data_at],
+            b"" if tag is None else b',"$tag":' + _encode_string(tag.decode()),
+            record[data_at:data_end] if view.data else b"",
+            record[data_end:-1] if view.meta else b"",
+            b"}\n" if view.lines else b"}",
+        )
+    )

@@ -1,0 +1,241 @@
+"""One topic's state: its blocks, heads, counts, and what its readers and writers must know."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from topics.engine.groups.group import Group
+from topics.engine.log.block import Block
+from topics.engine.log.idempotency import KeyTable, Written
+from topics.engine.log.retention import Hole, Loss
+from topics.engine.queues.queue import Queue
+from topics.model.requests.config import TopicConfig
+
+if TYPE_CHECKING:
+    from topics.engine.core.pending import Staged
+    from topics.engine.core.waiters import Waiter
+    from topics.engine.log.copying import Origin
+    from topics.engine.queues.dead_letters import Letters
+    from topics.engine.routers.router import Evidence, Hops, Router
+
+SEQ_CHUNK = 65_536
+# How the names of the hidden topics start that hold what is staged, or prepared for a commit.
+STAGING = "!txn-"
+_last_seq = attrgetter("last_seq")
+
+
+class Topic:
+    """Changed only by `apply`, except for what is marked as decided ahead of it."""
+
+    __slots__ = (
+        "assigned_seq",
+        "attic",
+        "blocks",
+        "bytes",
+        "captured",
+        "ceiling",
+        "chunk",
+        "clock_ms",
+        "config",
+        "control",
+        "count",
+        "counted",
+        "epoch",
+        "evict_floor",
+        "evidence",
+        "groups",
+        "head_seq",
+        "held",
+        "holes",
+        "hops",
+        "id",
+        "inbound",
+        "into",
+        "keys",
+        "last_read_ts",
+        "last_write_ts",
+        "lasting_to",
+        "letters",
+        "logged_floor",
+        "losses",
+        "name",
+        "noted_from",
+        "noted_to",
+        "outbound",
+        "pending_bytes",
+        "pending_count",
+        "queue",
+        "reserved_ms",
+        "reserving",
+        "segment",
+        "segment_bytes",
+        "segment_events",
+        "segment_ts",
+        "tail",
+        "volatile_to",
+        "waiters",
+    )
+
+    def __init__(self, topic_id: int, name: str, epoch: int, config: TopicConfig, ceiling: int) -> None:
+        self.id = topic_id
+        self.name = name
+        self.epoch = epoch
+        self.config = config
+        self.counted = not name.startswith(STAGING)  # what is staged is no record yet
+        # records
+        self.blocks: list[Block] = []
+        self.tail: Block | None = None
+        self.head_seq = 0
+        self.count = 0
+        self.bytes = 0
+        self.evict_floor = 1
+        # The floor as far as the log or a snapshot knows it.
+        self.logged_floor = 1
+        # While the topic is `ephemeral`: records up to here were written before that, and last.
+        self.lasting_to = 0
+        self.noted_from = self.noted_to = 0  # what the log knows of the seqs of an `ephemeral` topic
+        self.losses: list[Loss] = []
+        # What was lost from the middle: what is older can still be read.
+        self.holes: list[Hole] = []
+        self.keys: KeyTable | None = None
+        self.groups: dict[str, Group] | None = None  # consumer groups by name
+        # jobs, if this is a queue
+        self.queue: Queue | None = Queue() if config.type == "queue" else None
+        self.letters: Letters | None = None  # dead letters that queues left here
+        # the segment that new records fall into
+        self.segment = 0
+        self.segment_events = 0
+        self.segment_bytes = 0
+        self.segment_ts = 0
+        # decided, not yet applied
+        self.assigned_seq = 0
+        self.pending_count = 0
+        self.pending_bytes = 0
+        self.control: Staged | None = None
+        self.reserving: Staged | None = None
+        # While a commit prepares what it adds here, writers wait for it.
+        self.held: Staged | None = None
+        self.into: Topic | None = None  # where a commit moved the blocks of a hidden topic
+        # seqs that may be handed out before they are durable
+        self.ceiling = ceiling
+        self.chunk = SEQ_CHUNK
+        self.reserved_ms = float("-inf")
+        # time: never goes back within a topic
+        self.clock_ms = 0
+        self.last_write_ts: int | None = None
+        self.last_read_ts: int | None = None
+        # routers: the one into this topic, those out of it, which copies are here, and how far they have come
+        self.inbound: Router | None = None
+        self.outbound: list[Router] | None = None
+        self.evidence: dict[Origin, Evidence] | None = None
+        self.hops: Hops | None = None
+        # Blocks that left while somebody may still have to copy from them.
+        self.attic: list[Block] | None = None
+        # Up to this seq neither log nor snapshot may have the records: they were appended to an `ephemeral` topic.
+        self.volatile_to = 0
+        # readers
+        self.waiters: dict[Waiter, None] | None = None
+        self.captured = 0  # number of the checkpoint that has this topic's state
+
+    @property
+    def recreated(self) -> bool:
+        """Whether a topic of this name was deleted before. One made by version 0.1 may say so without cause."""
+        return bool(self.epoch & 1)
+
+    @property
+    def earliest_seq(self) -> int:
+        return self.blocks[0].earliest_seq() if self.blocks else self.head_seq + 1
+
+    def now(self, clock_ms: int) -> int:
+        """The time of the next thing that happens here: the clock's, unless it stepped back."""
+        if clock_ms > self.clock_ms:
+            self.clock_ms = clock_ms
+        return self.clock_ms
+
+    def dying(self, block: Block, start: int, stop: int) -> None:
+        """The live records start … stop − 1 of a block are about to die, whatever kills them."""
+        if self.queue is not None:
+            self.queue.dying(block, start, stop)
+        if self.letters is not None:
+            self.letters.dying(block, start, stop)
+
+    def note_key(self, key: bytes, written: Written) -> None:
+        if self.keys is None:
+            self.keys = KeyTable()
+        self.keys.add(key, written, self.config.idempotency_window_ms)
+
+    def block_after(self, seq: int) -> int:
+        """Index of the first block that may hold a seq greater than `seq`."""
+        return bisect_left(self.blocks, seq + 1, key=_last_seq)
+
+    def live_within(self, from_seq: int, to_seq: int) -> int:
+        """How many records there are from … to, both included; looks at every block between."""
+        live = 0
+        for index in range(self.block_after(from_seq - 1), len(self.blocks)):
+            block = self.blocks[index]
+            if block.first_seq > to_seq:
+                break
+            if from_seq <= block.first_seq and block.last_seq <= to_seq:
+                live += block.live
+            else:
+                first, stop = block.number_after(from_seq - 1), block.number_after(to_seq)
+                live += sum(end - begin for begin, end in block.alive_runs(first, stop))
+        return live
+
+    def last_live_within(self, from_seq: int, to_seq: int) -> int | None:
+        """The last record from … to, both included."""
+        for index in range(min(self.block_after(to_seq - 1), len(self.blocks) - 1), -1, -1):
+            block = self.blocks[index]
+            if block.last_seq < from_seq:
+                break
+            first, stop = block.number_after(from_seq - 1), block.number_after(to_seq)
+            last = max((end for _, end in block.alive_runs(first, stop)), default=0)
+            if last:
+                return block.seq_at(last - 1)
+        return None
+
+    def lasts(self, seq: int) -> bool:
+        """Whether the record of this seq outlives the process."""
+        return self.config.durability != "ephemeral" or seq <= self.lasting_to
+
+    def lasting_blocks(self) -> list[Block]:
+        if self.config.durability != "ephemeral":
+            return self.blocks
+        return [block for block in self.blocks if block.first_seq <= self.lasting_to]
+
+    def remove_block(self, index: int) -> Block:
+        block = self.blocks.pop(index)
+        if block is self.tail:
+            self.tail = None
+        if self.attic is not None:
+            self.attic.append(block)
+        return block
+
+    def take_blocks_of(self, other: Topic) -> None:
+        """What a hidden topic holds becomes part of this one, behind what is here."""
+        self.close_tail()
+        other.close_tail()
+        base = self.segment + bool(self.segment_events)
+        for block in other.blocks:
+            block.segment += base
+            block.image = None
+        self.blocks += other.blocks
+        self.segment = base + other.segment
+        self.segment_events, self.segment_bytes = other.segment_events, other.segment_bytes
+        self.segment_ts = other.segment_ts
+        self.head_seq = other.head_seq
+        self.count += other.count
+        self.bytes += other.bytes
+        self.last_write_ts = other.last_write_ts
+        self.clock_ms = max(self.clock_ms, other.clock_ms)
+        other.blocks = []
+        other.count = other.bytes = 0
+        other.into = self
+
+    def close_tail(self) -> None:
+        """The growing block gets no more records."""
+        if self.tail is not None:
+            self.tail.freeze()
+            self.tail = None

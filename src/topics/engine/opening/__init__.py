@@ -1,0 +1,1 @@
+"""Opening a data directory, with recovery and repair, or only reading it."""

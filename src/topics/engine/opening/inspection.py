@@ -1,0 +1,55 @@
+"""A data directory read without changing a byte of it: the state that a start would find, or a repair would leave."""
+
+from __future__ import annotations
+
+from topics.engine.core.state import State
+from topics.engine.opening.repair import apply_what_fits
+from topics.engine.opening.restore import restore
+from topics.engine.routers.ops import decode as decode_op
+from topics.model.settings import Settings
+from topics.storage.directory import DataDirectory
+from topics.storage.disk import Disk
+from topics.storage.pack import Packs
+from topics.storage.snapshot import Snapshots
+from topics.storage.steps import at_once
+from topics.storage.viewing import LogView
+from topics.storage.wal.sync_mark import noted_position
+
+
+class Inspection:
+    """Goes the way of recovery: newest snapshot, then the log. `disk` is one that cannot write."""
+
+    def __init__(self, disk: Disk, directory: DataDirectory, *, repair: bool = False, thorough: bool = False) -> None:
+        previous = directory.previous
+        cold_path = directory.cold_path if directory.cold_path and disk.exists(directory.cold_path) else None
+        self.packs = Packs(disk, directory.packs_path, cold_path)
+        try:
+            self.state = State(Settings(), self.packs)
+            self.snapshots = Snapshots(disk, directory.snapshots_path)
+            snapshot = self.snapshots.load_newest(repair=repair, thorough=thorough)
+            at_once(restore(self.state, snapshot))
+            live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
+            self.packs.adopt((extent for extent in live if extent is not None), keep=self.snapshots.kept_packs)
+            self.log = LogView(
+                disk,
+                directory.wal_path,
+                snapshot.position if snapshot is not None else 0,
+                same_boot=directory.same_boot,
+                durable_to=max(previous.log_end, noted_position(disk, directory.wal_path)),
+                repair=repair,
+            )
+            # What a repair has to give up of the ops themselves.
+            self.given_up: list[str] = []
+            for position, body in self.log:
+                op = decode_op(body)
+                if repair:
+                    self.given_up += apply_what_fits(self.state, op, position)
+                else:
+                    self.state.apply(op, position)
+            self.state.routes.replayed()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.packs.close()

@@ -1,0 +1,183 @@
+"""The way out of damage: what cannot be read is given up, record by record where that can be told, and announced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from topics.engine.core.ops import Created, MultiAppended, Op, Timed, TxnOp
+from topics.engine.core.state import State
+from topics.engine.log.block import Block
+from topics.engine.log.extent import Salvaged, decode_body, salvage
+from topics.engine.log.retention import note_hole
+from topics.engine.log.topic import Topic
+from topics.engine.routers.ops import Forwarded
+from topics.model.errors import DamagedData
+from topics.storage.pack import Extent, Packs
+from topics.storage.wal.replay import LogGap
+
+NAMES_SHOWN = 10
+
+
+class Damage(NamedTuple):
+    """A block that is missing or fails a checksum, why, and what is left of it. It may be that no record is hit."""
+
+    topic: Topic
+    block: Block
+    reason: str
+    salvaged: Salvaged | None
+
+    def lost_runs(self) -> list[tuple[int, int]]:
+        """The live records that are gone, as stretches of their numbers."""
+        alive = self.block.alive_runs(0, self.block.count)
+        return list(alive) if self.salvaged is None else list(_hit_among(alive, self.salvaged))
+
+    def lines(self) -> list[str]:
+        """What is lost, a line for each stretch."""
+        runs = [(self.block.seq_at(first), self.block.seq_at(stop - 1)) for first, stop in self.lost_runs()]
+        return [f"topic {self.topic.name}: seqs {first} to {last}: {self.reason}" for first, last in runs]
+
+
+def _hit_among(runs: Iterator[tuple[int, int]], salvaged: Salvaged) -> Iterator[tuple[int, int]]:
+    for start, stop in runs:
+        first = salvaged.first_hit(start)
+        while first < stop:
+            good = salvaged.hit.find(0, first, stop)
+            end = stop if good < 0 else good
+            yield first, end
+            first = salvaged.first_hit(end)
+
+
+# --- finding ---
+
+
+def damaged_blocks(state: State, packs: Packs, on_read: Callable[[int], None] = lambda _: None) -> list[Damage]:
+    """Every block of which a byte on disk is not as it was written.
+
+    `on_read` is told of the bytes of each block that was looked at; `packed_bytes` is what they add up to.
+    """
+    found: list[Damage] = []
+    directories: dict[int, dict[Extent, int] | str] = {}
+    for topic, block, extent in _packed(state):
+        if extent.pack not in directories:
+            directories[extent.pack] = _directory_of(packs, extent.pack)
+        damage = _examined(topic, block, extent, packs, directories[extent.pack])
+        if damage is not None:
+            found.append(damage)
+        on_read(extent.length)
+    return found
+
+
+def _directory_of(packs: Packs, number: int) -> dict[Extent, int] | str:
+    try:
+        return packs.checksums(number)
+    except (DamagedData, OSError) as error:
+        return str(error)
+
+
+def _examined(
+    topic: Topic, block: Block, extent: Extent, packs: Packs, directory: dict[Extent, int] | str
+) -> Damage | None:
+    try:
+        data = packs.read(extent)
+    except (DamagedData, OSError) as error:
+        return Damage(topic, block, str(error), None)
+    where = f"pack {extent.pack} at offset {extent.offset}"
+    try:
+        body = decode_body(data, block.first_seq)
+    except DamagedData as error:
+        return Damage(topic, block, f"{where}: {error.message}", salvage(data, block.first_seq, block.count))
+    whole = Salvaged(body, bytearray(block.count))
+    if isinstance(directory, str):
+        return Damage(topic, block, directory, whole)
+    if directory.get(extent) != xxh3_64_intdigest(data):
+        return Damage(topic, block, f"{where}: what tells good records from damaged ones is damaged itself", whole)
+    return None
+
+
+def packed_bytes(state: State) -> int:
+    return sum(extent.length for _, _, extent in _packed(state))
+
+
+def _packed(state: State) -> Iterator[tuple[Topic, Block, Extent]]:
+    for topic in state.by_id.values():
+        for block in topic.blocks:
+            if block.extent is not None and block.packed == block.count:
+                yield topic, block, block.extent
+
+
+# --- giving up ---
+
+
+def apply_what_fits(state: State, op: Op, position: int) -> list[str]:
+    """As `apply`, for a log with gaps: an op of a topic that is gone is passed over. What had to be given up."""
+    if isinstance(op, Created | MultiAppended | TxnOp | Timed) or op.topic_id in state.by_id:
+        try:
+            state.apply(op, position)
+        except DamagedData as error:
+            assert isinstance(op, Forwarded), "nothing else reads while it is folded in"
+            state.lose_up_to(state.by_id[op.topic_id], op.batch.first_seq + op.batch.count - 1)
+            return [error.message]
+    return []
+
+
+def drop_damaged(state: State, packs: Packs) -> list[str]:
+    """Give up the records that are damaged; what was given up, a line each. The next checkpoint packs what is left."""
+    given_up: list[str] = []
+    for damage in damaged_blocks(state, packs):
+        given_up += damage.lines()
+        _drop(state, damage)
+    return given_up
+
+
+def _drop(state: State, damage: Damage) -> None:
+    topic, block, salvaged = damage.topic, damage.block, damage.salvaged
+    count_before, bytes_before = block.live, block.live_bytes
+    holes: list[tuple[int, int, int]] = []
+    for first, stop in damage.lost_runs():
+        holes.append((block.seq_at(first), block.seq_at(stop - 1), stop - first))
+        topic.dying(block, first, stop)
+        block.kill(first, stop)
+    if block.live:
+        assert salvaged is not None
+        block.body = salvaged.body
+        state.shrink_block(block)
+    else:
+        state.release(topic.remove_block(topic.blocks.index(block)))
+    died, size = count_before - block.live, bytes_before - block.live_bytes
+    topic.count -= died
+    topic.bytes -= size
+    if topic.counted:
+        state.count -= died
+        state.bytes -= size
+    state.dirty.add(topic)
+    for hole in holes:
+        note_hole(topic, *hole)
+
+
+# --- in words ---
+
+
+def gap_lines(gaps: list[LogGap]) -> list[str]:
+    return [f"{gap.file} at offset {gap.offset}: {gap.reason}" for gap in gaps]
+
+
+def may_come_back(state: State, gaps: list[LogGap]) -> list[str]:
+    """What a log with these gaps can no longer say: that something was deleted, acked or changed."""
+    if not gaps:
+        return []
+    lost = sum(gap.to_position - gap.from_position for gap in gaps)
+    lines = [f"records that were deleted in the lost part of the log ({lost} bytes)"]
+    if queues := [topic.name for topic in state.by_name.values() if topic.queue is not None]:
+        lines.append(f"jobs that were acked in it, and are delivered again: {_named('queue', queues)}")
+    if groups := [name for name, topic in state.by_name.items() if topic.groups]:
+        lines.append(f"records whose offsets a consumer group committed in it: {_named('topic', groups)}")
+    lines.append("topics and routers that were deleted in it, and configurations that were changed in it")
+    return lines
+
+
+def _named(noun: str, names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(sorted(names)[:NAMES_SHOWN])}{more}"

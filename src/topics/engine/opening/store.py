@@ -1,0 +1,344 @@
+"""A data directory and the engine in it: opening with recovery, the threads, housekeeping, closing."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from topics.engine.core import checkpoint, ops
+from topics.engine.core.checkpoint import Checkpointer
+from topics.engine.core.checkpoint_room import CheckpointRoom
+from topics.engine.core.commit_log import Pipeline
+from topics.engine.core.engine import Engine
+from topics.engine.core.multi_append import MultiAppend
+from topics.engine.core.state import State
+from topics.engine.core.waiters import Waiters
+from topics.engine.log.topic import SEQ_CHUNK
+from topics.engine.opening import loss_estimates as estimates
+from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
+from topics.engine.opening.restore import restore
+from topics.engine.pipelines.verbs import Pipelines
+from topics.engine.queues.dead_letters import find_unknown
+from topics.engine.routers.forwarding import Forwarder
+from topics.engine.routers.ops import decode as decode_op
+from topics.engine.routers.verbs import Routers
+from topics.engine.transactions.verbs import Transactions
+from topics.model.clock import Clock, SystemClock
+from topics.model.errors import StorageError
+from topics.model.requests.config import Durability
+from topics.model.settings import Settings
+from topics.storage.backup import Backup
+from topics.storage.directory import DataDirectory
+from topics.storage.disk import Disk
+from topics.storage.pack import Packs
+from topics.storage.reserve import Reserve
+from topics.storage.snapshot import Snapshots
+from topics.storage.steps import PAUSE_S, Steps, at_once, in_thread
+from topics.storage.wal.log_scan import SplitBody
+from topics.storage.wal.replay import Replay
+from topics.storage.wal.sync_mark import SyncMark, noted_position
+from topics.storage.wal.syncer import Committer
+from topics.storage.wal.wal import Wal
+from topics.storage.worker import Worker
+
+log = logging.getLogger("topics.engine")
+
+# How long recovery works before it gives way.
+SLICE_MS = 2.0
+# Frames of topics that number on after a crash, which are written and folded in at once.
+SKIPPED_BYTES_PER_STEP = 4096
+# Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
+SNAPSHOT_SHARE = 0.1
+# More records a second than one topic can be given, and how far the clocks of two machines may be apart.
+SEQS_PER_S_MAX = 1 << 21
+CLOCKS_APART_S_MAX = 60
+
+
+class Store:
+    """`for _ in store.opening(): …` recovers in short steps; then `engine` takes verbs until `close`.
+
+    `notify` is called from other threads when the owner should call `settle`.
+    """
+
+    engine: Engine
+
+    def __init__(
+        self,
+        path: str,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        notify: Callable[[], None] = lambda: None,
+        repair: bool = False,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._clock = clock or SystemClock()
+        self._disk = disk or Disk()
+        self._notify = notify
+        self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
+        self._repair = repair
+        # What a repair had to give up, in words.
+        self.given_up: list[str] = []
+        # The heads as they were at the last sync that was noted, if the log goes on after it.
+        self._synced_heads: dict[int, int] | None = None
+        self.progress = 0.0
+        self.ready = False
+        self._checkpoint: checkpoint.Steps[bool] | None = None
+
+    # --- opening ---
+
+    def opening(self) -> Iterator[float]:
+        """Recover; yields the progress (0.0 … 1.0) every few milliseconds, by the clock."""
+        now_ms = self._clock.monotonic_ms
+        until_ms = now_ms() + SLICE_MS
+        self._directory.open(repair=self._repair)
+        # A replay makes objects by the million and no garbage: looking for some would cost an eighth of the time.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for _ in self._recover():
+                if now_ms() >= until_ms:
+                    yield self.progress
+                    until_ms = now_ms() + SLICE_MS
+        except BaseException:
+            if hasattr(self, "packs"):
+                self.packs.close()
+            self._directory.close()
+            raise
+        finally:
+            if collecting:
+                gc.enable()
+        self.progress = 1.0
+        self.ready = True
+        yield 1.0
+
+    def _recover(self) -> Steps[None]:
+        directory = self._directory
+        previous = directory.previous
+        self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
+        self.snapshots = Snapshots(self._disk, directory.snapshots_path)
+        self.state = State(self.settings, self.packs)
+        snapshot = yield from self.snapshots.loading(repair=self._repair, thorough=self._repair)
+        yield from restore(self.state, snapshot)
+        self.progress = SNAPSHOT_SHARE
+        live = (block.extent for topic in self.state.by_id.values() for block in topic.blocks)
+        yield from self.packs.adopting(
+            (extent for extent in live if extent is not None), keep=self.snapshots.kept_packs
+        )
+        yield from find_unknown(self.state)
+        synced_to = noted_position(self._disk, directory.wal_path)
+        replay = Replay(
+            self._disk,
+            directory.wal_path,
+            snapshot.position if snapshot is not None else 0,
+            same_boot=directory.same_boot,
+            durable_to=max(previous.log_end, synced_to),
+            repair=self._repair,
+            split=ops.blob_start,
+        )
+        yield from self._fold(replay, synced_to)
+        if self._repair:
+            self.given_up += gap_lines(replay.repaired)
+            self.given_up += drop_damaged(self.state, self.packs)
+        yield from self._start(replay)
+        not_all_here = bool(replay.repaired or previous.copied_ms)
+        if previous.copied_ms:
+            lost = estimates.since_copy(previous.copied_ms, self._clock.now_ms())
+            yield from self._skip_what_may_have_been_seen(frozenset(), lost, self._seqs_since(previous.copied_ms))
+        elif replay.repaired:
+            yield from self._skip_what_may_have_been_seen(frozenset(), estimates.in_gaps(self.state, replay.repaired))
+        elif not previous.clean_stop and directory.same_boot:
+            whole_log: frozenset[Durability] = frozenset(("memory", "disk", "fsync"))
+            yield from self._skip_what_may_have_been_seen(whole_log, estimates.nothing)
+        elif not previous.clean_stop:
+            lost = estimates.since_sync(self._synced_heads)
+            yield from self._skip_what_may_have_been_seen(frozenset(("fsync",)), lost)
+        # What a stage of the original got after it was copied is not here, and a commit would not miss it.
+        whole = not self.given_up and not previous.copied_ms and (previous.clean_stop or directory.same_boot)
+        fences_ahead = max(SEQ_CHUNK, self._seqs_since(previous.copied_ms)) if not_all_here else 0
+        self.transactions.recovered(whole=whole, fences_ahead=fences_ahead)
+        if not_all_here:
+            yield from self._wait_synced()
+        # Only now: whoever comes after a crash before this line must skip again.
+        yield from in_thread(directory.mark_open)
+
+    def _fold(self, replay: Replay, synced_to: int) -> Steps[None]:
+        apply, decode = self.state.apply, decode_op
+        for frame in replay.steps():
+            if frame is None:
+                self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
+            else:
+                position, body = frame
+                if position > synced_to and self._synced_heads is None:
+                    self._synced_heads = {topic.id: topic.head_seq for topic in self.state.by_id.values()}
+                op = ops.decode_appended(*body) if isinstance(body, SplitBody) else decode(body)
+                if self._repair:
+                    self.given_up += apply_what_fits(self.state, op, position)
+                else:
+                    apply(op, position)
+            yield
+
+    def _start(self, replay: Replay) -> Steps[None]:
+        self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
+        mark = SyncMark(self._disk, self._directory.wal_path)
+        mark.note(replay.tail.position)
+        self.committer = Committer(self.wal, self._notify, mark=mark)
+        self.worker = Worker(self._notify)
+        self.waiters = Waiters()
+        reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
+        room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
+        self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock, room)
+        self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
+        self.multi_append = MultiAppend(self.engine, self._clock)
+        self.routers = Routers(self.engine)
+        self.pipelines = Pipelines(self.engine, self._clock)
+        self.forwarder = Forwarder(self.engine, self.worker, self._clock)
+        self.transactions = Transactions(self.engine, self.worker, self._clock)
+        self._checkpointer = Checkpointer(
+            self.state,
+            self.pipeline,
+            self.wal,
+            self.committer,
+            self.packs,
+            self.snapshots,
+            self.worker,
+            self._clock,
+            self.settings,
+            self._directory,
+        )
+        self.state.routes.replayed()
+        for topic in self.state.by_id.values():
+            topic.assigned_seq = topic.head_seq
+            self.state.enforce_caps(topic, self.state.cold.load_now)
+            yield
+        self.pipeline.room.renew()
+        self.committer.start()
+        self.worker.start()
+
+    def _seqs_since(self, copied_ms: int) -> int:
+        """More seqs than any topic of the original can have handed out since this copy of it was made."""
+        if not copied_ms:
+            return 0
+        passed_ms = max(0, self._clock.now_ms() - copied_ms) + 1000 * CLOCKS_APART_S_MAX
+        return passed_ms * SEQS_PER_S_MAX // 1000
+
+    def _skip_what_may_have_been_seen(
+        self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0
+    ) -> Steps[None]:
+        """Number on above every seq that a reader may have seen and the log no longer has; `lost` of them were records.
+
+        `whole` are the classes that the log has everything of: all that reach it after a mere kill of the process, only
+        `fsync` after a power failure, none after a repair of the log or in a copy, whose original went on.
+        """
+        for topic in list(self.state.by_id.values()):
+            if topic.config.durability not in whole and topic.counted:
+                # An `fsync` topic reserves nothing: here it is as far ahead as any other would be.
+                ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
+                seen = max(topic.ceiling, topic.head_seq + ahead)
+                op = ops.Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
+                self.pipeline.stage(op, op.encode(), gated=False, urgent=True)
+                if self.wal.buffered_to - self.wal.written_to >= SKIPPED_BYTES_PER_STEP:
+                    self.pipeline.flush()
+            yield
+        self.pipeline.flush()
+        yield from self._wait_synced()
+
+    def _wait_synced(self) -> Steps[None]:
+        position = self.wal.written_to
+        self.committer.want_sync(position)
+        while self.wal.synced_to < position and self.committer.failed is None:
+            time.sleep(PAUSE_S)
+            yield
+
+    # --- running ---
+
+    def settle(self) -> None:
+        """News from the threads: publish what is durable, run what waited for them."""
+        self.pipeline.settle()
+        self.worker.poll()
+
+    def step(self) -> bool:
+        """A short slice of housekeeping; whether to come again at once."""
+        self.transactions.keep_house()
+        if self._checkpoint is None:
+            if not self._checkpointer.due():
+                return False
+            self._checkpoint = self._checkpointer.steps()
+        try:
+            return next(self._checkpoint)
+        except StopIteration:
+            self._checkpoint = None
+            return False
+
+    def checkpoint(self) -> bool:
+        """Run one whole checkpoint now; whether it succeeded."""
+        while self._checkpoint is not None:
+            self._drive()
+        self._checkpoint = self._checkpointer.steps()
+        while True:
+            done = self._drive()
+            if done is not None:
+                return done
+
+    def _drive(self) -> bool | None:
+        """One step of the running checkpoint, waiting for the threads where it must; its outcome at the end."""
+        assert self._checkpoint is not None
+        try:
+            if not next(self._checkpoint):
+                time.sleep(0.0002)
+                self.settle()
+        except StopIteration as end:
+            self._checkpoint = None
+            return bool(end.value)
+        return None
+
+    def begin_backup(self, made_by: str) -> Backup:
+        """A copy of everything that is acknowledged now; it can be planned and read once its position is synced."""
+        self.pipeline.flush()
+        if self.pipeline.read_only is not None:
+            raise self.pipeline.read_only
+        backup = Backup(
+            self._disk,
+            self._directory,
+            self.snapshots,
+            self.packs,
+            self.wal,
+            made_by=made_by,
+            now_ms=self._clock.now_ms(),
+        )
+        self.committer.want_sync(backup.position)
+        return backup
+
+    def _keep_what_queues_know(self) -> None:
+        """Deliveries and nacks are no ops where leases are not durable: the last checkpoint has to look at them."""
+        for topic in self.state.by_id.values():
+            if topic.queue is not None and topic.queue.jobs:
+                topic.queue.closing = True
+                self.state.dirty.add(topic)
+
+    def close(self) -> None:
+        """Finish what is under way, write a last checkpoint, and leave the directory clean."""
+        if not self.ready:
+            return
+        self.ready = False
+        self.pipeline.flush()
+        healthy = self.pipeline.read_only is None
+        if healthy:
+            at_once(self._wait_synced())
+            self.settle()
+            self._keep_what_queues_know()
+            healthy = self.checkpoint()
+        self.committer.stop()
+        self.worker.stop()
+        try:
+            if healthy and self.committer.failed is None:
+                self.wal.close()
+                self._directory.mark_clean(self.wal.written_to)
+        except (OSError, StorageError) as error:
+            log.error("the data directory could not be closed cleanly; the next start replays the log: %s", error)
+        finally:
+            self.packs.close()
+            self._directory.close()

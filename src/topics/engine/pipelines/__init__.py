@@ -1,0 +1,1 @@
+"""Pipeline definitions and what their runners report."""

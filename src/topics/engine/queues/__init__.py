@@ -1,0 +1,1 @@
+"""Lease queues: claims, leases, delays, dead letters."""

@@ -1,0 +1,102 @@
+"""Claims and what they get: jobs dealt out over a cohort, each rendered as it is answered."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from topics.engine.core.pending import Staged
+from topics.engine.queues.due import NO_STREAM
+from topics.engine.queues.queue import Taken
+from topics.model.requests.config import TopicConfig
+from topics.model.requests.records import UNSET
+
+JITTER_STEPS = 16
+# What one claimer gets at once: an answer as large as a request may be, or what a stream is pushed before it is looked
+# at again; and what all of a cohort get together.
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+PUSHED_BYTES_MAX = 8 * 1024 * 1024
+PASS_BYTES_MAX = 256 * 1024 * 1024
+# Jobs given to a stream before it is asked whether its reader keeps up.
+PUSHED_PER_PASS_MAX = 64
+
+_encode_string = msgspec.json.Encoder().encode
+
+
+class Claim(NamedTuple):
+    """What one claimer of a cohort asks for."""
+
+    node: str
+    wanted: int
+    lease_ms: int
+    stream: int = NO_STREAM
+
+
+class Grant:
+    """What one claimer got: jobs rendered as they are answered, ascending by seq."""
+
+    __slots__ = ("jobs", "more", "seqs", "staged")
+
+    def __init__(self) -> None:
+        # Less than was wanted, though not for lack of jobs.
+        self.more = False
+        self.seqs: list[int] = []
+        self.jobs: list[bytes] = []
+        self.staged: Staged | None = None
+
+
+def bytes_for(claims: list[Claim]) -> int:
+    """How many bytes of jobs one pass over these claimers may hand out."""
+    most = sum(ANSWER_BYTES_MAX if claim.stream == NO_STREAM else PUSHED_BYTES_MAX for claim in claims)
+    return min(PASS_BYTES_MAX, most)
+
+
+def deal(taken: list[Taken], claims: list[Claim]) -> list[list[Taken]]:
+    """Round-robin, one by one, skipping whoever has enough."""
+    if len(claims) == 1:
+        return [taken]
+    shares: list[list[Taken]] = [[] for _ in claims]
+    hungry = list(range(len(claims)))
+    at = 0
+    for job in taken:
+        if at >= len(hungry):
+            at = 0
+        number = hungry[at]
+        shares[number].append(job)
+        if len(shares[number]) == claims[number].wanted:
+            del hungry[at]
+        else:
+            at += 1
+    return shares
+
+
+def pushed_claim(claim: Claim, held: int, config: TopicConfig) -> Claim | None:
+    """What a stream that holds so many jobs takes now; without a lease time of its own, the queue's is its."""
+    free = claim.wanted - held
+    if free <= 0:
+        return None
+    return claim._replace(wanted=min(free, PUSHED_PER_PASS_MAX), lease_ms=claim.lease_ms or config.lease_ms)
+
+
+def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:
+    """How long a job rests when this delivery fails and nobody says how long."""
+    backoff = config.retry_backoff
+    if backoff is UNSET:
+        return 0
+    return backoff.rest_ms(deliveries, lease % JITTER_STEPS / JITTER_STEPS)
+
+
+def render_job(record: bytes, seq: int, lease: int, deadline: int, deliveries: int, tag: bytes | None) -> bytes:
+    """The record's own bytes with the lease put in. The first `,"data":` is its own, see `diff.render_view`."""
+    ts_at = record.index(b",")
+    data_at = record.index(b',"data":', ts_at)
+    return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d%b%b,"deliveries":%d%b' % (
+        seq,
+        lease,
+        deadline,
+        record[ts_at:data_at],
+        b"" if tag is None else b',"$tag":' + _encode_string(tag.decode()),
+        deliveries,
+        record[data_at:],
+    )

@@ -1,0 +1,178 @@
+"""The leases log, folded into who holds what, and that projection as a snapshot keeps it.
+
+A queue whose leases are not durable keeps only what its jobs log says: delays, unique keys, what was moved away. Every
+job that was in flight is then claimable again, as if its lease had run out. A clean stop also keeps how often its jobs
+were delivered and until when they rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from topics.engine.queues.due import Place
+from topics.engine.queues.ops import Extended, Leased, LeaseOp, Released
+
+if TYPE_CHECKING:
+    from topics.engine.log.topic import Topic
+    from topics.engine.queues.due import Job
+    from topics.engine.queues.queue import Queue
+
+
+def fold(topic: Topic, queue: Queue, op: LeaseOp) -> None:
+    """What the log says about live records; a record that has died since needs no lease."""
+    match op:
+        case Leased():
+            queue.pass_over(topic, op.cursor)
+            for seq, lease, deliveries in op.jobs:
+                if is_live(topic, seq):
+                    job = queue.job_for(seq)
+                    job.deliveries = deliveries
+                    queue.lease(job, op.node, lease, op.deadline, op.rest_ms)
+        case Released():
+            for job in _known(queue, op.seqs):
+                job.error = op.error or job.error
+                queue.give_back(job, op.due, 0)
+        case Extended():
+            for job in _known(queue, op.seqs):
+                queue.extend(job, op.deadline, op.rest_ms)
+
+
+def _known(queue: Queue, seqs: list[int]) -> list[Job]:
+    return [job for job in map(queue.jobs.get, seqs) if job is not None]
+
+
+def is_live(topic: Topic, seq: int) -> bool:
+    index = topic.block_after(seq - 1)
+    if index == len(topic.blocks):
+        return False
+    block = topic.blocks[index]
+    number = block.number_after(seq - 1)
+    return block.seq_at(number) == seq and any(block.alive_runs(number, number + 1))
+
+
+class JobImage(msgspec.Struct, array_like=True):
+    seq: int
+    deliveries: int
+    # 0: ready now. Otherwise when it is claimable again, after its lease or its rest.
+    due_ms: int
+    rest_ms: int
+    # 0: not leased
+    lease: int
+    node: str
+    error: str
+
+
+class QueueImage(msgspec.Struct, array_like=True):
+    paused: bool
+    dead_lettered: int
+    cursor: int
+    jobs: list[JobImage]
+    unique: list[tuple[bytes, int]]
+
+
+class QueuePart(msgspec.Struct, array_like=True):
+    """Some of the jobs and unique keys of a queue that has too many to be captured at once."""
+
+    topic_id: int
+    jobs: list[JobImage]
+    unique: list[tuple[bytes, int]]
+
+
+# Chunks of a snapshot that hold a part; no other chunk begins with this byte.
+PART_CHUNK = b"\xc7"
+JOBS_PER_PART = 2_000
+_part_encoder = msgspec.msgpack.Encoder()
+_part_decoder = msgspec.msgpack.Decoder(QueuePart)
+
+
+def is_large(topic: Topic) -> bool:
+    """Whether the jobs are captured in parts, after the topic."""
+    queue = topic.queue
+    if queue is None or topic.config.durability == "ephemeral":
+        return False
+    return len(queue.jobs) + len(queue.unique) > JOBS_PER_PART
+
+
+def picture(topic: Topic, queue: Queue) -> QueueImage:
+    """The part of a topic's image that makes it a queue."""
+    config = topic.config
+    if config.durability == "ephemeral":
+        return QueueImage(queue.paused, queue.dead_lettered, 0, [], [])
+    cursor = queue.cursor if config.leases_durable else 0
+    image = QueueImage(queue.paused, queue.dead_lettered, cursor, [], [])
+    if not is_large(topic):
+        image.jobs, image.unique = _job_images(topic, queue, queue.jobs), list(queue.unique.items())
+    return image
+
+
+def parts(topic: Topic, queue: Queue) -> Iterator[bytes]:
+    """The jobs of a large queue, a few at a time, each as it is when its turn comes.
+
+    That may be later than the position of the snapshot. Folding the log from there leads to the same end, because what
+    a job became is in the log, and every op sets a job's state whatever it was before.
+    """
+    seqs, keys = list(queue.jobs), list(queue.unique)
+    for first in range(0, max(len(seqs), len(keys)), JOBS_PER_PART):
+        stop = first + JOBS_PER_PART
+        jobs = _job_images(topic, queue, seqs[first:stop])
+        unique = [(key, queue.unique[key]) for key in keys[first:stop] if key in queue.unique]
+        yield PART_CHUNK + _part_encoder.encode(QueuePart(topic.id, jobs, unique))
+
+
+def restore_part(chunk: bytes, by_id: Mapping[int, Topic]) -> None:
+    part = _part_decoder.decode(chunk[len(PART_CHUNK) :])
+    topic = by_id.get(part.topic_id)
+    if topic is not None and topic.queue is not None:
+        _restore_jobs(topic, topic.queue, part.jobs, part.unique)
+
+
+def _job_images(topic: Topic, queue: Queue, seqs: Iterable[int]) -> list[JobImage]:
+    jobs = [job for job in map(queue.jobs.get, seqs) if job is not None]
+    if topic.config.leases_durable:
+        return [_job_image(job) for job in jobs]
+    if queue.closing:
+        return [_without_lease(_job_image(job)) for job in jobs]
+    return [_job_image(job) for job in jobs if _rests_since_append(job)]
+
+
+def _rests_since_append(job: Job) -> bool:
+    return not job.deliveries and job.group is not None and job.group.place is Place.RESTING
+
+
+def _job_image(job: Job) -> JobImage:
+    group = job.group
+    if group is None or group.place is Place.READY:
+        return JobImage(job.seq, job.deliveries, 0, 0, 0, job.node, job.error)
+    lease = job.lease if group.place is Place.LEASED else 0
+    return JobImage(job.seq, job.deliveries, group.due_ms, group.rest_ms, lease, job.node, job.error)
+
+
+def _without_lease(image: JobImage) -> JobImage:
+    if image.lease:
+        image.lease = image.due_ms = image.rest_ms = 0
+    return image
+
+
+def restore(topic: Topic, queue: Queue, image: QueueImage) -> None:
+    """All records are fresh until the image says otherwise."""
+    queue.paused, queue.dead_lettered = image.paused, image.dead_lettered
+    queue.pass_over(topic, image.cursor)
+    _restore_jobs(topic, queue, image.jobs, image.unique)
+
+
+def _restore_jobs(topic: Topic, queue: Queue, jobs: list[JobImage], unique: list[tuple[bytes, int]]) -> None:
+    for entry in jobs:
+        if not is_live(topic, entry.seq):
+            continue
+        job = queue.job_for(entry.seq)
+        job.deliveries, job.error = entry.deliveries, entry.error
+        if entry.lease:
+            queue.lease(job, entry.node, entry.lease, entry.due_ms - 1, entry.rest_ms)
+        else:
+            queue.give_back(job, entry.due_ms, 0)
+    for key, seq in unique:
+        if is_live(topic, seq):
+            queue.pend(key, seq)

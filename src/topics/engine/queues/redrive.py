@@ -1,0 +1,202 @@
+"""Dead letters on their way home: chosen by tag, moved back in one step for each queue, spread over time if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from topics.engine.core.pending import Busy, Staged, settled
+from topics.engine.log.block import Block
+from topics.engine.log.deletion import find_seqs
+from topics.engine.queues import transfers as moving
+from topics.engine.queues.due import Place
+from topics.model.errors import DamagedData, TopicNotFound, TopicsError
+from topics.model.requests.config import DELAY_MS_MAX
+from topics.model.requests.records import RecordWish, RedriveWish, TagMatch, check_u64, parse_match
+
+if TYPE_CHECKING:
+    from topics.engine.core.engine import Engine
+    from topics.engine.log.topic import Topic
+    from topics.engine.queues.due import Job
+    from topics.engine.queues.verbs import Queues
+
+LIMIT_DEFAULT, LIMIT_MAX = 1_000, 10_000
+# Dead letters that go home in one step, so that none takes long.
+PIECE_MAX = 250
+SCAN_RECORDS_MAX = 50_000
+# Of letters that are looked at for each that may go.
+SCANNED_PER_MOVED = 5
+
+
+class Letter(NamedTuple):
+    seq: int
+    home: str
+    record: RecordWish
+
+
+class Driven(NamedTuple):
+    """How many went (or would go) home, to which queues; how many could not; whether there may be more.
+
+    Of a piece: the last letter that was looked at if there are more, how many were, and whether all that was asked for
+    is done.
+    """
+
+    moved: int
+    homes: dict[str, int]
+    skipped: int
+    more: bool
+    last_seq: int = 0
+    scanned: int = 0
+    done: bool = True
+
+    def then(self, later: Driven) -> Driven:
+        """Two pieces of one redrive as one."""
+        homes = dict(self.homes)
+        for home, moved in later.homes.items():
+            homes[home] = homes.get(home, 0) + moved
+        moved, skipped, scanned = self.moved + later.moved, self.skipped + later.skipped, self.scanned + later.scanned
+        return later._replace(moved=moved, homes=homes, skipped=skipped, scanned=scanned)
+
+
+NOTHING = Driven(0, {}, 0, more=True, done=False)
+
+
+class Redriver:
+    def __init__(self, engine: Engine, queues: Queues) -> None:
+        self._engine = engine
+        self._queues = queues
+        # One at a time for each topic: until a move is published its records still look as if they were there.
+        self._running: dict[int, Staged] = {}
+
+    def redrive(
+        self,
+        name: str,
+        wish: RedriveWish,
+        may_touch: Callable[[str], bool],
+        before: Driven = NOTHING,
+        piece_max: int = LIMIT_MAX,
+    ) -> Staged:
+        """Send dead letters back to the queues they came from. `result` is a Driven. May raise ColdMiss.
+
+        At most `piece_max` go at once: unless the result is `done`, call again with it as `before`.
+        """
+        match = None if wish.match is None else parse_match(wish.match)
+        limit = min(LIMIT_MAX, check_u64(wish.limit, "limit") or LIMIT_DEFAULT)
+        rate = check_u64(wish.rate_per_s, "rate_per_s")
+        topic = self._engine.find(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        if topic.id in self._running:
+            raise Busy(self._running[topic.id])
+        if topic.queue is not None:
+            self._queues.bring_up(topic, topic.queue)
+        piece = min(limit - before.moved, piece_max)
+        scan_max = min(SCAN_RECORDS_MAX - before.scanned, SCANNED_PER_MOVED * piece_max)
+        by_home, found = self._choose(topic, match, piece, scan_max, may_touch, before.last_seq)
+        if before.moved + found.moved == limit or before.scanned + found.scanned == SCAN_RECORDS_MAX:
+            found = found._replace(done=True)
+        if wish.dry_run or not by_home:
+            return settled(topic.id, before.then(found))
+        self._engine.pipeline.check_writable()
+        return self._send(topic, by_home, before, found, rate)
+
+    def _choose(
+        self,
+        topic: Topic,
+        match: TagMatch | None,
+        limit: int,
+        scan_max: int,
+        may_touch: Callable[[str], bool],
+        after_seq: int,
+    ) -> tuple[dict[str, list[Letter]], Driven]:
+        """Letters by where they go, and what that comes to."""
+        by_home: dict[str, list[Letter]] = {}
+        found = skipped = scanned = last_seq = 0
+        more = False
+        for block, number in self._candidates(topic, match, after_seq):
+            if found == limit or scanned == scan_max:
+                more = True
+                break
+            scanned += 1
+            last_seq = block.last_seq if number is None else block.seq_at(number)
+            if number is None:
+                skipped += block.live
+                continue
+            record = moving.record_of(block, number)
+            home = moving.home_of(record)
+            queue = self._engine.state.by_name.get(home) if home is not None else None
+            if home is None or queue is None or queue.queue is None or queue is topic or not may_touch(home):
+                skipped += 1
+                continue
+            moving.unstamp(record)
+            by_home.setdefault(home, []).append(Letter(last_seq, home, record))
+            found += 1
+        homes = {home: len(letters) for home, letters in by_home.items()}
+        return by_home, Driven(found, homes, skipped, more, last_seq, scanned, done=not more)
+
+    def _candidates(self, topic: Topic, match: TagMatch | None, after_seq: int) -> Iterator[tuple[Block, int | None]]:
+        """Live records after a seq that nobody holds, and whose tag matches; None: the whole block is damaged."""
+        jobs = topic.queue.jobs if topic.queue is not None else {}
+        for block in topic.blocks[topic.block_after(after_seq) :]:
+            if match is not None and not block.may_hold(match):
+                continue
+            try:
+                self._engine.state.cold.load(block)
+            except DamagedData:
+                yield block, None
+                continue
+            assert block.body is not None
+            wanted = None if match is None else set(block.body.find(match))
+            for first, stop in block.alive_runs(block.number_after(after_seq), block.count):
+                for number in range(first, stop):
+                    if (wanted is None or number in wanted) and _is_free(jobs.get(block.seq_at(number))):
+                        yield block, number
+
+    def _send(self, topic: Topic, by_home: dict[str, list[Letter]], before: Driven, found: Driven, rate: int) -> Staged:
+        sent = Staged(None, topic.id, gated=False)
+        pending: list[Staged] = []
+        homes: dict[str, int] = {}
+        refusal: TopicsError | Busy | None = None
+        skipped = found.skipped
+        for home, letters in by_home.items():
+            try:
+                pending.append(self._move(topic, home, letters, rate, before.homes.get(home, 0)))
+                homes[home] = len(letters)
+            except (TopicsError, Busy) as error:
+                refusal = error
+                skipped += len(letters)
+        if not pending and refusal is not None:
+            raise refusal
+        sent.result = before.then(found._replace(moved=sum(homes.values()), homes=homes, skipped=skipped))
+        self._running[topic.id] = sent
+        sent.then(lambda _: self._running.pop(topic.id, None))
+        left = len(pending)
+
+        def done(one: Staged) -> None:
+            nonlocal left
+            left -= 1
+            sent.fsync_ms = max(sent.fsync_ms, one.fsync_ms)
+            sent.error = sent.error or one.error
+            if not left:
+                sent.finish(sent.error)
+
+        for one in pending:
+            one.then(done)
+        return sent
+
+    def _move(self, topic: Topic, home: str, letters: list[Letter], rate: int, moved: int) -> Staged:
+        if rate:
+            for number, letter in enumerate(letters, moved):
+                letter.record.delay_ms = min(DELAY_MS_MAX, number * 1000 // rate)
+        seqs = [letter.seq for letter in letters]
+        runs = find_seqs(topic, seqs, self._engine.state.cold.load)
+        staged = self._queues.move(topic, runs, [letter.record for letter in letters], home, dead=False)
+        if topic.queue is not None:
+            jobs = [topic.queue.job_for(seq) for seq in seqs]
+            topic.queue.take_out(jobs)
+            staged.then(lambda done: self._queues.give_back(topic, jobs) if done.error is not None else None)
+        return staged
+
+
+def _is_free(job: Job | None) -> bool:
+    return job is None or (job.group is not None and job.group.place is not Place.LEASED)

@@ -1,0 +1,110 @@
+"""Records that change their topic: dead letters with their stamps, and dead letters on their way home without them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from topics.engine.core.ops import Appended, Buried, Deleted, Moved, Run
+from topics.engine.log.block import Block
+from topics.engine.log.topic import Topic
+from topics.engine.queues.due import Job
+from topics.model.requests.batch import render
+from topics.model.requests.config import TopicConfig
+from topics.model.requests.nesting import decode_deep
+from topics.model.requests.records import UNSET, AppendWish, RecordWish
+
+FROM, DELIVERIES, SRC_SEQ, ERROR = (
+    "$dead_letter_from",
+    "$dead_letter_deliveries",
+    "$dead_letter_src_seq",
+    "$dead_letter_error",
+)
+STAMPS = (FROM, DELIVERIES, SRC_SEQ, ERROR)
+
+_encode = msgspec.json.Encoder().encode
+_decode_meta = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class Room(NamedTuple):
+    """A place that a topic has kept for records from elsewhere."""
+
+    topic_id: int
+    topic: Topic | None
+    first_seq: int
+    floor: int
+    config: TopicConfig
+
+
+def record_of(block: Block, number: int) -> RecordWish:
+    """A stored record as it was wished for. The first `,"data":` is its own, see `diff.render_view`."""
+    body = block.body
+    assert body is not None
+    record = bytes(body.record(number))
+    meta_bytes = body.metas[number] if body.metas is not None else 0
+    data_at = record.index(b',"data":') + 8
+    meta = Raw(record[-1 - meta_bytes : -1]) if meta_bytes else UNSET
+    data = Raw(record[data_at : len(record) - 1 - (meta_bytes + 8 if meta_bytes else 0)])
+    tag = body.tag_at(number)
+    node = body.nodes[number] if body.nodes is not None else 0
+    return RecordWish(data, None if tag is None else tag.decode(), body.node_names[node - 1] if node else None, meta)
+
+
+def stamp(record: RecordWish, queue: str, job: Job) -> None:
+    """Say in `meta` where the record comes from and why. Earlier stamps give way to these."""
+    stamps: dict[str, object] = {FROM: queue, DELIVERIES: job.deliveries, SRC_SEQ: job.seq}
+    if job.error:
+        stamps[ERROR] = job.error
+    try:
+        record.meta = Raw(_encode({**_unstamped(record), **stamps}))
+    except (msgspec.DecodeError, RecursionError):
+        # Nested too deeply to be looked into, as version 0.1 allowed: the stamps are put in front of what is there.
+        assert record.meta is not UNSET
+        record.meta = Raw(b"%b,%b" % (_encode(stamps)[:-1], bytes(record.meta).lstrip()[1:]))
+
+
+def unstamp(record: RecordWish) -> None:
+    """Only after `home_of` has found the stamps."""
+    left = _unstamped(record)
+    record.meta = Raw(_encode(left)) if left else UNSET
+
+
+def home_of(record: RecordWish) -> str | None:
+    """The queue that the record was taken from, if its stamp says so and can be read."""
+    if record.meta is UNSET:
+        return None
+    try:
+        value = decode_deep(_decode_meta, bytes(record.meta)).get(FROM)
+        return None if value is None else _decode_text(value)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _unstamped(record: RecordWish) -> dict[str, Raw]:
+    if record.meta is UNSET:
+        return {}
+    return {key: value for key, value in decode_deep(_decode_meta, bytes(record.meta)).items() if key not in STAMPS}
+
+
+def move(source: Topic, runs: list[Run], records: list[RecordWish], room: Room, ts: int, *, dead: bool) -> Moved:
+    batch = render(AppendWish(records), room.first_seq, ts, bare=False)
+    return Moved(source.id, dead, ts, runs, Appended(room.topic_id, room.floor, b"", batch))
+
+
+def encode_move(moved: Moved, source: Topic, destination: TopicConfig) -> bytes:
+    """What the log must say: all of it, or only the half that outlives a restart. Empty: nothing of it does."""
+    leaves, arrives = source.lasts(moved.runs[0].from_seq), destination.durability != "ephemeral"
+    if leaves and arrives:
+        return moved.encode()
+    rest = None
+    if arrives:
+        rest = moved.appended
+    elif leaves:
+        rest = Deleted(moved.topic_id, moved.ts, moved.runs)
+    if moved.dead:
+        # How many letters a queue has written outlives all of them.
+        return Buried(moved.topic_id, moved.appended.batch.count, rest).encode()
+    return rest.encode() if rest is not None else b""

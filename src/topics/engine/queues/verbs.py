@@ -1,0 +1,418 @@
+"""The verbs of queues: claim, ack, nack, extend, pause, redrive, decided synchronously like all others.
+
+A lease takes effect when it is decided, so that nobody else gets the job; if the queue's leases are durable the
+decision stands in the log before it is answered, and a write that fails only makes the job claimable again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from topics.engine.core.ops import Deleted, Run
+from topics.engine.core.pending import Busy, Staged, settled
+from topics.engine.log.cold import ColdMiss
+from topics.engine.log.deletion import find_seqs
+from topics.engine.queues import transfers as moving
+from topics.engine.queues.claims import Claim, Grant, bytes_for, deal, render_job, rest_after
+from topics.engine.queues.due import NO_STREAM, Job
+from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
+from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
+from topics.engine.queues.redrive import Redriver
+from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
+from topics.model.requests.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, TopicConfig
+from topics.model.requests.records import UNSET, AckWish, ClaimWish, ExtendWish, NackWish, RecordWish, check_u64
+
+if TYPE_CHECKING:
+    from topics.engine.core.engine import Engine
+    from topics.engine.log.topic import Topic
+    from topics.model.clock import Clock
+
+UNLIMITED = 2**64
+ERROR_CHARS_MAX = 1_024
+# How long a job waits for a dead-letter topic that would not take it, doubled each time.
+REFUSED_REST_MS, REFUSED_REST_MS_MAX = 1_000, 60_000
+
+
+class Held(NamedTuple):
+    """What an ack, nack or extend did: how many jobs, which seqs not, and the new deadline of an extend."""
+
+    jobs: list[int]
+    skipped: list[int]
+    deadline: int = 0
+
+
+class Queues:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._steady = engine.steady
+        self._state = engine.state
+        self._pipeline = engine.pipeline
+        self._waiters = engine.waiters
+        self._settings = engine.settings
+        self.redriver = Redriver(engine, self)
+
+    # --- finding ---
+
+    def find(self, name: str) -> tuple[Topic, Queue, int]:
+        """The topic, its queue, and the time: leases that ran out have, records that expired are gone."""
+        topic = self._engine.find(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        queue = topic.queue
+        if queue is None:
+            raise NotAQueue(name)
+        return topic, queue, self.bring_up(topic, queue)
+
+    def now(self) -> int:
+        """The time that leases and delays run on."""
+        return self._steady.now_ms()
+
+    def bring_up(self, topic: Topic, queue: Queue) -> int:
+        now = self.now()
+        if topic.config.ttl_ms:
+            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load)
+        queue.advance(now)
+        return now
+
+    def check_node(self, node: str) -> str:
+        if not node or len(node.encode()) > self._settings.max_node_bytes:
+            raise InvalidRequest(f"node must have 1 to {self._settings.max_node_bytes} bytes", field="node")
+        return node
+
+    # --- claim ---
+
+    def claim(self, name: str, wish: ClaimWish) -> Staged:
+        """Lease up to `max` jobs now. `result` is the Grant."""
+        claim = self.read_claim(wish)
+        topic, queue, _ = self.find(name)
+        grant = self.serve(topic, queue, [self.for_topic(claim, topic.config)])[0]
+        staged = grant.staged or settled(topic.id)
+        staged.result = grant
+        return staged
+
+    def read_claim(self, wish: ClaimWish) -> Claim:
+        """Check what can be checked without the topic; a lease of 0 ms stands for the topic's own."""
+        lease_ms = 0 if wish.lease_ms is UNSET else max(LEASE_MS_MIN, check_u64(wish.lease_ms, "lease_ms"))
+        wanted = max(1, min(self._settings.max_claim, check_u64(wish.max, "max")))
+        return Claim(self.check_node(wish.node), wanted, min(LEASE_MS_MAX, lease_ms))
+
+    @staticmethod
+    def for_topic(claim: Claim, config: TopicConfig) -> Claim:
+        return claim if claim.lease_ms else Claim(claim.node, claim.wanted, config.lease_ms, claim.stream)
+
+    def serve(self, topic: Topic, queue: Queue, claims: list[Claim]) -> list[Grant]:
+        """One pass: the jobs there are, dealt out one by one over the claimers until all have what they want.
+
+        May raise ColdMiss, as long as nobody got anything.
+        """
+        self._pipeline.check_writable()
+        now = self.bring_up(topic, queue)
+        topic.last_read_ts = self._clock.now_ms()
+        grants = [Grant() for _ in claims]
+        if queue.paused:
+            return grants
+        config = topic.config
+        deliveries_max = config.max_deliveries if config.max_deliveries and config.dead_letter else UNLIMITED
+        wanted = sum(claim.wanted for claim in claims)
+        taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load)
+        for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
+            if share:
+                grant.staged = self._lease(topic, queue, claim, share, grant, now)
+            grant.more = len(share) < claim.wanted and queue.ready > 0
+        if doomed:
+            self._bury(topic, doomed)
+            if len(doomed) >= DOOMED_PER_TAKE_MAX:
+                self._waiters.moved(topic)
+        return grants
+
+    def _lease(
+        self, topic: Topic, queue: Queue, claim: Claim, share: list[Taken], grant: Grant, now: int
+    ) -> Staged | None:
+        share.sort()
+        config, known = topic.config, queue.jobs
+        node, deadline, stream = claim.node, now + claim.lease_ms, claim.stream
+        seqs, jobs = grant.seqs, grant.jobs
+        rests = config.retry_backoff is not UNSET
+        group, shown = queue.leased_until(deadline, 0, stream), self._steady.wall_ms(deadline)
+        lease = queue.next_lease or random.getrandbits(40) + 1
+        for seq, job, record, tag in share:
+            if job is None:
+                job = known[seq] = Job(seq)
+            deliveries = job.deliveries = job.deliveries + 1
+            job.claimed_ms, job.node, job.lease, job.deadline = now, node, lease, deadline
+            if rests:
+                group = queue.leased_until(deadline, rest_after(config, deliveries, lease), stream)
+            queue.let_out(job, group, stream)
+            seqs.append(seq)
+            jobs.append(render_job(record, seq, lease, shown, deliveries, tag))
+            lease += 1
+        queue.next_lease = lease
+        return (
+            self._journal_claim(topic, queue.cursor, node, [known[seq] for seq in seqs])
+            if config.leases_durable
+            else None
+        )
+
+    def _journal_claim(self, topic: Topic, cursor: int, node: str, jobs: list[Job]) -> Staged | None:
+        """An op for each rest that would follow; all but those with a backoff have the same one."""
+        by_rest: dict[int, list[tuple[int, int, int]]] = {}
+        for job in jobs:
+            assert job.group is not None
+            by_rest.setdefault(job.group.rest_ms, []).append((job.seq, job.lease, job.deliveries))
+        staged: Staged | None = None
+        for rest_ms, leases in by_rest.items():
+            op = Leased(topic.id, cursor, jobs[0].deadline, rest_ms, node, leases, ahead=True)
+            staged = self._journal_leases(op, topic)
+        return staged
+
+    def _journal_leases(self, op: Leased, topic: Topic) -> Staged:
+        leases = {seq: lease for seq, lease, _ in op.jobs}
+        try:
+            staged = self._journal(topic, op)
+        except TopicsError:
+            self._unlease(topic, leases)
+            raise
+        staged.then(lambda done: self._unlease(topic, leases) if done.error is not None else None)
+        return staged
+
+    def _unlease(self, topic: Topic, leases: dict[int, int]) -> None:
+        """The log did not take the leases: nobody was told of them, so the jobs are claimable again."""
+        queue, now = topic.queue, self.now()
+        assert queue is not None
+        for seq, lease in leases.items():
+            job = queue.held(seq, now)
+            if job is not None and job.lease == lease:
+                job.deliveries -= 1
+                queue.give_back(job, now, now)
+
+    def _journal(self, topic: Topic, op: LeaseOp) -> Staged:
+        """A part of the leases log: as durable as the topic; an ephemeral one has no log."""
+        durability = topic.config.durability
+        journaled = durability != "ephemeral"
+        body = op.encode() if journaled else b""
+        return self._pipeline.stage(
+            op, body, gated=durability == "fsync", urgent=isinstance(op, Released), journaled=journaled
+        )
+
+    # --- ack, nack, extend ---
+
+    def ack(self, name: str, wish: AckWish) -> Staged:
+        """Complete jobs: their records die, as durably as the topic is. `result` is a Held."""
+        self.check_seqs(wish)
+        topic, queue, now = self.find(name)
+        self._pipeline.check_writable()
+        jobs, skipped = self._held(queue, wish, now)
+        seqs = [job.seq for job in jobs]
+        if not jobs:
+            return settled(topic.id, Held(seqs, skipped))
+        runs = find_seqs(topic, sorted(seqs), self._state.cold.load)
+        staged = self._pipeline.stage_delete(Deleted(topic.id, self._clock.now_ms(), runs), topic.config.durability)
+        queue.take_out(jobs)
+        staged.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped), done))
+        self._waiters.moved(topic)
+        return staged
+
+    def _acked(self, topic: Topic, jobs: list[Job], held: Held, done: Staged) -> None:
+        done.result = held
+        if done.error is not None:
+            self.give_back(topic, jobs)
+
+    def give_back(self, topic: Topic, jobs: Iterable[Job], rest_ms: int = 0) -> None:
+        """Their way out of the queue failed: claimable again, at once or after a rest."""
+        queue, now = topic.queue, self.now()
+        assert queue is not None
+        for job in jobs:
+            if job.group is None and queue.jobs.get(job.seq) is job:
+                queue.give_back(job, now + rest_ms, now)
+        self._waiters.moved(topic)
+
+    def nack(self, name: str, wish: NackWish) -> Staged:
+        """Give jobs back, now or after a rest, or send them where dead letters go. `result` is a Held."""
+        self.check_seqs(wish)
+        if wish.delay_ms is not UNSET:
+            check_u64(wish.delay_ms, "delay_ms")
+        error = wish.error or ""
+        if len(error) > ERROR_CHARS_MAX:
+            raise InvalidRequest(f"error may have {ERROR_CHARS_MAX} characters", field="error")
+        topic, queue, now = self.find(name)
+        if wish.dead_letter and topic.config.dead_letter is None:
+            raise InvalidRequest(f'queue "{name}" has no dead_letter topic', field="dead_letter")
+        jobs, skipped = self._held(queue, wish, now)
+        result = Held([job.seq for job in jobs], skipped)
+        if not jobs:
+            return settled(topic.id, result)
+        for job in jobs:
+            job.error = error or job.error
+        if wish.dead_letter:
+            self._pipeline.check_writable()
+            find_seqs(topic, sorted(result.jobs), self._state.cold.load)
+            queue.take_out(jobs)
+            staged = self._bury(topic, jobs)
+        else:
+            staged = self._release(topic, queue, jobs, now, wish, error)
+        staged.then(lambda done: setattr(done, "result", result))
+        self._waiters.moved(topic)
+        return staged
+
+    def _release(self, topic: Topic, queue: Queue, jobs: list[Job], now: int, wish: NackWish, error: str) -> Staged:
+        by_due: dict[int, list[int]] = {}
+        for job in jobs:
+            if wish.delay_ms is UNSET:
+                due = now + rest_after(topic.config, job.deliveries, job.lease)
+            else:
+                due = now + min(DELAY_MS_MAX, wish.delay_ms)
+            by_due.setdefault(due, []).append(job.seq)
+            queue.give_back(job, due, now)
+        staged = settled(topic.id)
+        if topic.config.leases_durable:
+            for due, seqs in by_due.items():
+                staged = self._journal(topic, Released(topic.id, due, error, seqs, ahead=True))
+        return staged
+
+    def extend(self, name: str, wish: ExtendWish) -> Staged:
+        """Set the deadline of held leases anew, counted from now. `result` is a Held with the deadline."""
+        self.check_seqs(wish)
+        lease_ms = max(LEASE_MS_MIN, min(LEASE_MS_MAX, check_u64(wish.lease_ms, "lease_ms")))
+        topic, queue, now = self.find(name)
+        jobs, skipped = self._held(queue, wish, now)
+        deadline = now + lease_ms
+        by_rest: dict[int, list[int]] = {}
+        for job in jobs:
+            rest_ms = rest_after(topic.config, job.deliveries, job.lease)
+            queue.extend(job, deadline, rest_ms)
+            by_rest.setdefault(rest_ms, []).append(job.seq)
+        staged = settled(topic.id)
+        if topic.config.leases_durable:
+            for rest_ms, seqs in by_rest.items():
+                staged = self._journal(topic, Extended(topic.id, deadline, rest_ms, seqs, ahead=True))
+        staged.result = Held([job.seq for job in jobs], skipped, self._steady.wall_ms(deadline))
+        return staged
+
+    def check_seqs(self, wish: AckWish | NackWish | ExtendWish) -> None:
+        self.check_node(wish.node)
+        if not wish.seqs:
+            raise InvalidRequest("seqs must hold at least one seq", field="seqs")
+        if len(wish.seqs) > self._settings.max_claim:
+            raise BatchTooLarge(
+                f"seqs holds {len(wish.seqs)} seqs; at most {self._settings.max_claim} fit one call",
+                field="seqs",
+                max=self._settings.max_claim,
+            )
+        check_u64(max(wish.seqs), "seqs")
+        if wish.lease_ids is not None and len(wish.lease_ids) != len(wish.seqs):
+            raise InvalidRequest("lease_ids must hold one token for each of seqs", field="lease_ids")
+
+    @staticmethod
+    def _held(queue: Queue, wish: AckWish | NackWish | ExtendWish, now: int) -> tuple[list[Job], list[int]]:
+        """The jobs that this worker holds, by its tokens if it shows them, and the seqs it does not hold."""
+        found: dict[int, Job] = {}
+        skipped: list[int] = []
+        node, tokens, held = wish.node, wish.lease_ids, queue.held
+        for number, seq in enumerate(wish.seqs):
+            job = held(seq, now)
+            mine = job is not None and job.node == node and seq not in found
+            if job is None or not mine or (tokens is not None and tokens[number] != f"lease_{job.lease:x}"):
+                skipped.append(seq)
+            else:
+                found[seq] = job
+        return list(found.values()), skipped
+
+    # --- dead letters ---
+
+    def _bury(self, topic: Topic, jobs: list[Job]) -> Staged:
+        """Move jobs to the dead-letter topic in one step. If it will not take them they stay, and it is tried again."""
+        config = topic.config
+        name = config.dead_letter
+        assert name is not None
+        try:
+            if not config.auto_create and self._engine.find(name) is None:
+                raise TopicNotFound(name)
+            runs, records = self._lift(topic, sorted(job.seq for job in jobs))
+            for record, job in zip(records, sorted(jobs, key=lambda job: job.seq), strict=True):
+                moving.stamp(record, topic.name, job)
+            staged = self.move(topic, runs, records, name, dead=True)
+        except TopicNotFound:
+            self._refused(
+                topic, jobs, f'topic "{name}" does not exist and auto_create of this queue is false; create it'
+            )
+            return settled(topic.id)
+        except (TopicsError, Busy, ColdMiss) as error:
+            self._refused(topic, jobs, error.message if isinstance(error, TopicsError) else "")
+            return settled(topic.id)
+        staged.then(lambda done: self._refused(topic, jobs, done.error.message) if done.error is not None else None)
+        return staged
+
+    def _refused(self, topic: Topic, jobs: list[Job], reason: str) -> None:
+        assert topic.queue is not None
+        for job in jobs:
+            rest_ms = min(REFUSED_REST_MS_MAX, REFUSED_REST_MS << min(job.refusals, 10))
+            topic.queue.refuse(job, reason)
+            self.give_back(topic, [job], rest_ms)
+
+    def _lift(self, topic: Topic, seqs: list[int]) -> tuple[list[Run], list[RecordWish]]:
+        """What dies where the records are, and the records as they were wished for. May raise ColdMiss."""
+        load = self._state.cold.load
+        runs = find_seqs(topic, seqs, load)
+        records: list[RecordWish] = []
+        for seq in seqs:
+            block = topic.blocks[topic.block_after(seq - 1)]
+            load(block)
+            records.append(moving.record_of(block, block.number_after(seq - 1)))
+        return runs, records
+
+    def move(self, source: Topic, runs: list[Run], records: list[RecordWish], name: str, *, dead: bool) -> Staged:
+        """Have records change their topic in one step; the other topic is made if it is absent."""
+        durability = source.config.durability
+        room = self._engine.room_for(name, len(records), sum(run.size for run in runs), durability)
+        now = self._clock.now_ms()
+        op = moving.move(source, runs, records, room, now if room.topic is None else room.topic.now(now), dead=dead)
+        self._pipeline.date(op.appended.batch)
+        body = moving.encode_move(op, source, room.config)
+        classes = (durability, room.config.durability)
+        staged = self._pipeline.stage(
+            op, body, gated="fsync" in classes, urgent=True, journaled=bool(body), other_ids=(room.topic_id,)
+        )
+        if room.topic is not None:
+            batch = op.appended.batch
+            room.topic.assigned_seq += batch.count
+            room.topic.pending_count += batch.count
+            room.topic.pending_bytes += len(batch.blob)
+        return staged
+
+    # --- pause, streams ---
+
+    def pause(self, name: str, *, paused: bool) -> Staged:
+        """Stop handing out jobs, or begin again; what is out may still be acked."""
+        topic, queue, _ = self.find(name)
+        if queue.paused == paused:
+            return settled(topic.id)
+        self._pipeline.check_writable()
+        op = Paused(topic.id, paused)
+        staged = self._pipeline.stage(op, op.encode(), gated=topic.config.durability == "fsync")
+        staged.then(lambda _: self._waiters.moved(topic))
+        return staged
+
+    def open_stream(self, queue: Queue) -> int:
+        """A number for a connection that jobs are pushed to."""
+        number = max(queue.streams, default=NO_STREAM) + 1
+        queue.streams[number] = {}
+        return number
+
+    def close_stream(self, topic: Topic, queue: Queue, number: int) -> None:
+        """The connection is gone: what it holds is claimable at once."""
+        now = self.now()
+        queue.advance(now)
+        jobs = list(queue.streams.pop(number, {}).values())
+        for job in jobs:
+            queue.give_back(job, now, now)
+        if jobs and topic.config.leases_durable and self._state.by_id.get(topic.id) is topic:
+            try:
+                self._journal(topic, Released(topic.id, 0, "", [job.seq for job in jobs], ahead=True))
+            except TopicsError:
+                # Without the log's word the leases run out by themselves after a restart.
+                pass
+        if jobs:
+            self._waiters.moved(topic)

@@ -1,0 +1,1 @@
+"""Routers: copies of a source's records in destinations."""

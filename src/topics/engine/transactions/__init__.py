@@ -1,0 +1,1 @@
+"""Transactions: staged records that become part of several topics at once."""

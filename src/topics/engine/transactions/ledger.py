@@ -1,0 +1,314 @@
+"""The ledger of transactions: which version each app has committed, its token, and what is staged.
+
+    App "nightly"   version 7, fence 3
+      └─ Stage (8, "task-1")   parts 0 … 4
+           ├─ shelf for topic "orders"   ─▶ hidden topic 91: blocks, packs and snapshots as for any topic
+           └─ shelf for topic "audit"    ─▶ hidden topic 92
+
+Hidden topics are met by no list, reader or quota. A commit moves blocks, or a few records that the
+op itself carries, to the topics they are meant for, all in the fold of one op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from topics.engine.log.topic import STAGING, Topic
+from topics.engine.transactions.ops import Move, TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
+from topics.model.requests.config import TopicConfig
+from topics.model.requests.transactions import OWNERS_MAX, UNKNOWN_STAGES
+
+if TYPE_CHECKING:
+    from topics.engine.core.state import State
+
+# The first byte of an app in a snapshot; no MessagePack starts with it, so no topic does.
+APP_CHUNK = b"\xc1"
+HIDDEN_CONFIG = TopicConfig()
+# In an op and in a snapshot this id stands for no app: its token is the floor of all.
+FENCE_FLOOR_ID = 0
+
+
+def hidden_name(topic_id: int) -> str:
+    return f"{STAGING}{topic_id}"
+
+
+def hidden_topic(topic_id: int) -> Topic:
+    return Topic(topic_id, hidden_name(topic_id), 0, HIDDEN_CONFIG, 0)
+
+
+class Part(NamedTuple):
+    records: int
+    bytes: int
+
+
+class Stage:
+    """What one writer has put down so far; parts are numbered from 0 without a gap."""
+
+    __slots__ = ("bytes", "name", "parts", "records", "shelves", "touched_ms", "version")
+
+    def __init__(self, version: int, name: str, touched_ms: int) -> None:
+        self.version = version
+        self.name = name
+        self.touched_ms = touched_ms
+        self.parts: list[Part] = []
+        self.records = 0
+        self.bytes = 0
+        # hidden topics by the names of the topics that the records are meant for
+        self.shelves: dict[str, Topic] = {}
+
+    def add(self, part: Part) -> None:
+        self.parts.append(part)
+        self.records += part.records
+        self.bytes += part.bytes
+
+
+class Landed(NamedTuple):
+    """Where the records of a commit are in one topic."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    records: int
+
+
+class App:
+    """Changed only by the folds below."""
+
+    __slots__ = (
+        "bytes",
+        "captured",
+        "fence",
+        "id",
+        "name",
+        "named",
+        "outcome",
+        "owners",
+        "stages",
+        "touched_ms",
+        "version",
+        "version_fence",
+    )
+
+    def __init__(self, app_id: int, name: str) -> None:
+        self.id = app_id
+        self.name = name
+        self.version: int | None = None
+        self.outcome: list[Landed] = []
+        # which stages the highest version's commit named
+        self.named = UNKNOWN_STAGES
+        # the newest token; tokens and their owners, those that have one, oldest first; the version's token
+        self.fence = 0
+        self.owners: list[tuple[int, str]] = []
+        self.version_fence = 0
+        self.touched_ms = 0
+        self.stages: dict[tuple[int, str], Stage] = {}
+        self.bytes = 0
+        # number of the checkpoint that has this app's state
+        self.captured = 0
+
+
+class Ledger:
+    """All apps; folds the ops of transactions."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.by_name: dict[str, App] = {}
+        self.by_id: dict[int, App] = {}
+        # totals over all apps
+        self.stages = 0
+        self.bytes = 0
+        # Tokens up to here may have been given out by the original of a copy, to any app.
+        self.fence_floor = 0
+
+    # --- folds ---
+
+    def staged(self, op: TxnStaged) -> None:
+        app = self._app(op.topic_id, op.app)
+        if not op.part and (op.version, op.stage) in app.stages:
+            # It had expired, and was begun again before anybody swept it up.
+            self._drop(app, [(op.version, op.stage)])
+        stage = app.stages.get((op.version, op.stage))
+        if stage is None:
+            stage = app.stages[op.version, op.stage] = Stage(op.version, op.stage, op.ts)
+            self.stages += 1
+        app.touched_ms = stage.touched_ms = max(stage.touched_ms, op.ts)
+        part = Part(
+            sum(appended.batch.count for _, appended in op.shelves),
+            sum(len(appended.batch.blob) for _, appended in op.shelves),
+        )
+        for name, appended in op.shelves:
+            shelf = stage.shelves.get(name)
+            if shelf is None:
+                shelf = stage.shelves[name] = hidden_topic(appended.topic_id)
+                self._state.adopt(shelf)
+            self._state.touch(shelf)
+            self._state.append(appended)
+        stage.add(part)
+        app.bytes += part.bytes
+        self.bytes += part.bytes
+
+    def fenced(self, op: TxnFenced) -> None:
+        if op.topic_id == FENCE_FLOOR_ID:
+            self.fence_floor = max(self.fence_floor, op.fence)
+            return
+        app = self._app(op.topic_id, op.app)
+        app.fence = max(app.fence, op.fence)
+        if op.owner:
+            app.owners = [*app.owners[1 - OWNERS_MAX :], (op.fence, op.owner)]
+        app.touched_ms = op.ts
+
+    def committed(self, op: TxnCommitted) -> None:
+        app = self._app(op.topic_id, op.app)
+        for move in op.moves:
+            self._move(move)
+        app.version, app.named = op.version, op.named
+        # Only the newest token commits, and none is taken meanwhile.
+        app.version_fence = app.fence
+        app.touched_ms = op.ts
+        app.outcome = [
+            Landed(move.name, move.first_seq, move.first_seq + move.records - 1, move.records) for move in op.moves
+        ]
+        self._drop(app, [key for key in app.stages if key[0] <= op.version])
+
+    def _move(self, move: Move) -> None:
+        state = self._state
+        dest, hidden = state.by_id.get(move.dest_id), state.by_id.get(move.hidden_id)
+        if dest is None:
+            # Only a log with gaps tells of a topic that is not there.
+            return
+        state.touch(dest)
+        if move.appended is not None:
+            state.append(move.appended)
+        elif hidden is None or hidden.count != move.records:
+            state.lose_up_to(dest, move.first_seq + move.records - 1)
+        else:
+            state.touch(hidden)
+            state.splice(hidden, dest, move.first_seq, move.floor)
+
+    def aborted(self, op: TxnAborted) -> None:
+        app = self.by_id.get(op.topic_id)
+        if app is not None:
+            self._touch(app)
+            self._drop(app, [key for key in op.stages if key in app.stages])
+
+    def forgotten(self, op: TxnForgotten) -> None:
+        app = self.by_id.get(op.topic_id)
+        if app is not None:
+            self._touch(app)
+            self._drop(app, list(app.stages))
+            del self.by_id[app.id], self.by_name[app.name]
+
+    def _app(self, app_id: int, name: str) -> App:
+        app = self.by_id.get(app_id)
+        if app is None:
+            app = self._add(App(app_id, name))
+            if self._state.behind_mark:
+                app.captured = self._state.checkpoint
+        self._touch(app)
+        return app
+
+    def _add(self, app: App) -> App:
+        self.by_id[app.id] = self.by_name[app.name] = app
+        self._state.next_id = max(self._state.next_id, app.id + 1)
+        return app
+
+    def _touch(self, app: App) -> None:
+        if self._state.behind_mark and app.captured != self._state.checkpoint:
+            self._state.capture_app(app)
+
+    def _drop(self, app: App, keys: Iterable[tuple[int, str]]) -> None:
+        for key in keys:
+            stage = app.stages.pop(key)
+            self.stages -= 1
+            app.bytes -= stage.bytes
+            self.bytes -= stage.bytes
+            for shelf in stage.shelves.values():
+                self._state.touch(shelf)
+                self._state.remove(shelf)
+
+    # --- snapshots ---
+
+    def restore(self, chunk: bytes) -> None:
+        """All topics are there: take an app of a snapshot back and tie its stages to them."""
+        image = _decoder.decode(chunk[len(APP_CHUNK) :])
+        if image.id == FENCE_FLOOR_ID:
+            self.fence_floor = image.fence
+            return
+        app = self._add(App(image.id, image.name))
+        app.version, app.fence, app.touched_ms = image.version, image.fence, image.touched_ms
+        app.owners, app.version_fence, app.named = image.owners, image.version_fence, image.named
+        app.outcome = [Landed(*landed) for landed in image.outcome]
+        for kept in image.stages:
+            stage = app.stages[kept.version, kept.name] = Stage(kept.version, kept.name, kept.touched_ms)
+            for part in kept.parts:
+                stage.add(Part(*part))
+            self.stages += 1
+            app.bytes += stage.bytes
+            self.bytes += stage.bytes
+            for name, topic_id in kept.shelves:
+                stage.shelves[name] = self._state.by_id[topic_id]
+
+    def hidden_in_use(self) -> set[int]:
+        """The hidden topics that belong to a stage."""
+        return {
+            shelf.id for app in self.by_id.values() for stage in app.stages.values() for shelf in stage.shelves.values()
+        }
+
+
+class StageImage(msgspec.Struct, array_like=True):
+    version: int
+    name: str
+    touched_ms: int
+    parts: list[tuple[int, int]]
+    shelves: list[tuple[str, int]]
+
+
+class AppImage(msgspec.Struct, array_like=True):
+    id: int
+    name: str
+    version: int | None
+    fence: int
+    touched_ms: int
+    outcome: list[tuple[str, int, int, int]]
+    stages: list[StageImage]
+    owners: list[tuple[int, str]]
+    version_fence: int
+    named: bytes = UNKNOWN_STAGES
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AppImage)
+
+
+def encode_app(app: App) -> bytes:
+    stages = [
+        StageImage(
+            stage.version,
+            stage.name,
+            stage.touched_ms,
+            list(stage.parts),
+            [(name, shelf.id) for name, shelf in stage.shelves.items()],
+        )
+        for stage in app.stages.values()
+    ]
+    outcome: list[tuple[str, int, int, int]] = list(app.outcome)
+    image = AppImage(
+        app.id,
+        app.name,
+        app.version,
+        app.fence,
+        app.touched_ms,
+        outcome,
+        stages,
+        app.owners,
+        app.version_fence,
+        app.named,
+    )
+    return APP_CHUNK + _encoder.encode(image)
+
+
+def encode_fence_floor(floor: int) -> bytes:
+    return APP_CHUNK + _encoder.encode(AppImage(FENCE_FLOOR_ID, "", None, floor, 0, [], [], [], 0))

@@ -1,0 +1,171 @@
+"""Ops of transactions. Each is a small head in MessagePack and, behind it, the records it carries.
+
+| code u8 | head_len u32 | head (MessagePack array) | Appended | Appended | … |
+
+TxnStaged    | 48 | app id, app, version, stage, part, ts, shelves: (hidden topic id, topic name, length of Appended)
+TxnFenced    | 49 | app id, app, fence, ts, owner or ""; app id 0: no app is given a token up to this one any more
+TxnCommitted | 50 | app id, app, version, ts, moves: (topic name, topic id, hidden topic id or 0, first_seq, records,
+             |    |     floor, length of Appended or 0), digest of the stages it named
+TxnAborted   | 51 | app id, stages: (version, stage)
+TxnForgotten | 52 | app id
+
+The app has an id of the same kind as a topic, so that its ops are published in log order as those of a topic are.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from topics.engine.core import ops
+from topics.engine.core.ops import TXN_CODES, Appended, Op, TxnOp
+
+_PREFIX = struct.Struct("<BI")
+_encode = msgspec.msgpack.Encoder().encode
+STAGED, FENCED, COMMITTED, ABORTED, FORGOTTEN = TXN_CODES
+
+
+class TxnStaged(TxnOp):
+    """A part of a stage was written down: for each topic it goes to, its records in a hidden topic."""
+
+    __slots__ = ("app", "part", "shelves", "stage", "ts", "version")
+
+    def __init__(
+        self,
+        app_id: int,
+        app: str,
+        version: int,
+        stage: str,
+        part: int,
+        ts: int,
+        shelves: list[tuple[str, Appended]],
+    ) -> None:
+        self.topic_id = app_id
+        self.app = app
+        self.version = version
+        self.stage = stage
+        self.part = part
+        self.ts = ts
+        self.shelves = shelves
+
+    def encode(self) -> bytes:
+        bodies = [appended.encode() for _, appended in self.shelves]
+        shelves = [(name, len(body)) for (name, _), body in zip(self.shelves, bodies, strict=True)]
+        head = (self.topic_id, self.app, self.version, self.stage, self.part, self.ts, shelves)
+        return _joined(STAGED, head, bodies)
+
+
+class TxnFenced(TxnOp):
+    """The app has a new token, and no older one counts any more."""
+
+    __slots__ = ("app", "fence", "owner", "ts")
+
+    def __init__(self, app_id: int, app: str, fence: int, ts: int, owner: str = "") -> None:
+        self.topic_id = app_id
+        self.app = app
+        self.fence = fence
+        self.ts = ts
+        self.owner = owner
+
+    def encode(self) -> bytes:
+        return _joined(FENCED, (self.topic_id, self.app, self.fence, self.ts, self.owner), [])
+
+
+class Move(NamedTuple):
+    """What a commit adds to one topic: the blocks of a hidden topic, or records that the op itself carries."""
+
+    name: str
+    dest_id: int
+    hidden_id: int
+    first_seq: int
+    records: int
+    floor: int
+    appended: Appended | None
+
+
+class TxnCommitted(TxnOp):
+    """A version of the app became part of all its topics at once. Every stage of it, and of older ones, is gone."""
+
+    __slots__ = ("app", "moves", "named", "ts", "version")
+
+    def __init__(self, app_id: int, app: str, version: int, ts: int, moves: list[Move], named: bytes = b"") -> None:
+        self.topic_id = app_id
+        self.app = app
+        self.version = version
+        self.ts = ts
+        self.moves = moves
+        self.named = named
+
+    def encode(self) -> bytes:
+        bodies = [b"" if move.appended is None else move.appended.encode() for move in self.moves]
+        moves = [(*move[:-1], len(body)) for move, body in zip(self.moves, bodies, strict=True)]
+        return _joined(COMMITTED, (self.topic_id, self.app, self.version, self.ts, moves, self.named), bodies)
+
+
+class TxnAborted(TxnOp):
+    """Stages were given up: by their client, by time, or by a power failure."""
+
+    __slots__ = ("stages",)
+
+    def __init__(self, app_id: int, stages: list[tuple[int, str]]) -> None:
+        self.topic_id = app_id
+        self.stages = stages
+
+    def encode(self) -> bytes:
+        return _joined(ABORTED, (self.topic_id, self.stages), [])
+
+
+class TxnForgotten(TxnOp):
+    """Nothing of the app is known any more."""
+
+    __slots__: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, app_id: int) -> None:
+        self.topic_id = app_id
+
+    def encode(self) -> bytes:
+        return _joined(FORGOTTEN, (self.topic_id,), [])
+
+
+def _joined(code: int, head: tuple[Any, ...], bodies: list[bytes]) -> bytes:
+    text = _encode(head)
+    return b"".join([_PREFIX.pack(code, len(text)), text, *bodies])
+
+
+def decode_txn_op(body: bytes) -> Op:
+    """The op of a transaction that these bytes of a verified frame stand for."""
+    code, head_len = _PREFIX.unpack_from(body)
+    at = _PREFIX.size + head_len
+    head = msgspec.msgpack.decode(body[_PREFIX.size : at], type=list[Any])
+    match code:
+        case _ if code == STAGED:
+            app_id, app, version, stage, part, ts, rows = head
+            shelves: list[tuple[str, Appended]] = []
+            for name, length in rows:
+                shelves.append((name, _appended(body[at : at + length])))
+                at += length
+            return TxnStaged(app_id, app, version, stage, part, ts, shelves)
+        case _ if code == COMMITTED:
+            # Logs of version 0.1 end before the digest.
+            app_id, app, version, ts, rows, *named = head
+            moves: list[Move] = []
+            for name, dest_id, hidden_id, first_seq, records, floor, length in rows:
+                appended = _appended(body[at : at + length]) if length else None
+                moves.append(Move(name, dest_id, hidden_id, first_seq, records, floor, appended))
+                at += length
+            return TxnCommitted(app_id, app, version, ts, moves, *named)
+        case _ if code == FENCED:
+            app_id, app, fence, ts, owner = head
+            return TxnFenced(app_id, app, fence, ts, owner)
+        case _ if code == ABORTED:
+            return TxnAborted(head[0], [(version, stage) for version, stage in head[1]])
+        case _:
+            return TxnForgotten(head[0])
+
+
+def _appended(body: bytes) -> Appended:
+    appended = ops.decode(body)
+    assert isinstance(appended, Appended)
+    return appended

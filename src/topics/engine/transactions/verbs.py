@@ -1,0 +1,448 @@
+"""The verbs of transactions: stage, commit, abort, take a token, forget; and what keeps commits and expiry going.
+
+    stage ─▶ one op per part: acknowledged after write(2), in hidden topics
+    commit ─▶ Commit, a millisecond at a time beside everything else ─▶ one op, synced ─▶ all topics move at once
+
+A version of an app is committed once; whoever comes later with it, or with an older one, is told that it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from topics.engine.core.ops import Appended, Dropped
+from topics.engine.core.pending import Busy, Staged
+from topics.engine.log.topic import STAGING
+from topics.engine.transactions.commit import SLICE_MS, Commit, Commits, Committed
+from topics.engine.transactions.ledger import FENCE_FLOOR_ID, App, Part, Stage
+from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten, TxnStaged
+from topics.model.clock import Clock
+from topics.model.errors import Fenced, InvalidRequest, StageNotFound, Throttled, TopicsError
+from topics.model.names import check_topic_name
+from topics.model.requests.batch import check_batch, render_headless
+from topics.model.requests.records import AppendWish, RecordWish
+from topics.model.requests.transactions import (
+    PARTS_MAX,
+    TXN_TOPICS_MAX,
+    UNKNOWN_STAGES,
+    AbortWish,
+    CommitWish,
+    StageWish,
+    check_app_name,
+    check_empty_raise,
+    check_owner,
+    check_stage_name,
+    check_stage_names,
+    check_version,
+    stages_digest,
+)
+from topics.storage.worker import Worker
+
+if TYPE_CHECKING:
+    from topics.engine.core.engine import Engine
+
+EXPIRY_EVERY_MS = 1_000
+
+
+class StagedPart(NamedTuple):
+    """The answer to a part; `done` if its version was committed before, the highest one with the token `fence`."""
+
+    part: Part
+    expires_ms: int
+    done: bool = False
+    fence: int = 0
+
+
+class _Desk:
+    """What is decided about an app and not yet folded in; there is one only while there is something."""
+
+    __slots__ = ("app_id", "control", "fence", "name", "parts")
+
+    def __init__(self, name: str, app_id: int, fence: int) -> None:
+        self.name = name
+        self.app_id = app_id
+        # The newest token, handed out or about to be.
+        self.fence = fence
+        # A commit, an abort or a new token: whoever comes next decides after it.
+        self.control: Staged | None = None
+        # Parts on their way, by stage: the next one of the same stage waits.
+        self.parts: dict[tuple[int, str], Staged] = {}
+
+
+class Transactions:
+    """Owned by the thread that owns the engine, which calls `step` while there is something `pending`."""
+
+    def __init__(self, engine: Engine, worker: Worker, clock: Clock) -> None:
+        self._engine = engine
+        self._state = engine.state
+        self._ledger = engine.state.ledger
+        self._pipeline = engine.pipeline
+        self._settings = engine.settings
+        self._clock = clock
+        self._steady = engine.steady
+        self._desks: dict[str, _Desk] = {}
+        self._commits = Commits(engine, worker, clock)
+        self._leftovers: list[int] = []  # hidden topics of commits that failed
+        self._expiry_ms = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to commit, or to look at again."""
+        return self._commits.pending
+
+    def step(self, slice_ms: float = SLICE_MS) -> bool:
+        """Prepare for about so long; whether to come again at once."""
+        return self._commits.step(slice_ms)
+
+    # --- verbs ---
+
+    def stage(self, app_name: str, version: int, wish: StageWish) -> Staged:
+        """Put a part down. `result` is a StagedPart; the same part again is not written again."""
+        check_app_name(app_name)
+        check_version(version)
+        check_stage_name(wish.stage, "stage")
+        app = self._ledger.by_name.get(app_name)
+        if app is not None and app.version is not None and version <= app.version:
+            fence = app.version_fence if version == app.version else 0
+            return Staged.settled(app.id, StagedPart(Part(0, 0), 0, done=True, fence=fence))
+        desk = self._desk(app_name, wish.fence)
+        undecided = desk.control or desk.parts.get((version, wish.stage))
+        if undecided is not None:
+            raise Busy(undecided)
+        stage = self._stage_of(app, version, wish.stage)
+        if wish.part < (len(stage.parts) if stage is not None else 0):
+            assert stage is not None
+            return Staged.settled(desk.app_id, StagedPart(stage.parts[wish.part], self._shown_ms(stage)))
+        self._check_part(wish, stage)
+        batches = self._batches(wish)
+        self._pipeline.check_writable()
+        now = self._steady.now_ms()
+        shelves: list[tuple[str, Appended]] = []
+        for name, records, bare in batches:
+            shelf = stage.shelves.get(name) if stage is not None else None
+            if shelf is None:
+                topic_id, first_seq = self._state.new_id(), 1
+            else:
+                topic_id, first_seq, now = shelf.id, shelf.head_seq + 1, shelf.now(now)
+            batch = render_headless(AppendWish(records, wish.node), first_seq, now, bare=bare)
+            shelves.append((name, Appended(topic_id, 1, b"", batch)))
+        part = Part(len(wish.records), sum(len(appended.batch.blob) for _, appended in shelves))
+        self._refuse_too_much(app, stage, part)
+        op = TxnStaged(self._id_of(desk), app_name, version, wish.stage, wish.part, now, shelves)
+        staged = self._pipeline.stage(op, op.encode(), gated=False)
+        staged.result = StagedPart(part, self._steady.wall_ms(now + self._settings.stage_ttl_ms))
+        desk.parts[version, wish.stage] = staged
+        staged.then(lambda _: self._part_done(desk, (version, wish.stage)))
+        return staged
+
+    def commit(
+        self, app_name: str, version: int, wish: CommitWish, admit: Callable[[str], None] | None = None
+    ) -> Staged:
+        """Make the stages part of their topics, all or nothing. `result` is a Committed; `admit` may refuse a topic."""
+        check_app_name(app_name)
+        check_version(version)
+        check_stage_names(wish.stages)
+        app = self._ledger.by_name.get(app_name)
+        if app is not None and app.version is not None and version <= app.version:
+            return self._done_before(app, version, wish.stages)
+        if not wish.stages:
+            check_empty_raise(version, (app.version if app is not None else None) or 0)
+        desk = self._settled_desk(app_name, wish.fence)
+        stages = [self._stage_or_refuse(app, version, name) for name in wish.stages]
+        names = sorted({name for stage in stages for name in stage.shelves})
+        if len(names) > TXN_TOPICS_MAX:
+            raise InvalidRequest(
+                f"the stages write to {len(names)} topics; at most {TXN_TOPICS_MAX} fit one transaction", field="stages"
+            )
+        if admit is not None:
+            for name in names:
+                admit(name)
+        self._pipeline.check_writable()
+        outcome = Staged(None, self._id_of(desk), gated=False)
+        commit = Commit(
+            self._engine,
+            desk.app_id,
+            app_name,
+            version,
+            stages,
+            names,
+            outcome,
+            self._clock,
+            self._leftovers,
+            create=wish.create,
+            named=stages_digest(wish.stages),
+        )
+        self._commits.start(commit)
+        return self._send(desk, outcome)
+
+    def _done_before(self, app: App, version: int, stages: Collection[str]) -> Staged:
+        """The outcome of a version that is committed; other stages than it named are refused, for they are nowhere."""
+        highest = version == app.version
+        if stages and not (highest and app.named in (stages_digest(stages), UNKNOWN_STAGES)):
+            raise StageNotFound(
+                f'"{app.name}" has committed version {app.version}, and not these stages of version {version}: '
+                "stage the records again under a higher version",
+                app=app.name,
+                version=app.version,
+            )
+        return Staged.settled(app.id, Committed(version, deduped=True, landed=app.outcome if highest else None))
+
+    def abort(self, app_name: str, version: int, wish: AbortWish) -> Staged:
+        """Give stages up. `result` tells how many there were."""
+        check_app_name(app_name)
+        check_version(version)
+        check_stage_names(wish.stages)
+        app = self._ledger.by_name.get(app_name)
+        desk = self._settled_desk(app_name, wish.fence)
+        found = [(version, name) for name in wish.stages if app is not None and (version, name) in app.stages]
+        if not found:
+            return Staged.settled(desk.app_id, 0)
+        self._pipeline.check_writable()
+        return self._abort(desk, found)
+
+    def take_fence(self, app_name: str, owner: str | None = None) -> Staged:
+        """A new token for the app, durable when this is done; `result` is the token. Its owner is told it again."""
+        check_app_name(app_name)
+        if owner is not None:
+            check_owner(owner)
+            desk = self._desk(app_name, None, any_fence=True)
+            if desk.control is not None:
+                raise Busy(desk.control)
+            if self._holds_newest(app_name, owner):
+                return Staged.settled(desk.app_id, desk.fence)
+        desk = self._settled_desk(app_name, None, any_fence=True)
+        self._pipeline.check_writable()
+        desk.fence = max(desk.fence, self._ledger.fence_floor) + 1
+        op = TxnFenced(self._id_of(desk), app_name, desk.fence, self._clock.now_ms(), owner or "")
+        staged = self._send(desk, self._pipeline.stage(op, op.encode(), gated=True))
+        staged.result = desk.fence
+        return staged
+
+    def _holds_newest(self, app_name: str, owner: str) -> bool:
+        """Whether the newest token is this owner's; one whose token is an older one is refused."""
+        app = self._ledger.by_name.get(app_name)
+        if app is None:
+            return False
+        held = {known: fence for fence, known in app.owners}.get(owner)
+        if held is not None and held != app.fence:
+            raise Fenced(
+                f'"{owner}" had token {held} of "{app_name}"; the newest is {app.fence}: somebody has taken over',
+                app=app_name,
+                fence=app.fence,
+            )
+        return held is not None
+
+    def forget(self, app_name: str) -> Staged:
+        """Drop all that is known of an app: its version, its token, its stages. `result` tells whether it was known."""
+        check_app_name(app_name)
+        app = self._ledger.by_name.get(app_name)
+        desk = self._settled_desk(app_name, None, any_fence=True)
+        if app is None:
+            return Staged.settled(0, False)
+        self._pipeline.check_writable()
+        op = TxnForgotten(app.id)
+        staged = self._send(desk, self._pipeline.stage(op, op.encode(), gated=True))
+        staged.result = True
+        return staged
+
+    def look(self, app_name: str) -> tuple[App | None, list[tuple[Stage, int]]]:
+        """The app and its stages, each with the time at which it expires."""
+        check_app_name(app_name)
+        app = self._ledger.by_name.get(app_name)
+        if app is None:
+            return None, []
+        now = self._steady.now_ms()
+        return app, [(stage, self._shown_ms(stage)) for stage in app.stages.values() if self._expires_ms(stage) > now]
+
+    def list(self, prefix: str, after: str, limit: int, *, prefixes: tuple[str, ...] = ("",)) -> list[App]:
+        """Apps by name, those after `after` that start with `prefix` and with one of `prefixes`."""
+        names = sorted(
+            name
+            for name in self._ledger.by_name
+            if name.startswith(prefix) and name.startswith(prefixes) and name > after
+        )
+        return [self._ledger.by_name[name] for name in names[:limit]]
+
+    # --- deciding ---
+
+    def _desk(self, app_name: str, fence: int | None, *, any_fence: bool = False) -> _Desk:
+        """The desk of an app, for somebody with the right token."""
+        desk = self._desks.get(app_name)
+        if desk is None:
+            app = self._ledger.by_name.get(app_name)
+            if app is None:
+                self._refuse_another_app()
+            desk = _Desk(app_name, app.id if app is not None else 0, app.fence if app is not None else 0)
+        if not any_fence and (desk.fence or fence is not None) and fence != desk.fence:
+            raise Fenced(
+                f'the newest token of "{app_name}" is {desk.fence}: whoever took it has taken over',
+                app=app_name,
+                fence=desk.fence,
+            )
+        return desk
+
+    def _settled_desk(self, app_name: str, fence: int | None, *, any_fence: bool = False) -> _Desk:
+        """The same, if nothing about the app is undecided."""
+        desk = self._desk(app_name, fence, any_fence=any_fence)
+        undecided = desk.control or next(iter(desk.parts.values()), None)
+        if undecided is not None:
+            raise Busy(undecided)
+        return desk
+
+    def _id_of(self, desk: _Desk) -> int:
+        """The app's id, as something is about to be written about it."""
+        desk.app_id = desk.app_id or self._state.new_id()
+        self._desks[desk.name] = desk
+        return desk.app_id
+
+    def _send(self, desk: _Desk, staged: Staged) -> Staged:
+        desk.control = self._desks.setdefault(desk.name, desk).control = staged
+        staged.then(lambda _: self._control_done(desk))
+        return staged
+
+    def _control_done(self, desk: _Desk) -> None:
+        desk.control = None
+        self._clear(desk)
+
+    def _part_done(self, desk: _Desk, key: tuple[int, str]) -> None:
+        desk.parts.pop(key, None)
+        self._clear(desk)
+
+    def _clear(self, desk: _Desk) -> None:
+        """What was decided ahead is folded in by now, or was taken back."""
+        if desk.control is None and not desk.parts and self._desks.get(desk.name) is desk:
+            del self._desks[desk.name]
+
+    def _stage_of(self, app: App | None, version: int, name: str) -> Stage | None:
+        stage = app.stages.get((version, name)) if app is not None else None
+        return None if stage is not None and self._expires_ms(stage) <= self._steady.now_ms() else stage
+
+    def _stage_or_refuse(self, app: App | None, version: int, name: str) -> Stage:
+        stage = self._stage_of(app, version, name)
+        if stage is None:
+            raise StageNotFound(
+                f'there is no stage "{name}" of version {version}, or not any more: write it again', stage=name
+            )
+        return stage
+
+    def _expires_ms(self, stage: Stage) -> int:
+        return stage.touched_ms + self._settings.stage_ttl_ms
+
+    def _shown_ms(self, stage: Stage) -> int:
+        return self._steady.wall_ms(self._expires_ms(stage))
+
+    def _check_part(self, wish: StageWish, stage: Stage | None) -> None:
+        """Parts come in order, so that a stage that expired half-way is never taken for a whole one."""
+        if stage is None and wish.part:
+            raise StageNotFound(
+                f'there is no stage "{wish.stage}" that part {wish.part} could follow: begin again with part 0 of a '
+                "new stage",
+                stage=wish.stage,
+            )
+        expected = len(stage.parts) if stage is not None else 0
+        if wish.part > expected:
+            raise InvalidRequest(f"part must be {expected}: the parts of a stage come in order", field="part")
+        if expected >= PARTS_MAX:
+            raise InvalidRequest(f"a stage has at most {PARTS_MAX} parts, use another stage", field="part")
+
+    def _batches(self, wish: StageWish) -> list[tuple[str, list[RecordWish], bool]]:
+        """The records by the topic they are meant for, and whether they are bare."""
+        records = cast("list[RecordWish]", wish.records)
+        bare = check_batch(AppendWish(records, wish.node), self._settings)
+        if not bare and any(record.delay_ms or record.unique_key is not None for record in records):
+            raise InvalidRequest("delay_ms and unique_key cannot be part of a transaction", field="records")
+        names = {record.topic for record in wish.records}
+        if len(names) == 1:
+            return [(self._topic_name(names.pop(), wish), records, bare)]
+        by_name: dict[str, list[RecordWish]] = {}
+        for name in names:
+            by_name.setdefault(self._topic_name(name, wish), [])
+        for record in wish.records:
+            by_name[record.topic or wish.topic or ""].append(record)
+        return [(name, found, bare) for name, found in by_name.items()]
+
+    def _topic_name(self, name: str | None, wish: StageWish) -> str:
+        name = name or wish.topic
+        if not name:
+            raise InvalidRequest("topic must be given, for the part or for each record", field="topic")
+        check_topic_name(name)
+        return name
+
+    def _refuse_too_much(self, app: App | None, stage: Stage | None, part: Part) -> None:
+        settings, ledger = self._settings, self._ledger
+        way_out = "commit or abort some stages, or raise the setting"
+        if stage is None and ledger.stages >= settings.max_stages:
+            raise Throttled(
+                f"there are {ledger.stages} stages; {way_out} max_stages", limit="max_stages", max=settings.max_stages
+            )
+        for held, limit, name in (
+            (app.bytes if app is not None else 0, settings.max_staged_bytes_per_app, "max_staged_bytes_per_app"),
+            (ledger.bytes, settings.max_staged_bytes, "max_staged_bytes"),
+        ):
+            if held + part.bytes > limit:
+                raise Throttled(f"{held} bytes are staged; {way_out} {name}", limit=name, max=limit)
+
+    def _refuse_another_app(self) -> None:
+        limit = self._settings.max_txn_apps
+        if len(self._ledger.by_name) >= limit:
+            raise Throttled(
+                f"there are {limit} apps; DELETE /v0/txns/<app> forgets one, or raise the setting max_txn_apps",
+                limit="max_txn_apps",
+                max=limit,
+            )
+
+    def _abort(self, desk: _Desk, stages: list[tuple[int, str]]) -> Staged:
+        op = TxnAborted(self._id_of(desk), stages)
+        staged = self._send(desk, self._pipeline.stage(op, op.encode(), gated=False))
+        staged.result = len(stages)
+        return staged
+
+    # --- now and then ---
+
+    def keep_house(self) -> None:
+        """Drop what failed commits left, and give up the stages whose time has come; called now and then."""
+        if self._leftovers and self._pipeline.read_only is None:
+            leftovers, self._leftovers[:] = list(self._leftovers), []
+            self._drop_hidden(leftovers)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._expiry_ms or not self._ledger.stages or self._pipeline.read_only is not None:
+            return
+        self._expiry_ms = now_ms + EXPIRY_EVERY_MS
+        horizon = self._steady.now_ms() - self._settings.stage_ttl_ms
+        for app in list(self._ledger.by_id.values()):
+            found = [key for key, stage in app.stages.items() if stage.touched_ms <= horizon]
+            if found:
+                try:
+                    self._abort(self._settled_desk(app.name, None, any_fence=True), found)
+                except (Busy, TopicsError):
+                    continue
+
+    # --- after a start ---
+
+    def recovered(self, *, whole: bool, fences_ahead: int = 0) -> None:
+        """What a commit had prepared is dropped. So are all stages unless the log is whole: parts may be missing.
+
+        `fences_ahead` is how many tokens of any app may have been given out that the log does not have.
+        """
+        if fences_ahead:
+            newest = max((app.fence for app in self._ledger.by_id.values()), default=0)
+            floor = max(newest, self._ledger.fence_floor) + fences_ahead
+            op = TxnFenced(FENCE_FLOOR_ID, "", floor, self._clock.now_ms())
+            self._pipeline.stage(op, op.encode(), gated=False, urgent=True)
+        if not whole:
+            for app in self._ledger.by_id.values():
+                if app.stages:
+                    op = TxnAborted(app.id, list(app.stages))
+                    self._pipeline.stage(op, op.encode(), gated=False, urgent=True)
+        self._pipeline.flush()
+        used = self._ledger.hidden_in_use()
+        hidden = [topic.id for topic in self._state.hidden.values() if topic.name.startswith(STAGING)]
+        self._drop_hidden([topic_id for topic_id in hidden if topic_id not in used])
+        self._pipeline.flush()
+
+    def _drop_hidden(self, ids: list[int]) -> None:
+        for topic_id in ids:
+            if topic_id in self._state.by_id:
+                op = Dropped(topic_id)
+                self._pipeline.stage(op, op.encode(), gated=False, urgent=True)

@@ -1,0 +1,1 @@
+"""What clients may ask for: request bodies, configurations, and their limits."""

@@ -1,0 +1,300 @@
+"""Rendering: a batch of wished records becomes the bytes that every reader will receive.
+
+One record, as it stands in a block, in the log and in every answer:
+
+    {"$seq":7,"$ts":1748450001000,"$node":"eu-1","data":<as sent>,"meta":<as sent>},
+
+The comma belongs to the record, so a run of records is one slice. The tag is not in it: readers get tags only when
+they ask, and deletion looks tags up in a column of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.model.requests.config import DELAY_MS_MAX
+from topics.model.requests.mistakes import lone_surrogate
+from topics.model.requests.records import AppendWish, RecordWish, check_u64
+
+META_KEYS_MAX = 64
+KEY_CHARS_MAX = 256
+# One batch is one frame of the log; HTTP bodies are bounded well below.
+BATCH_BYTES_MAX = 512 * 1024 * 1024
+NO_KEY = bytes(16)
+# Cannot stand in JSON, not even escaped as itself.
+NO_HEAD = b"\0"
+
+_encode_string = msgspec.json.Encoder().encode
+_meta_decoder = msgspec.json.Decoder(dict[str, Raw])
+
+
+class _Key:
+    """Equal to no other key, so that a dict keeps repeated ones apart."""
+
+    __slots__ = ()
+
+
+_pairs_decoder = msgspec.json.Decoder(dict[_Key, Raw], dec_hook=lambda _type, _text: _Key())
+
+
+class BatchLimits(Protocol):
+    """The part of the settings that bounds a batch."""
+
+    @property
+    def max_batch_records(self) -> int: ...
+    @property
+    def max_record_bytes(self) -> int: ...
+    @property
+    def max_meta_bytes(self) -> int: ...
+    @property
+    def max_tag_bytes(self) -> int: ...
+    @property
+    def max_node_bytes(self) -> int: ...
+
+
+class JobColumns(NamedTuple):
+    """What a queue must know of a batch: delays in ms (0: none), digests of unique keys (zeros: none).
+
+    Delays count from `from_ms`, which is not `$ts` while that is held up by a clock that was put back.
+    """
+
+    delays: array[int]
+    unique: bytes
+    from_ms: int
+
+
+class Batch:
+    """Rendered records with their columns; a column is None when no record of the batch uses it.
+
+    `ends` and `tag_ends` are running totals within the batch. A stored tag starts with a byte 1, so that an empty tag
+    differs from none. `nodes` counts from 1 in `node_names`; 0 is no node. `metas` are lengths; 0 is no meta.
+    """
+
+    __slots__ = (
+        "blob",
+        "count",
+        "ends",
+        "first_seq",
+        "jobs",
+        "metas",
+        "node_names",
+        "nodes",
+        "tag_ends",
+        "tags",
+        "ts",
+    )
+
+    def __init__(self, first_seq: int, ts: int, count: int, blob: bytes, ends: array[int]) -> None:
+        self.first_seq = first_seq
+        self.ts = ts
+        self.count = count
+        self.blob = blob
+        self.ends = ends
+        self.node_names: list[str] = []
+        self.nodes: array[int] | None = None
+        self.tags: bytes | None = None
+        self.tag_ends: array[int] | None = None
+        self.metas: array[int] | None = None
+        self.jobs: JobColumns | None = None
+
+
+def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
+    """Refuse what breaks a limit; answer whether every record is bare (nothing but data and the batch's node)."""
+    records = wish.records
+    if not records:
+        raise InvalidRequest("records must hold at least one record", field="records")
+    if len(records) > limits.max_batch_records:
+        raise BatchTooLarge(
+            f"records holds {len(records)} records; at most {limits.max_batch_records} fit one write, split the batch",
+            field="records",
+            max=limits.max_batch_records,
+        )
+    if wish.node is not None:
+        _check_text(wish.node, "node", limits.max_node_bytes)
+    if wish.idempotency_key is not None:
+        _check_key(wish.idempotency_key, "idempotency_key")
+    bare = True
+    total = 0
+    data_bytes_max = limits.max_record_bytes
+    for index, record in enumerate(records):
+        size = len(record.data)
+        if (
+            record.tag is not None
+            or record.node is not None
+            or record.meta is not UNSET
+            or record.delay_ms
+            or record.unique_key is not None
+        ):
+            bare = False
+            size += _check_columns(record, index, limits)
+        if size > data_bytes_max:
+            raise RecordTooLarge(
+                f"records[{index}] has {size} bytes of data and meta; at most {data_bytes_max} are allowed",
+                field=f"records[{index}]",
+                max=data_bytes_max,
+            )
+        total += size
+    if total > BATCH_BYTES_MAX:
+        raise BatchTooLarge(
+            f"records hold {total} bytes; at most {BATCH_BYTES_MAX} fit one write, split the batch",
+            field="records",
+            max=BATCH_BYTES_MAX,
+        )
+    return bare
+
+
+def _check_columns(record: RecordWish, index: int, limits: BatchLimits) -> int:
+    """Check tag, node and meta of one record; answer the size of meta."""
+    if record.tag is not None:
+        _check_text(record.tag, f"records[{index}].tag", limits.max_tag_bytes)
+    if record.node is not None:
+        _check_text(record.node, f"records[{index}].node", limits.max_node_bytes)
+    if record.unique_key is not None:
+        _check_key(record.unique_key, f"records[{index}].unique_key")
+    if record.delay_ms:
+        check_u64(record.delay_ms, f"records[{index}].delay_ms")
+    if record.meta is UNSET:
+        return 0
+    if bytes(record.meta) == b"null":
+        record.meta = UNSET
+        return 0
+    field = f"records[{index}].meta"
+    size = len(record.meta)
+    if size > limits.max_meta_bytes:
+        raise InvalidRequest(f"{field} has {size} bytes; at most {limits.max_meta_bytes} are allowed", field=field)
+    # A key repeated counts each time: readers get all of them. Few colons mean few keys, whichever they are.
+    decoder = _meta_decoder if bytes(record.meta).count(b":") <= META_KEYS_MAX else _pairs_decoder
+    try:
+        keys = len(decoder.decode(record.meta))
+    except msgspec.ValidationError:
+        raise InvalidRequest(f"{field} must be an object", field=field) from None
+    if keys > META_KEYS_MAX:
+        raise InvalidRequest(f"{field} has {keys} keys; at most {META_KEYS_MAX} are allowed", field=field)
+    return size
+
+
+def _check_text(text: str, field: str, bytes_max: int) -> None:
+    if utf8_bytes(text, field) > bytes_max:
+        raise InvalidRequest(f"{field} is longer than {bytes_max} bytes", field=field)
+
+
+def _check_key(key: str, field: str) -> None:
+    if not (utf8_bytes(key, field) and len(key) <= KEY_CHARS_MAX):
+        raise InvalidRequest(f"{field} must have 1 to {KEY_CHARS_MAX} characters", field=field)
+
+
+def utf8_bytes(text: str, field: str) -> int:
+    """How long the text is in UTF-8. A request cannot hold a lone surrogate, a Python string can."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise lone_surrogate(field, field) from None
+
+
+def render(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:
+    if not bare:
+        heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(wish.records))]
+        return _render_columns(wish.records, wish.node, heads, first_seq, ts, b',"$ts":%d' % ts)
+    records = wish.records
+    node = b"" if wish.node is None else b',"$node":' + _encode_string(wish.node)
+    if len(records) == 1:
+        blob = b'{"$seq":%d,"$ts":%d%b,"data":%b},' % (first_seq, ts, node, records[0].data)
+        batch = Batch(first_seq, ts, 1, blob, array("I", (len(blob),)))
+    else:
+        batch = _render_bare([record.data for record in records], node, first_seq, ts)
+    if wish.node is not None:
+        batch.node_names = [wish.node]
+        batch.nodes = array("I", (1,)) * batch.count
+    return batch
+
+
+def render_headless(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:
+    """Records whose seqs and time are decided later: NO_HEAD stands where these will."""
+    records = wish.records
+    if not bare:
+        return _render_columns(records, wish.node, [NO_HEAD] * len(records), first_seq, ts, b"")
+    node = b"" if wish.node is None else b',"$node":' + _encode_string(wish.node)
+    payloads = [record.data for record in records]
+    start = b'%b%b,"data":' % (NO_HEAD, node)
+    blob = b"%b%b}," % (start, (b"}," + start).join(payloads))
+    fixed = len(start) + 2
+    batch = Batch(first_seq, ts, len(records), blob, array("I", accumulate([len(data) + fixed for data in payloads])))
+    if wish.node is not None:
+        batch.node_names = [wish.node]
+        batch.nodes = array("I", (1,)) * batch.count
+    return batch
+
+
+def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int) -> Batch:
+    """The hot loop: one list of parts joined once, no object per record survives it."""
+    count = len(payloads)
+    middle = b',"$ts":%d%b,"data":' % (ts, node)
+    heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + count)]
+    parts: list[bytes | Raw] = [middle] * (4 * count)
+    parts[0::4] = heads
+    parts[2::4] = payloads
+    parts[3::4] = [b"},"] * count
+    fixed = len(middle) + 2
+    sizes = [len(head) + len(payload) + fixed for head, payload in zip(heads, payloads, strict=True)]
+    return Batch(first_seq, ts, count, b"".join(parts), array("I", accumulate(sizes)))
+
+
+def _render_columns(
+    records: Sequence[RecordWish],
+    batch_node: str | None,
+    heads: Sequence[bytes],
+    first_seq: int,
+    ts: int,
+    ts_text: bytes,
+) -> Batch:
+    parts: list[bytes | Raw] = []
+    sizes: list[int] = []
+    tags: list[bytes] = []
+    metas = array("I")
+    nodes = array("I")
+    names: dict[str, int] = {}
+    middles: dict[str | None, bytes] = {}
+    for head, record in zip(heads, records, strict=True):
+        node = record.node if record.node is not None else batch_node
+        middle = middles.get(node)
+        if middle is None:
+            rendered = b"" if node is None else b',"$node":' + _encode_string(node)
+            middle = middles[node] = b'%b%b,"data":' % (ts_text, rendered)
+        nodes.append(0 if node is None else names.setdefault(node, len(names) + 1))
+        tags.append(b"" if record.tag is None else b"\1" + record.tag.encode())
+        size = len(head) + len(middle) + len(record.data) + 2
+        if record.meta is UNSET:
+            parts += (head, middle, record.data, b"},")
+            metas.append(0)
+        else:
+            parts += (head, middle, record.data, b',"meta":', record.meta, b"},")
+            metas.append(len(record.meta))
+            size += 8 + len(record.meta)
+        sizes.append(size)
+    batch = Batch(first_seq, ts, len(records), b"".join(parts), array("I", accumulate(sizes)))
+    if names:
+        batch.node_names, batch.nodes = list(names), nodes
+    if any(tags):
+        batch.tags, batch.tag_ends = b"".join(tags), array("I", accumulate(map(len, tags)))
+    if any(metas):
+        batch.metas = metas
+    if any(record.delay_ms or record.unique_key is not None for record in records):
+        batch.jobs = JobColumns(
+            array("I", [min(DELAY_MS_MAX, record.delay_ms) for record in records]),
+            b"".join([NO_KEY if record.unique_key is None else unique_digest(record.unique_key) for record in records]),
+            ts,
+        )
+    return batch
+
+
+def unique_digest(key: str) -> bytes:
+    """16 bytes that stand for a unique key."""
+    return hashlib.blake2b(key.encode(), digest_size=len(NO_KEY), person=b"topics-unique").digest()

@@ -1,0 +1,184 @@
+"""What consumers of groups ask for: request bodies, where reading starts, and which topic is which partition.
+
+A partition is a topic: partition 0 has the topic's own name, partition k is called `<topic>:p<k>`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from topics.model.errors import InvalidRequest
+from topics.model.requests.config import U64
+from topics.model.requests.records import check_u64
+
+LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
+# Clients use one figure as poll time and as request timeout: the answer must be there well before.
+WAIT_SHARE, WAIT_MS_MAX = 0.8, 20_000
+GROUP_BYTES_MAX = 256
+PARTITIONS_ASKED_MAX = 1_000
+ALL: Final = "all"
+
+Number = int | float
+Partition = Annotated[int, Meta(ge=0)] | str | None
+_PARTITION_NAME = re.compile(r"(.+):p([1-9][0-9]{0,8})", re.ASCII)
+
+
+class ConsumeWish(msgspec.Struct):
+    topic_id: str
+    group_id: str | None = None
+    start: str | dict[str, int] | None = "Latest"
+    limit: Number | None = LIMIT_DEFAULT
+    partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them by all_partitions.")] = None
+    all_partitions: bool | None = False
+    timeout_seconds: Number | None = None
+
+
+class GroupAckWish(msgspec.Struct):
+    topic_id: str
+    group_id: str
+    upto_offset: U64
+    partition_id: Annotated[int, Meta(ge=0)] | None = 0
+    from_offset: Annotated[
+        U64 | None, Meta(description="Absent: everything up to `upto_offset`; otherwise just the range from here.")
+    ] = None
+
+
+class ResetWish(msgspec.Struct):
+    """Where the group goes on; `forget` removes it instead, as if it had never been."""
+
+    topic_id: str
+    group_id: str
+    start: str | dict[str, int] | None = None
+    partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them by all_partitions.")] = None
+    all_partitions: bool | None = False
+    forget: bool | None = False
+
+
+class PartitionWish(msgspec.Struct):
+    topic_id: str
+    partition_id: Annotated[int, Meta(ge=0)] | None = 0
+
+
+class LatestOffsetsWish(msgspec.Struct):
+    partitions: list[PartitionWish]
+
+
+class Start(msgspec.Struct, frozen=True):
+    """`offset` of the first record wanted; negative: LATEST, only what comes from now on."""
+
+    offset: int
+
+    def seq(self, head_seq: int) -> int:
+        """The first seq wanted, in a topic with this head."""
+        return head_seq + 1 if self.offset < 0 else self.offset + 1
+
+
+LATEST = Start(-1)
+EARLIEST = Start(0)
+
+
+def parse_start(start: str | dict[str, int] | None) -> Start:
+    """`Latest` and `Earliest` in any case, or an object with the first offset wanted."""
+    match start:
+        case None:
+            return LATEST
+        case str() if start.lower() == "latest":
+            return LATEST
+        case str() if start.lower() == "earliest":
+            return EARLIEST
+        case {"Offset": offset} | {"offset": offset} if 0 <= offset < 2**63:
+            return Start(offset)
+        case _:
+            raise InvalidRequest('start must be "Latest", "Earliest" or {"Offset": n}', field="start")
+
+
+def clamp_limit(limit: Number | None) -> int:
+    if limit is None:
+        return LIMIT_DEFAULT
+    if limit < 0:
+        raise InvalidRequest(f"limit is {limit}, but must not be negative", field="limit")
+    return int(max(1, min(LIMIT_MAX, _whole(limit, "limit"))))
+
+
+def wait_ms(timeout_seconds: Number | None) -> int:
+    return 0 if timeout_seconds is None else int(max(0, min(WAIT_MS_MAX, WAIT_SHARE * 1000 * timeout_seconds)))
+
+
+def _whole(number: Number, field: str) -> Number:
+    if isinstance(number, float) and not number.is_integer():
+        raise InvalidRequest(f"{field} must be a whole number", field=field)
+    return number
+
+
+def wants_all(partition: Partition, all_partitions: bool | None) -> bool:
+    """Every partition: asked for by name, or by a switch of its own if no partition is named."""
+    if isinstance(partition, str):
+        if partition.lower() != ALL:
+            raise InvalidRequest('partition_id must be a whole number or "all"', field="partition_id")
+        return True
+    return partition is None and bool(all_partitions)
+
+
+def check_id(text: str, field: str) -> str:
+    """An id that names something."""
+    if not text.strip():
+        raise InvalidRequest(f"{field} must not be empty", field=field)
+    return text
+
+
+def check_group(text: str) -> str:
+    try:
+        size = len(check_id(text, "group_id").encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest("group_id is not valid Unicode", field="group_id") from None
+    if size > GROUP_BYTES_MAX:
+        raise InvalidRequest(f"group_id is longer than {GROUP_BYTES_MAX} bytes", field="group_id")
+    return text
+
+
+def check_ack(wish: GroupAckWish) -> tuple[int, int | None]:
+    """The last seq that is acked, and the first one if only a range is."""
+    check_id(wish.topic_id, "topic_id")
+    check_group(wish.group_id)
+    upto_offset, from_offset = check_u64(wish.upto_offset, "upto_offset"), wish.from_offset
+    if from_offset is None:
+        return upto_offset + 1, None
+    if check_u64(from_offset, "from_offset") > upto_offset:
+        message = f"from_offset is {from_offset}, but must be at most upto_offset, which is {upto_offset}"
+        raise InvalidRequest(message, field="from_offset")
+    return upto_offset + 1, from_offset + 1
+
+
+def check_reset(wish: ResetWish) -> None:
+    check_id(wish.topic_id, "topic_id")
+    check_group(wish.group_id)
+    if wish.start is None and not wish.forget:
+        raise InvalidRequest('start says where the group goes on; or "forget": true', field="start")
+
+
+def check_latest(wish: LatestOffsetsWish) -> None:
+    if len(wish.partitions) > PARTITIONS_ASKED_MAX:
+        raise InvalidRequest(f"partitions may name at most {PARTITIONS_ASKED_MAX}", field="partitions")
+    for asked in wish.partitions:
+        check_id(asked.topic_id, "partitions.topic_id")
+
+
+def partition_name(topic: str, partition: int) -> str:
+    """The topic that holds this partition."""
+    return f"{topic}:p{partition}" if partition else topic
+
+
+def split_partition(name: str) -> tuple[str, int]:
+    """The topic and the partition that a topic's name stands for."""
+    found = _PARTITION_NAME.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, 0)
+
+
+def partition_for(tag: str, partitions: int) -> int:
+    """Where a record with this tag belongs: the same for every writer, in every process and version."""
+    return int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=8).digest(), "big") % partitions

@@ -1,0 +1,190 @@
+"""What is wrong with a request body, in words: which field, what it must be, and which name was probably meant.
+
+The decoder stops at the first mistake and reports it with the types of this program. Callers get neither those types
+nor a bare complaint: the type that the body is decoded to says which fields and values exist. All of this runs only
+after decoding has failed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import inspect
+
+from topics.model.errors import InvalidRequest
+from topics.model.requests.nesting import NESTING_MAX
+
+# What a mistake about the body as a whole is reported for.
+BODY = "body"
+# Of a name or value that is repeated in a message; longer ones are cut.
+SHOWN_CHARS_MAX = 64
+# Below this likeness a name is no help, and all known ones are listed instead.
+LIKENESS_MIN = 0.5
+
+_AT = " - at `"
+_STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_ENUM = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_TYPES = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", re.DOTALL)
+# A first half without a second, or a second without a first. A backslash that is itself escaped begins neither.
+_LONE = re.compile(
+    rb"(?<!\\)\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)(?<!\\)\\u[dD][c-fC-F]", re.DOTALL
+)
+LONE_SEARCH_BYTES = 64
+_BYTE = re.compile(r"\(byte (\d+)\)")
+
+_WANTED: Final[Mapping[str, str]] = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+_GIVEN: Final[Mapping[str, str]] = {**_WANTED, "int": "a number", "float": "a number with a fraction"}
+_BOUNDS = (
+    (re.compile(r" of length >= (\d+)"), r" of at least \1 characters"),
+    (re.compile(r" of length <= (\d+)"), r" of at most \1 characters"),
+    (re.compile(r" >= (\S+)"), r" of at least \1"),
+    (re.compile(r" <= (\S+)"), r" of at most \1"),
+    (re.compile(r" matching regex (.*)"), r" that matches \1"),
+)
+
+
+def mistake(error: msgspec.ValidationError, kind: type, within: str = "") -> InvalidRequest:
+    """The error for a body, or a part of it called `within`, that does not fit the type `kind`."""
+    text, at, path = str(error).rpartition(_AT)
+    if at:
+        path = path.removesuffix("`").removeprefix("$").removeprefix(".")
+    else:
+        text, path = path, ""
+    place = _joined(within, path)
+    if found := _UNKNOWN.fullmatch(text):
+        return unknown_field(found[1], _fields(kind, path), place)
+    if found := _MISSING.fullmatch(text):
+        field = _joined(place, found[1])
+        return InvalidRequest(f"{field} is missing", field=field)
+    field = place or BODY
+    if found := _ENUM.fullmatch(text):
+        allowed = ", ".join(f'"{value}"' for value in _choices(kind, path))
+        return InvalidRequest(f"{field} must be one of {allowed}, not {_value(found[1])}", field=field)
+    if found := _TYPES.fullmatch(text):
+        return InvalidRequest(f"{field} must be {_wanted(found[1], found[3])}{_given(found[2])}", field=field)
+    return InvalidRequest(f"{field}: {_shown(text)}", field=field)
+
+
+def unknown_field(name: str, known: Iterable[str], within: str = "") -> InvalidRequest:
+    """A field that does not exist where it was given; `nearest` in the detail is the one that was probably meant."""
+    names = list(known)
+    field = _joined(within, _shown(name))
+    near = difflib.get_close_matches(name, names, n=1, cutoff=LIKENESS_MIN) if len(name) <= SHOWN_CHARS_MAX else []
+    if near:
+        return InvalidRequest(f'{field} is not a known field; did you mean "{near[0]}"?', field=field, nearest=near[0])
+    hint = f"known here: {', '.join(names)}" if names else "no fields are taken here"
+    return InvalidRequest(f"{field} is not a known field; {hint}", field=field)
+
+
+def not_json(body: bytes, error: msgspec.DecodeError) -> InvalidRequest:
+    """The error for bytes that are not JSON. The decoder stops right after a lone surrogate, or at the end."""
+    stopped = _BYTE.search(str(error))
+    at = int(stopped[1]) if stopped else len(body)
+    if lone := _LONE.search(body, max(0, at - LONE_SEARCH_BYTES), at + LONE_SEARCH_BYTES):
+        return lone_surrogate(f"body (byte {lone.start()})", BODY)
+    return InvalidRequest(f"body is not valid JSON: {error}", field=BODY)
+
+
+def lone_surrogate(what: str, field: str) -> InvalidRequest:
+    """The error for half of a character: a surrogate is Unicode only together with its other half."""
+    return InvalidRequest(f"{what} has a lone surrogate (\\ud800 to \\udfff without its other half)", field=field)
+
+
+def nested_too_deeply(field: str) -> InvalidRequest:
+    """The error for arrays and objects within each other, beyond what every reader can be trusted to decode."""
+    return InvalidRequest(
+        f"{field} is nested too deeply: at most {NESTING_MAX} levels of arrays and objects",
+        field=field,
+        max=NESTING_MAX,
+    )
+
+
+def _joined(place: str, name: str) -> str:
+    return f"{place}{'' if name.startswith('[') else '.'}{name}" if place and name else place or name
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
+
+
+def _value(quoted: str) -> str:
+    return f'"{_shown(quoted[1:-1])}"' if quoted[:1] == "'" else _shown(quoted)
+
+
+def _wanted(types: str, bound: str) -> str:
+    """`null` for an optional field means absent, so it is no choice worth naming."""
+    names = [_WANTED.get(name, name) for name in types.split(" | ") if name != "null" or types == "null"]
+    for pattern, words in _BOUNDS:
+        bound = pattern.sub(words, bound)
+    return f"{' or '.join(names)}{bound}"
+
+
+def _given(kind: str | None) -> str:
+    return "" if kind is None else f", not {_GIVEN.get(kind, kind)}"
+
+
+# --- what the type says ---
+
+
+def _fields(kind: type, path: str) -> list[str]:
+    structs = (found for found in _types_at(kind, path) if isinstance(found, inspect.StructType))
+    return [field.encode_name for struct in structs for field in struct.fields]
+
+
+def _choices(kind: type, path: str) -> list[str]:
+    literals = (found for found in _types_at(kind, path) if isinstance(found, inspect.LiteralType))
+    return [str(value) for literal in literals for value in literal.values]
+
+
+def _types_at(kind: type, path: str) -> list[inspect.Type]:
+    """What may stand at a path like `records[3].tag`; of a map every key leads to the same."""
+    found = list(_plain(_type_info(kind)))
+    for step in _STEP.findall(path):
+        found = [deeper for each in found for deeper in _deeper(each, step)]
+    return found
+
+
+@functools.lru_cache(maxsize=128)
+def _type_info(kind: type) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _deeper(kind: inspect.Type, step: str) -> Iterator[inspect.Type]:
+    match kind:
+        case inspect.StructType():
+            for field in kind.fields:
+                if field.encode_name == step:
+                    yield from _plain(field.type)
+        case inspect.ListType():
+            yield from _plain(kind.item_type)
+        case inspect.DictType():
+            yield from _plain(kind.value_type)
+        case _:
+            return
+
+
+def _plain(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """A union as its parts, and types without what annotates them."""
+    match kind:
+        case inspect.UnionType():
+            for part in kind.types:
+                yield from _plain(part)
+        case inspect.Metadata():
+            yield from _plain(kind.type)
+        case _:
+            yield kind

@@ -1,0 +1,103 @@
+"""Appends to several topics at once: the body of the request, its limits, and what its idempotency key covers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
+from topics.model.names import check_topic_name
+from topics.model.requests.batch import BATCH_BYTES_MAX, BatchLimits, check_batch
+from topics.model.requests.config import ConfigWish, resolve
+from topics.model.requests.records import AppendWish, RecordWish
+
+MULTI_TOPICS_MAX = 1_000
+
+
+class TopicBatchWish(msgspec.Struct, forbid_unknown_fields=True):
+    """What one of the topics gets; fields as in an append to it alone."""
+
+    records: Annotated[list[RecordWish], Meta(extra_json_schema={"minItems": 1})]
+    node: str | None = None
+    create: bool | None = True
+    config: ConfigWish | None = None
+
+
+class MultiAppendWish(msgspec.Struct, forbid_unknown_fields=True):
+    topics: Annotated[
+        dict[str, TopicBatchWish], Meta(extra_json_schema={"minProperties": 1, "maxProperties": MULTI_TOPICS_MAX})
+    ]
+    idempotency_key: str | None = None
+    disable_backpressure: bool | None = False
+
+
+class TopicBatch:
+    """A checked batch for one topic; `bare` if its records have nothing but data."""
+
+    __slots__ = ("bare", "name", "wish")
+
+    def __init__(self, name: str, wish: AppendWish, *, bare: bool) -> None:
+        self.name = name
+        self.wish = wish
+        self.bare = bare
+
+
+def check_multi_append(wish: MultiAppendWish, limits: BatchLimits) -> list[TopicBatch]:
+    """Refuse what breaks a limit, whatever topics there are; the batches, in the order of their names."""
+    if not wish.topics:
+        raise InvalidRequest("topics must name at least one topic", field="topics")
+    if len(wish.topics) > MULTI_TOPICS_MAX:
+        raise BatchTooLarge(
+            f"topics names {len(wish.topics)} topics; at most {MULTI_TOPICS_MAX} fit one write, split it",
+            field="topics",
+            max=MULTI_TOPICS_MAX,
+        )
+    records = sum(len(part.records) for part in wish.topics.values())
+    if records > limits.max_batch_records:
+        raise BatchTooLarge(
+            f"topics hold {records} records; at most {limits.max_batch_records} fit one write, split it",
+            field="topics",
+            max=limits.max_batch_records,
+        )
+    batches: list[TopicBatch] = []
+    size = 0
+    for name in sorted(wish.topics):
+        check_topic_name(name, "topics")
+        part = wish.topics[name]
+        append = AppendWish(part.records, part.node, wish.idempotency_key, part.create, part.config)
+        try:
+            bare = check_batch(append, limits)
+        except (InvalidRequest, RecordTooLarge) as error:
+            raise within(name, error) from None
+        try:
+            if part.config is not None:
+                resolve(part.config, name)
+        except InvalidRequest as error:
+            raise within(f"{name}.config", error) from None
+        batches.append(TopicBatch(name, append, bare=bare))
+        size += sum(len(record.data) for record in part.records)
+    if size > BATCH_BYTES_MAX:
+        raise BatchTooLarge(
+            f"topics hold {size} bytes; at most {BATCH_BYTES_MAX} fit one write, split it",
+            field="topics",
+            max=BATCH_BYTES_MAX,
+        )
+    return batches
+
+
+def within(place: str, error: TopicsError) -> TopicsError:
+    """The same error about a field, with the topic that the field is of."""
+    if error.detail["field"] == "idempotency_key":
+        return error
+    detail = {**error.detail, "field": f"topics.{place}.{error.detail['field']}"}
+    return type(error)(f"topics.{place}.{error.message}", **detail)
+
+
+def multi_digest(key: str, names: Iterable[str]) -> bytes:
+    """16 bytes that stand for an idempotency key together with the topics it was used for."""
+    text = msgspec.msgpack.encode([key, sorted(names)])
+    return hashlib.blake2b(text, digest_size=16, person=b"topics-multi").digest()

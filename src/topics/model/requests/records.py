@@ -1,0 +1,188 @@
+"""Request bodies as they arrive: decoded envelopes whose payloads stay the client's own bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from topics.model.errors import InvalidRequest
+from topics.model.requests.config import U64, U64_MAX, ConfigWish
+from topics.model.requests.mistakes import BODY, lone_surrogate, mistake, nested_too_deeply, not_json
+from topics.model.requests.nesting import TooDeep, decode_limited
+
+W = TypeVar("W")
+
+DIFF_LIMIT_DEFAULT = 256
+NODES_MAX = 64
+DIFF_BYTES_DEFAULT = 1024 * 1024
+
+
+RawObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
+
+
+class RecordWish(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """One record to append. `data` and `meta` are not parsed."""
+
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: RawObject | UnsetType = UNSET
+    # of a job
+    delay_ms: U64 = 0
+    unique_key: str | None = None
+
+
+class AppendWish(msgspec.Struct, forbid_unknown_fields=True):
+    records: Annotated[list[RecordWish], Meta(extra_json_schema={"minItems": 1})]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = True
+    config: ConfigWish | None = None
+    disable_backpressure: bool | None = False
+
+
+class DiffWish(msgspec.Struct, forbid_unknown_fields=True):
+    """A `limit` or `max_batch_bytes` of 0 stands for the default."""
+
+    from_seq: U64 = 0
+    limit: U64 = DIFF_LIMIT_DEFAULT
+    node: str | list[str] | None = None
+    include_tags: bool | None = False
+    include_meta: bool | None = True
+    wait_ms: U64 = 0
+    max_batch_bytes: U64 = DIFF_BYTES_DEFAULT
+    from_ts: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+
+    def nodes(self, bytes_max: int) -> frozenset[str]:
+        return node_set(self.node, bytes_max)
+
+
+def node_set(node: str | list[str] | None, bytes_max: int) -> frozenset[str]:
+    """Whose records a reader leaves out: one node, or some, each as long as a node may be."""
+    if node is None:
+        return frozenset()
+    nodes = frozenset((node,) if isinstance(node, str) else node)
+    if len(nodes) > NODES_MAX:
+        raise InvalidRequest(f"node may name at most {NODES_MAX} nodes", field="node", max=NODES_MAX)
+    if any(len(_utf8(each, "node")) > bytes_max for each in nodes):
+        raise InvalidRequest(f"node: a node has at most {bytes_max} bytes", field="node", max=bytes_max)
+    return nodes
+
+
+class DeleteWish(msgspec.Struct, forbid_unknown_fields=True):
+    before_seq: U64 | UnsetType = UNSET
+    match: str | list[str] | None = None
+
+
+Seqs = Annotated[list[U64], Meta(extra_json_schema={"minItems": 1, "maxItems": 1000})]
+
+
+class ClaimWish(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    max: U64 = 1
+    lease_ms: Annotated[U64 | UnsetType, Meta(description="Absent: the queue's lease_ms.")] = UNSET
+    wait_ms: U64 = 0
+
+
+class AckWish(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    seqs: Seqs
+    lease_ids: list[str] | None = None
+
+
+class NackWish(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    seqs: Seqs
+    lease_ids: list[str] | None = None
+    delay_ms: Annotated[U64 | UnsetType, Meta(description="Absent: what retry_backoff says, or 0.")] = UNSET
+    dead_letter: bool | None = False
+    error: str | None = None
+
+
+class ExtendWish(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    seqs: Seqs
+    lease_ms: U64
+    lease_ids: list[str] | None = None
+
+
+class RedriveWish(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters go home: those whose tag matches, at most `limit`, `rate_per_s` of them claimable a second."""
+
+    match: str | list[str] | None = None
+    limit: U64 = 0
+    rate_per_s: U64 = 0
+    dry_run: bool | None = False
+
+
+class PauseWish(msgspec.Struct, forbid_unknown_fields=True):
+    """Pausing and resuming take no fields."""
+
+
+class TagMatch(msgspec.Struct, frozen=True):
+    """A tag equal to `tag`, or starting with it if `prefix`."""
+
+    tag: bytes
+    prefix: bool
+
+    def __call__(self, tag: bytes) -> bool:
+        return tag.startswith(self.tag) if self.prefix else tag == self.tag
+
+
+def parse_match(match: str | list[str], field: str = "match") -> TagMatch:
+    """`"x"` and `["tag","Eq","x"]` are equality; `["tag","Glob","x*"]` is a literal prefix."""
+    if isinstance(match, str):
+        return TagMatch(_utf8(match, field), prefix=False)
+    if len(match) != 3 or match[0] != "tag":
+        raise InvalidRequest(f'{field} must be a string or ["tag", "Eq" | "Glob", pattern]', field=field)
+    _, op, pattern = match
+    if op == "Eq":
+        return TagMatch(_utf8(pattern, field), prefix=False)
+    if op != "Glob":
+        raise InvalidRequest(f"{field} knows the operators Eq and Glob, not {op!r}", field=field)
+    if not pattern.endswith("*") or "*" in pattern[:-1]:
+        raise InvalidRequest(f"{field}: a Glob is a literal prefix followed by a single *", field=field)
+    return TagMatch(_utf8(pattern[:-1], field), prefix=True)
+
+
+def _utf8(text: str, field: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise lone_surrogate(field, field) from None
+
+
+def check_u64(value: int, field: str) -> int:
+    if value > U64_MAX:
+        raise InvalidRequest(f"{field} must be at most {U64_MAX}", field=field)
+    return value
+
+
+def decode_body(
+    decoder: msgspec.json.Decoder[W],
+    body: bytes,
+    decode: Callable[[msgspec.json.Decoder[W], bytes], W] = decode_limited,
+) -> W:
+    """Decode a request body, or say which field is wrong. `Raw` parts pass UTF-8 unchecked, so it is checked here."""
+    if not body.isascii():
+        try:
+            str(body, "utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"body is not valid UTF-8 at byte {error.start}", field=BODY) from None
+    try:
+        return decode(decoder, body)
+    except msgspec.ValidationError as error:
+        raise mistake(error, decoder.type) from None
+    except msgspec.DecodeError as error:
+        raise not_json(body, error) from None
+    except TooDeep as error:
+        raise nested_too_deeply(error.field or BODY) from None
+
+
+append_decoder = msgspec.json.Decoder(AppendWish)
+diff_decoder = msgspec.json.Decoder(DiffWish)
+delete_decoder = msgspec.json.Decoder(DeleteWish)
+config_decoder = msgspec.json.Decoder(ConfigWish)

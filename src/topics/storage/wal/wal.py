@@ -1,0 +1,332 @@
+"""The log: frames are buffered, written once per tick in one call, and verified by themselves when read again.
+
+    append ──▶ buffer ──flush──▶ written_to (write(2) returned) ──committer──▶ synced_to (fdatasync returned)
+
+`synced_to ≤ written_to ≤ buffered_to`. The owner thread calls everything here; while a sync stalls, and for a large
+write, the commit thread does the writing (see `handover`), and it alone moves `synced_to`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from topics.model.errors import StorageError, Throttled
+from topics.storage.disk import Buffer, Disk, write_all
+from topics.storage.stats import WalStats
+from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, encode
+from topics.storage.wal.handover import QUEUE_BYTES_MAX, Chunk, Handover
+from topics.storage.wal.log_file import FILE_BYTES, LogFile, LogFiles, LogTail
+
+logger = logging.getLogger("topics.storage")
+
+UNSYNCED_BYTES_MAX = 64 << 20
+HANDOVER_AFTER_S = 0.25
+# Writing more than this at once takes longer than the owner thread may be held.
+HANDOVER_BYTES = 4 << 20
+# Up to this many pieces are written as they are; more are joined, which is cheaper than many small vectors.
+PIECES_MAX = 16
+
+
+def random_u64() -> int:
+    return int.from_bytes(os.urandom(8), "little")
+
+
+class Wal:
+    """One log of one shard. Opens its first file when the first frame comes."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        tail: LogTail,
+        *,
+        shard: int = 0,
+        file_bytes: int = FILE_BYTES,
+        random_u64: Callable[[], int] = random_u64,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.disk = disk
+        self._clock = clock
+        self._files = LogFiles(disk, path, tail, shard, file_bytes, random_u64)
+        self.path = path
+        self.stats = WalStats()
+
+        # positions
+        self.buffered_to = tail.position
+        self.written_to = tail.position
+        self.synced_to = tail.position
+        self._flushed_to = tail.position  # what has left the buffer: written, or handed to the thread
+
+        # the file being filled
+        self._file: LogFile | None = None
+        self._salt = 0
+        self._in_reserve = False
+        self._capacity_position = tail.position
+        self._pieces: list[Buffer] = []
+
+        # shared with the commit thread
+        self.broken = False
+        self.handover = Handover()
+        self.unsynced_files: list[LogFile] = []
+        self._spare_wanted_at: int | None = None  # where the file begins that a spare is wanted for
+        self.sync_started_s = 0.0  # 0.0 while none is out
+        self.ring: Callable[[], None] = _nobody_to_wake
+
+    # --- writing ---
+
+    def append(self, body: bytes, urgent: bool = False) -> int:
+        """Buffer one frame; returns the position of its end. Touches the disk only when the file is full."""
+        position = self.buffered_to
+        end_position = position + FRAME_HEADER_BYTES + len(body)
+        if end_position > self._capacity_position or self.broken or self.handover.active:
+            self._make_room(end_position - position, urgent)
+        self._pieces += encode(body, position, self.synced_to, self._salt)
+        self.buffered_to = end_position
+        return end_position
+
+    def flush(self) -> int:
+        """Write everything buffered in one call; returns `written_to`.
+
+        An OSError says that everything above `written_to` is gone, buffered and handed over alike, and that positions
+        go on from there.
+        """
+        if self.broken or self.handover.failure is not None:
+            self._raise_failure()
+        pieces = self._pieces
+        if not pieces:
+            return self.written_to
+        stalled = self.sync_started_s and self._clock() - self.sync_started_s > HANDOVER_AFTER_S
+        chunk = self._chunk()
+        slow = bool(stalled) or chunk.end_position - chunk.position > HANDOVER_BYTES
+        if slow or self.handover.active:
+            begins = not self.handover.active
+            if self.handover.put(chunk, begin=slow):
+                self.stats.handovers_total += begins
+                self.ring()
+                return self.written_to
+        try:
+            self.write(chunk)
+        except OSError:
+            self.cut(chunk.file)
+            self._go_back(chunk.file)
+            raise
+        return self.written_to
+
+    def drop(self) -> None:
+        """Forget the frames that are buffered and not flushed."""
+        self._pieces = []
+        self.buffered_to = self._flushed_to
+
+    def write(self, chunk: Chunk) -> None:
+        """Write a chunk at its place. Called by whoever writes at the moment: the owner or the commit thread."""
+        file = chunk.file
+        buffers = chunk.buffers
+        offset = file.offset_of(chunk.position)
+        if file.header_pending:
+            assert offset == FILE_HEADER_BYTES
+            buffers = [file.header(), *buffers]
+            offset = 0
+        try:
+            written = write_all(self.disk, file.fd, buffers, offset)
+        except OSError as error:
+            self.stats.write_errors_total += 1
+            logger.error("write to %s at offset %d failed: %s", file.path, offset, error)
+            raise
+        if file.header_pending:
+            file.header_pending = False
+            # In the list before its bytes count as written: a sync up to `written_to` must meet every file.
+            self.unsynced_files.append(file)
+        self.written_to = chunk.end_position
+        self.stats.frames_total += chunk.frames
+        self.stats.batches_total += 1
+        self.stats.bytes_written_total += written
+
+    def _chunk(self) -> Chunk:
+        """Take the buffer as something to be written."""
+        file = self._file
+        assert file is not None
+        pieces = self._pieces
+        buffers: list[Buffer] = pieces if len(pieces) <= PIECES_MAX else [b"".join(pieces)]
+        chunk = Chunk(file, buffers, self._flushed_to, self.buffered_to, len(pieces) // 2)
+        self._pieces = []
+        self._flushed_to = self.buffered_to
+        return chunk
+
+    # --- files ---
+
+    def _make_room(self, frame_bytes: int, urgent: bool) -> None:
+        """Make sure that a frame may be added at `buffered_to`: rotate if the file is full."""
+        assert frame_bytes <= FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX
+        if self.broken or self.handover.failure is not None:
+            self._raise_failure()
+        if self.handover.active and self.buffered_to - self.written_to > QUEUE_BYTES_MAX:
+            raise Throttled("the disk does not keep up with the log", retry_after_ms=1000)
+        if self._in_reserve and not urgent:
+            self._files.replenish(self.buffered_to)
+            self._in_reserve = False
+        file = self._file
+        if file is not None and self.buffered_to + frame_bytes <= file.capacity_position:
+            if not self._in_reserve:
+                self._capacity_position = file.capacity_position
+            return
+        self.flush()
+        file = self._file
+        if file is not None and file.base_position == self.buffered_to:
+            self._leave_file()
+            self._files.give_back(file)
+        new = self._files.take(self.buffered_to, frame_bytes, urgent)
+        if self._file is not None:
+            self._files.seal(self._file, self.buffered_to)
+            self.stats.rotations_total += 1
+        self._enter_file(new)
+
+    def _enter_file(self, file: LogFile) -> None:
+        self._file = file
+        self._salt = file.salt
+        self._spare_wanted_at = file.capacity_position
+        # In the reserve every frame is asked whether it is urgent: it takes the long way through `_make_room`.
+        self._in_reserve = self._files.spares == 0
+        self._capacity_position = file.base_position if self._in_reserve else file.capacity_position
+
+    def _leave_file(self) -> None:
+        self._file = None
+        self._in_reserve = False
+        self._capacity_position = self.written_to
+
+    def trim(self, position: int) -> None:
+        """Give up the log below `position`: files wholly below it are recycled or unlinked."""
+        self._files.trim(min(position, self.synced_to))
+        self.ring()
+
+    def unlink_one_trimmed(self) -> bool:
+        """Give back the space of a trimmed file, if there is one; the commit thread does it, as it can take long."""
+        return self._files.unlink_doomed()
+
+    def prepare_spare(self) -> bool:
+        """Have a file ready for the next rotation; the commit thread does it, once per rotation."""
+        base_position = self._spare_wanted_at
+        if base_position is None:
+            return False
+        self._spare_wanted_at = None
+        self._files.prepare(base_position)
+        return True
+
+    def close(self) -> None:
+        """After the committer has stopped: cut the last file to its frames and let go of every file."""
+        self.drop()
+        file = self._file
+        if file is not None:
+            self._leave_file()
+            if file.header_pending:
+                self._files.give_back(file)
+            elif not self.broken:
+                self.disk.truncate(file.fd, file.offset_of(self.written_to))
+                self.disk.fdatasync(file.fd)
+                self._files.seal(file, self.written_to)
+        for open_file in self.unsynced_files:
+            self.disk.close(open_file.fd)
+            open_file.fd = -1
+        self.unsynced_files = []
+        while self._files.unlink_doomed():
+            pass
+
+    # --- when a write failed ---
+
+    def cut(self, file: LogFile) -> None:
+        """Take what a failed write left behind out of its file, durably: the op it belongs to has failed for good."""
+        offset = 0 if file.header_pending else file.offset_of(self.written_to)
+        try:
+            # By a descriptor of its own: the kernel tells each one once that writing back failed, and it is the
+            # commit thread that must hear it for the bytes below the cut.
+            fd = self.disk.open(file.path, os.O_RDWR)
+            try:
+                self.disk.truncate(fd, offset)
+                self.disk.fdatasync(fd)
+            finally:
+                self.disk.close(fd)
+        except OSError as error:
+            self.broken = True
+            logger.error("cannot cut %s back to offset %d: %s; the log takes no more", file.path, offset, error)
+
+    def _go_back(self, failed: LogFile) -> None:
+        """Go on from `written_to` in a new file.
+
+        A new file means a new salt. Frames written over a failed write of the same file would be judged by the same
+        salt at the same positions, and a power failure that keeps some old and some new pages could splice the two.
+        """
+        self._forget_unwritten()
+        # Files behind the failed one were taken during a hand-over; nothing has reached them.
+        while self._file is not None and self._file is not failed:
+            self._files.give_back(self._file)
+            self._file = self._files.unseal()
+        self._leave_file()
+        if failed.header_pending:
+            self._files.give_back(failed, recyclable=False)
+        else:
+            self._files.seal(failed, self.written_to)
+
+    def _forget_unwritten(self) -> None:
+        self._pieces = []
+        self.buffered_to = self._flushed_to = self.written_to
+
+    def _raise_failure(self) -> None:
+        """Deal with a write that failed in the commit thread, or refuse if the log is past use."""
+        failure = self.handover.failure
+        if failure is not None and not self.broken:
+            self._go_back(failure.file)
+            self.handover.settle()
+            self.ring()
+            raise failure.error
+        self._forget_unwritten()
+        self.handover.settle()
+        raise StorageError(f"the log in {self.path} takes no more writes until a restart", path=self.path)
+
+    # --- what there is ---
+
+    @property
+    def handed_over(self) -> bool:
+        return self.handover.active
+
+    @property
+    def full(self) -> bool:
+        """Whether the disk had no room for a file of the log the last time that one was wanted."""
+        return self._files.full
+
+    @property
+    def overloaded(self) -> bool:
+        return self.buffered_to - self.synced_to > UNSYNCED_BYTES_MAX
+
+    @property
+    def oldest_position(self) -> int:
+        starts = self.file_starts()
+        return starts[0] if starts else self.written_to
+
+    @property
+    def log_bytes(self) -> int:
+        return self.written_to - self.oldest_position
+
+    def files_between(self, start: int, end: int) -> list[tuple[str, int]]:
+        """The files with frames between two positions, oldest first, and how many bytes of each end at `end` or before.
+
+        `end` is the end of a frame and synced, so these bytes do not change any more.
+        """
+        assert end <= self.synced_to
+        files = [*self._files.sealed, *([self._file] if self._file is not None else [])]
+        found: list[tuple[str, int]] = []
+        for file in files:
+            file_end = end if file.end_position is None else min(file.end_position, end)
+            if file.base_position < end and file_end > start:
+                found.append((file.path, file.offset_of(file_end)))
+        return found
+
+    def file_starts(self) -> list[int]:
+        """Where the files of the log start, oldest first."""
+        starts = [file.base_position for file in self._files.sealed]
+        return [*starts, self._file.base_position] if self._file is not None else starts
+
+
+def _nobody_to_wake() -> None:
+    """Stands in for the committer until there is one."""

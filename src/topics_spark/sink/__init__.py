@@ -1,0 +1,1 @@
+"""The Spark sink: rows appended to topics."""

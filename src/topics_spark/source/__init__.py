@@ -1,0 +1,1 @@
+"""The Spark source: topics as tables and streams."""

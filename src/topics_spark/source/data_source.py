@@ -1,0 +1,99 @@
+"""The data source `topics`: what Spark asks for a schema, readers and writers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructField, StructType
+
+from topics_spark.errors import OptionError
+from topics_spark.options import SourceOptions
+from topics_spark.source.places import place_of
+from topics_spark.source.planning import batch_ranges
+from topics_spark.source.reading import read_share
+from topics_spark.source.rows import Batch, RowBuilder, row_ddl, row_type
+
+if TYPE_CHECKING:
+    from topics_spark.sink.data_sink import BatchWriter, StreamWriter
+    from topics_spark.source.stream import TopicsStreamReader
+
+# Samples for an inferred schema come from this many topics at most.
+SAMPLE_TOPICS_MAX = 20
+
+
+class TopicsSource(DataSource):
+    """`spark.read.format("topics")` and its three sisters."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "topics"
+
+    def schema(self) -> StructType | str:
+        options = SourceOptions.parse(self.options)
+        if not options.infer_schema:
+            return row_ddl(options, None if options.schema is None else f"STRUCT<{options.schema}>")
+        payload = self._inferred(options)
+        return StructType([StructField(name, row_type(name, payload)) for name in options.columns])
+
+    def _inferred(self, options: SourceOptions) -> StructType:
+        from topics_spark.payloads import inference
+
+        kept = None if options.schema_location is None else inference.SchemaFile(options)
+        if kept is not None and (schema := kept.load()) is not None:
+            return schema
+        with contextlib.closing(place_of(options)) as place:
+            topics = sorted(place.heads(options.subscription))[:SAMPLE_TOPICS_MAX]
+            each = max(2, options.sample_records // max(1, len(topics)))
+            schema = inference.inferred(payload for topic in topics for payload in place.sample(topic, each))
+        if schema is None:
+            raise inference.nothing_to_infer()
+        if kept is not None:
+            kept.store(schema)
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TopicsReader(schema, SourceOptions.parse(self.options))
+
+    def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802
+        from topics_spark.source.stream import TopicsStreamReader
+
+        options = SourceOptions.parse(self.options)
+        if options.infer_schema and options.schema_location is None:
+            raise OptionError(
+                "inferSchema", "in a stream needs `schemaLocation`, the directory of its checkpoint, to be kept there"
+            )
+        return TopicsStreamReader(schema, options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from topics_spark.sink.data_sink import BatchWriter, SinkOptions
+
+        if overwrite:
+            raise OptionError("mode", "overwrite has no meaning for a topic: append, or delete the topic first")
+        return BatchWriter(schema, SinkOptions.parse(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        from topics_spark.sink.data_sink import SinkOptions, StreamWriter
+
+        # In mode complete a batch is the whole result, and is appended as such.
+        del overwrite
+        return StreamWriter(schema, SinkOptions.parse(self.options))
+
+
+class TopicsReader(DataSourceReader):
+    """A batch: the ranges are fixed when Spark plans the query, and then read by tasks."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._schema = schema
+        self._options = options
+        # Says what is wrong with a schema before any task runs.
+        RowBuilder(schema, options)
+
+    def partitions(self) -> list[InputPartition]:
+        with contextlib.closing(place_of(self._options)) as place:
+            return place.shares(batch_ranges(place, self._options))
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        return read_share(partition, self._schema, self._options)

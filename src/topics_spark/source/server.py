@@ -1,0 +1,181 @@
+"""What the connector asks of a server: how far topics are, where a time lies, and ranges of records as lines."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from topics.client import Client, TopicsError
+from topics.client.errors import TopicNotFound
+from topics.client.sync.export import Export
+from topics.client.values import TopicItem
+from topics_spark.errors import DataLost, ServerFailed
+from topics_spark.options import SourceOptions, Subscription
+from topics_spark.payloads.columns import line_columns
+from topics_spark.source.loss import gap_text, report_loss
+from topics_spark.source.offsets import Head
+from topics_spark.source.ranges import Range
+from topics_spark.source.rows import Records
+
+CHUNK_BYTES = 2 * 1024 * 1024
+# A Python worker serves many tasks; few of them speak to more than one server.
+CLIENTS_MAX = 8
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Records that are gone, as the server tells it."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int = 0
+
+
+class GapLine(msgspec.Struct, frozen=True):
+    tombstone: Gap
+
+
+@functools.lru_cache(maxsize=CLIENTS_MAX)
+def client_for(url: str, key: str | None, timeout_s: float) -> Client:
+    """Kept for the life of the process: a connection costs more than a small batch."""
+    return Client(url, key, timeout_s=timeout_s)
+
+
+class Server:
+    """One server as the source sees it. Its errors name the server, never the key."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        assert options.url is not None
+        self._client = client_for(options.url, options.key or "", options.timeout_s)
+
+    # --- how far ---
+
+    def heads(self, subscription: Subscription, known: Mapping[str, Head] | None = None) -> dict[str, Head]:
+        """The topics there are. `known` saves a question about every topic of a pattern that has not moved."""
+        found: dict[str, Head] = {}
+        if subscription.pattern is None:
+            for name in subscription.names:
+                if (head := self.head(name)) is not None:
+                    found[name] = head
+            return found
+        for item in self._listed(subscription):
+            before = (known or {}).get(item.topic)
+            if before is not None and (before.head_seq, before.earliest_seq) == (item.head_seq, item.earliest_seq):
+                found[item.topic] = before
+            elif (head := self.head(item.topic)) is not None:
+                found[item.topic] = head
+        return found
+
+    def _listed(self, subscription: Subscription) -> Iterator[TopicItem]:
+        try:
+            for item in self._client.list(subscription.prefix):
+                if subscription.matches(item.topic):
+                    yield item
+        except TopicsError as error:
+            raise ServerFailed(str(error)) from error
+
+    def head(self, name: str) -> Head | None:
+        try:
+            state = self._client.state(name)
+        except TopicNotFound:
+            return None
+        except TopicsError as error:
+            raise ServerFailed(str(error)) from error
+        return Head(state.epoch, state.head_seq, state.earliest_seq)
+
+    def seq_before(self, name: str, timestamp_ms: int, head: Head) -> int:
+        """The cursor from which records of that time and later are read."""
+        try:
+            page = self._client.diff(name, from_ts=timestamp_ms, limit=1, include_tags=False, include_meta=False)
+        except TopicsError as error:
+            raise ServerFailed(str(error)) from error
+        return page.records[0].seq - 1 if page.records else head.head_seq
+
+    # --- records ---
+
+    def sample(self, name: str, records_max: int) -> Iterator[str]:
+        """Payloads from the beginning and from the end of a topic."""
+        head = self.head(name)
+        if head is None:
+            return
+        half = max(1, records_max // 2)
+        middle = min(head.head_seq, head.earliest_seq + half - 1)
+        for from_seq, to_seq in (
+            (head.earliest_seq - 1, middle),
+            (max(middle, head.head_seq - half), head.head_seq),
+        ):
+            wanted = Range(name, head.epoch, from_seq, to_seq)
+            for records in self.read(wanted, (), frozenset({"data"}), fail_on_data_loss=False) if wanted.seqs else ():
+                yield from records.columns["data"].to_pylist()
+
+    def read(
+        self, wanted: Range, nodes: Sequence[str], columns: frozenset[str], *, fail_on_data_loss: bool
+    ) -> Iterator[Records]:
+        """Every record of the range that is not deleted; a gap fails the reading, or is logged with its range."""
+        try:
+            with self._client.export(
+                wanted.topic,
+                wanted.from_seq,
+                wanted.to_seq,
+                node=nodes or None,
+                include_tags="tag" in columns,
+                include_meta="meta" in columns,
+                chunk_bytes=CHUNK_BYTES,
+            ) as export:
+                yield from self._checked(export, wanted, columns, fail_on_data_loss)
+        except TopicNotFound:
+            report_loss(f"topic {wanted.topic!r} was deleted; {span(wanted)} cannot be read", fail=fail_on_data_loss)
+        except TopicsError as error:
+            raise ServerFailed(str(error)) from error
+
+    def _checked(
+        self, export: Export, wanted: Range, columns: frozenset[str], fail_on_data_loss: bool
+    ) -> Iterator[Records]:
+        started = False
+        for chunk in export:
+            # Nothing is given out before it is known to be of the right life of the topic.
+            if not started and not self._same_life(export, wanted, fail_on_data_loss):
+                return
+            started = True
+            lines = line_columns(chunk, columns)
+            for other in lines.others:
+                gap = msgspec.json.decode(other, type=GapLine).tombstone
+                report_loss(
+                    gap_text(wanted.topic, gap.gap_from, gap.gap_to, gap.reason, gap.missed_estimate),
+                    fail=fail_on_data_loss,
+                )
+            if lines.records:
+                yield Records(lines.columns, lines.records)
+        if not started and not self._same_life(export, wanted, fail_on_data_loss):
+            return
+        end = export.end
+        assert end is not None
+        if end.epoch != wanted.epoch:
+            # Some of the rows may be of the other life: no option makes that right, a new attempt does.
+            raise DataLost(f"topic {wanted.topic!r} was deleted and made anew while {span(wanted)} was read")
+        if end.head_seq < wanted.to_seq:
+            report_loss(
+                f"topic {wanted.topic!r} ends at seq {end.head_seq}; {span(wanted)} is not all there",
+                fail=fail_on_data_loss,
+            )
+
+    def _same_life(self, export: Export, wanted: Range, fail_on_data_loss: bool) -> bool:
+        if export.end is not None:
+            epoch = export.end.epoch
+        else:
+            head = self.head(wanted.topic)
+            epoch = 0 if head is None else head.epoch
+        if epoch != wanted.epoch:
+            report_loss(
+                f"topic {wanted.topic!r} was deleted and made anew; {span(wanted)} of its former life is gone",
+                fail=fail_on_data_loss,
+            )
+        return epoch == wanted.epoch
+
+
+def span(wanted: Range) -> str:
+    return f"seq {wanted.from_seq + 1} to {wanted.to_seq}"

@@ -1,0 +1,128 @@
+"""The stream: offsets that name every batch, how much of what is there the next one takes, and how far behind it is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from topics_spark.errors import OptionError
+from topics_spark.options import SourceOptions
+from topics_spark.source import offsets
+from topics_spark.source.offsets import Head, Offsets, Position
+from topics_spark.source.places import Place, place_of
+from topics_spark.source.planning import beginnings
+from topics_spark.source.reading import read_share
+from topics_spark.source.rows import Batch, RowBuilder
+
+log = logging.getLogger("topics_spark")
+
+
+class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one process beside the driver for as long as the query runs; its copies in tasks only `read`."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        if options.end is not None:
+            raise OptionError("endingOffsets", "has no place in a stream, which does not end")
+        if options.url is None:
+            raise OptionError("path", "alone is for batches; a stream also needs `url`, where it goes on")
+        self._schema = schema
+        self._options = options
+        RowBuilder(schema, options)
+        # what the last look at the topics has shown, for the progress report and the next look
+        self._heads: dict[str, Head] = {}
+        self._reached: Offsets = {}
+        # opened at the first question: this object travels to tasks, too
+        self._place: Place | None = None
+        # what AvailableNow may read at most
+        self._target: dict[str, Head] | None = None
+        # when the last batch with data was begun, for `maxTriggerDelay`
+        self._begun_s = time.monotonic()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """A marker: Spark asks more than once, and between two answers the end of a topic moves."""
+        return {offsets.MARKER: "new"}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.offsets_per_trigger_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._opened().heads(self._options.subscription)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        options = self._options
+        place = self._opened()
+        before = offsets.decoded(start)
+        self._heads = place.heads(options.subscription, self._heads)
+        heads = self._readable(before)
+        begins = beginnings(place, options, heads) if offsets.is_marker(start) else None
+        step = offsets.step_from(before, heads, begins)
+        for loss in step.losses:
+            if options.fail_on_data_loss:
+                raise loss
+            log.warning("data loss: %s", loss.what)
+        if not step.changed and not self._worth_a_batch(step.total):
+            self._reached = before
+            return start
+        self._begun_s = time.monotonic()
+        end = step.end(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        self._reached = end
+        return offsets.encoded(end)
+
+    def _readable(self, before: Offsets) -> dict[str, Head]:
+        """What there is, or under AvailableNow what there was when the query was started."""
+        if self._target is None:
+            return self._heads
+        heads = dict(self._target)
+        for name, position in before.items():
+            target = heads.get(name)
+            now = self._heads.get(name)
+            if target is not None and target.epoch == position.epoch and position.seq > target.head_seq:
+                # A batch of the run before had gone further than this run has seen.
+                heads[name] = target._replace(head_seq=position.seq)
+            if target is None and now is not None:
+                heads[name] = Head(position.epoch, position.seq, 0)
+        return heads
+
+    def _worth_a_batch(self, available: int) -> bool:
+        """Fewer than `minOffsetsPerTrigger` wait for more, but not for ever, and not for what is never to come."""
+        if not available:
+            return False
+        if self._target is not None or available >= self._options.offsets_per_trigger_min:
+            return True
+        return (time.monotonic() - self._begun_s) * 1000 >= self._options.trigger_delay_ms_max
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The ends of the topics at the last look, and how many seqs each is ahead of the batch: the lag."""
+        report: dict[str, Any] = {}
+        for name in sorted(self._heads):
+            head = self._heads[name]
+            reached = self._reached.get(name, Position(head.epoch, 0))
+            lag = head.head_seq - (reached.seq if reached.epoch == head.epoch else 0)
+            report[name] = {"epoch": head.epoch, "lag": max(0, lag), "seq": head.head_seq}
+        return report or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        ranges = offsets.between(offsets.decoded(start), offsets.decoded(end))
+        return self._opened().shares(list(ranges))
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        return read_share(partition, self._schema, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: offsets are kept by Spark's checkpoint, not by the server."""
+
+    def stop(self) -> None:
+        if self._place is not None:
+            self._place.close()
+
+    def _opened(self) -> Place:
+        if self._place is None:
+            self._place = place_of(self._options)
+        return self._place
