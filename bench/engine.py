@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log.cold import ColdMiss
 from topics.engine.opening.store import Store
-from topics.model.requests.records import DiffWish, append_decoder, decode_body
+from topics.model.requests.records import DiffRequest, append_decoder, decode_body
 from topics.model.settings import Settings
 
 RECORD = b'{"type":"resize","url":"s3://bucket/image-%07d.png","w":256}'
@@ -37,20 +37,20 @@ def opened(path: Path, **settings: object) -> Store:
 
 def kill(store: Store) -> None:
     """Stop the threads and nothing else, as a kill would."""
-    store.committer.stop()
+    store.syncer.stop()
     store.worker.stop()
     store._directory.close()
 
 
-def append(store: Store, topic: str, body: bytes) -> Staged:
+def append(store: Store, topic: str, body: bytes) -> PendingChange:
     """Decode and append, waiting where an earlier change has to be durable first."""
-    wish = decode_body(append_decoder, body)
+    request = decode_body(append_decoder, body)
     while True:
         try:
-            return store.engine.append(topic, wish)
+            return store.engine.append(topic, request)
         except Busy as busy:
-            store.pipeline.flush()
-            while not busy.staged.done:
+            store.commit_log.flush()
+            while not busy.change.done:
                 time.sleep(0.0001)
                 store.settle()
 
@@ -58,14 +58,14 @@ def append(store: Store, topic: str, body: bytes) -> Staged:
 def fill(store: Store, topic: str, batches: int, batch: int, per_tick: int) -> float:
     """Seconds that it takes to append and have acknowledged `batches` batches, decoded from bytes."""
     body = body_of(batch)
-    pipeline = store.pipeline
-    late: list[Staged] = []
+    pipeline = store.commit_log
+    late: list[PendingChange] = []
     started = time.perf_counter()
     for _ in range(batches // per_tick):
-        staged = [append(store, topic, body) for _ in range(per_tick)]
+        change = [append(store, topic, body) for _ in range(per_tick)]
         pipeline.flush()
         # While a sync stalls, the commit thread writes, and acknowledgements come later.
-        late += [one for one in staged if not one.done]
+        late += [one for one in change if not one.done]
         store.settle()
         store.step()
     while not all(one.done for one in late):
@@ -97,9 +97,9 @@ def diff_rate(*, cold: bool) -> float:
         for _ in range(5):
             cursor = 0
             while True:
-                wish = DiffWish(from_seq=cursor, limit=1000)
+                request = DiffRequest(from_seq=cursor, limit=1000)
                 try:
-                    diff = store.engine.diff("t", wish)
+                    diff = store.engine.diff("t", request)
                 except ColdMiss as miss:
                     store.state.cold.take(miss, store.state.cold.read(miss))
                     continue
@@ -126,7 +126,7 @@ def recovery_seconds(batch: int, per_tick: int) -> float:
         for _ in range(MILLION // batch // per_tick):
             for _ in range(per_tick):
                 append(store, "t", body)
-            store.pipeline.flush()
+            store.commit_log.flush()
             store.settle()
         kill(store)
         started = time.perf_counter()
@@ -209,9 +209,9 @@ def disk_append_p99_ms() -> float:
         while time.perf_counter() < until:
             append(store, "bulk", bulk)
             started = time.perf_counter()
-            staged = append(store, "small", small)
-            store.pipeline.flush()
-            while not staged.done:
+            change = append(store, "small", small)
+            store.commit_log.flush()
+            while not change.done:
                 time.sleep(0.0001)
                 store.settle()
             took.append(time.perf_counter() - started)
@@ -231,9 +231,9 @@ def many_topics(count: int = 100_000) -> dict[str, float]:
         for number in range(count):
             append(store, f"topic-{number}", body)
             if number % 16 == 15:
-                store.pipeline.flush()
+                store.commit_log.flush()
                 store.settle()
-        store.pipeline.flush()
+        store.commit_log.flush()
         written = time.perf_counter()
         assert store.checkpoint()
         checkpointed = time.perf_counter()

@@ -42,8 +42,8 @@ class Wire:
         self._bearer = f"Authorization: Bearer {bearer}\r\n" if bearer else ""
         self._received = b""
 
-    def send(self, path: str, wish: Any) -> None:
-        body = json.dumps(wish)
+    def send(self, path: str, request: Any) -> None:
+        body = json.dumps(request)
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{self._bearer}Content-Type: application/json\r\n"
         self.socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
 
@@ -78,8 +78,8 @@ class Loop:
         self.consume()
 
     def consume(self) -> None:
-        wish = {"topic_id": self.topic, "group_id": "bench", "start": "Earliest", "limit": BATCH}
-        self.wire.send("/v1/api/topics/consume", wish)
+        request = {"topic_id": self.topic, "group_id": "bench", "start": "Earliest", "limit": BATCH}
+        self.wire.send("/v1/api/topics/consume", request)
 
     def turn(self) -> bool:
         """Whether to go on."""
@@ -128,8 +128,8 @@ def wakings(port: int, topic: str) -> list[float]:
     took_ms: list[float] = []
     start: Any = {"Offset": 1}
     for _ in range(WAKINGS):
-        wish = {"topic_id": topic, "group_id": "bench", "start": start, "limit": BATCH, "timeout_seconds": 10}
-        consumer.send("/v1/api/topics/consume", wish)
+        request = {"topic_id": topic, "group_id": "bench", "start": start, "limit": BATCH, "timeout_seconds": 10}
+        consumer.send("/v1/api/topics/consume", request)
         time.sleep(0.003)
         sent_s = time.perf_counter()
         writer.send(f"/v0/topics/{topic}", {"records": [{"data": PAYLOAD}]})

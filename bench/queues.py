@@ -18,8 +18,8 @@ from bench.engine import fill, kill
 from topics.engine.log.cold import ColdMiss
 from topics.engine.opening.store import Store
 from topics.model.clock import ManualClock
-from topics.model.requests.config import ConfigWish
-from topics.model.requests.records import ClaimWish
+from topics.model.requests.config import ConfigRequest
+from topics.model.requests.records import ClaimRequest
 from topics.model.settings import Settings
 
 JOBS = 300_000
@@ -118,16 +118,16 @@ def is_done(server: Serving, jobs: int) -> bool:
 def claim_ms(store: Store, rounds: int) -> float:
     """The mean of claiming eight jobs, reads from disk included."""
     took: list[float] = []
-    wish = ClaimWish("w", 8)
+    params = ClaimRequest("w", 8)
     for _ in range(rounds):
         started = time.perf_counter()
         try:
-            staged = store.engine.queues.claim("q", wish)
+            change = store.engine.queues.claim("q", params)
         except ColdMiss as miss:
             store.state.cold.take(miss, store.state.cold.read(miss))
-            staged = store.engine.queues.claim("q", wish)
+            change = store.engine.queues.claim("q", params)
         took.append(time.perf_counter() - started)
-        assert staged.result.seqs
+        assert change.result.seqs
     return statistics.mean(took) * 1000
 
 
@@ -135,9 +135,9 @@ def queue_of(path: Path, jobs: int, clock: ManualClock | None = None) -> Store:
     store = Store(str(path), Settings(checkpoint_bytes=1 << 36, checkpoint_ms=86_400_000), clock=clock)
     for _ in store.opening():
         pass
-    staged = store.engine.configure("q", ConfigWish(type="queue", lease_ms=30_000))
-    store.pipeline.flush()
-    while not staged.done:
+    change = store.engine.configure("q", ConfigRequest(type="queue", lease_ms=30_000))
+    store.commit_log.flush()
+    while not change.done:
         time.sleep(0.0005)
         store.settle()
     fill(store, "q", jobs // 100, 100, 2)
@@ -166,7 +166,7 @@ def running_out() -> tuple[float, bool]:
         leased = 0
         while leased < EXPIRING:
             try:
-                leased += len(queues.claim("q", ClaimWish("w", 1_000)).result.seqs)
+                leased += len(queues.claim("q", ClaimRequest("w", 1_000)).result.seqs)
             except ColdMiss as miss:
                 store.state.cold.take(miss, store.state.cold.read(miss))
         longest, exact = 0.0, True
@@ -176,7 +176,7 @@ def running_out() -> tuple[float, bool]:
             started = time.perf_counter()
             state = store.engine.look("q", touch=False).queue
             try:
-                grant = queues.claim("q", ClaimWish("v", 100)).result
+                grant = queues.claim("q", ClaimRequest("v", 100)).result
             except ColdMiss as miss:
                 store.state.cold.take(miss, store.state.cold.read(miss))
                 continue

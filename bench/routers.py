@@ -14,7 +14,7 @@ from bench.engine import append, body_of, kill, opened
 from tests.serving import Client, ServerProcess, serving
 from topics.engine.core.pending import Busy
 from topics.engine.opening.store import Store
-from topics.model.requests.routers import RouterWish
+from topics.model.requests.routers import RouterRequest
 
 DESTINATIONS = 50
 BATCH = 100
@@ -30,15 +30,15 @@ PAYLOAD = {"id": 12345, "kind": "resize", "url": "s3://bucket/a.png", "w": 256}
 def route(store: Store, name: str, source: str, dest: str) -> None:
     while True:
         try:
-            staged = store.routers.put(name, RouterWish(source, dest))
+            change = store.routers.put(name, RouterRequest(source, dest))
             break
         except Busy as busy:
-            staged = busy.staged
-            store.pipeline.flush()
-            while not staged.done:
+            change = busy.change
+            store.commit_log.flush()
+            while not change.done:
                 store.settle()
-    store.pipeline.flush()
-    while not staged.done:
+    store.commit_log.flush()
+    while not change.done:
         store.settle()
 
 
@@ -53,14 +53,14 @@ def fan_out(batches: int, *, skewed: bool) -> float:
             route(store, f"r{number}", "source", f"dest{number}")
             if skewed:
                 append(store, f"dest{number}", body_of(number + 1))
-                store.pipeline.flush()
+                store.commit_log.flush()
         body = body_of(BATCH)
 
         def run(count: int) -> float:
             started = time.perf_counter()
             for _ in range(count):
                 append(store, "source", body)
-                store.pipeline.flush()
+                store.commit_log.flush()
                 store.settle()
                 while store.forwarder.step():
                     pass

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from bench.engine import kill, opened
 from tests.serving import Client, ServerProcess, serving
 from topics.model.requests.records import decode_body
-from topics.model.requests.transactions import CommitWish, StageWish, stage_decoder
+from topics.model.requests.transactions import CommitRequest, StageRequest, stage_decoder
 
 ROWS = 1_000_000
 PART_ROWS = 10_000
@@ -54,18 +54,18 @@ def longest_ticks() -> Ticks:
         body = part_body("s", 0)
         started = time.perf_counter()
         for part in range(ROWS // PART_ROWS):
-            wish: StageWish = decode_body(stage_decoder, body)
-            wish.part = part
-            staged = store.transactions.stage("bench", 1, wish)
-            store.pipeline.flush()
+            request: StageRequest = decode_body(stage_decoder, body)
+            request.part = part
+            change = store.transactions.stage("bench", 1, request)
+            store.commit_log.flush()
             store.step()
             # The disk may be behind: then the commit thread writes, and the answer comes later.
-            while not staged.done or store.wal.overloaded:
+            while not change.done or store.wal.overloaded:
                 time.sleep(0.0001)
                 store.settle()
             store.settle()
         staged_s = time.perf_counter() - started
-        outcome = store.transactions.commit("bench", 1, CommitWish(["s"]))
+        outcome = store.transactions.commit("bench", 1, CommitRequest(["s"]))
         ticks: list[tuple[float, float]] = []
         started = time.perf_counter()
         while not outcome.done:

@@ -107,13 +107,13 @@ class Client:
     def append(self, topic: str, *payloads: Any, **fields: Any) -> Reply:
         return self.post(f"/v0/topics/{topic}", {"records": [{"data": data} for data in payloads], **fields})
 
-    def diff(self, topic: str, **wish: Any) -> Any:
-        reply = self.post(f"/v0/topics/{topic}/diff", wish)
+    def diff(self, topic: str, **params: Any) -> Any:
+        reply = self.post(f"/v0/topics/{topic}/diff", params)
         assert reply.status == 200, reply
         return reply.json
 
-    def payloads(self, topic: str, **wish: Any) -> list[Any]:
-        return [record["data"] for record in self.diff(topic, **wish)["records"]]
+    def payloads(self, topic: str, **params: Any) -> list[Any]:
+        return [record["data"] for record in self.diff(topic, **params)["records"]]
 
     def state(self, topic: str) -> Any:
         reply = self.get(f"/v0/topics/{topic}?touch=false")

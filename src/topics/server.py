@@ -291,7 +291,7 @@ class Server:
     def _end_tick(self) -> None:
         """Write what was staged, then run what that made ready; what those stage leaves in the same tick."""
         self._ticked = True
-        pipeline = self.store.pipeline
+        pipeline = self.store.commit_log
         pipeline.flush()
         until_s = time.perf_counter() + READY_S_MAX
         for _ in range(READY_ROUNDS_MAX):
@@ -321,7 +321,7 @@ class Server:
         self._listener.wake()
 
     def _debt_bytes(self) -> int:
-        return self.store.committer.unsynced_bytes
+        return self.store.syncer.unsynced_bytes
 
     def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
         """Read a cold body in the worker thread, hand it to the engine, tell who waits."""

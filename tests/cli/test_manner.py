@@ -15,8 +15,8 @@ from tests.cli.terminal import Invoke, environ, run, start
 from tests.serving import TOPICS, Client, ServerProcess, serving
 from topics import cli
 from topics.cli.command_table import TABLE, root_command
+from topics.cli.commands.page import markdown
 from topics.cli.failure import MEANINGS
-from topics.cli.page import markdown
 from topics.cli.plugins import plugin_names
 from topics.cli.spans import moment_ms, shown_bytes, shown_time, size_bytes, span_ms
 
@@ -158,7 +158,7 @@ def test_keys_come_by_flag_or_variable_and_their_lack_is_told(
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.cli.password.hash_a_password", lambda: 1 / 0)
+    monkeypatch.setattr("topics.cli.commands.password.hash_a_password", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli.run(["hash"])
 

@@ -63,8 +63,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def lines() -> Iterator[tuple[list[str], int, str]]:
     for line in SCRIPT.strip().splitlines():
-        wish, _, words = line.partition(" | ") if " | " in line else line.partition(" |")
-        command, _, code = wish.partition(" = ")
+        request, _, words = line.partition(" | ") if " | " in line else line.partition(" |")
+        command, _, code = request.partition(" = ")
         yield shlex.split(command), int(code or 0), words.strip()
 
 

@@ -16,7 +16,7 @@ def tagged(client: Client, topic: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("wish", "left"),
+    ("body", "left"),
     [
         ({"before_seq": 3}, [3, 4, 5, 6]),
         ({"before_seq": 0}, [1, 2, 3, 4, 5, 6]),
@@ -31,8 +31,8 @@ def tagged(client: Client, topic: str) -> str:
         ({"match": ["tag", "Glob", "a:*"], "before_seq": 2}, [2, 3, 4, 5, 6]),
     ],
 )
-def test_what_is_deleted(client: Client, tagged: str, wish: Any, left: list[int]) -> None:
-    reply = client.post(f"/v0/topics/{tagged}/delete", wish)
+def test_what_is_deleted(client: Client, tagged: str, body: Any, left: list[int]) -> None:
+    reply = client.post(f"/v0/topics/{tagged}/delete", body)
     assert reply.status == 200
     assert client.payloads(tagged) == left
     answer = reply.json
@@ -51,7 +51,7 @@ def test_what_is_deleted(client: Client, tagged: str, wish: Any, left: list[int]
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "body",
     [
         {},
         {"match": None},
@@ -65,8 +65,8 @@ def test_what_is_deleted(client: Client, tagged: str, wish: Any, left: list[int]
         {"match": 5},
     ],
 )
-def test_a_bad_predicate_is_400(client: Client, tagged: str, wish: Any) -> None:
-    reply = client.post(f"/v0/topics/{tagged}/delete", wish)
+def test_a_bad_predicate_is_400(client: Client, tagged: str, body: Any) -> None:
+    reply = client.post(f"/v0/topics/{tagged}/delete", body)
     assert (reply.status, reply.code) == (400, "invalid_request")
     assert client.state(tagged)["count"] == 6
 

@@ -153,9 +153,9 @@ def test_a_deleted_gap_is_silent(client: Client, topic: str) -> None:
 # --- long-poll ---
 
 
-def polled(server: ServerProcess, topic: str, **wish: Any) -> Client:
+def polled(server: ServerProcess, topic: str, **request: Any) -> Client:
     """A poll that waits at the server; `end` is its answer."""
-    return server.waiting("POST", f"/v0/topics/{topic}/diff", wish)
+    return server.waiting("POST", f"/v0/topics/{topic}/diff", request)
 
 
 def test_a_long_poll_is_answered_by_the_next_record(server: ServerProcess, client: Client, topic: str) -> None:

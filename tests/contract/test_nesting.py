@@ -21,7 +21,7 @@ from topics.client import Client as PythonClient
 from topics.client import Record
 from topics.model.errors import InvalidRequest
 from topics.model.requests.nesting import NESTING_MAX, is_too_deep
-from topics.model.requests.records import AppendWish, RecordWish
+from topics.model.requests.records import AppendRequest, RecordRequest
 
 # About as deep as version 0.1 took it: deeper than the decoder goes anywhere else in the server.
 DEEP = 985
@@ -131,13 +131,15 @@ def recursion(limit: int) -> Iterator[None]:
 
 def store_deep_records(path: Path) -> None:
     """Five records in a log and in a queue, by the engine, which does not look; the third is as deep as 0.1 took it."""
-    deep = RecordWish(data=Raw(nested(DEEP)), tag="t", meta=Raw(b'{"an\\u0020escape":%b}' % nested(DEEP - 1).encode()))
+    deep = RecordRequest(
+        data=Raw(nested(DEEP)), tag="t", meta=Raw(b'{"an\\u0020escape":%b}' % nested(DEEP - 1).encode())
+    )
     with recursion(5_000), Rig(path) as rig:
         rig.configure("q", type="queue", max_deliveries=1, dead_letter="q.dead", lease_ms=60_000)
         for name in ("log", "q"):
-            records = [RecordWish(data=Raw(b"%d" % number), tag="t") for number in PLAIN]
+            records = [RecordRequest(data=Raw(b"%d" % number), tag="t") for number in PLAIN]
             records.insert(2, deep)
-            rig.finish(rig.engine.append(name, AppendWish(records)))
+            rig.finish(rig.engine.append(name, AppendRequest(records)))
         rig.checkpoint()
         rig.close()
 
@@ -160,10 +162,10 @@ def depth_of(body: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "wish", [{}, {"include_tags": True}, {"include_meta": False}, {"node": "n"}, {"node": "n", "include_tags": True}]
+    "asked", [{}, {"include_tags": True}, {"include_meta": False}, {"node": "n"}, {"node": "n", "include_tags": True}]
 )
-def test_diff_serves_it_in_every_view(poisoned: ServerProcess, wish: dict[str, Any]) -> None:
-    reply = poisoned.client().post("/v0/topics/log/diff", wish)
+def test_diff_serves_it_in_every_view(poisoned: ServerProcess, asked: dict[str, Any]) -> None:
+    reply = poisoned.client().post("/v0/topics/log/diff", asked)
     assert (reply.status, seqs(reply.body), depth_of(reply.body)) == (200, [1, 2, 3, 4, 5], True)
 
 

@@ -74,13 +74,15 @@ def test_references_lead_somewhere(document: Any) -> None:
                 return []
 
     found = set(references(document))
-    assert "#/components/schemas/AppendWish" in found
+    assert "#/components/schemas/AppendRequest" in found
     assert all(name.removeprefix("#/components/schemas/") in document["components"]["schemas"] for name in found)
 
 
 def test_bodies_are_the_structs_that_handlers_decode_with(document: Any) -> None:
     append = operations(document)["post", "/v0/topics/{topic}"]
-    assert append["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/AppendWish"}
+    assert append["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/AppendRequest"
+    }
     assert append["requestBody"]["required"] is True
     diff = operations(document)["post", "/v0/topics/{topic}/diff"]
     assert diff["requestBody"]["required"] is False
@@ -127,7 +129,7 @@ def test_only_what_writes_may_find_the_disk_full(document: Any) -> None:
 
 # As the contract has them.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "WatchWish": {
+    "WatchRequest": {
         "limit": 256,
         "max_batch_bytes": 262_144,
         # No include_meta: by default meta is shown if data is.
@@ -136,8 +138,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "consistency": "eventual",
         "heartbeat_ms": 15_000,
     },
-    "StartWish": {"from_seq": 0, "tail": False},
-    "RouterWish": {
+    "StartRequest": {"from_seq": 0, "tail": False},
+    "RouterRequest": {
         "preserve_node": True,
         "preserve_tag": True,
         "create_dest": True,
@@ -145,14 +147,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "guarantee": "at_least_once",
         "backfill": False,
     },
-    "ClaimWish": {"max": 1, "wait_ms": 0},
-    "AckWish": {},
-    "NackWish": {"dead_letter": False},
-    "ExtendWish": {},
-    "RedriveWish": {"limit": 0, "rate_per_s": 0, "dry_run": False},
-    "ConsumeWish": {"start": "Latest", "limit": 100, "all_partitions": False},
-    "GroupAckWish": {"partition_id": 0},
-    "ResetWish": {"all_partitions": False, "forget": False},
+    "ClaimRequest": {"max": 1, "wait_ms": 0},
+    "AckRequest": {},
+    "NackRequest": {"dead_letter": False},
+    "ExtendRequest": {},
+    "RedriveRequest": {"limit": 0, "rate_per_s": 0, "dry_run": False},
+    "ConsumeRequest": {"start": "Latest", "limit": 100, "all_partitions": False},
+    "GroupAckRequest": {"partition_id": 0},
+    "ResetRequest": {"all_partitions": False, "forget": False},
 }
 QUERY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("post", "/v0/topics/{topic}"): {"return_seqs": True},
@@ -185,7 +187,7 @@ def test_defaults_are_what_the_server_takes_in_the_place_of_an_absent_field(
         properties = document["components"]["schemas"][name]["properties"]
         return {field: schema["default"] for field, schema in properties.items() if "default" in schema}
 
-    assert defaults("DiffWish") == {
+    assert defaults("DiffRequest") == {
         "from_seq": 0,
         "limit": 256,
         "include_tags": False,
@@ -193,11 +195,11 @@ def test_defaults_are_what_the_server_takes_in_the_place_of_an_absent_field(
         "wait_ms": 0,
         "max_batch_bytes": DIFF_BYTES_DEFAULT,
     }
-    assert defaults("AppendWish") == {"create": True, "disable_backpressure": False}
+    assert defaults("AppendRequest") == {"create": True, "disable_backpressure": False}
     for name, told in DEFAULTS.items():
         assert defaults(name) == told, name
     config = client.put(f"/v0/topics/{topic}", {}).json["config"]
-    told = defaults("ConfigWish")
+    told = defaults("ConfigRequest")
     assert told == {name: config[name] for name in told}
     assert set(config) - set(told) == {"type", "durability", "priority", "dead_letter"}
 
@@ -215,21 +217,21 @@ def test_null_stands_for_the_default(client: Client, topic: str) -> None:
 
 def test_bounds_that_answer_400_are_told(document: Any, client: Client, topic: str) -> None:
     schemas = document["components"]["schemas"]
-    assert schemas["AppendWish"]["properties"]["records"]["minItems"] == 1
+    assert schemas["AppendRequest"]["properties"]["records"]["minItems"] == 1
     assert client.post(f"/v0/topics/{topic}", {"records": []}).status == 400
-    for struct in ("AckWish", "NackWish", "ExtendWish"):
+    for struct in ("AckRequest", "NackRequest", "ExtendRequest"):
         shown = schemas[struct]["properties"]["seqs"]
         assert (shown["minItems"], shown["maxItems"]) == (1, 1000)
     for struct, field, path in (
-        ("DiffWish", "from_seq", f"/v0/topics/{topic}/diff"),
-        ("DeleteWish", "before_seq", f"/v0/topics/{topic}/delete"),
+        ("DiffRequest", "from_seq", f"/v0/topics/{topic}/diff"),
+        ("DeleteRequest", "before_seq", f"/v0/topics/{topic}/delete"),
     ):
         shown = schemas[struct]["properties"][field]
         assert (shown["minimum"], shown["maximum"]) == (0, 2**64 - 1)
         client.append(topic, 1)
         assert client.post(path, {field: 2**64 - 1}).status == 200
         assert client.post(path, {field: 2**64}).status == 400
-    assert schemas["ConfigWish"]["properties"]["ttl_ms"]["maximum"] == 2**64 - 1
+    assert schemas["ConfigRequest"]["properties"]["ttl_ms"]["maximum"] == 2**64 - 1
     assert client.put(f"/v0/topics/{topic}", {"ttl_ms": 2**64}).status == 400
 
 

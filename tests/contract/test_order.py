@@ -132,10 +132,10 @@ def test_pressure_is_asked_after_400_and_404(tmp_path: Path, body: bytes, expect
 
 def test_pressure_never_refuses_the_retry_of_a_write(tmp_path: Path) -> None:
     engine = _engine(tmp_path)
-    wish = append_decoder.decode(b'{"records":[{"data":1}],"idempotency_key":"k"}')
-    engine.append("a", wish)
-    engine.pipeline.flush()
-    assert engine.append("a", wish, Refusing()).deduped
+    params = append_decoder.decode(b'{"records":[{"data":1}],"idempotency_key":"k"}')
+    engine.append("a", params)
+    engine.commit_log.flush()
+    assert engine.append("a", params, Refusing()).deduped
     with pytest.raises(Throttled):
         engine.append("a", append_decoder.decode(b'{"records":[{"data":1}]}'), Refusing())
     with pytest.raises(TopicNotFound):

@@ -55,7 +55,7 @@ def test_put_replaces_the_config_and_what_is_omitted_takes_its_default(client: C
 
 
 @pytest.mark.parametrize(
-    ("wish", "resolved"),
+    ("body", "resolved"),
     [
         ({"durable": True}, {"durable": True, "durability": "fsync"}),
         ({"durable": False}, {"durable": False, "durability": "disk"}),
@@ -70,8 +70,8 @@ def test_put_replaces_the_config_and_what_is_omitted_takes_its_default(client: C
         ({"dead_letter": "other", "leases_durable": True}, {"dead_letter": "other", "leases_durable": True}),
     ],
 )
-def test_the_config_is_resolved_and_clamped(client: Client, topic: str, wish: Any, resolved: Any) -> None:
-    assert client.put(f"/v0/topics/{topic}", wish).json["config"] == {**DEFAULTS, **resolved}
+def test_the_config_is_resolved_and_clamped(client: Client, topic: str, body: Any, resolved: Any) -> None:
+    assert client.put(f"/v0/topics/{topic}", body).json["config"] == {**DEFAULTS, **resolved}
 
 
 @pytest.mark.parametrize(

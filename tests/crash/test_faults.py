@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import WAIT_S_MAX, Rig
-from tests.engine.test_append import wish
+from tests.engine.test_append import request
 from tests.engine.test_checkpoint import everything, fill
 from tests.faults import FaultyDisk, Gate, Kind
 from topics.model.errors import (
@@ -85,8 +85,8 @@ def test_after_a_failed_sync_a_restart_has_everything_acknowledged_and_writes_ag
 def test_a_sync_that_failed_in_the_background_is_noticed_by_the_next_write(rig: Rig, disk: FaultyDisk) -> None:
     disk.fail("fdatasync", path="wal")
     rig.append("a", 4)
-    rig.store.committer.want_sync(rig.store.wal.written_to)
-    while rig.store.committer.failed is None:
+    rig.store.syncer.want_sync(rig.store.wal.written_to)
+    while rig.store.syncer.failed is None:
         rig.store.settle()
     rig.store.settle()
     with pytest.raises(ReadOnly):
@@ -96,15 +96,15 @@ def test_a_sync_that_failed_in_the_background_is_noticed_by_the_next_write(rig: 
 
 def test_nothing_waiting_for_a_sync_is_ever_acknowledged_after_it_failed(rig: Rig, disk: FaultyDisk) -> None:
     disk.fail("fdatasync", path="wal", times=1)
-    staged = [rig.engine.append("f", wish(number)) for number in range(5)]
-    rig.store.pipeline.flush()
-    staged += [rig.engine.append("f", wish(number)) for number in range(5)] if not rig.store.wal.broken else []
-    while not all(one.done for one in staged):
+    change = [rig.engine.append("f", request(number)) for number in range(5)]
+    rig.store.commit_log.flush()
+    change += [rig.engine.append("f", request(number)) for number in range(5)] if not rig.store.wal.broken else []
+    while not all(one.done for one in change):
         rig.store.settle()
     disk.heal()
     for _ in range(5):
         rig.store.settle()
-    assert all(isinstance(one.error, ReadOnly) for one in staged)
+    assert all(isinstance(one.error, ReadOnly) for one in change)
     assert rig.seqs("f") == [1]
 
 
@@ -143,8 +143,8 @@ def test_a_write_that_fails_shows_nothing_and_the_log_goes_on(
         rig.append("a", "failed")
     assert rig.seqs("a") == [1]
     assert rig.look("a").head_seq == 1
-    staged = rig.append("a", "good")
-    assert staged.first_seq == 2
+    change = rig.append("a", "good")
+    assert change.first_seq == 2
     assert [record["data"] for record in rig.records("a")] == [1, "good"]
     restart(rig)
     assert [record["data"] for record in rig.records("a")] == [1, "good"]
@@ -153,26 +153,26 @@ def test_a_write_that_fails_shows_nothing_and_the_log_goes_on(
 
 def test_a_write_that_fails_fails_every_op_of_its_tick_and_no_other(rig: Rig, disk: FaultyDisk) -> None:
     disk.fail("pwritev", path=".log")
-    staged = [rig.engine.append(topic, wish(9)) for topic in ("a", "f", "a", "new")]
-    rig.store.pipeline.flush()
-    assert all(isinstance(one.error, StorageError) for one in staged)
+    change = [rig.engine.append(topic, request(9)) for topic in ("a", "f", "a", "new")]
+    rig.store.commit_log.flush()
+    assert all(isinstance(one.error, StorageError) for one in change)
     assert [state.topic for state in rig.engine.list().topics] == ["a", "f"]
     topic = rig.store.state.by_name["a"]
     assert (topic.assigned_seq, topic.pending_count, topic.pending_bytes) == (3, 0, 0)
-    assert rig.store.pipeline.pending_bytes == 0
+    assert rig.store.commit_log.pending_bytes == 0
     assert rig.append("a", 4).first_seq == 4
     assert rig.append("new", 1).first_seq == 1
 
 
 def test_records_waiting_for_their_sync_survive_a_later_write_that_fails(rig: Rig, disk: FaultyDisk) -> None:
     gate = disk.hold("fdatasync", path="wal")
-    waiting = rig.engine.append("f", wish(2))
-    rig.store.pipeline.flush()
+    waiting = rig.engine.append("f", request(2))
+    rig.store.commit_log.flush()
     disk.fail("pwritev", path=".log")
-    failed = rig.engine.append("f", wish("failed"))
+    failed = rig.engine.append("f", request("failed"))
     # The cut must be durable before the log goes on, so the gate is opened first.
     gate.open()
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert isinstance(failed.error, StorageError)
     rig.finish(waiting)
     assert rig.append("f", 3).first_seq == 3
@@ -264,7 +264,7 @@ def test_a_first_write_refused_by_a_full_disk_leaves_no_topic_behind(open_rig: O
             break
     with pytest.raises(StorageFull):
         rig.append("new", "x" * 3000)
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     disk.heal()
     assert [state.topic for state in rig.engine.list().topics] == ["a"]
 
@@ -300,7 +300,7 @@ def test_a_checkpoint_that_fails_at_any_call_loses_nothing_and_the_next_one_work
         reached = disk.calls[kind] - calls >= nth
         disk.heal()
         failures += reached
-        if rig.store.pipeline.read_only is None:
+        if rig.store.commit_log.read_only is None:
             assert everything(rig) == before, f"{kind} {nth}"
             assert rig.store.checkpoint() is True, f"{kind} {nth}"
             assert rig.append("after", 1).first_seq == 1
@@ -420,8 +420,8 @@ def test_checkpoints_that_fail_leave_no_files_behind(rig: Rig, disk: FaultyDisk)
 def stall(rig: Rig, disk: FaultyDisk) -> Gate:
     """A sync that is out, and counts as out for longer than the owner waits before it hands writing over."""
     gate = disk.hold("fdatasync", path="wal")
-    rig.engine.append("f", wish("stalled"))
-    rig.store.pipeline.flush()
+    rig.engine.append("f", request("stalled"))
+    rig.store.commit_log.flush()
     assert gate.reached.wait(WAIT_S_MAX)
     rig.syncs_stall = True
     return gate
@@ -429,14 +429,14 @@ def stall(rig: Rig, disk: FaultyDisk) -> Gate:
 
 def test_writes_during_a_stalled_sync_wait_for_the_disk_and_keep_their_order(rig: Rig, disk: FaultyDisk) -> None:
     gate = stall(rig, disk)
-    staged = [rig.engine.append("a", wish(number)) for number in (4, 5)]
-    rig.store.pipeline.flush()
-    staged += [rig.engine.append("a", wish(number)) for number in (6, 7)]
-    rig.store.pipeline.flush()
-    assert not any(one.done for one in staged), "nothing is acknowledged before it is written"
+    change = [rig.engine.append("a", request(number)) for number in (4, 5)]
+    rig.store.commit_log.flush()
+    change += [rig.engine.append("a", request(number)) for number in (6, 7)]
+    rig.store.commit_log.flush()
+    assert not any(one.done for one in change), "nothing is acknowledged before it is written"
     assert rig.seqs("a") == [1, 2, 3]
     gate.open()
-    for one in staged:
+    for one in change:
         rig.finish(one)
     assert rig.seqs("a") == [1, 2, 3, 4, 5, 6, 7]
     assert rig.append("a", 8).first_seq == 8
@@ -448,12 +448,12 @@ def test_writes_during_a_stalled_sync_wait_for_the_disk_and_keep_their_order(rig
 def test_a_write_that_fails_after_it_was_handed_over_shows_nothing(rig: Rig, disk: FaultyDisk) -> None:
     gate = stall(rig, disk)
     disk.fail("pwritev", path=".log")
-    staged = [rig.engine.append("a", wish(number)) for number in (4, 5)]
-    rig.store.pipeline.flush()
+    change = [rig.engine.append("a", request(number)) for number in (4, 5)]
+    rig.store.commit_log.flush()
     gate.open()
-    while not all(one.done for one in staged):
+    while not all(one.done for one in change):
         rig.store.settle()
-    assert all(isinstance(one.error, StorageError) for one in staged)
+    assert all(isinstance(one.error, StorageError) for one in change)
     assert rig.seqs("a") == [1, 2, 3]
     assert rig.append("a", "good").first_seq == 4
     restart(rig)
@@ -469,17 +469,17 @@ def test_too_much_that_is_not_synced_is_throttled_until_it_is(
     refusal: Throttled | None = None
     for _ in range(20):
         try:
-            staged = rig.engine.append("a", wish("x" * 1000))
+            change = rig.engine.append("a", request("x" * 1000))
         except Throttled as throttled:
             refusal = throttled
             break
-        rig.store.pipeline.flush()
-        assert staged.done
+        rig.store.commit_log.flush()
+        assert change.done
     assert refusal is not None
     assert refusal.detail["retry_after_ms"] > 0
     gate.open()
     position = rig.store.wal.written_to
-    rig.store.committer.want_sync(position)
+    rig.store.syncer.want_sync(position)
     while rig.store.wal.synced_to < position:
         rig.store.settle()
     rig.append("a", "room again")

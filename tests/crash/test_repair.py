@@ -19,8 +19,8 @@ def written(rig: Rig) -> dict[str, dict[int, str]]:
     for number in range(60):
         for topic in ("a", "b"):
             value = f"{topic}{number}" + "x" * (number * 37 % 200)
-            staged = rig.append(topic, {"data": value, "tag": f"t{number % 7}"})
-            told.setdefault(topic, {})[staged.first_seq] = value
+            change = rig.append(topic, {"data": value, "tag": f"t{number % 7}"})
+            told.setdefault(topic, {})[change.first_seq] = value
         if number in (20, 40):
             rig.checkpoint()
     return told

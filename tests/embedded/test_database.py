@@ -202,8 +202,8 @@ def test_a_key_is_remembered(open_db: OpenDatabase) -> None:
 
 
 def test_request_bytes_are_appended_as_they_are(db: topics.Database) -> None:
-    wish = decode_body(append_decoder, b'{"records":[{"data":1.10,"tag":"t"}]}')
-    assert db.append_wish("a", wish).first_seq == 1
+    request = decode_body(append_decoder, b'{"records":[{"data":1.10,"tag":"t"}]}')
+    assert db.append_wish("a", request).first_seq == 1
     assert db.diff("a").records[0].json == b"1.10"
 
 
@@ -273,7 +273,7 @@ def test_progress_is_told_while_it_opens(open_db: OpenDatabase, tmp_path: Path) 
         db.append("a", "x" * 1000, tag=f"t{number}")
     host = db._host
     with host.lock:
-        host.store.committer.stop()
+        host.store.syncer.stop()
         host.store.worker.stop()
         host.closed = True
     host._news.set()

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from topics.engine.core.configuration import Edit
 from topics.engine.core.listing import TopicState
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.reading import Diff
 from topics.engine.opening.store import Store
@@ -69,7 +69,7 @@ class Rig:
         self.open()
 
     def abandon(self) -> None:
-        self.store.committer.stop()
+        self.store.syncer.stop()
         self.store.worker.stop()
 
     def __enter__(self) -> Rig:
@@ -80,20 +80,20 @@ class Rig:
 
     # --- verbs, from request bytes ---
 
-    def append(self, topic: str, *payloads: Any, **fields: Any) -> Staged:
+    def append(self, topic: str, *payloads: Any, **fields: Any) -> PendingChange:
         """Payloads are bytes of JSON, or objects; a dict with "data" is a whole record."""
         records = [payload if _is_record(payload) else {"data": _raw(payload)} for payload in payloads]
         body = msgspec.json.encode({"records": records, **fields})
-        wish = decode_body(append_decoder, body)
-        return self._commit(lambda: self.engine.append(topic, wish))
+        request = decode_body(append_decoder, body)
+        return self._commit(lambda: self.engine.append(topic, request))
 
-    def append_body(self, topic: str, body: bytes) -> Staged:
-        wish = decode_body(append_decoder, body)
-        return self._commit(lambda: self.engine.append(topic, wish))
+    def append_body(self, topic: str, body: bytes) -> PendingChange:
+        request = decode_body(append_decoder, body)
+        return self._commit(lambda: self.engine.append(topic, request))
 
     def diff(self, topic: str, from_seq: int = 0, **fields: Any) -> Diff:
-        wish = decode_body(diff_decoder, msgspec.json.encode({"from_seq": from_seq, **fields}))
-        return self._run(lambda: self.engine.diff(topic, wish))
+        request = decode_body(diff_decoder, msgspec.json.encode({"from_seq": from_seq, **fields}))
+        return self._run(lambda: self.engine.diff(topic, request))
 
     def records(self, topic: str, from_seq: int = 0, **fields: Any) -> list[dict[str, Any]]:
         """All records behind a cursor, over as many reads as it takes."""
@@ -110,20 +110,20 @@ class Rig:
         return [record["$seq"] for record in self.records(topic, from_seq, **fields)]
 
     def delete(self, topic: str, **fields: Any) -> int:
-        wish = decode_body(delete_decoder, msgspec.json.encode(fields))
+        request = decode_body(delete_decoder, msgspec.json.encode(fields))
         while True:
-            finding = self.engine.delete(topic, wish)
+            finding = self.engine.delete(topic, request)
             try:
                 while True:
                     self.fetch(next(finding))
             except StopIteration as end:
                 return self.finish(end.value).result[0]
             except Busy as busy:
-                self.finish(busy.staged)
+                self.finish(busy.change)
 
-    def configure(self, topic: str, **fields: Any) -> Staged:
-        wish = decode_body(config_decoder, msgspec.json.encode(fields))
-        return self._commit(lambda: self.engine.configure(topic, wish))
+    def configure(self, topic: str, **fields: Any) -> PendingChange:
+        request = decode_body(config_decoder, msgspec.json.encode(fields))
+        return self._commit(lambda: self.engine.configure(topic, request))
 
     def edit(self, topic: str, *, dry_run: bool = False, **fields: Any) -> Edit:
         patch = msgspec.convert(fields, ConfigPatch)
@@ -145,11 +145,11 @@ class Rig:
             try:
                 return verb()
             except Busy as busy:
-                self.finish(busy.staged)
+                self.finish(busy.change)
             except ColdMiss as miss:
                 self.fetch(miss)
 
-    def _commit(self, verb: Any) -> Staged:
+    def _commit(self, verb: Any) -> PendingChange:
         return self.finish(self._run(verb))
 
     def fetch(self, miss: ColdMiss | None) -> None:
@@ -159,16 +159,16 @@ class Rig:
         cold = self.store.state.cold
         cold.take(miss, cold.read(miss))
 
-    def finish(self, staged: Staged) -> Staged:
-        self.store.pipeline.flush()
+    def finish(self, change: PendingChange) -> PendingChange:
+        self.store.commit_log.flush()
         give_up_s = time.monotonic() + WAIT_S_MAX
-        while not staged.done:
+        while not change.done:
             assert time.monotonic() < give_up_s, "the commit thread has no news"
             time.sleep(0.0001)
             self.store.settle()
-        if staged.error is not None:
-            raise staged.error
-        return staged
+        if change.error is not None:
+            raise change.error
+        return change
 
 
 def _is_record(payload: Any) -> bool:

@@ -10,13 +10,13 @@ import pytest
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.faults import FaultyDisk
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicFull, TopicNotFound
 from topics.model.requests import batch as batch_module
-from topics.model.requests.records import AppendWish, append_decoder, decode_body
+from topics.model.requests.records import AppendRequest, append_decoder, decode_body
 
 
-def wish(*payloads: Any, **fields: Any) -> AppendWish:
+def request(*payloads: Any, **fields: Any) -> AppendRequest:
     body = msgspec.json.encode({"records": [{"data": payload} for payload in payloads], **fields})
     return decode_body(append_decoder, body)
 
@@ -34,18 +34,18 @@ def test_a_batch_gets_contiguous_seqs_in_the_order_of_its_records(rig: Rig) -> N
 
 def test_batches_of_one_tick_are_numbered_in_the_order_they_came(rig: Rig) -> None:
     rig.append("a", 0)
-    staged = [rig.engine.append("a", wish(*range(size))) for size in (2, 1, 3)]
-    rig.store.pipeline.flush()
-    assert [(one.first_seq, one.last_seq, one.done) for one in staged] == [(2, 3, True), (4, 4, True), (5, 7, True)]
-    assert staged[0].head_seq == 3, "the head as it was when this batch was published"
+    change = [rig.engine.append("a", request(*range(size))) for size in (2, 1, 3)]
+    rig.store.commit_log.flush()
+    assert [(one.first_seq, one.last_seq, one.done) for one in change] == [(2, 3, True), (4, 4, True), (5, 7, True)]
+    assert change[0].head_seq == 3, "the head as it was when this batch was published"
 
 
 def test_nothing_is_visible_before_it_is_written(rig: Rig) -> None:
     rig.append("a", 1)
-    rig.engine.append("a", wish(2))
+    rig.engine.append("a", request(2))
     assert rig.seqs("a") == [1]
     assert rig.look("a").head_seq == 1
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert rig.seqs("a") == [1, 2]
 
 
@@ -55,23 +55,23 @@ def test_all_records_of_a_batch_have_one_time(rig: Rig) -> None:
 
 
 def test_a_write_that_waits_for_the_first_batch_goes_on_behind_it(rig: Rig) -> None:
-    rig.engine.append("a", wish("first"))
+    rig.engine.append("a", request("first"))
     with pytest.raises(Busy) as busy:
-        rig.engine.append("a", wish("second"))
-    retried: list[Staged] = []
-    busy.value.staged.then(lambda _: retried.append(rig.engine.append("a", wish("second"))))
-    rig.store.pipeline.flush()
+        rig.engine.append("a", request("second"))
+    retried: list[PendingChange] = []
+    busy.value.change.then(lambda _: retried.append(rig.engine.append("a", request("second"))))
+    rig.store.commit_log.flush()
     rig.finish(retried[0])
     assert [record["data"] for record in rig.records("a")] == ["first", "second"]
 
 
 def test_a_key_that_repeats_the_first_batch_of_a_topic_waits_for_it(rig: Rig) -> None:
-    rig.engine.append("a", wish("once", idempotency_key="k"))
+    rig.engine.append("a", request("once", idempotency_key="k"))
     with pytest.raises(Busy) as busy:
-        rig.engine.append("a", wish("once", idempotency_key="k"))
-    retried: list[Staged] = []
-    busy.value.staged.then(lambda _: retried.append(rig.engine.append("a", wish("once", idempotency_key="k"))))
-    rig.store.pipeline.flush()
+        rig.engine.append("a", request("once", idempotency_key="k"))
+    retried: list[PendingChange] = []
+    busy.value.change.then(lambda _: retried.append(rig.engine.append("a", request("once", idempotency_key="k"))))
+    rig.store.commit_log.flush()
     assert rig.finish(retried[0]).deduped
     assert rig.seqs("a") == [1]
 
@@ -81,13 +81,13 @@ def test_a_first_batch_that_is_half_durable_is_not_numbered_twice(open_rig: Open
     rig = open_rig(disk=disk, wal_file_bytes=4096)
     rig.append("filler", "x" * 3_700)
     gate = disk.hold("fdatasync", nth=2)
-    first = rig.engine.append("a", wish("x" * 200, idempotency_key="k", config={"durability": "fsync"}))
-    rig.store.pipeline.flush()
-    second: Staged | None = None
+    first = rig.engine.append("a", request("x" * 200, idempotency_key="k", config={"durability": "fsync"}))
+    rig.store.commit_log.flush()
+    second: PendingChange | None = None
     for _ in range(1000):
         rig.store.settle()
         try:
-            second = rig.engine.append("a", wish("y", idempotency_key="other"))
+            second = rig.engine.append("a", request("y", idempotency_key="other"))
             break
         except Busy:
             if gate.reached.is_set():
@@ -109,9 +109,9 @@ def test_reserved_seqs_never_run_out_under_a_fast_writer(open_rig: OpenRig) -> N
     rig = open_rig(max_batch_records=100_000)
     head = 0
     for size in (40_000, 40_000, 1, 100_000, 100_000):
-        staged = rig.append("a", *[0] * size)
-        assert staged.first_seq == head + 1
-        head = staged.last_seq
+        change = rig.append("a", *[0] * size)
+        assert change.first_seq == head + 1
+        head = change.last_seq
         topic = rig.store.state.by_name["a"]
         assert topic.ceiling >= topic.head_seq == head
 
@@ -328,12 +328,12 @@ def test_a_rejecting_topic_counts_bytes_too(rig: Rig) -> None:
 
 def test_a_rejecting_topic_counts_what_is_on_its_way(rig: Rig) -> None:
     rig.configure("a", cap_records=3, discard="reject", durability="fsync")
-    rig.engine.append("a", wish(1, 2))
+    rig.engine.append("a", request(1, 2))
     with pytest.raises(TopicFull):
-        rig.engine.append("a", wish(3, 4))
-    rig.store.pipeline.flush()
+        rig.engine.append("a", request(3, 4))
+    rig.store.commit_log.flush()
     with pytest.raises(TopicFull):
-        rig.engine.append("a", wish(3, 4))
+        rig.engine.append("a", request(3, 4))
 
 
 def test_expired_records_go_before_a_topic_calls_itself_full(rig: Rig) -> None:

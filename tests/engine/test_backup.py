@@ -199,7 +199,7 @@ def test_a_copy_that_dies_as_soon_as_its_first_opening_is_noted_has_skipped(tmp_
 def test_no_copy_is_begun_when_the_log_cannot_be_synced(tmp_path: Path) -> None:
     with Rig(tmp_path / "data") as rig:
         rig.append("a", 1)
-        rig.store.committer.failed = OSError("no")
+        rig.store.syncer.failed = OSError("no")
         rig.store.settle()
         with pytest.raises(ReadOnly):
             rig.store.begin_backup("topics test")

@@ -10,10 +10,10 @@ import pytest
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import WAIT_S_MAX, Rig
-from tests.engine.test_append import wish
+from tests.engine.test_append import request
 from tests.faults import FaultyDisk, Gate, Kind
 from topics.engine.core.checkpoint import Steps
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.model.clock import ManualClock
 from topics.model.requests.records import decode_body, delete_decoder
 
@@ -101,11 +101,11 @@ def test_what_happens_while_a_checkpoint_runs_is_kept_whenever_it_happens(
     gate = disk.hold(kind, path=path)
     steps = rig.store._checkpointer.steps()
     outcome = drive(rig, steps, until=gate)
-    staged = disturb(rig)
+    change = disturb(rig)
     gate.open()
     if outcome is None:
         outcome = drive(rig, steps)
-    for one in staged:
+    for one in change:
         rig.finish(one)
     assert outcome is True
     before = everything(rig)
@@ -128,13 +128,13 @@ def drive(rig: Rig, steps: Steps[bool], until: Gate | None = None) -> bool | Non
     return None
 
 
-def disturb(rig: Rig) -> list[Staged]:
+def disturb(rig: Rig) -> list[PendingChange]:
     """Change everything, without waiting for a sync that may be held back."""
-    staged = [
-        rig.engine.append("plain", wish("during", "also")),
-        rig.engine.append("capped", wish(*range(9))),
-        rig.engine.append("small", wish("y" * 90)),
-        rig.engine.append("made", wish(1, 2)),
+    change = [
+        rig.engine.append("plain", request("during", "also")),
+        rig.engine.append("capped", request(*range(9))),
+        rig.engine.append("small", request("y" * 90)),
+        rig.engine.append("made", request(1, 2)),
         rig.engine.drop("victim"),
     ]
     finding = rig.engine.delete("plain", decode_body(delete_decoder, b'{"match":"t0"}'))
@@ -142,16 +142,16 @@ def disturb(rig: Rig) -> list[Staged]:
         while True:
             rig.fetch(next(finding))
     except StopIteration as end:
-        staged.append(end.value)
-    rig.store.pipeline.flush()
-    return staged
+        change.append(end.value)
+    rig.store.commit_log.flush()
+    return change
 
 
 def test_a_topic_that_changes_before_it_is_captured_is_captured_as_it_was(open_rig: OpenRig) -> None:
     rig = open_rig()
     for topic in "abc":
         rig.append(topic, 1)
-    staged = []
+    change = []
     steps = rig.store._checkpointer.steps()
     while True:
         try:
@@ -159,9 +159,9 @@ def test_a_topic_that_changes_before_it_is_captured_is_captured_as_it_was(open_r
                 rig.store.settle()
         except StopIteration:
             break
-        staged += [rig.engine.append(topic, wish(2)) for topic in "abc"]
-        rig.store.pipeline.flush()
-    for one in staged:
+        change += [rig.engine.append(topic, request(2)) for topic in "abc"]
+        rig.store.commit_log.flush()
+    for one in change:
         rig.finish(one)
     before = everything(rig)
     rig.crash()
@@ -260,8 +260,8 @@ def test_progress_never_falls_and_ends_at_one(open_rig: OpenRig) -> None:
     rig = open_rig(clock=RestlessClock())
     for _ in range(3):
         for number in range(800):
-            rig.engine.append("a", wish(number)) if number else rig.append("a", 0)
-        rig.store.pipeline.flush()
+            rig.engine.append("a", request(number)) if number else rig.append("a", 0)
+        rig.store.commit_log.flush()
         rig.crash()
         assert rig.progress == sorted(rig.progress)
         assert rig.progress[-1] == 1.0

@@ -10,7 +10,7 @@ from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
 from topics.engine.log.cold import ColdMiss
 from topics.model.errors import DamagedData
-from topics.model.requests.records import DiffWish
+from topics.model.requests.records import DiffRequest
 
 
 def resident(rig: Rig, topic: str) -> int:
@@ -142,9 +142,9 @@ def test_a_read_that_would_block_says_what_to_read_and_runs_again(open_rig: Open
     rig.append("a", 1, 2)
     rig.reopen()
     with pytest.raises(ColdMiss) as caught:
-        rig.engine.diff("a", DiffWish())
+        rig.engine.diff("a", DiffRequest())
     rig.fetch(caught.value)
-    assert rig.engine.diff("a", DiffWish()).count == 2
+    assert rig.engine.diff("a", DiffRequest()).count == 2
 
 
 def test_a_filtered_read_over_more_cold_blocks_than_fit_the_cache_ends(
@@ -162,7 +162,7 @@ def test_a_filtered_read_over_more_cold_blocks_than_fit_the_cache_ends(
         turns += 1
         assert turns < 200, "the read goes round in circles"
         try:
-            diff = rig.engine.diff("a", DiffWish(from_seq=cursor, node="n"))
+            diff = rig.engine.diff("a", DiffRequest(from_seq=cursor, node="n"))
         except ColdMiss as miss:
             rig.fetch(miss)
             continue

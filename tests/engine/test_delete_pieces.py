@@ -4,7 +4,7 @@ import pytest
 
 from tests.engine.rig import Rig
 from topics.engine.log import deletion
-from topics.model.requests.records import DeleteWish
+from topics.model.requests.records import DeleteRequest
 
 
 @pytest.fixture(autouse=True)
@@ -18,20 +18,20 @@ def fill(rig: Rig, records: int) -> None:
 
 def test_no_change_removes_more_than_a_few_runs_and_others_have_their_turn(rig: Rig) -> None:
     fill(rig, 200)
-    steps = rig.engine.delete("t", DeleteWish(match="a"))
+    steps = rig.engine.delete("t", DeleteRequest(match="a"))
     pauses = appended = 0
     while True:
         try:
             assert next(steps) is None
         except StopIteration as end:
-            staged = end.value
+            change = end.value
             break
         pauses += 1
         if pauses == 3:
             appended = rig.append("t", {"data": "new", "tag": "a"}).first_seq
     assert pauses == 9
-    rig.finish(staged)
-    assert staged.result[0] == 100
+    rig.finish(change)
+    assert change.result[0] == 100
     assert rig.seqs("t") == [*range(2, 201, 2), appended], "what came after the delete began stays"
 
 
@@ -46,7 +46,7 @@ def test_a_topic_dropped_between_two_pieces_ends_the_delete(rig: Rig) -> None:
     from topics.model.errors import TopicNotFound
 
     fill(rig, 200)
-    steps = rig.engine.delete("t", DeleteWish(match="a"))
+    steps = rig.engine.delete("t", DeleteRequest(match="a"))
     next(steps)
     rig.drop("t")
     with pytest.raises(TopicNotFound):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
-from tests.engine.test_append import wish
+from tests.engine.test_append import request
 from tests.faults import FaultyDisk
 from topics.engine.log.block import build_filter, in_filter
 from topics.engine.log.body import Body
@@ -165,11 +165,11 @@ def test_what_is_still_on_its_way_does_not_exist_yet(open_rig: OpenRig) -> None:
     rig.configure("a", durability="fsync")
     rig.append("a", {"data": 1, "tag": "t"})
     gate = disk.hold("fdatasync", path="wal")
-    staged = rig.engine.append("a", wish(2))
-    rig.store.pipeline.flush()
+    change = rig.engine.append("a", request(2))
+    rig.store.commit_log.flush()
     gate.open()
     assert rig.delete("a", before_seq=100) == 1
-    rig.finish(staged)
+    rig.finish(change)
     assert rig.seqs("a") == [2]
 
 
@@ -182,7 +182,7 @@ def test_a_delete_on_an_fsync_topic_is_seen_when_it_is_durable(open_rig: OpenRig
     finding = rig.engine.delete("a", decode_body(delete_decoder, b'{"before_seq":2}'))
     with pytest.raises(StopIteration) as end:
         next(finding)
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert rig.seqs("a") == [1, 2]
     gate.open()
     assert rig.finish(end.value.value).result[0] == 1
@@ -192,13 +192,13 @@ def test_a_delete_on_an_fsync_topic_is_seen_when_it_is_durable(open_rig: OpenRig
 def test_two_deletes_of_one_tick_count_a_record_once(rig: Rig) -> None:
     rig.append("a", *range(5))
     body = decode_body(delete_decoder, b'{"before_seq":4}')
-    staged = []
+    change = []
     for _ in range(2):
         with pytest.raises(StopIteration) as end:
             next(rig.engine.delete("a", body))
-        staged.append(end.value.value)
-    rig.store.pipeline.flush()
-    assert [one.result[0] for one in staged] == [3, 0]
+        change.append(end.value.value)
+    rig.store.commit_log.flush()
+    assert [one.result[0] for one in change] == [3, 0]
     assert rig.look("a").count == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
-from tests.engine.test_append import wish
+from tests.engine.test_append import request
 from tests.faults import FaultyDisk
 from topics.engine.opening.store import Store
 from topics.model.clock import SystemClock
@@ -48,9 +48,9 @@ def test_an_ephemeral_topic_keeps_its_head_and_tells_what_is_lost(rig: Rig, way:
     assert (diff.tombstone.gap_from, diff.tombstone.gap_to) == (3, state.head_seq)
     assert diff.tombstone.reason == "lost"
     assert diff.caught_up
-    staged = rig.append("a", "new")
-    assert staged.first_seq == state.head_seq + 1
-    assert rig.seqs("a") == [staged.first_seq]
+    change = rig.append("a", "new")
+    assert change.first_seq == state.head_seq + 1
+    assert rig.seqs("a") == [change.first_seq]
 
 
 def test_an_ephemeral_topic_is_fully_usable_while_it_lives(rig: Rig) -> None:
@@ -76,8 +76,8 @@ def test_an_ephemeral_head_survives_one_crash_after_the_other_without_reuse(rig:
     rig.configure("a", durability="ephemeral")
     seen: set[int] = set()
     for _ in range(5):
-        staged = rig.append("a", 1, 2)
-        fresh = {staged.first_seq, staged.last_seq}
+        change = rig.append("a", 1, 2)
+        fresh = {change.first_seq, change.last_seq}
         assert not fresh & seen
         seen |= fresh
         rig.crash()
@@ -130,16 +130,16 @@ def test_an_fsync_record_is_never_visible_before_it_is_durable(open_rig: OpenRig
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
     gate = disk.hold("fdatasync", path="wal")
-    staged = rig.engine.append("a", wish(1))
+    change = rig.engine.append("a", request(1))
     for _ in range(3):
-        rig.store.pipeline.flush()
+        rig.store.commit_log.flush()
         rig.store.settle()
-        assert not staged.done
+        assert not change.done
         assert rig.look("a").head_seq == 0
         assert rig.diff("a").count == 0
     gate.open()
-    rig.finish(staged)
-    assert rig.store.wal.synced_to >= staged.position
+    rig.finish(change)
+    assert rig.store.wal.synced_to >= change.position
     assert rig.seqs("a") == [1]
 
 
@@ -150,9 +150,9 @@ def test_later_records_of_a_topic_wait_for_earlier_ones_whatever_their_class(ope
     rig.append("b", 0)
     gate = disk.hold("fdatasync", path="wal")
     configured = rig.engine.configure("a", decode_body(config_decoder, b'{"ttl_ms":5}'))
-    rig.store.pipeline.flush()
-    other = rig.engine.append("b", wish(1))
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
+    other = rig.engine.append("b", request(1))
+    rig.store.commit_log.flush()
     assert other.done, "another topic does not wait"
     assert not configured.done
     gate.open()
@@ -164,10 +164,10 @@ def test_a_disk_record_is_acknowledged_after_the_write_without_a_sync(open_rig: 
     rig = open_rig(disk=disk)
     rig.configure("a")
     gate = disk.hold("fdatasync")
-    staged = rig.engine.append("a", wish(1))
+    change = rig.engine.append("a", request(1))
     written = disk.calls["pwritev"]
-    rig.store.pipeline.flush()
-    assert staged.done
+    rig.store.commit_log.flush()
+    assert change.done
     assert disk.calls["pwritev"] == written + 1
     gate.open()
 
@@ -178,9 +178,9 @@ def test_one_tick_is_one_write(open_rig: OpenRig) -> None:
     for topic in "abc":
         rig.configure(topic)
     written = disk.calls["pwritev"]
-    staged = [rig.engine.append(topic, wish(*range(5))) for topic in "abcabc"]
-    rig.store.pipeline.flush()
-    assert all(one.done for one in staged)
+    change = [rig.engine.append(topic, request(*range(5))) for topic in "abcabc"]
+    rig.store.commit_log.flush()
+    assert all(one.done for one in change)
     assert disk.calls["pwritev"] == written + 1
 
 
@@ -189,8 +189,8 @@ def test_many_fsync_appends_share_one_sync(open_rig: OpenRig) -> None:
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
     before = disk.calls["fdatasync"]
-    staged = [rig.engine.append("a", wish(number)) for number in range(100)]
-    for one in staged:
+    change = [rig.engine.append("a", request(number)) for number in range(100)]
+    for one in change:
         rig.finish(one)
     assert disk.calls["fdatasync"] - before <= 3
 
@@ -202,10 +202,10 @@ def test_many_fsync_appends_share_one_sync(open_rig: OpenRig) -> None:
 def test_the_time_of_a_sync_is_reported_by_fsync_topics_alone(open_rig: OpenRig, durability: str) -> None:
     rig = open_rig(clock=SystemClock())
     rig.configure("a", durability=durability)
-    staged = rig.append("a", 1)
-    assert (staged.fsync_ms > 0.0) == (durability == "fsync")
+    change = rig.append("a", 1)
+    assert (change.fsync_ms > 0.0) == (durability == "fsync")
     if durability != "ephemeral":
-        assert staged.wal_append_ms > 0.0
+        assert change.wal_append_ms > 0.0
 
 
 def test_the_time_of_a_sync_is_the_time_the_answer_was_held(open_rig: OpenRig) -> None:
@@ -213,11 +213,11 @@ def test_the_time_of_a_sync_is_the_time_the_answer_was_held(open_rig: OpenRig) -
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
     gate = disk.hold("fdatasync", path="wal")
-    staged = rig.engine.append("a", wish(1))
-    rig.store.pipeline.flush()
+    change = rig.engine.append("a", request(1))
+    rig.store.commit_log.flush()
     rig.clock.advance(40)
     gate.open()
-    assert rig.finish(staged).fsync_ms == 40
+    assert rig.finish(change).fsync_ms == 40
 
 
 @pytest.mark.parametrize("way", ["reopen", "crash", "checkpoint and crash"])

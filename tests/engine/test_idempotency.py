@@ -11,10 +11,10 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.faults import FaultyDisk
 from topics.model.errors import TopicFull, TopicsError
-from topics.model.requests.records import AppendWish, append_decoder, decode_body
+from topics.model.requests.records import AppendRequest, append_decoder, decode_body
 
 
-def wish(*payloads: Any, **fields: Any) -> AppendWish:
+def request(*payloads: Any, **fields: Any) -> AppendRequest:
     body = msgspec.json.encode({"records": [{"data": payload} for payload in payloads], **fields})
     return decode_body(append_decoder, body)
 
@@ -175,10 +175,10 @@ def test_a_key_whose_write_waits_for_its_sync_waits_with_it(open_rig: OpenRig) -
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
     gate = disk.hold("fdatasync", path="wal")
-    first = rig.engine.append("a", wish(1, 2, idempotency_key="k"))
-    rig.store.pipeline.flush()
-    echo = rig.engine.append("a", wish("other", idempotency_key="k"))
-    rig.store.pipeline.flush()
+    first = rig.engine.append("a", request(1, 2, idempotency_key="k"))
+    rig.store.commit_log.flush()
+    echo = rig.engine.append("a", request("other", idempotency_key="k"))
+    rig.store.commit_log.flush()
     rig.store.settle()
     assert not first.done
     assert not echo.done
@@ -193,9 +193,9 @@ def test_a_key_whose_write_failed_may_be_used_again(open_rig: OpenRig) -> None:
     rig = open_rig(disk=disk)
     rig.append("a", 0)
     disk.fail("pwritev", path=".log")
-    first = rig.engine.append("a", wish(1, idempotency_key="k"))
-    echo = rig.engine.append("a", wish(1, idempotency_key="k"))
-    rig.store.pipeline.flush()
+    first = rig.engine.append("a", request(1, idempotency_key="k"))
+    echo = rig.engine.append("a", request(1, idempotency_key="k"))
+    rig.store.commit_log.flush()
     assert first.error is not None
     assert echo.error is not None
     again = rig.append("a", 1, idempotency_key="k")

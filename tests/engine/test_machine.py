@@ -125,11 +125,11 @@ class EngineMachine(RuleBasedStateMachine):
         topic = self.model[name]
         topic.expire(self.now())
         before = int(topic.head_seq * share) + 1 if bounded or match is None else topic.head_seq + 1
-        wish: dict[str, Any] = {} if match is None else {"match": match}
+        request: dict[str, Any] = {} if match is None else {"match": match}
         if bounded or match is None:
-            wish["before_seq"] = before
+            request["before_seq"] = before
         dying = [record for record in topic.records if record.seq < before and _matches(record.tag, match)]
-        assert self.rig.delete(name, **wish) == len(dying)
+        assert self.rig.delete(name, **request) == len(dying)
         topic.records = [record for record in topic.records if record not in dying]
 
     @precondition(lambda self: self.model)

@@ -65,7 +65,7 @@ def longest_step_ms(path: Path, clock: WorkClock, disk: Disk | None = None, **se
         longest_ms = max(longest_ms, clock.passed_ms - before_ms)
         before_ms = clock.passed_ms
     longest_ms = max(longest_ms, clock.passed_ms - before_ms)
-    store.committer.stop()
+    store.syncer.stop()
     store.worker.stop()
     return longest_ms
 

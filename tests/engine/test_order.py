@@ -6,11 +6,11 @@ import pytest
 
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
-from tests.engine.test_append import wish
+from tests.engine.test_append import request
 from tests.faults import FaultyDisk, Gate
 from topics.engine.core.pending import Busy
 from topics.model.errors import StorageError, TopicNotFound
-from topics.model.requests.config import ConfigWish
+from topics.model.requests.config import ConfigRequest
 from topics.model.requests.records import decode_body, delete_decoder
 
 
@@ -29,13 +29,13 @@ Held = tuple[Rig, FaultyDisk, Gate]
 
 def test_a_topic_on_its_way_is_not_there_yet_and_not_made_twice(held: Held) -> None:
     rig, _, gate = held
-    first = rig.engine.configure("new", ConfigWish(ttl_ms=5))
-    rig.store.pipeline.flush()
+    first = rig.engine.configure("new", ConfigRequest(ttl_ms=5))
+    rig.store.commit_log.flush()
     with pytest.raises(TopicNotFound):
         rig.engine.look("new")
     for verb in (
-        lambda: rig.engine.configure("new", ConfigWish()),
-        lambda: rig.engine.append("new", wish(1)),
+        lambda: rig.engine.configure("new", ConfigRequest()),
+        lambda: rig.engine.append("new", request(1)),
         lambda: rig.engine.drop("new"),
     ):
         with pytest.raises(Busy):
@@ -50,10 +50,10 @@ def test_a_topic_on_its_way_is_not_there_yet_and_not_made_twice(held: Held) -> N
 def test_a_dropped_topic_is_readable_until_the_drop_is_durable(held: Held) -> None:
     rig, _, gate = held
     dropped = rig.engine.drop("a")
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert rig.seqs("a") == [1]
     with pytest.raises(Busy):
-        rig.engine.append("a", wish(2))
+        rig.engine.append("a", request(2))
     gate.open()
     rig.finish(dropped)
     assert rig.append("a", 2).first_seq == 1
@@ -61,10 +61,10 @@ def test_a_dropped_topic_is_readable_until_the_drop_is_durable(held: Held) -> No
 
 def test_a_write_behind_a_change_of_configuration_obeys_the_new_one(held: Held) -> None:
     rig, _, gate = held
-    changed = rig.engine.configure("a", ConfigWish(cap_records=2))
-    rig.store.pipeline.flush()
+    changed = rig.engine.configure("a", ConfigRequest(cap_records=2))
+    rig.store.commit_log.flush()
     with pytest.raises(Busy):
-        rig.engine.append("a", wish(2, 3))
+        rig.engine.append("a", request(2, 3))
     gate.open()
     rig.finish(changed)
     rig.append("a", 2, 3)
@@ -73,25 +73,25 @@ def test_a_write_behind_a_change_of_configuration_obeys_the_new_one(held: Held) 
 
 def test_deletes_and_appends_of_one_topic_are_published_in_the_order_they_were_staged(held: Held) -> None:
     rig, _, gate = held
-    staged = [rig.engine.append("a", wish(2))]
+    change = [rig.engine.append("a", request(2))]
     with pytest.raises(StopIteration) as end:
         next(rig.engine.delete("a", decode_body(delete_decoder, b'{"before_seq":100}')))
-    staged += [end.value.value, rig.engine.append("a", wish(3))]
-    rig.store.pipeline.flush()
+    change += [end.value.value, rig.engine.append("a", request(3))]
+    rig.store.commit_log.flush()
     seen: list[int] = []
-    for number, one in enumerate(staged):
+    for number, one in enumerate(change):
         one.then(lambda _, number=number: seen.append(number))
     gate.open()
-    for one in staged:
+    for one in change:
         rig.finish(one)
     assert seen == [0, 1, 2]
     assert rig.seqs("a") == [2, 3]
 
 
 def test_a_callback_added_late_runs_at_once(rig: Rig) -> None:
-    staged = rig.append("a", 1)
+    change = rig.append("a", 1)
     seen: list[bool] = []
-    staged.then(lambda done: seen.append(done.done))
+    change.then(lambda done: seen.append(done.done))
     assert seen == [True]
 
 
@@ -100,8 +100,8 @@ def test_a_topic_whose_creation_failed_may_be_made_again(open_rig: OpenRig) -> N
     rig = open_rig(disk=disk)
     rig.append("other", 1)
     disk.fail("pwritev", path=".log")
-    failed = rig.engine.append("new", wish(1))
-    rig.store.pipeline.flush()
+    failed = rig.engine.append("new", request(1))
+    rig.store.commit_log.flush()
     assert isinstance(failed.error, StorageError)
     with pytest.raises(TopicNotFound):
         rig.look("new")
@@ -119,7 +119,7 @@ def test_a_topic_whose_drop_failed_is_still_there(open_rig: OpenRig) -> None:
     rig.append("a", 1)
     disk.fail("pwritev", path=".log")
     dropped = rig.engine.drop("a")
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert isinstance(dropped.error, StorageError)
     assert rig.seqs("a") == [1]
     assert rig.append("a", 2).first_seq == 2
@@ -131,8 +131,8 @@ def test_a_configuration_whose_write_failed_did_not_happen(open_rig: OpenRig) ->
     rig = open_rig(disk=disk)
     rig.append("a", *range(5))
     disk.fail("pwritev", path=".log")
-    changed = rig.engine.configure("a", ConfigWish(cap_records=1))
-    rig.store.pipeline.flush()
+    changed = rig.engine.configure("a", ConfigRequest(cap_records=1))
+    rig.store.commit_log.flush()
     assert isinstance(changed.error, StorageError)
     assert rig.look("a").config.cap_records == 0
     assert rig.seqs("a") == [1, 2, 3, 4, 5]

@@ -6,9 +6,9 @@ import pytest
 
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
-from tests.engine.test_append import wish
+from tests.engine.test_append import request
 from topics.model.errors import Throttled, TopicFull
-from topics.model.requests.config import ConfigWish
+from topics.model.requests.config import ConfigRequest
 
 SIZE = len(b'{"$seq":1,"$ts":1700000000000,"data":1},')
 
@@ -46,10 +46,10 @@ def test_a_dropped_topic_makes_room_for_another(open_rig: OpenRig) -> None:
 
 def test_topics_on_their_way_count(open_rig: OpenRig) -> None:
     rig = open_rig(max_topics=2)
-    rig.engine.configure("a", ConfigWish())
-    rig.engine.configure("b", ConfigWish())
+    rig.engine.configure("a", ConfigRequest())
+    rig.engine.configure("b", ConfigRequest())
     with pytest.raises(Throttled):
-        rig.engine.configure("c", ConfigWish())
+        rig.engine.configure("c", ConfigRequest())
 
 
 def test_no_cap_means_no_cap(open_rig: OpenRig) -> None:
@@ -80,9 +80,9 @@ def test_a_write_that_creates_its_topic_is_counted_too(open_rig: OpenRig) -> Non
 def test_what_is_on_its_way_is_counted(open_rig: OpenRig) -> None:
     rig = open_rig(max_total_bytes=3 * SIZE)
     rig.configure("a", durability="fsync")
-    rig.engine.append("a", wish(1, 1))
+    rig.engine.append("a", request(1, 1))
     with pytest.raises(Throttled):
-        rig.engine.append("a", wish(1, 1))
+        rig.engine.append("a", request(1, 1))
 
 
 def test_what_a_write_pushes_out_of_its_own_topic_is_not_counted(open_rig: OpenRig) -> None:

@@ -68,8 +68,8 @@ class RecoveryMachine(RuleBasedStateMachine):
     )
     def delete(self, data: st.DataObject, match: Any, share: float) -> None:
         name = data.draw(st.sampled_from([state.topic for state in self.rig.engine.list().topics]))
-        wish = {} if match is None else {"match": match}
-        self.rig.delete(name, before_seq=int(self.rig.look(name).head_seq * share) + 1, **wish)
+        request = {} if match is None else {"match": match}
+        self.rig.delete(name, before_seq=int(self.rig.look(name).head_seq * share) + 1, **request)
 
     @rule(name=NAMES)
     def drop(self, name: str) -> None:

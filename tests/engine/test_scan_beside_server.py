@@ -115,8 +115,8 @@ def test_copies_of_routers_and_committed_transactions_are_found_and_what_is_stag
         client.append("source", *[["copied", number] for number in range(50)])
         for version in (1, 2):
             records = [{"topic": topic, "data": [version, topic]} for topic in ("source", "fresh")]
-            staged = {"stage": f"s{version}", "part": 0, "records": records}
-            assert client.post(f"/v0/txns/app/{version}/stage", staged).status == 200
+            change = {"stage": f"s{version}", "part": 0, "records": records}
+            assert client.post(f"/v0/txns/app/{version}/stage", change).status == 200
         assert client.post("/v0/txns/app/1/commit", {"stages": ["s1"]}).status == 200
         while client.state("dest")["head_seq"] < 52:
             time.sleep(0.01)

@@ -15,7 +15,7 @@ from topics.model.errors import (
     TopicNotEmpty,
     TopicNotFound,
 )
-from topics.model.requests.config import ConfigWish, TopicConfig
+from topics.model.requests.config import ConfigRequest, TopicConfig
 
 DEFAULTS = TopicConfig()
 
@@ -24,9 +24,9 @@ DEFAULTS = TopicConfig()
 
 
 def test_an_empty_wish_makes_a_topic_of_defaults(rig: Rig) -> None:
-    staged = rig.configure("a")
-    assert staged.created
-    assert staged.result == DEFAULTS
+    change = rig.configure("a")
+    assert change.created
+    assert change.result == DEFAULTS
     assert rig.look("a").config == DEFAULTS
 
 
@@ -40,8 +40,8 @@ def test_the_same_configuration_again_creates_nothing(rig: Rig) -> None:
 
 def test_an_update_replaces_the_configuration_so_that_omitted_fields_go_back_to_defaults(rig: Rig) -> None:
     rig.configure("a", ttl_ms=5, cap_records=7, priority=3, durable=True)
-    staged = rig.configure("a", cap_bytes=9)
-    assert not staged.created
+    change = rig.configure("a", cap_bytes=9)
+    assert not change.created
     assert rig.look("a").config == TopicConfig(cap_bytes=9)
 
 
@@ -243,8 +243,8 @@ def test_a_page_that_ends_with_the_last_match_has_no_cursor(rig: Rig) -> None:
 def test_a_page_size_is_clamped(open_rig: OpenRig, asked: int, given: int) -> None:
     rig = open_rig()
     for number in range(1001):
-        rig.engine.configure(f"t{number:04}", ConfigWish())
-    rig.store.pipeline.flush()
+        rig.engine.configure(f"t{number:04}", ConfigRequest())
+    rig.store.commit_log.flush()
     while len(rig.store.state.names) < 1001:
         rig.store.settle()
     assert len(rig.engine.list("", None, asked).topics) == given

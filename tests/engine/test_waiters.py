@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
-from tests.engine.test_append import wish
+from tests.engine.test_append import request
 from tests.faults import FaultyDisk
 from topics.model.errors import TopicNotFound
 
@@ -28,10 +28,10 @@ def test_an_append_wakes_whoever_waits_and_is_visible_by_then(rig: Rig) -> None:
 
 def test_what_was_staged_before_the_look_wakes_whoever_registered_after_it(rig: Rig) -> None:
     rig.configure("a")
-    rig.engine.append("a", wish(1))
+    rig.engine.append("a", request(1))
     assert rig.diff("a").caught_up
     woken = waiting(rig, "a")
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert woken == [1]
 
 
@@ -39,8 +39,8 @@ def test_many_appends_of_a_tick_are_one_wake_up(rig: Rig) -> None:
     rig.configure("a")
     woken = waiting(rig, "a")
     for _ in range(5):
-        rig.engine.append("a", wish(1))
-    rig.store.pipeline.flush()
+        rig.engine.append("a", request(1))
+    rig.store.commit_log.flush()
     assert woken == [5]
 
 
@@ -60,13 +60,13 @@ def test_an_fsync_record_wakes_only_when_it_is_durable(open_rig: OpenRig) -> Non
     rig.configure("a", durability="fsync")
     woken = waiting(rig, "a")
     gate = disk.hold("fdatasync", path="wal")
-    staged = rig.engine.append("a", wish(1))
-    rig.store.pipeline.flush()
+    change = rig.engine.append("a", request(1))
+    rig.store.commit_log.flush()
     rig.store.settle()
     assert woken == []
     assert rig.diff("a").count == 0
     gate.open()
-    rig.finish(staged)
+    rig.finish(change)
     assert woken == [1]
 
 
@@ -106,8 +106,8 @@ def test_a_waiter_that_writes_when_woken_loses_no_wake_up(rig: Rig) -> None:
     def echo() -> None:
         woken.append(topic.head_seq)
         if topic.head_seq < 3:
-            rig.engine.append("a", wish("echo"))
-            rig.store.pipeline.flush()
+            rig.engine.append("a", request("echo"))
+            rig.store.commit_log.flush()
 
     rig.engine.waiters.add(topic, echo)
     rig.append("a", 1)
@@ -126,7 +126,7 @@ def test_a_drop_wakes_so_that_the_reader_learns_of_it(rig: Rig) -> None:
     rig.configure("a")
     woken = waiting(rig, "a")
     rig.drop("a")
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert len(woken) == 1
     with pytest.raises(TopicNotFound):
         rig.diff("a")
@@ -138,6 +138,6 @@ def test_a_write_that_failed_wakes_nobody(open_rig: OpenRig) -> None:
     rig.configure("a")
     woken = waiting(rig, "a")
     disk.fail("pwritev", path=".log")
-    rig.engine.append("a", wish(1))
-    rig.store.pipeline.flush()
+    rig.engine.append("a", request(1))
+    rig.store.commit_log.flush()
     assert woken == []

@@ -11,7 +11,7 @@ import jwt
 
 from tests.engine.rig import Rig
 from tests.serving import Client, Reply
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.groups.verbs import Acked, Consuming
 from topics.model.requests.groups import Start, parse_start
 
@@ -35,26 +35,26 @@ class Consumer:
         self.topic = topic
         self.group = group
 
-    def ask(self, **wish: Any) -> Reply:
-        return self.client.post("/v1/api/topics/consume", self._fields(wish))
+    def ask(self, **request: Any) -> Reply:
+        return self.client.post("/v1/api/topics/consume", self._fields(request))
 
-    def begin(self, **wish: Any) -> None:
+    def begin(self, **request: Any) -> None:
         """Send a consume; `client.end` reads its answer."""
-        self.client.begin("POST", "/v1/api/topics/consume", self._fields(wish))
+        self.client.begin("POST", "/v1/api/topics/consume", self._fields(request))
 
-    def _fields(self, wish: dict[str, Any]) -> dict[str, Any]:
-        return {"topic_id": self.topic, "group_id": self.group, "start": "Earliest", **wish}
+    def _fields(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"topic_id": self.topic, "group_id": self.group, "start": "Earliest", **request}
 
-    def batch(self, **wish: Any) -> Any:
-        reply = self.ask(**wish)
+    def batch(self, **request: Any) -> Any:
+        reply = self.ask(**request)
         assert reply.status == 200, reply
         return reply.json
 
-    def offsets(self, **wish: Any) -> list[int]:
-        return [message["offset"] for message in self.batch(**wish)["messages"]]
+    def offsets(self, **request: Any) -> list[int]:
+        return [message["offset"] for message in self.batch(**request)["messages"]]
 
-    def ack(self, offset: int, **wish: Any) -> Any:
-        fields = {"topic_id": self.topic, "group_id": self.group, "upto_offset": offset, **wish}
+    def ack(self, offset: int, **request: Any) -> Any:
+        fields = {"topic_id": self.topic, "group_id": self.group, "upto_offset": offset, **request}
         reply = self.client.post("/v1/api/topics/ack", fields)
         assert reply.status == 200, reply
         return reply.json
@@ -100,11 +100,11 @@ class Partition:
                 )
                 claim = self.consuming.claim(portion, group)
             except Busy as busy:
-                self.rig.finish(busy.staged)
+                self.rig.finish(busy.change)
                 continue
             if claim is not None:
                 self.rig.finish(claim)
-            self.rig.store.pipeline.flush()
+            self.rig.store.commit_log.flush()
             self.cut, self.next_offset = portion.cut, portion.next_seq - 1
             return [run.block.seq_at(number) - 1 for run in portion.runs for number in range(run.first, run.stop)]
 
@@ -112,7 +112,7 @@ class Partition:
         """Everything up to `offset`, or just what is from `since` on."""
         from_seq = None if since is None else since + 1
 
-        def verb() -> Staged:
+        def verb() -> PendingChange:
             return self.consuming.ack(self.consuming.topic(self.topic), group, offset + 1, from_seq)
 
         return self._commit(verb).result
@@ -126,5 +126,5 @@ class Partition:
         known = self.consuming.topic(self.topic).groups or {}
         return known[group].committed - 1 if group in known and known[group].committed > 0 else None
 
-    def _commit(self, verb: Any) -> Staged:
+    def _commit(self, verb: Any) -> PendingChange:
         return self.rig._commit(verb)

@@ -64,14 +64,14 @@ class AutoCommitter:
 def test_a_client_that_commits_its_highest_offset_makes_progress_and_gets_nothing_twice(kit: Engine) -> None:
     client = kit.client()
     client.append_many(TOPIC, list(range(105)))
-    committer = AutoCommitter(kit, client)
+    syncer = AutoCommitter(kit, client)
     for _ in range(15):
-        committer.poll()
+        syncer.poll()
         kit.advance(1_000)
-    committer.commit()
+    syncer.commit()
     kit.advance(10 * VISIBLE_MS)
-    assert committer.poll().messages == []
-    assert committer.got == Counter(range(105))
+    assert syncer.poll().messages == []
+    assert syncer.got == Counter(range(105))
     (standing,) = client.groups(TOPIC, "auto")
     assert (standing.committed_offset, standing.lag, standing.open_claims, standing.expired_claims) == (104, 0, 0, 0)
 
@@ -104,7 +104,7 @@ def test_beside_a_fleet_whose_consumers_die_nothing_is_lost(kit: Engine, seed: i
     client = kit.client()
     client.append(TOPIC, 0)
     total = 1
-    committer, fleet = AutoCommitter(kit, client), [Mortal(kit.client()) for _ in range(4)]
+    syncer, fleet = AutoCommitter(kit, client), [Mortal(kit.client()) for _ in range(4)]
     handled: Counter[int] = Counter()
     for turn in range(120):
         if turn < 60:
@@ -115,7 +115,7 @@ def test_beside_a_fleet_whose_consumers_die_nothing_is_lost(kit: Engine, seed: i
         place = chance.randrange(len(fleet))
         if not fleet[place].turn(chance, handled):
             fleet[place] = Mortal(kit.client())
-        committer.poll()
+        syncer.poll()
         kit.advance(chance.choice((0, 500, 2_000)))
         if turn in (40, 80):
             kit.restart()
@@ -126,8 +126,8 @@ def test_beside_a_fleet_whose_consumers_die_nothing_is_lost(kit: Engine, seed: i
             handled.update(message.offset for message in taken.messages)
             client.commit_batch(TOPIC, "fleet", taken)
     assert set(handled) == set(range(total)), "whoever died, every message was handled"
-    committer.commit()
-    assert committer.got == Counter(range(total))
+    syncer.commit()
+    assert syncer.got == Counter(range(total))
     standings = {standing.group: standing for standing in client.groups(TOPIC)}
     for group in ("auto", "fleet"):
         assert (standings[group].committed_offset, standings[group].lag) == (total - 1, 0)

@@ -301,8 +301,8 @@ def test_an_ack_beyond_the_head_is_clamped_to_the_head(client: Client, consumer:
 
 def test_an_ack_before_anything_was_written_is_a_bad_request(client: Client, consumer: Consumer, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {})
-    wish = {"topic_id": topic, "group_id": "workers", "upto_offset": 5}
-    refused = consumer.client.post("/v1/api/topics/ack", wish)
+    asked = {"topic_id": topic, "group_id": "workers", "upto_offset": 5}
+    refused = consumer.client.post("/v1/api/topics/ack", asked)
     assert (refused.status, refused.json["code"]) == (400, "BAD_REQUEST")
     filled(client, topic, 2)
     client.post(f"/v0/topics/{topic}/delete", {"before_seq": 99})
@@ -398,8 +398,8 @@ def test_a_group_can_be_put_elsewhere(
     filled(client, topic, 3)
     consumer.offsets(limit=2)
     consumer.ack(0)
-    wish = {"topic_id": topic, "group_id": "workers", "start": start}
-    reply = root.client.post("/v1/api/topics/groups/reset", wish)
+    asked = {"topic_id": topic, "group_id": "workers", "start": start}
+    reply = root.client.post("/v1/api/topics/groups/reset", asked)
     partitions = [{"partition_id": 0, "next_offset": next_offset}]
     assert (reply.status, reply.json) == (200, {"success": True, "partitions": partitions})
     assert consumer.offsets(start="Latest") == offsets
@@ -409,8 +409,8 @@ def test_a_group_can_be_forgotten(client: Client, consumer: Consumer, root: Cons
     filled(client, topic, 3)
     consumer.offsets()
     consumer.ack(2)
-    wish = {"topic_id": topic, "group_id": "workers", "forget": True}
-    assert root.client.post("/v1/api/topics/groups/reset", wish).status == 200
+    asked = {"topic_id": topic, "group_id": "workers", "forget": True}
+    assert root.client.post("/v1/api/topics/groups/reset", asked).status == 200
     assert consumer.offsets(start={"Offset": 1}) == [1, 2]
 
 
@@ -448,7 +448,7 @@ def test_an_unknown_topic_is_not_found(consumer: Consumer) -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "asked",
     [
         {"topic_id": ""},
         {"topic_id": "   "},
@@ -471,16 +471,16 @@ def test_an_unknown_topic_is_not_found(consumer: Consumer) -> None:
         {"topic_id": "t", "timeout_seconds": "long"},
     ],
 )
-def test_a_consume_that_makes_no_sense_is_a_bad_request(server: ServerProcess, client: Client, wish: Any) -> None:
+def test_a_consume_that_makes_no_sense_is_a_bad_request(server: ServerProcess, client: Client, asked: Any) -> None:
     filled(client, "t", 1)
-    reply = server.client(token()).post("/v1/api/topics/consume", wish)
+    reply = server.client(token()).post("/v1/api/topics/consume", asked)
     assert reply.status == 400
     assert set(reply.json) == {"error", "code"}
     assert reply.json["code"] == "BAD_REQUEST"
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "asked",
     [
         {"topic_id": "t", "group_id": "", "upto_offset": 0},
         {"topic_id": "t", "group_id": " ", "upto_offset": 0},
@@ -498,9 +498,9 @@ def test_a_consume_that_makes_no_sense_is_a_bad_request(server: ServerProcess, c
         {"topic_id": "t", "group_id": "g", "upto_offset": 0, "partition_id": "all"},
     ],
 )
-def test_an_ack_that_makes_no_sense_is_a_bad_request(server: ServerProcess, client: Client, wish: Any) -> None:
+def test_an_ack_that_makes_no_sense_is_a_bad_request(server: ServerProcess, client: Client, asked: Any) -> None:
     filled(client, "t", 1)
-    reply = server.client(token()).post("/v1/api/topics/ack", wish)
+    reply = server.client(token()).post("/v1/api/topics/ack", asked)
     assert (reply.status, reply.json["code"]) == (400, "BAD_REQUEST")
 
 

@@ -19,7 +19,7 @@ from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import Client, serving
 from topics.api.call import Call
 from topics.api.groups.tokens import Tokens
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.groups.consume import Reading
 from topics.engine.groups.verbs import Portion
 from topics.model.settings import Settings
@@ -70,8 +70,8 @@ def test_a_claim_that_was_not_written_is_not_answered_and_not_taken(
     assert (reply.status, reply.json["code"]) == (status, code)
     assert consumer.offsets() == [0, 1, 2]
     server.disk.fail("pwritev", error=error)
-    wish = {"topic_id": "t", "group_id": "workers", "upto_offset": 2}
-    assert consumer.client.post("/v1/api/topics/ack", wish).status == status
+    request = {"topic_id": "t", "group_id": "workers", "upto_offset": 2}
+    assert consumer.client.post("/v1/api/topics/ack", request).status == status
     assert consumer.standing()["committed_offset"] is None
     consumer.ack(2)
     assert consumer.standing()["committed_offset"] == 2
@@ -102,8 +102,8 @@ def test_after_a_failed_sync_groups_are_refused_and_plain_reads_go_on(
     consumer = connect(server)
     assert consumer.offsets() == [0, 1]
     server.disk.fail("fdatasync", error=errno.EIO)
-    wish = {"topic_id": "t", "group_id": "workers", "upto_offset": 1}
-    reply = consumer.client.post("/v1/api/topics/ack", wish)
+    request = {"topic_id": "t", "group_id": "workers", "upto_offset": 1}
+    reply = consumer.client.post("/v1/api/topics/ack", request)
     assert (reply.status, reply.json["code"]) == (503, "READ_ONLY")
     assert consumer.ask(group_id="another").status == 503
     assert consumer.offsets(group_id=None) == [0, 1]
@@ -124,7 +124,7 @@ def test_records_on_disk_are_waited_for(start: Start, connect: Callable[[ServerT
 
 def test_consuming_leaves_no_cycles_behind(start: Start, connect: Callable[[ServerThread], Consumer]) -> None:
     def left() -> list[Any]:
-        return [thing for thing in gc.get_objects() if isinstance(thing, Call | Reading | Portion | Staged)]
+        return [thing for thing in gc.get_objects() if isinstance(thing, Call | Reading | Portion | PendingChange)]
 
     server = start()
     server.client.append("t", *range(50))
@@ -140,8 +140,8 @@ def test_consuming_leaves_no_cycles_behind(start: Start, connect: Callable[[Serv
         consumer.ask(topic_id="absent")
         consumer.ask(limit="x")
         consumer.client.get("/v1/api/topics/groups")
-        wish = {"start": "Latest", "timeout_seconds": 5, "group_id": "w"}
-        waiting = threading.Thread(target=consumer.batch, kwargs=wish)
+        request = {"start": "Latest", "timeout_seconds": 5, "group_id": "w"}
+        waiting = threading.Thread(target=consumer.batch, kwargs=request)
         waiting.start()
         while waiting.is_alive():
             server.client.append("t", 1)

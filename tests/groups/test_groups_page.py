@@ -28,5 +28,5 @@ def test_every_example_gives_the_status_it_says(tmp_path: Path) -> None:
 def test_a_hash_from_the_command_line_lets_its_user_in(tmp_path: Path) -> None:
     made = subprocess.run([TOPICS, "hash"], input="a pass word\n", capture_output=True, text=True, check=True)
     with serving(tmp_path, jwt_secret=SECRET, users=f"ada:service:{made.stdout.strip()}") as server:
-        wish = {"user": "ada", "password": "a pass word"}
-        assert server.stranger().post("/v1/api/auth/login", wish).status == 200
+        params = {"user": "ada", "password": "a pass word"}
+        assert server.stranger().post("/v1/api/auth/login", params).status == 200

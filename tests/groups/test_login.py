@@ -201,8 +201,8 @@ def test_no_token_is_needed_and_none_is_looked_at(open_server: ServerProcess, be
     consumer = Consumer(open_server.client(bearer), "t", group=f"of {bearer}")
     assert consumer.offsets() == [0, 1]
     assert consumer.ack(1) == {"success": True, "acknowledged_offset": 1}
-    wish = {"topic_id": "t", "group_id": consumer.group, "start": "Earliest"}
-    assert consumer.client.post("/v1/api/topics/groups/reset", wish).status == 200, "the role is dba"
+    request = {"topic_id": "t", "group_id": consumer.group, "start": "Earliest"}
+    assert consumer.client.post("/v1/api/topics/groups/reset", request).status == 200, "the role is dba"
 
 
 @pytest.mark.parametrize("body", [{"user": "ada", "password": "x"}, {"username": "ada"}])

@@ -56,20 +56,20 @@ def test_a_partition_without_a_topic_is_not_found(
         assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
 
 
-@pytest.mark.parametrize("wish", [{"partition_id": "all"}, {"partition_id": "ALL"}, {"all_partitions": True}])
+@pytest.mark.parametrize("body", [{"partition_id": "all"}, {"partition_id": "ALL"}, {"all_partitions": True}])
 def test_all_partitions_are_read_in_one_request(
-    client: Client, consumer: Consumer, topic: str, wish: dict[str, Any]
+    client: Client, consumer: Consumer, topic: str, body: dict[str, Any]
 ) -> None:
     fill(client, topic, 2, 0, 3)
     client.append(f"{topic}:prices", {"not": "ours"})
-    batch = consumer.batch(**wish)
+    batch = consumer.batch(**body)
     assert sorted(places(batch)) == [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]
     assert batch["partitions"] == [
         {"partition_id": 0, "next_offset": 2},
         {"partition_id": 1, "next_offset": 0},
         {"partition_id": 2, "next_offset": 3},
     ]
-    assert consumer.batch(**wish)["messages"] == []
+    assert consumer.batch(**body)["messages"] == []
 
 
 def test_a_partition_named_wins_over_the_switch_for_all(client: Client, consumer: Consumer, topic: str) -> None:
@@ -103,8 +103,8 @@ def test_claims_of_all_partitions_are_kept_apart(
 def test_a_reset_of_all_partitions(server: ServerProcess, client: Client, consumer: Consumer, topic: str) -> None:
     fill(client, topic, 2, 2)
     consumer.batch(partition_id="all")
-    wish = {"topic_id": topic, "group_id": "workers", "start": {"Offset": 1}, "partition_id": "all"}
-    reply = server.client(token("system")).post("/v1/api/topics/groups/reset", wish)
+    body = {"topic_id": topic, "group_id": "workers", "start": {"Offset": 1}, "partition_id": "all"}
+    reply = server.client(token("system")).post("/v1/api/topics/groups/reset", body)
     assert reply.json["partitions"] == [{"partition_id": number, "next_offset": 1} for number in (0, 1)]
     assert sorted(places(consumer.batch(partition_id="all"))) == [(0, 1), (1, 1)]
 
@@ -115,9 +115,9 @@ def test_a_reset_of_all_partitions(server: ServerProcess, client: Client, consum
 class Waiting:
     """A consume that was sent, and whose answer is read later."""
 
-    def __init__(self, consumer: Consumer, **wish: Any) -> None:
+    def __init__(self, consumer: Consumer, **body: Any) -> None:
         self._consumer = consumer
-        consumer.begin(**wish)
+        consumer.begin(**body)
 
     def join(self) -> Any:
         return self._consumer.client.end()
@@ -201,8 +201,8 @@ def test_a_wait_ends_when_the_group_is_put_back(
     consumer.batch()
     consumer.ack(1)
     waiting = Waiting(consumer, timeout_seconds=10).started(server)
-    wish = {"topic_id": topic, "group_id": "workers", "start": "Earliest"}
-    assert server.client(token("dba")).post("/v1/api/topics/groups/reset", wish).status == 200
+    body = {"topic_id": topic, "group_id": "workers", "start": "Earliest"}
+    assert server.client(token("dba")).post("/v1/api/topics/groups/reset", body).status == 200
     assert places(waiting.join().json) == [(0, 0), (0, 1)]
 
 

@@ -82,8 +82,8 @@ def test_other_roles_are_forbidden(server: ServerProcess, role: str | None) -> N
 
 @pytest.mark.parametrize(("role", "status"), [("service", 403), ("user", 403), ("dba", 200), ("system", 200)])
 def test_only_dba_and_system_may_reset(server: ServerProcess, role: str, status: int) -> None:
-    wish = {"topic_id": "t", "group_id": "g", "start": "Earliest"}
-    assert server.client(token(role)).post("/v1/api/topics/groups/reset", wish).status == status
+    request = {"topic_id": "t", "group_id": "g", "start": "Earliest"}
+    assert server.client(token(role)).post("/v1/api/topics/groups/reset", request).status == status
 
 
 def test_a_signed_token_is_enough_whoever_it_is_for(server: ServerProcess) -> None:
@@ -130,8 +130,8 @@ def test_a_users_prefixes_hold_for_tokens_in_its_name(server: ServerProcess, cli
     for name in ("acme.orders", "acme.orders:p1", "other.orders"):
         client.append(name, {"n": 1})
     theirs = server.client(token(sub="tenant"))
-    for wish in ({}, {"partition_id": 1}, {"partition_id": "all"}):
-        assert Consumer(theirs, "acme.orders").ask(**wish).status == 200
+    for request in ({}, {"partition_id": 1}, {"partition_id": "all"}):
+        assert Consumer(theirs, "acme.orders").ask(**request).status == 200
     forbidden = [
         Consumer(theirs, "other.orders").ask(),
         Consumer(theirs, "other.orders").ask(partition_id="all"),

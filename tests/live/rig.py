@@ -136,8 +136,8 @@ class Watcher:
         self.client: Client = server.client()
         self._open: list[EventSource] = []
 
-    def session(self, topics: Any, client: Client | None = None, query: str = "", **wish: Any) -> Any:
-        body = wish if topics is None else {"topics": topics, **wish}
+    def session(self, topics: Any, client: Client | None = None, query: str = "", **request: Any) -> Any:
+        body = request if topics is None else {"topics": topics, **request}
         reply = (client or self.client).post(f"/v0/watch{query}", body)
         assert reply.status == 200, reply
         return reply.json
@@ -150,8 +150,8 @@ class Watcher:
         self._open.append(source)
         return source
 
-    def watch(self, topics: Any, **wish: Any) -> EventSource:
-        source = self.open(self.session(topics, **wish)["stream_url"])
+    def watch(self, topics: Any, **request: Any) -> EventSource:
+        source = self.open(self.session(topics, **request)["stream_url"])
         assert source.status == 200
         assert source.next() == Event("retry", 2000)
         return source

@@ -158,7 +158,7 @@ def test_a_gap_is_the_readers_own_only_after_a_long_stall(stage: Stage) -> None:
 
 def test_a_strong_reader_of_a_disk_topic_waits_for_the_sync(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Callable[[], None]] = []
-    monkeypatch.setattr(stage.rig.store.pipeline, "when_synced", synced.append)
+    monkeypatch.setattr(stage.rig.store.commit_log, "when_synced", synced.append)
     stage.rig.append("t", 1)
     strong, eventual = stage.reader("t", lens=stage.lens_of(strong=True)), stage.reader("t")
     stage.tick()

@@ -80,8 +80,8 @@ def test_a_view_says_which_fields_a_record_has(watcher: Watcher, client: Client,
     record = {"data": {"a": 1}, "tag": "t1", "node": "n1", "meta": {"m": 1}}
     client.post(f"/v0/topics/{topic}", {"records": [record]})
 
-    def seen(**wish: object) -> set[str]:
-        return set(watcher.watch({topic: {}}, **wish).event().data["records"][0])
+    def seen(**request: object) -> set[str]:
+        return set(watcher.watch({topic: {}}, **request).event().data["records"][0])
 
     assert seen() == {"$seq", "$ts", "$node", "data", "meta"}
     assert seen(include_tags=True) == {"$seq", "$ts", "$node", "$tag", "data", "meta"}

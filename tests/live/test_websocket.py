@@ -102,12 +102,12 @@ def test_subscribe_takes_a_map_of_topics(ws: Socket, client: Client, topic: str,
 def test_a_subscription_has_its_own_view_node_and_limits(ws: Socket, client: Client, topic: str) -> None:
     record = {"data": 1, "tag": "t", "node": "n", "meta": {"m": 1}}
     client.post(f"/v0/topics/{topic}", {"records": [record, {**record, "node": "me"}, record]})
-    wish = {"node": "me", "limit": 1, "include_data": False, "include_tags": True}
-    ws.ask("subscribe", topic=topic, **wish)
+    request = {"node": "me", "limit": 1, "include_data": False, "include_tags": True}
+    ws.ask("subscribe", topic=topic, **request)
     frames = ws.until("caught_up")
     assert [[record["$seq"] for record in frame["records"]] for frame in frames[:-1]] == [[1], [3]]
     assert set(frames[0]["records"][0]) == {"$seq", "$ts", "$node", "$tag"}
-    ws.ask("subscribe", topic=topic, **wish, include_meta=True)
+    ws.ask("subscribe", topic=topic, **request, include_meta=True)
     assert set(ws.next()["records"][0]) == {"$seq", "$ts", "$node", "$tag", "meta"}
 
 
@@ -166,10 +166,10 @@ def test_publish_answers_pending_jobs_with_the_seqs_they_have(ws: Socket, client
 
 
 def test_publish_takes_keys_and_configuration(ws: Socket, client: Client, topic: str) -> None:
-    wish = {"topic": topic, "records": [{"data": 1}], "idempotency_key": "k", "config": {"durability": "fsync"}}
-    first = ws.ask("publish", **wish)
+    request = {"topic": topic, "records": [{"data": 1}], "idempotency_key": "k", "config": {"durability": "fsync"}}
+    first = ws.ask("publish", **request)
     assert first["performance"]["fsync_ms"] > 0
-    again = ws.ask("publish", **wish)
+    again = ws.ask("publish", **request)
     assert (again["deduped"], again["last_seq"]) == (True, 1)
     assert client.state(topic)["config"]["durability"] == "fsync"
     absent = ws.ask("publish", topic=f"{topic}-absent", create=False, records=[{"data": 1}])

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
 from topics.model.requests import large_bodies
 from topics.model.requests.large_bodies import LARGE_BYTES, PIECE_BYTES, decode_large, decode_large_topics
-from topics.model.requests.multi_append import MultiAppendWish
-from topics.model.requests.records import AppendWish, append_decoder, decode_body
+from topics.model.requests.multi_append import MultiAppendRequest
+from topics.model.requests.records import AppendRequest, append_decoder, decode_body
 
 T = TypeVar("T")
 LIMITS: Any = SimpleNamespace(max_batch_records=10_000, max_record_bytes=1024 * 1024)
 
 
-def decoded(body: bytes, limits: Any = LIMITS) -> tuple[AppendWish, int]:
+def decoded(body: bytes, limits: Any = LIMITS) -> tuple[AppendRequest, int]:
     """The result, and in how many steps."""
     return run_through(decode_large(append_decoder, body, limits))
 
@@ -35,9 +35,11 @@ def run_through(decoding: Generator[None, None, T]) -> tuple[T, int]:
         steps += 1
 
 
-def seen(wish: AppendWish) -> Any:
-    records = [(bytes(r.data), r.tag, r.node, r.meta and bytes(r.meta), r.delay_ms, r.unique_key) for r in wish.records]
-    return records, wish.node, wish.idempotency_key, wish.create
+def seen(request: AppendRequest) -> Any:
+    records = [
+        (bytes(r.data), r.tag, r.node, r.meta and bytes(r.meta), r.delay_ms, r.unique_key) for r in request.records
+    ]
+    return records, request.node, request.idempotency_key, request.create
 
 
 def body_of(records: list[Any], **fields: Any) -> bytes:
@@ -79,16 +81,16 @@ def test_piece_by_piece_gives_what_one_go_gives(records: list[Any], envelope_fir
 
 def test_a_step_decodes_little_of_a_large_batch() -> None:
     body = body_of([{"data": {"items": [{"a": 1}, {"a": 2}], "text": "z" * 2_000}, "tag": "t"}] * 5_000)
-    wish, steps = decoded(body)
-    assert len(wish.records) == 5_000
+    request, steps = decoded(body)
+    assert len(request.records) == 5_000
     assert steps > len(body) / PIECE_BYTES / 2
 
 
 def test_records_that_hold_what_looks_like_records_are_walked_through_in_small_steps() -> None:
     inner = [{"data": n, "tag": "x"} for n in range(10_000)]
     body = body_of([{"data": inner}] * 8)
-    wish, steps = decoded(body)
-    assert len(wish.records) == 8
+    request, steps = decoded(body)
+    assert len(request.records) == 8
     assert steps > 8
 
 
@@ -147,20 +149,20 @@ def test_records_given_twice_are_refused() -> None:
 
 # --- several topics ---
 
-multi_decoder = msgspec.json.Decoder(MultiAppendWish)
+multi_decoder = msgspec.json.Decoder(MultiAppendRequest)
 names = st.sampled_from(["a", "b:c", "records", '"records":[', "é"])
 
 
-def decoded_topics(body: bytes, limits: Any = LIMITS) -> tuple[MultiAppendWish, int]:
+def decoded_topics(body: bytes, limits: Any = LIMITS) -> tuple[MultiAppendRequest, int]:
     return run_through(decode_large_topics(multi_decoder, body, limits))
 
 
-def seen_topics(wish: MultiAppendWish) -> Any:
+def seen_topics(request: MultiAppendRequest) -> Any:
     parts = {
         name: ([(bytes(r.data), r.tag, r.meta and bytes(r.meta)) for r in part.records], part.node)
-        for name, part in wish.topics.items()
+        for name, part in request.topics.items()
     }
-    return list(parts), parts, wish.idempotency_key
+    return list(parts), parts, request.idempotency_key
 
 
 @given(
@@ -207,8 +209,8 @@ def test_mistakes_in_lists_of_several_topics(body: bytes, field: str) -> None:
 def test_a_large_body_for_several_topics_is_decoded_in_pieces_and_refused_early() -> None:
     given = [{"data": "x" * 1000}] * 2_000
     body = json.dumps({"topics": {f"t{number}": {"records": given} for number in range(5)}}).encode()
-    wish, steps = decoded_topics(body)
-    assert [len(part.records) for part in wish.topics.values()] == [2_000] * 5
+    request, steps = decoded_topics(body)
+    assert [len(part.records) for part in request.topics.values()] == [2_000] * 5
     assert steps >= len(body) // (2 * PIECE_BYTES)
     too_many = json.dumps({"topics": {f"t{number}": {"records": given} for number in range(6)}}).encode()
     with pytest.raises(BatchTooLarge):

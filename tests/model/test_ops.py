@@ -23,7 +23,7 @@ from topics.engine.core.ops import (
 )
 from topics.model.requests.batch import Batch, render
 from topics.model.requests.config import TopicConfig
-from topics.model.requests.records import AppendWish, RecordWish, append_decoder, decode_body
+from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
 
 U64S = st.integers(0, 2**63 - 1)
 IDS = st.integers(1, 2**32 - 1)
@@ -52,9 +52,9 @@ def rendered(records: list[dict[str, object]], first_seq: int, ts: int, node: st
         {name: Raw(value) if isinstance(value, bytes) else value for name, value in record.items()}
         for record in records
     ]
-    wish = decode_body(append_decoder, msgspec.json.encode({"records": raw, "node": node}))
+    request = decode_body(append_decoder, msgspec.json.encode({"records": raw, "node": node}))
     bare = all(set(record) == {"data"} for record in records)
-    return render(wish, first_seq, ts, bare=bare)
+    return render(request, first_seq, ts, bare=bare)
 
 
 @given(
@@ -116,9 +116,9 @@ def test_an_unknown_op_is_not_guessed_at() -> None:
 
 
 def test_a_bare_batch_of_one_is_the_same_as_one_with_columns() -> None:
-    wish = AppendWish(
-        records=[RecordWish(data=decode_body(append_decoder, b'{"records":[{"data":7}]}').records[0].data)]
+    request = AppendRequest(
+        records=[RecordRequest(data=decode_body(append_decoder, b'{"records":[{"data":7}]}').records[0].data)]
     )
-    bare, full = render(wish, 3, 9, bare=True), render(wish, 3, 9, bare=False)
+    bare, full = render(request, 3, 9, bare=True), render(request, 3, 9, bare=False)
     assert bare.blob == full.blob == b'{"$seq":3,"$ts":9,"data":7},'
     assert bare.ends == full.ends == array("I", [len(bare.blob)])

@@ -8,28 +8,28 @@ import msgspec
 
 from tests.engine.rig import Rig
 from topics.engine.core.multi_append import Landed
-from topics.engine.core.pending import Staged
-from topics.model.requests.multi_append import MultiAppendWish
+from topics.engine.core.pending import PendingChange
+from topics.model.requests.multi_append import MultiAppendRequest
 
 
 class MultiRig(Rig):
     def __enter__(self) -> MultiRig:
         return self
 
-    def wish(self, topics: dict[str, Any], **fields: Any) -> MultiAppendWish:
+    def request(self, topics: dict[str, Any], **fields: Any) -> MultiAppendRequest:
         """Of each topic its payloads, or its whole part of the body."""
         parts = {
             name: part if isinstance(part, dict) else {"records": [{"data": payload} for payload in part]}
             for name, part in topics.items()
         }
-        return msgspec.json.decode(msgspec.json.encode({"topics": parts, **fields}), type=MultiAppendWish)
+        return msgspec.json.decode(msgspec.json.encode({"topics": parts, **fields}), type=MultiAppendRequest)
 
-    def begin_all(self, topics: dict[str, Any], **fields: Any) -> Staged:
+    def begin_all(self, topics: dict[str, Any], **fields: Any) -> PendingChange:
         """Decided and not yet written."""
-        wish = self.wish(topics, **fields)
-        return self._run(lambda: self.store.multi_append.append(wish))
+        request = self.request(topics, **fields)
+        return self._run(lambda: self.store.multi_append.append(request))
 
-    def append_all(self, topics: dict[str, Any], **fields: Any) -> Staged:
+    def append_all(self, topics: dict[str, Any], **fields: Any) -> PendingChange:
         return self.finish(self.begin_all(topics, **fields))
 
     def landed(self, topics: dict[str, Any], **fields: Any) -> dict[str, Landed]:

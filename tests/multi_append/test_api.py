@@ -216,8 +216,8 @@ def test_openapi_describes_it(client: Client) -> None:
     document = json.loads(client.get("/v0/openapi.json").body)
     operation = document["paths"]["/v0/append"]["post"]
     assert {"200", "201", "400", "403", "404", "409", "422", "429", "507"} <= set(operation["responses"])
-    wish = document["components"]["schemas"]["MultiAppendWish"]
-    assert wish["properties"]["topics"]["maxProperties"] == 1_000
+    request = document["components"]["schemas"]["MultiAppendRequest"]
+    assert request["properties"]["topics"]["maxProperties"] == 1_000
 
 
 # --- the client ---

@@ -18,7 +18,7 @@ from tests.engine.rig import WAIT_S_MAX
 from tests.faults import FaultyDisk, Mode
 from tests.multi_append.rig import MultiRig
 from tests.serving import Client, ServerProcess
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.core.state import NEVER
 from topics.model.errors import ReadOnly, StorageFull
 
@@ -42,11 +42,11 @@ def check_all_or_nothing(rig: MultiRig, acknowledged: int, begun: int) -> None:
     assert len({topic in rig.store.state.by_name for topic in RECORDS}) == 1
 
 
-def driven(rig: MultiRig, staged: Staged) -> Iterator[None]:
+def driven(rig: MultiRig, change: PendingChange) -> Iterator[None]:
     yield
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     give_up_s = time.monotonic() + WAIT_S_MAX
-    while not staged.done:
+    while not change.done:
         assert time.monotonic() < give_up_s, "there is no progress"
         yield
         rig.store.settle()
@@ -64,15 +64,15 @@ def test_a_power_failure_at_any_step_leaves_a_write_whole_or_absent(
         for number in range(1, 5):
             if number == 3:
                 rig.checkpoint()
-            staged = rig.begin_all(write(number, config={"durability": durability}), idempotency_key=str(number))
-            for step, _ in enumerate(driven(rig, staged)):
-                if step > 3 and not staged.done:
+            change = rig.begin_all(write(number, config={"durability": durability}), idempotency_key=str(number))
+            for step, _ in enumerate(driven(rig, change)):
+                if step > 3 and not change.done:
                     # Waiting for the disk looks like this for as long as it takes.
                     continue
                 tried += 1
                 into = tmp_path / f"after-{tried}"
                 after = disk.power_loss(rig.path, into, mode, seed=tried)
-                lasting = 0 if durability == "memory" else number if staged.done else number - 1
+                lasting = 0 if durability == "memory" else number if change.done else number - 1
                 with MultiRig(into, disk=after, wal_file_bytes=WAL_FILE_BYTES) as found:
                     check_all_or_nothing(found, lasting, number)
                     found.append_all(write(number), idempotency_key=str(number))
@@ -88,13 +88,13 @@ def test_a_kill_at_any_step_leaves_a_write_whole_or_absent_and_a_retry_adds_it_o
         for number in range(1, 5):
             if number == 3:
                 rig.checkpoint()
-            staged = rig.begin_all(write(number), idempotency_key=str(number))
-            for _ in driven(rig, staged):
+            change = rig.begin_all(write(number), idempotency_key=str(number))
+            for _ in driven(rig, change):
                 tried += 1
                 into = tmp_path / f"after-{tried}"
                 after = disk.kill(rig.path, into)
                 with MultiRig(into, disk=after, wal_file_bytes=WAL_FILE_BYTES) as found:
-                    check_all_or_nothing(found, number if staged.done else number - 1, number)
+                    check_all_or_nothing(found, number if change.done else number - 1, number)
                     found.append_all(write(number), idempotency_key=str(number))
                     check_all_or_nothing(found, number, number)
     assert tried >= 8
@@ -111,7 +111,7 @@ def test_a_full_disk_refuses_the_write_whole_and_it_can_be_tried_again(tmp_path:
             check_all_or_nothing(rig, number - 1, number)
             topics = rig.store.state.by_id.values()
             assert all((topic.assigned_seq, topic.pending_count) == (topic.head_seq, 0) for topic in topics)
-            assert rig.store.pipeline.pending_bytes == 0
+            assert rig.store.commit_log.pending_bytes == 0
             assert not rig.append_all(write(number), idempotency_key=str(number)).deduped
             check_all_or_nothing(rig, number, number)
         rig.crash()
@@ -123,10 +123,10 @@ def test_what_is_still_on_its_way_keeps_its_seqs_when_a_later_write_fails(tmp_pa
     with MultiRig(tmp_path / "data", disk=disk, wal_file_bytes=WAL_FILE_BYTES) as rig:
         rig.append_all(write(1, config={"durability": "fsync"}))
         waiting = rig.begin_all(write(2))
-        rig.store.pipeline.flush()
+        rig.store.commit_log.flush()
         disk.fail("pwritev", error=errno.ENOSPC)
         failed = rig.begin_all(write(3))
-        rig.store.pipeline.flush()
+        rig.store.commit_log.flush()
         assert isinstance(failed.error, StorageFull)
         topic = rig.store.state.by_name["x"]
         assert (topic.assigned_seq, topic.pending_count) == (14, 7)

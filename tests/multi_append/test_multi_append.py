@@ -25,7 +25,7 @@ from topics.model.errors import (
 )
 from topics.model.requests.multi_append import MULTI_TOPICS_MAX
 from topics.model.requests.records import append_decoder, decode_body
-from topics.model.requests.routers import RouterWish
+from topics.model.requests.routers import RouterRequest
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_every_topic_gets_its_records_and_tells_where_they_are(rig: MultiRig) ->
     assert landed["a"].all_seqs() == [2, 3]
     assert (rig.payloads("a"), rig.payloads("b")) == (["before", "y", "z"], ["x"])
     # Nothing is left on its way.
-    assert rig.store.pipeline.pending_bytes == 0
+    assert rig.store.commit_log.pending_bytes == 0
     assert all((topic.pending_count, topic.pending_bytes) == (0, 0) for topic in rig.store.state.by_id.values())
 
 
@@ -113,7 +113,7 @@ def test_a_unique_key_on_its_way_is_waited_for(rig: MultiRig) -> None:
     rig.configure("q", type="queue", durability="fsync")
     first = rig.begin_all({"q": {"records": [job(1, unique_key="k")]}})
     with pytest.raises(Busy):
-        rig.store.multi_append.append(rig.wish({"q": {"records": [job(2, unique_key="k")]}}))
+        rig.store.multi_append.append(rig.request({"q": {"records": [job(2, unique_key="k")]}}))
     rig.finish(first)
     assert rig.landed({"q": {"records": [job(2, unique_key="k")]}})["q"].all_seqs() == [1]
 
@@ -124,20 +124,20 @@ def test_a_unique_key_on_its_way_is_waited_for(rig: MultiRig) -> None:
 def test_the_strictest_class_decides_when_it_is_visible(rig: MultiRig) -> None:
     rig.configure("lax", durability="memory")
     rig.configure("strict", durability="fsync")
-    staged = rig.begin_all({"lax": [1], "strict": [2]})
-    rig.store.pipeline.flush()
-    assert not staged.done
+    change = rig.begin_all({"lax": [1], "strict": [2]})
+    rig.store.commit_log.flush()
+    assert not change.done
     assert rig.payloads("lax") == []
     # What comes after it in the lax topic comes after it.
     later = rig.engine.append("lax", decode_body(append_decoder, b'{"records":[{"data":9}]}'))
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert not later.done
-    rig.finish(staged)
+    rig.finish(change)
     rig.finish(later)
     assert rig.payloads("lax") == [1, 9]
-    staged = rig.begin_all({"lax": [3]})
-    rig.store.pipeline.flush()
-    assert staged.done
+    change = rig.begin_all({"lax": [3]})
+    rig.store.commit_log.flush()
+    assert change.done
 
 
 def test_ephemeral_topics_go_together_and_with_no_other_class(rig: MultiRig) -> None:
@@ -193,7 +193,7 @@ def test_what_refuses_one_topic_refuses_all(
     assert rig.payloads("a") == [0]
     topic = rig.store.state.by_name["a"]
     assert (topic.assigned_seq, topic.pending_count, topic.pending_bytes) == (1, 0, 0)
-    assert rig.store.pipeline.pending_bytes == 0
+    assert rig.store.commit_log.pending_bytes == 0
     assert rig.landed({"a": [1], "c": [2]})["a"].first_seq == 2
 
 
@@ -337,7 +337,7 @@ def test_waiters_of_each_topic_are_woken_once_and_see_all_of_it(rig: MultiRig) -
 
 def test_routers_forward_what_it_adds(rig: MultiRig) -> None:
     rig.append("a", 0)
-    rig.finish(rig.store.routers.put("r", RouterWish(source="a", dest="copy")))
+    rig.finish(rig.store.routers.put("r", RouterRequest(source="a", dest="copy")))
     rig.append_all({"a": [1, 2], "b": [3]})
     while rig.store.forwarder.step() or rig.payloads("copy") != [1, 2]:
         rig.store.settle()
@@ -372,7 +372,7 @@ def test_seqs_of_all_topics_are_asked_for_at_once(rig: MultiRig) -> None:
     for name in topics:
         rig.store.state.by_name[name].ceiling = 1
     with pytest.raises(Busy) as busy:
-        rig.store.multi_append.append(rig.wish(topics))
+        rig.store.multi_append.append(rig.request(topics))
     assert all(rig.store.state.by_name[name].reserving is not None for name in topics)
-    rig.finish(busy.value.staged)
+    rig.finish(busy.value.change)
     assert [place.first_seq for place in rig.landed(topics).values()] == [2, 2, 2]

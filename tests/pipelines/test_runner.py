@@ -309,18 +309,18 @@ def test_leases_are_kept_while_a_query_takes_long_to_start(world: World, monkeyp
 def test_a_definition_that_this_runner_is_too_old_for_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = world.runner("a")
     world.put("p")
-    known = runner_module.PipelineWish
-    monkeypatch.setattr(runner_module, "PipelineWish", OlderWish)
+    known = runner_module.PipelineRequest
+    monkeypatch.setattr(runner_module, "PipelineRequest", OlderRequest)
     world.later(3, runner)
     status = world.client.pipeline("p").status
     assert status is not None
     assert status["state"] == "failed"
     assert "sink" in status["last_error"]
-    monkeypatch.setattr(runner_module, "PipelineWish", known)
+    monkeypatch.setattr(runner_module, "PipelineRequest", known)
     world.later(3, runner)
     assert len(world.active("p")) == 1
 
 
-class OlderWish(msgspec.Struct, forbid_unknown_fields=True):
+class OlderRequest(msgspec.Struct, forbid_unknown_fields=True):
     sources: dict[str, Any]
     sql: str

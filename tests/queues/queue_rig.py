@@ -14,12 +14,19 @@ from topics.engine.queues.claims import Grant
 from topics.engine.queues.queue import Queue
 from topics.engine.queues.redrive import Driven
 from topics.engine.queues.verbs import Held
-from topics.model.requests.records import AckWish, ClaimWish, ExtendWish, NackWish, RedriveWish, decode_body
+from topics.model.requests.records import (
+    AckRequest,
+    ClaimRequest,
+    ExtendRequest,
+    NackRequest,
+    RedriveRequest,
+    decode_body,
+)
 
 W = TypeVar("W", bound=msgspec.Struct)
 
 
-def wish_of(kind: type[W], **fields: Any) -> W:
+def request_of(kind: type[W], **fields: Any) -> W:
     """As a request body would say it."""
     return decode_body(msgspec.json.Decoder(kind), msgspec.json.encode(fields))
 
@@ -29,21 +36,21 @@ class QueueRig(Rig):
         self.configure(name, type="queue", **config)
 
     def jobs(self, count: int, name: str = "q") -> list[int]:
-        staged = self.append(name, *range(count))
-        return list(range(staged.first_seq, staged.last_seq + 1))
+        change = self.append(name, *range(count))
+        return list(range(change.first_seq, change.last_seq + 1))
 
     def claim(self, node: str = "w", name: str = "q", **fields: Any) -> list[dict[str, Any]]:
         """The jobs, as they would be answered."""
-        wish = wish_of(ClaimWish, node=node, **fields)
-        grant: Grant = self._commit(lambda: self.engine.queues.claim(name, wish)).result
+        request = request_of(ClaimRequest, node=node, **fields)
+        grant: Grant = self._commit(lambda: self.engine.queues.claim(name, request)).result
         self.finish_all()
         return msgspec.json.decode(b"[%b]" % b",".join(grant.jobs))
 
     def finish_all(self) -> None:
         """What a claim has set off besides its answer: dead letters on their way."""
-        self.store.pipeline.flush()
+        self.store.commit_log.flush()
         give_up_s = time.monotonic() + WAIT_S_MAX
-        while self.store.pipeline.depth:
+        while self.store.commit_log.depth:
             assert time.monotonic() < give_up_s, "the commit thread has no news"
             time.sleep(0.0001)
             self.store.settle()
@@ -52,20 +59,20 @@ class QueueRig(Rig):
         return [job["$seq"] for job in self.claim(node, name, **fields)]
 
     def ack(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
-        wish = wish_of(AckWish, node=node, seqs=seqs, **fields)
-        return self._commit(lambda: self.engine.queues.ack(name, wish)).result
+        request = request_of(AckRequest, node=node, seqs=seqs, **fields)
+        return self._commit(lambda: self.engine.queues.ack(name, request)).result
 
     def nack(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
-        wish = wish_of(NackWish, node=node, seqs=seqs, **fields)
-        return self._commit(lambda: self.engine.queues.nack(name, wish)).result
+        request = request_of(NackRequest, node=node, seqs=seqs, **fields)
+        return self._commit(lambda: self.engine.queues.nack(name, request)).result
 
     def extend(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
-        wish = wish_of(ExtendWish, node=node, seqs=seqs, **fields)
-        return self._commit(lambda: self.engine.queues.extend(name, wish)).result
+        request = request_of(ExtendRequest, node=node, seqs=seqs, **fields)
+        return self._commit(lambda: self.engine.queues.extend(name, request)).result
 
     def redrive(self, name: str, **fields: Any) -> Driven:
-        wish = wish_of(RedriveWish, **fields)
-        return self._commit(lambda: self.engine.queues.redriver.redrive(name, wish, lambda _: True)).result
+        request = request_of(RedriveRequest, **fields)
+        return self._commit(lambda: self.engine.queues.redriver.redrive(name, request, lambda _: True)).result
 
     def pause(self, *, paused: bool, name: str = "q") -> None:
         self._commit(lambda: self.engine.queues.pause(name, paused=paused))

@@ -11,12 +11,12 @@ from msgspec import Raw
 
 from tests.faults import FaultyDisk
 from tests.queues.conftest import OpenRig
-from tests.queues.queue_rig import QueueRig, wish_of
+from tests.queues.queue_rig import QueueRig, request_of
 from topics.engine.core.ops import Appended
 from topics.engine.log.block import Block
 from topics.model.errors import DamagedData, InvalidRequest
 from topics.model.requests.batch import render
-from topics.model.requests.records import AppendWish, ClaimWish, RecordWish
+from topics.model.requests.records import AppendRequest, ClaimRequest, RecordRequest
 
 
 def fail_until_dead(rig: QueueRig, deliveries: int, name: str = "q") -> None:
@@ -356,10 +356,10 @@ DEEP = b'{"nested":%b%b}' % (b"[" * 50_000, b"]" * 50_000)
 def append_unchecked(rig: QueueRig, *metas: bytes) -> None:
     """As version 0.1 took them: nested more deeply than anything here can follow."""
     topic, _ = rig.parts()
-    records = [RecordWish(Raw(b"1"), meta=Raw(meta)) for meta in metas]
-    batch = render(AppendWish(records), topic.assigned_seq + 1, rig.clock.now_ms(), bare=False)
+    records = [RecordRequest(Raw(b"1"), meta=Raw(meta)) for meta in metas]
+    batch = render(AppendRequest(records), topic.assigned_seq + 1, rig.clock.now_ms(), bare=False)
     topic.assigned_seq += batch.count
-    rig.finish(rig.store.pipeline.stage_append(Appended(topic.id, 1, b"", batch), "disk"))
+    rig.finish(rig.store.commit_log.submit_append(Appended(topic.id, 1, b"", batch), "disk"))
 
 
 def test_a_record_that_cannot_be_parsed_takes_no_other_with_it(rig: QueueRig) -> None:
@@ -378,8 +378,8 @@ def test_a_record_that_cannot_be_parsed_takes_no_other_with_it(rig: QueueRig) ->
 
 
 def claimed_unread(rig: QueueRig, count: int) -> list[int]:
-    wish = wish_of(ClaimWish, node="w", max=count)
-    seqs = rig.engine.queues.claim("q", wish).result.seqs
+    request = request_of(ClaimRequest, node="w", max=count)
+    seqs = rig.engine.queues.claim("q", request).result.seqs
     rig.finish_all()
     return seqs
 

@@ -152,14 +152,14 @@ def test_a_job_whose_key_is_pending_is_not_added_twice(rig: QueueRig) -> None:
 def test_only_the_repeated_jobs_of_a_batch_are_left_out(rig: QueueRig) -> None:
     rig.queue()
     rig.append("q", {"data": 1, "unique_key": "a"})
-    staged = rig.append(
+    change = rig.append(
         "q",
         {"data": 2, "unique_key": "b"},
         {"data": 3, "unique_key": "a"},
         {"data": 4},
         {"data": 5, "unique_key": "b"},
     )
-    assert (staged.deduped, staged.first_seq, staged.count, staged.result) == (False, 2, 2, [2, 1, 3, 2])
+    assert (change.deduped, change.first_seq, change.count, change.result) == (False, 2, 2, [2, 1, 3, 2])
     assert [record["data"] for record in rig.records("q")] == [1, 2, 4]
 
 
@@ -253,11 +253,11 @@ def test_a_retry_that_overtakes_the_sync_gets_the_seqs_of_the_write(
 ) -> None:
     rig.queue(durability="fsync")
     rig.append("q", PENDING)
-    wishes = [
+    requests = [
         decode_body(append_decoder, msgspec.json.encode({"records": [*others, PENDING], "idempotency_key": "i"}))
         for _ in range(2)
     ]
-    first, again = (rig.engine.append("q", wish) for wish in wishes)
+    first, again = (rig.engine.append("q", request) for request in requests)
     assert not first.done
     assert not again.done
     rig.finish(first)

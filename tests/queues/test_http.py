@@ -189,10 +189,10 @@ def test_scopes_and_prefixes_hold_for_queues(tmp_path: Path) -> None:
         assert server.client("reader").post("/v0/topics/q/ack", {**body, "seqs": [1]}).status == 403
         mine = server.client("mine")
         assert mine.post("/v0/topics/q/claim", body).code == "forbidden"
-        wish = {"type": "queue", "dead_letter": "others"}
-        refused = mine.put("/v0/topics/mine.q", wish)
+        request = {"type": "queue", "dead_letter": "others"}
+        refused = mine.put("/v0/topics/mine.q", request)
         assert (refused.code, refused.detail["field"]) == ("forbidden", "dead_letter")
-        refused = mine.post("/v0/topics/mine.q", {"records": [{"data": 1}], "config": wish})
+        refused = mine.post("/v0/topics/mine.q", {"records": [{"data": 1}], "config": request})
         assert (refused.code, refused.detail["field"]) == ("forbidden", "dead_letter")
 
 

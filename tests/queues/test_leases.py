@@ -94,10 +94,10 @@ def test_a_job_that_is_leased_is_nobody_elses(rig: QueueRig) -> None:
 
 def test_a_job_is_claimable_only_once_it_is_published(rig: QueueRig) -> None:
     rig.queue(durability="fsync")
-    wish = b'{"records":[{"data":1}]}'
+    request = b'{"records":[{"data":1}]}'
     from topics.model.requests.records import append_decoder, decode_body
 
-    staged = rig.engine.append("q", decode_body(append_decoder, wish))
+    staged = rig.engine.append("q", decode_body(append_decoder, request))
     assert rig.parts()[1].ready == 0
     rig.finish(staged)
     assert rig.claimed() == [1]
@@ -211,11 +211,11 @@ def test_a_second_ack_in_the_same_tick_is_skipped(rig: QueueRig) -> None:
     rig.queue()
     rig.jobs(1)
     rig.claim()
-    from tests.queues.queue_rig import wish_of
-    from topics.model.requests.records import AckWish
+    from tests.queues.queue_rig import request_of
+    from topics.model.requests.records import AckRequest
 
-    first = rig.engine.queues.ack("q", wish_of(AckWish, node="w", seqs=[1]))
-    second = rig.engine.queues.ack("q", wish_of(AckWish, node="w", seqs=[1]))
+    first = rig.engine.queues.ack("q", request_of(AckRequest, node="w", seqs=[1]))
+    second = rig.engine.queues.ack("q", request_of(AckRequest, node="w", seqs=[1]))
     assert rig.finish(first).result.jobs == [1]
     assert rig.finish(second).result.skipped == [1]
 

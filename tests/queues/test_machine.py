@@ -95,8 +95,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(delays=st.lists(st.sampled_from([0, 0, 0, 300, 1500]), min_size=1, max_size=8), tag=st.sampled_from("xyz"))
     def produce(self, delays: list[int], tag: str) -> None:
         records = [{"data": next(self.values), "tag": tag, "delay_ms": delay} for delay in delays]
-        staged = self.rig.append("q", *records)
-        for seq, record in enumerate(records, staged.first_seq):
+        change = self.rig.append("q", *records)
+        for seq, record in enumerate(records, change.first_seq):
             delay = record["delay_ms"]
             self.jobs[seq] = ModelJob(seq, record["data"], tag, due=self.now + delay if delay else 0)
             self.jobs[seq].before_fresh = delay > 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.queues.conftest import OpenRig
-from tests.queues.queue_rig import QueueRig, wish_of
+from tests.queues.queue_rig import QueueRig, request_of
 from topics.engine.queues.claims import Claim
 from topics.engine.queues.due import DueTimes
-from topics.model.requests.records import ClaimWish
+from topics.model.requests.records import ClaimRequest
 
 
 def test_ready_jobs_are_no_objects(rig: QueueRig) -> None:
@@ -56,7 +56,7 @@ def test_an_answer_has_a_bounded_size(rig: QueueRig) -> None:
     for _ in range(9):
         rig.append("q", *["x" * 1_000_000] * 8)
     topic, queue = rig.parts()
-    grant = rig.engine.queues.claim("q", wish_of(ClaimWish, node="w", max=100)).result
+    grant = rig.engine.queues.claim("q", request_of(ClaimRequest, node="w", max=100)).result
     assert 64 << 20 < sum(map(len, grant.jobs)) < 66 << 20
     assert (queue.ready, topic.count, grant.more) == (72 - len(grant.seqs), 72, True)
 

@@ -8,16 +8,16 @@ import msgspec
 
 from tests.engine.rig import Rig
 from topics.engine.routers.verbs import RouterState
-from topics.model.requests.routers import RouterWish
+from topics.model.requests.routers import RouterRequest
 
 
 class RoutedRig(Rig):
     def route(self, name: str, source: str, dest: str, **fields: Any) -> bool:
         """PUT; whether the router is new."""
-        wish = msgspec.convert({"source": source, "dest": dest, **fields}, RouterWish)
-        staged = self._commit(lambda: self.store.routers.put(name, wish))
+        request = msgspec.convert({"source": source, "dest": dest, **fields}, RouterRequest)
+        change = self._commit(lambda: self.store.routers.put(name, request))
         self.forward()
-        return staged.created
+        return change.created
 
     def unroute(self, name: str) -> bool:
         return self._commit(lambda: self.store.routers.drop(name)).result
@@ -37,7 +37,7 @@ class RoutedRig(Rig):
     def settle_threads(self) -> None:
         """Whatever the threads still have to say."""
         position = self.store.wal.written_to
-        self.store.committer.want_sync(position)
+        self.store.syncer.want_sync(position)
         while self.store.wal.synced_to < position:
             pass
         self.store.settle()

@@ -45,8 +45,8 @@ def records(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def block_of(wished: list[dict[str, Any]], first_seq: int = 1, ts: int = TS) -> Block:
-    wish = append_decoder.decode(json.dumps({"records": wished}).encode())
-    return Block.whole(render(wish, first_seq, ts, bare=check_batch(wish, Settings())), 0)
+    request = append_decoder.decode(json.dumps({"records": wished}).encode())
+    return Block.whole(render(request, first_seq, ts, bare=check_batch(request, Settings())), 0)
 
 
 def expected(block: Block) -> list[dict[str, Any]]:

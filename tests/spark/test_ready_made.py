@@ -39,9 +39,9 @@ class World:
         self.client.append_many(self.topic(topic), [Outgoing(payload, **fields) for payload in payloads])
 
     def assignment(self, definition: dict[str, Any], generation: int = 1) -> Assignment:
-        wish = parse(definition, self.name, "test")
+        request = parse(definition, self.name, "test")
         fence = self.client.take_fence(app_of(self.name))
-        return Assignment(self.name, wish, generation, generation, fence)
+        return Assignment(self.name, request, generation, generation, fence)
 
     def run(self, definition: dict[str, Any], generation: int = 1) -> None:
         """To its end over what is there."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.faults import WAIT_S_MAX, FaultyDisk, Mode
 from tests.storage.logs import new_log, replay, salts, sync_by_hand
-from topics.storage.wal.syncer import Committer
+from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import Wal
 
 FILE_BYTES = 2048
@@ -125,8 +125,8 @@ def test_what_the_committer_reported_survives_at_every_moment(tmp_path: Path, mo
     path = tmp_path / "wal"
     wal = new_log(disk, path, FILE_BYTES)
     told = threading.Event()
-    committer = Committer(wal, told.set, interval_s=0.001, debt_bytes=4096)
-    committer.start()
+    syncer = Syncer(wal, told.set, interval_s=0.001, debt_bytes=4096)
+    syncer.start()
     written: list[tuple[int, bytes]] = []
     for number in range(400):
         body = b"%d" % number * 20
@@ -134,22 +134,22 @@ def test_what_the_committer_reported_survives_at_every_moment(tmp_path: Path, mo
         written.append((end, body))
         if number % 3 == 0:
             wal.flush()
-            committer.nudge()
+            syncer.nudge()
         if number % 50 == 0:
-            committer.want_sync(end)
+            syncer.want_sync(end)
             assert told.wait(WAIT_S_MAX)
             told.clear()
         if number % 20 == 0:
             # Reported before the power fails, so it must be there after.
-            reported = committer.poll().synced_to
+            reported = syncer.poll().synced_to
             after = tmp_path / f"after-{number}"
             reading = replay(disk.power_loss(path, after, mode, seed=number), after, same_boot=False)
             found = list(reading)
             assert found == written[: len(found)]
             assert reading.tail.position >= reported
     wal.flush()
-    committer.stop()
-    assert committer.poll().synced_to == written[-1][0]
+    syncer.stop()
+    assert syncer.poll().synced_to == written[-1][0]
 
 
 def test_a_disk_that_forgets_unsynced_bytes_is_noticed_by_these_tests(tmp_path: Path) -> None:

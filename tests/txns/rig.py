@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Raw
 
 from tests.engine.rig import WAIT_S_MAX, Rig
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.transactions.commit import Committed
 from topics.engine.transactions.verbs import StagedPart
-from topics.model.requests.transactions import AbortWish, CommitWish, StageWish
+from topics.model.requests.transactions import AbortRequest, CommitRequest, StageRequest
 
 
 class TxnRig(Rig):
@@ -28,9 +28,9 @@ class TxnRig(Rig):
         body = msgspec.json.encode({"stage": stage, "part": part, "records": records, **fields})
         return self.stage_body(app, version, body)
 
-    def wish(self, stage: str, *payloads: Any, **fields: Any) -> StageWish:
+    def request(self, stage: str, *payloads: Any, **fields: Any) -> StageRequest:
         body = {"stage": stage, "records": [{"data": payload} for payload in payloads], **fields}
-        return msgspec.json.decode(msgspec.json.encode(body), type=StageWish)
+        return msgspec.json.decode(msgspec.json.encode(body), type=StageRequest)
 
     def stage_many(self, app: str, version: int, stage: str, topic: str, count: int, part: int = 0) -> StagedPart:
         """As many records as one part takes, cheaply."""
@@ -39,19 +39,19 @@ class TxnRig(Rig):
         return self.stage_body(app, version, body)
 
     def stage_body(self, app: str, version: int, body: bytes) -> StagedPart:
-        wish = msgspec.json.decode(body, type=StageWish)
-        return self._commit(lambda: self.store.transactions.stage(app, version, wish)).result
+        request = msgspec.json.decode(body, type=StageRequest)
+        return self._commit(lambda: self.store.transactions.stage(app, version, request)).result
 
     def commit(self, app: str, version: int, *stages: str, **fields: Any) -> Committed:
         return self.finish(self.begin_commit(app, version, *stages, **fields)).result
 
-    def begin_commit(self, app: str, version: int, *stages: str, **fields: Any) -> Staged:
-        wish = CommitWish(list(stages), **fields)
-        return self._run(lambda: self.store.transactions.commit(app, version, wish))
+    def begin_commit(self, app: str, version: int, *stages: str, **fields: Any) -> PendingChange:
+        request = CommitRequest(list(stages), **fields)
+        return self._run(lambda: self.store.transactions.commit(app, version, request))
 
     def abort(self, app: str, version: int, *stages: str, fence: int | None = None) -> int:
-        wish = AbortWish(list(stages), fence)
-        return self._commit(lambda: self.store.transactions.abort(app, version, wish)).result
+        request = AbortRequest(list(stages), fence)
+        return self._commit(lambda: self.store.transactions.abort(app, version, request)).result
 
     def take_fence(self, app: str, owner: str | None = None) -> int:
         return self._commit(lambda: self.store.transactions.take_fence(app, owner)).result
@@ -75,18 +75,18 @@ class TxnRig(Rig):
         """How many hidden topics there are."""
         return len(self.store.state.hidden)
 
-    def finish(self, staged: Staged) -> Staged:
+    def finish(self, change: PendingChange) -> PendingChange:
         """Run commits, too, until this is done."""
-        self.store.pipeline.flush()
+        self.store.commit_log.flush()
         give_up_s = time.monotonic() + WAIT_S_MAX
-        while not staged.done:
+        while not change.done:
             assert time.monotonic() < give_up_s, "there is no progress"
             if not self.store.transactions.step():
                 time.sleep(0.0001)
             self.store.settle()
-        if staged.error is not None:
-            raise staged.error
-        return staged
+        if change.error is not None:
+            raise change.error
+        return change
 
 
 def raw(text: bytes) -> Raw:

@@ -18,9 +18,9 @@ from topics.model.errors import (
     TopicFull,
     TopicNotFound,
 )
-from topics.model.requests.config import ConfigWish
+from topics.model.requests.config import ConfigRequest
 from topics.model.requests.records import append_decoder
-from topics.model.requests.routers import RouterWish
+from topics.model.requests.routers import RouterRequest
 
 HOUR_MS = 3_600_000
 
@@ -42,7 +42,7 @@ def test_writers_wait_while_a_commit_prepares_and_readers_do_not(rig: TxnRig) ->
     for verb in (
         lambda: rig.engine.append("t", append_decoder.decode(b'{"records":[{"data":1}]}')),
         lambda: rig.engine.drop("t"),
-        lambda: rig.engine.configure("t", ConfigWish(ttl_ms=5)),
+        lambda: rig.engine.configure("t", ConfigRequest(ttl_ms=5)),
     ):
         with pytest.raises(Busy):
             verb()
@@ -139,7 +139,7 @@ def test_jobs_of_a_queue_come_by_commit(rig: TxnRig, records: int) -> None:
 @pytest.mark.parametrize("records", [5, 5_000])
 def test_routers_copy_what_was_committed(rig: TxnRig, records: int) -> None:
     rig.append("t", "x")
-    rig.finish(rig._run(lambda: rig.store.routers.put("r", RouterWish("t", "copy"))))
+    rig.finish(rig._run(lambda: rig.store.routers.put("r", RouterRequest("t", "copy"))))
     rig.stage_many("app", 1, "a", "t", records)
     rig.commit("app", 1, "a")
     while rig.store.forwarder.step() or rig.store.state.by_name["copy"].head_seq < records:

@@ -78,8 +78,8 @@ def test_only_the_last_owners_are_remembered(rig: TxnRig) -> None:
 def test_an_owner_that_asks_again_need_not_wait_for_parts_on_their_way(rig: TxnRig) -> None:
     token = rig.take_fence("app", "run-1")
     transactions = rig.store.transactions
-    wish = rig.wish("a", 1, topic="t", fence=token)
-    part = transactions.stage("app", 1, wish)
+    request = rig.request("a", 1, topic="t", fence=token)
+    part = transactions.stage("app", 1, request)
     again = transactions.take_fence("app", "run-1")
     assert again.done
     assert again.result == token

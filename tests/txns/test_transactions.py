@@ -14,7 +14,7 @@ from topics.model.errors import (
     InvalidRequest,
     StageNotFound,
 )
-from topics.model.requests.transactions import CommitWish
+from topics.model.requests.transactions import CommitRequest
 
 HOUR_MS = 3_600_000
 
@@ -194,7 +194,7 @@ def test_two_commits_of_one_version_at_once_are_one(rig: TxnRig) -> None:
     rig.stage_many("app", 1, "a", "t", 5_000)
     first = rig.begin_commit("app", 1, "a")
     with pytest.raises(Busy):
-        rig.store.transactions.commit("app", 1, CommitWish(["a"]))
+        rig.store.transactions.commit("app", 1, CommitRequest(["a"]))
     second = rig.commit("app", 1, "a")
     assert first.done
     assert second.deduped
@@ -253,7 +253,7 @@ def test_a_stage_expires_an_hour_after_its_last_part(rig: TxnRig) -> None:
     with pytest.raises(StageNotFound):
         rig.commit("app", 1, "a")
     rig.store.step()
-    rig.store.pipeline.flush()
+    rig.store.commit_log.flush()
     assert rig.hidden() == 0
     assert rig.store.state.ledger.bytes == 0
 

@@ -13,7 +13,7 @@ import pytest
 from tests.engine.rig import WAIT_S_MAX
 from tests.faults import FaultyDisk
 from tests.txns.rig import TxnRig
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.core.state import NEVER
 from topics.engine.transactions import commit as committing
 from topics.model.errors import ReadOnly, StageNotFound, StorageFull
@@ -36,7 +36,7 @@ def stage_version(rig: TxnRig, version: int) -> None:
     rig.stage("app", version, "s", *records[6:], part=1)
 
 
-def driven(rig: TxnRig, outcome: Staged) -> Iterator[None]:
+def driven(rig: TxnRig, outcome: PendingChange) -> Iterator[None]:
     """The commit, in the smallest steps there are."""
     give_up_s = time.monotonic() + WAIT_S_MAX
     while not outcome.done:
@@ -151,7 +151,7 @@ def test_a_full_disk_refuses_the_commit_whole_and_it_can_be_tried_again(tmp_path
             assert rig.payloads("x") == ["before"]
             disk.heal()
             rig.store.step()
-            rig.store.pipeline.flush()
+            rig.store.commit_log.flush()
             assert rig.hidden() == len(RECORDS)
             assert rig.append("x", "between").error is None
             rig.commit("app", 1, "s")

@@ -93,11 +93,11 @@ class TxnMachine(RuleBasedStateMachine):
             with pytest.raises(Fenced):
                 self.rig.stage(app, version, stage, *records, **fields)
             return
-        staged = self.rig.stage(app, version, stage, *records, **fields)
+        change = self.rig.stage(app, version, stage, *records, **fields)
         if part < len(parts):
-            assert staged.part.records == len(parts[part])
+            assert change.part.records == len(parts[part])
             return
-        assert staged.part.records == len(records)
+        assert change.part.records == len(records)
         written = [*parts, list(zip(where, numbers, strict=True))]
         model.stages[version, stage] = written, self.rig.clock.now_ms() + TTL_MS
 
@@ -152,7 +152,7 @@ class TxnMachine(RuleBasedStateMachine):
     def time_passes(self, passed_ms: int) -> None:
         self.rig.clock.advance(passed_ms)
         self.rig.store.transactions.keep_house()
-        self.rig.store.pipeline.flush()
+        self.rig.store.commit_log.flush()
 
     @rule()
     def checkpoint(self) -> None:

@@ -96,7 +96,7 @@ class Api:
                         return
                     if len(body) > self._plain_bytes_max:
                         raise BodyTooLarge(self._plain_bytes_max)
-                call.wish = decode_body(bound.decoder, body or b"{}") if decoding is None else _decode_whole(decoding)
+                call.params = decode_body(bound.decoder, body or b"{}") if decoding is None else _decode_whole(decoding)
             _take_slot(call)
         except TopicsError as error:
             self._refuse(request, error)
@@ -117,7 +117,7 @@ class Api:
                     next(decoding)
                     return True
             except StopIteration as end:
-                call.wish = end.value
+                call.params = end.value
                 self._enter(call)
             except TopicsError as error:
                 self._refuse(call.request, error)

@@ -32,11 +32,11 @@ class Call:
         "must_finish",
         "name",
         "on_end",
+        "params",
         "parked_s",
         "request",
         "started",
         "throttled_s",
-        "wish",
     )
 
     def __init__(self, request: Request, headers: Headers, bound: Bound, key: Key, name: str) -> None:
@@ -46,7 +46,7 @@ class Call:
         self.key = key
         self.name = name
         # the decoded body, if the route takes one
-        self.wish: Any = None
+        self.params: Any = None
         self._holds_slot = False
         # came when its key had no slot left: it may be refused for what is wrong with it, and answered from memory
         self.crowded = False

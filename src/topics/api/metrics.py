@@ -119,7 +119,7 @@ class Families(Collector):
 
     def _process(self) -> Iterator[Metric]:
         lifecycle, usage = self._lifecycle, self._usage
-        ready = self._store.ready and lifecycle.serving and self._store.pipeline.read_only is None
+        ready = self._store.ready and lifecycle.serving and self._store.commit_log.read_only is None
         yield gauge("topics_ready", "1 if requests are taken.", int(ready))
         yield gauge("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", lifecycle.progress)
         yield gauge("topics_uptime_ms", "Time since the start in ms.", lifecycle.uptime_ms)
@@ -246,7 +246,7 @@ def _log(store: Store | None) -> Iterator[Metric]:
     """All 0 while there is no log to write to: a family that comes and goes looks like a fault to an alarm."""
     stats, depth, depth_peak, refused, read_only = WalStats(), 0, 0, 0, False
     if store is not None:
-        stats, pipeline = store.wal.stats, store.pipeline
+        stats, pipeline = store.wal.stats, store.commit_log
         depth, depth_peak, refused = pipeline.depth, pipeline.depth_peak, pipeline.refused_total
         read_only = pipeline.read_only is not None
     yield counter("topics_wal_frames", "Frames written to the log.", stats.frames_total)

@@ -9,12 +9,12 @@ import msgspec
 
 from topics.api.call import Call
 from topics.api.schema import Performance
+from topics.engine.core.pending import PendingChange
 from topics.engine.log.reading import Diff
-from topics.engine.core.pending import Staged
 from topics.http.request import Bytes
 from topics.model.requests.config import resolve
+from topics.model.requests.records import AppendRequest
 from topics.model.requests.warnings import config_warnings
-from topics.model.requests.records import AppendWish
 
 encode = msgspec.json.Encoder().encode
 
@@ -32,24 +32,24 @@ def performance(call: Call) -> Performance:
     return spent
 
 
-def write_performance(call: Call, staged: Staged) -> Performance:
+def write_performance(call: Call, change: PendingChange) -> Performance:
     spent = performance(call)
-    spent.wal_append_ms = round(staged.wal_append_ms, 3)
-    spent.fsync_ms = round(staged.fsync_ms, 3)
+    spent.wal_append_ms = round(change.wal_append_ms, 3)
+    spent.fsync_ms = round(change.fsync_ms, 3)
     return spent
 
 
-def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
-    first_seq, count = staged.first_seq, staged.count
+def appended(call: Call, change: PendingChange, *, return_seqs: bool) -> bytes:
+    first_seq, count = change.first_seq, change.count
     last_seq = first_seq
     if not return_seqs:
-        last_seq = last_seq_of(staged)
+        last_seq = last_seq_of(change)
         seqs = b""
-    elif count == 1 and staged.result is None:
+    elif count == 1 and change.result is None:
         seqs = b'"seqs":[%d],' % first_seq
     else:
-        last_seq = last_seq_of(staged)
-        seqs = b'"seqs":%b,' % encode(seqs_of(staged))
+        last_seq = last_seq_of(change)
+        seqs = b'"seqs":%b,' % encode(seqs_of(change))
     return (
         b'{"topic":"%b","first_seq":%d,"last_seq":%d,%b"head_seq":%d,"count":%d,"created":%b,"deduped":%b,%b'
         b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%b%b}}'
@@ -58,36 +58,36 @@ def appended(call: Call, staged: Staged, *, return_seqs: bool) -> bytes:
         first_seq,
         last_seq,
         seqs,
-        staged.head_seq,
+        change.head_seq,
         count,
-        _BOOL[staged.created],
-        _BOOL[staged.deduped],
-        _warned(call, staged) if staged.created else b"",
+        _BOOL[change.created],
+        _BOOL[change.deduped],
+        _warned(call, change) if change.created else b"",
         (perf_counter() - call.request.received_s) * 1000,
-        staged.wal_append_ms,
-        b"%.3f" % staged.fsync_ms if staged.fsync_ms else b"0.0",
+        change.wal_append_ms,
+        b"%.3f" % change.fsync_ms if change.fsync_ms else b"0.0",
         throttle_wait(call),
     )
 
 
-def creation_warnings(wish: AppendWish, staged: Staged) -> list[str]:
+def creation_warnings(params: AppendRequest, change: PendingChange) -> list[str]:
     """About the topic that an append has made as its `config` says."""
-    return config_warnings(resolve(wish.config, "")) if staged.created and wish.config is not None else []
+    return config_warnings(resolve(params.config, "")) if change.created and params.config is not None else []
 
 
-def _warned(call: Call, staged: Staged) -> bytes:
-    warnings = creation_warnings(call.wish, staged)
+def _warned(call: Call, change: PendingChange) -> bytes:
+    warnings = creation_warnings(call.params, change)
     return b'"warnings":%b,' % encode(warnings) if warnings else b""
 
 
-def last_seq_of(staged: Staged) -> int:
+def last_seq_of(change: PendingChange) -> int:
     """Of an append. Jobs that were pending have earlier seqs than what was added."""
-    return staged.last_seq if staged.result is None else max(staged.result)
+    return change.last_seq if change.result is None else max(change.result)
 
 
-def seqs_of(staged: Staged) -> list[int]:
+def seqs_of(change: PendingChange) -> list[int]:
     """The seq of each record of an append, in the order of the request, wherever it is."""
-    return list(range(staged.first_seq, staged.last_seq + 1)) if staged.result is None else staged.result
+    return list(range(change.first_seq, change.last_seq + 1)) if change.result is None else change.result
 
 
 def throttle_wait(call: Call) -> bytes:

@@ -3,7 +3,7 @@
 A resource adds its rows by being a file with a function that returns them; routing, auth, OpenAPI and 405 follow from
 the row. A path is literal segments and `{name}`s; of several, the handler gets their values joined by slashes:
 
-    Route("POST", "/v0/topics/{topic}/diff", handler, Scope.READ, body=DiffWish, ...)
+    Route("POST", "/v0/topics/{topic}/diff", handler, Scope.READ, body=DiffRequest, ...)
 """
 
 from __future__ import annotations

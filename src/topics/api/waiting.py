@@ -14,8 +14,8 @@ from collections.abc import Callable
 from time import perf_counter
 
 from topics.api.call import Call
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log.cold import ColdMiss, Reader
-from topics.engine.core.pending import Busy, Staged
 from topics.http.refusal import Refusal
 from topics.http.request import Request
 from topics.model.errors import InvalidRequest, TopicsError
@@ -40,7 +40,7 @@ class Turns:
         except TopicsError as error:
             call.fail(error)
         except Busy as busy:
-            busy.staged.then(lambda _: self.again(call))
+            busy.change.then(lambda _: self.again(call))
         except ColdMiss as miss:
             self._fetch(miss, call)
         except Refusal as refusal:
@@ -89,15 +89,15 @@ class Turns:
             call.fail(error)
 
 
-def answering(call: Call, answer: Callable[[Call, Staged], None]) -> Callable[[Staged], None]:
+def answering(call: Call, answer: Callable[[Call, PendingChange], None]) -> Callable[[PendingChange], None]:
     """The callback of a staged change: its failure, or a bug in `answer`, is this call's alone."""
 
-    def published(staged: Staged) -> None:
+    def published(change: PendingChange) -> None:
         try:
-            if staged.error is not None:
-                call.fail(staged.error)
+            if change.error is not None:
+                call.fail(change.error)
             else:
-                answer(call, staged)
+                answer(call, change)
         except TopicsError as error:
             call.fail(error)
         except Exception as bug:  # noqa: BLE001 - it must not reach the loop that publishes the others' changes

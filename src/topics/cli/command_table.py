@@ -24,14 +24,12 @@ class Row(NamedTuple):
 
 
 TABLE: Final[typing.Mapping[str, Row]] = {
-    "serve": Row("serving", "serve", "Serve the HTTP API until SIGTERM or SIGINT."),
+    "serve": Row("serve", "serve", "Serve the HTTP API until SIGTERM or SIGINT."),
     "config": Row("config", "app", "Look at the settings."),
     "topic": Row("topic", "app", "List, show, create, change and remove topics."),
     "append": Row("append", "append", "Append records: arguments, lines of files, or lines of standard input."),
     "tail": Row("tail", "tail", "Print the end of one or more topics, and with -f what comes next."),
-    "export": Row(
-        "exporting", "export", "Write a topic as NDJSON, to standard output or to a file that can be resumed."
-    ),
+    "export": Row("export", "export", "Write a topic as NDJSON, to standard output or to a file that can be resumed."),
     "import": Row(
         "importing", "import_", "Append what `topics export` wrote; run again, it goes on or has nothing to do."
     ),
@@ -64,7 +62,7 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         row = TABLE.get(cmd_name)
         if row is not None:
-            found = getattr(import_module(f"topics.cli.{row.module}"), row.attribute)
+            found = getattr(import_module(f"topics.cli.commands.{row.module}"), row.attribute)
             return command_of(found, cmd_name, row.help, hidden=row.hidden)
         from topics.cli.plugins import load_plugin
 

@@ -14,7 +14,7 @@ from topics.engine.log.bulk import SLICE_BYTES, BulkRead
 from topics.engine.log.reading import View
 from topics.model.errors import TopicNotFound
 from topics.model.names import check_topic_name
-from topics.model.requests.records import DiffWish, check_u64
+from topics.model.requests.records import DiffRequest, check_u64
 
 _end_decoder = msgspec.json.Decoder(ExportEnd)
 
@@ -29,7 +29,7 @@ class Export:
         self,
         host: Host,
         name: str,
-        start: DiffWish,
+        start: DiffRequest,
         to_seq: int | None,
         *,
         tags: bool,

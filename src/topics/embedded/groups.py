@@ -20,16 +20,16 @@ from topics.client.messages import (
     start_json,
 )
 from topics.embedded.host import Host
-from topics.embedded.wishes import wish_of
-from topics.engine.core.pending import Staged
+from topics.embedded.requests import wish_of
+from topics.engine.core.pending import PendingChange
 from topics.engine.groups.consume import Batch, Reading
 from topics.engine.groups.verbs import Acked, Standing
 from topics.engine.log.topic import Topic
 from topics.model.requests.groups import (
-    ConsumeWish,
-    GroupAckWish,
-    LatestOffsetsWish,
-    ResetWish,
+    ConsumeRequest,
+    GroupAckRequest,
+    LatestOffsetsRequest,
+    ResetRequest,
     check_ack,
     check_latest,
     check_reset,
@@ -60,8 +60,8 @@ class Groups:
         `start` counts for a group that has committed nothing yet, and for reading without one. `partition` may be
         `"all"`. With `timeout_s` the call waits for a message: 80% of that time, and at most 20 s.
         """
-        wish = wish_of(
-            ConsumeWish,
+        request = wish_of(
+            ConsumeRequest,
             topic_id=topic,
             group_id=group,
             partition_id=partition,
@@ -70,17 +70,17 @@ class Groups:
             timeout_seconds=timeout_s,
         )
         host = self._host
-        reading = host.look(lambda: Reading(wish))
-        for staged in host.look(lambda: reading.begin(host.consuming, self._partitions(topic, partition))):
-            host.finished(staged)
+        reading = host.look(lambda: Reading(request))
+        for change in host.look(lambda: reading.begin(host.consuming, self._partitions(topic, partition))):
+            host.finished(change)
         try:
             found = self._next_batch(reading)
         finally:
             with host.lock:
                 reading.leave(host.engine.waiters, host.deadlines)
         batch, rendered = found
-        for staged in batch.claims:
-            host.finished(staged)
+        for change in batch.claims:
+            host.finished(change)
         return Consumed(
             messages=_messages.decode(b"[%b]" % b",".join(rendered)),
             next_offset=batch.next_offsets[0][1],
@@ -122,8 +122,8 @@ class Groups:
 
         With `from_offset` only the range is: the group's committed offset moves when everything below is done, too.
         """
-        wish = wish_of(
-            GroupAckWish,
+        request = wish_of(
+            GroupAckRequest,
             topic_id=topic,
             group_id=group,
             upto_offset=upto_offset,
@@ -132,8 +132,8 @@ class Groups:
         )
         host = self._host
 
-        def ack() -> Staged:
-            upto_seq, from_seq = check_ack(wish)
+        def ack() -> PendingChange:
+            upto_seq, from_seq = check_ack(request)
             return host.consuming.ack(host.consuming.partition(topic, partition), group, upto_seq, from_seq)
 
         acked: Acked = host.commit(ack).result
@@ -174,8 +174,8 @@ class Groups:
         forget: bool = False,
     ) -> dict[int, int]:
         """Put a group elsewhere, or forget it; the next offset of each partition."""
-        wish = wish_of(
-            ResetWish,
+        request = wish_of(
+            ResetRequest,
             topic_id=topic,
             group_id=group,
             start=start_json(start),
@@ -184,29 +184,29 @@ class Groups:
         )
         host = self._host
 
-        def reset() -> list[tuple[int, Staged]]:
-            check_reset(wish)
+        def reset() -> list[tuple[int, PendingChange]]:
+            check_reset(request)
             partitions = self._partitions(topic, partition)
             for _, found in partitions:
                 host.consuming.check_idle(found, group)
             if forget:
                 return [(number, host.consuming.forget(found, group)) for number, found in partitions]
-            at = parse_start(wish.start)
+            at = parse_start(request.start)
             return [(number, host.consuming.reset(found, group, at)) for number, found in partitions]
 
-        done = [(number, host.finished(staged)) for number, staged in host.look(reset)]
-        return {number: 0 if forget else staged.result - 1 for number, staged in done}
+        done = [(number, host.finished(change)) for number, change in host.look(reset)]
+        return {number: 0 if forget else change.result - 1 for number, change in done}
 
     def latest_offsets(self, partitions: str | Iterable[tuple[str, int]]) -> list[LatestOffset]:
         """Where partitions end: those named, or partition 0 of one topic."""
         asked = [(partitions, 0)] if isinstance(partitions, str) else partitions
         named = [{"topic_id": topic, "partition_id": number} for topic, number in asked]
-        wish = wish_of(LatestOffsetsWish, partitions=named)
+        request = wish_of(LatestOffsetsRequest, partitions=named)
 
         def find() -> list[LatestOffset]:
-            check_latest(wish)
+            check_latest(request)
             offsets: list[LatestOffset] = []
-            for each in wish.partitions:
+            for each in request.partitions:
                 number = each.partition_id or 0
                 head_seq = self._host.consuming.partition(each.topic_id, number).head_seq
                 offsets.append(

@@ -17,7 +17,7 @@ from typing import Final, NoReturn, TypeVar
 from topics.api.live.following import Fetching
 from topics.embedded.errors import StorageError, raised
 from topics.engine.core.deadlines import Deadlines
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.groups.verbs import Consuming
 from topics.engine.live.trails import Live
 from topics.engine.log.cold import ColdMiss
@@ -101,7 +101,7 @@ class Host:
                 return
             for end in list(self.at_close):
                 end()
-            self.store.pipeline.flush()
+            self.store.commit_log.flush()
             self.closed = True
             self.moved.notify_all()
         self._news.set()
@@ -128,7 +128,7 @@ class Host:
                         self.end_turn()
                         return found
                     except Busy as busy:
-                        self._wait_done(busy.staged)
+                        self._wait_done(busy.change)
                         continue
                     except ColdMiss as cold_miss:
                         miss = cold_miss
@@ -136,11 +136,11 @@ class Host:
         except TopicsError as error:
             raise raised(error) from None
 
-    def commit(self, verb: Callable[[], Staged]) -> Staged:
+    def commit(self, verb: Callable[[], PendingChange]) -> PendingChange:
         """Run a verb that changes something, and wait until that is as durable as it has to be."""
         return self.finished(self.look(verb))
 
-    def commit_reading(self, verb: Callable[[], Generator[ColdMiss | None, None, Staged]]) -> Staged:
+    def commit_reading(self, verb: Callable[[], Generator[ColdMiss | None, None, PendingChange]]) -> PendingChange:
         """As `commit`, for a verb that says what it must read on the way."""
         try:
             while True:
@@ -160,7 +160,7 @@ class Host:
                     return self.finished(end.value)
                 except Busy as busy:
                     with self.lock:
-                        self._wait_done(busy.staged)
+                        self._wait_done(busy.change)
         except TopicsError as error:
             raise raised(error) from None
 
@@ -168,16 +168,16 @@ class Host:
         """Raise what ended a wait."""
         raise raised(error)
 
-    def finished(self, staged: Staged) -> Staged:
+    def finished(self, change: PendingChange) -> PendingChange:
         try:
-            if not staged.done:
+            if not change.done:
                 with self.lock:
-                    self._wait_done(staged)
-            if staged.error is not None:
-                raise staged.error
+                    self._wait_done(change)
+            if change.error is not None:
+                raise change.error
         except TopicsError as error:
             raise raised(error) from None
-        return staged
+        return change
 
     def wait_until(self, over: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Block the caller until it is over or the database is closed; whether it was in time."""
@@ -188,20 +188,20 @@ class Host:
         """Until the log is synced to where somebody needs it. The caller holds the lock."""
         while not is_synced():
             self.check_open()
-            if read_only := self.store.pipeline.read_only:
+            if read_only := self.store.commit_log.read_only:
                 raise read_only
             self.moved.wait()
 
     def end_turn(self) -> None:
         """Write what was staged; what that has made ready is for the housekeeping thread."""
         store = self.store
-        store.pipeline.flush()
+        store.commit_log.flush()
         if store.forwarder.pending or store.transactions.pending:
             self._news.set()
 
-    def _wait_done(self, staged: Staged) -> None:
+    def _wait_done(self, change: PendingChange) -> None:
         self.end_turn()
-        while not staged.done:
+        while not change.done:
             self.check_open()
             self.moved.wait()
 
@@ -277,5 +277,5 @@ class Host:
             self._alarm = None
             alarm.ring()
         self.live.run()
-        store.pipeline.flush()
+        store.commit_log.flush()
         return more

@@ -10,12 +10,12 @@ import msgspec
 from topics.client.request import encode
 from topics.client.values import Pipeline
 from topics.embedded.host import Host
-from topics.embedded.wishes import decoded
+from topics.embedded.requests import decoded
 from topics.engine.pipelines.verbs import PipelinePage, PipelineState
-from topics.model.requests.pipelines import PipelineStatus, PipelineWish, check_status_size
+from topics.model.requests.pipelines import PipelineRequest, PipelineStatus, check_status_size
 
 PAGE_SIZE: Final = 1_000
-_definition = msgspec.json.Decoder(PipelineWish)
+_definition = msgspec.json.Decoder(PipelineRequest)
 _status = msgspec.json.Decoder(PipelineStatus)
 
 
@@ -24,10 +24,10 @@ class Pipelines:
 
     def put_pipeline(self, name: str, definition: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
         """Define a pipeline, or change it; a runner takes it from there."""
-        wish = decoded(_definition, encode(definition))
-        staged = self._host.commit(lambda: self._host.store.pipelines.put(name, wish))
-        pipeline = _pipeline(staged.result)
-        pipeline.created = staged.created
+        params = decoded(_definition, encode(definition))
+        change = self._host.commit(lambda: self._host.store.pipelines.put(name, params))
+        pipeline = _pipeline(change.result)
+        pipeline.created = change.created
         return pipeline
 
     def pipeline(self, name: str) -> Pipeline:
@@ -56,11 +56,11 @@ class Pipelines:
     def report_pipeline(self, name: str, status: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
         """What a runner has to say; the last word is shown to everyone."""
         body = encode(status)
-        wish = decoded(_status, body)
+        params = decoded(_status, body)
 
         def report() -> PipelineState:
             check_status_size(body)
-            return self._host.store.pipelines.report(name, wish)
+            return self._host.store.pipelines.report(name, params)
 
         return _pipeline(self._host.look(report))
 

@@ -11,10 +11,10 @@ import msgspec
 
 from topics.client.jobs import Acked, Extended, Job, Jobs, Lease, Nacked, Paused, Redriven, held
 from topics.embedded.host import Host, Patience
-from topics.embedded.wishes import warn, wish_of
+from topics.embedded.requests import warn, wish_of
 from topics.embedded.work import Work
 from topics.engine.core.engine import PAGE_SIZE_MAX
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.queues.claims import Claim, Grant
 from topics.engine.queues.cohorts import Cohort
 from topics.engine.queues.due import NO_STREAM
@@ -22,7 +22,7 @@ from topics.engine.queues.redrive import NOTHING, PIECE_MAX, Driven
 from topics.engine.queues.verbs import Held
 from topics.model.errors import TopicNotFound, TopicsError
 from topics.model.requests.nesting import decode_deep
-from topics.model.requests.records import AckWish, ClaimWish, ExtendWish, NackWish, RedriveWish
+from topics.model.requests.records import AckRequest, ClaimRequest, ExtendRequest, NackRequest, RedriveRequest
 from topics.model.requests.warnings import match_warnings
 
 PAGE_SIZE: Final = 1_000
@@ -87,23 +87,23 @@ class Queues:
     ) -> list[Job]:
         """Lease up to `max` jobs; with `wait_ms` (at most 30000) the call waits for one."""
         host = self._host
-        wish = wish_of(ClaimWish, node=self._worker(node), max=max, lease_ms=lease_ms, wait_ms=wait_ms)
-        found = host.look(lambda: self._claim(name, wish))
+        request = wish_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms, wait_ms=wait_ms)
+        found = host.look(lambda: self._claim(name, request))
         grant = found if isinstance(found, Grant) else self._awaited(found)
-        if grant.staged is not None:
-            host.finished(grant.staged)
+        if grant.change is not None:
+            host.finished(grant.change)
         return decode_deep(_jobs.decode, b"[%b]" % b",".join(grant.jobs))
 
-    def _claim(self, name: str, wish: ClaimWish) -> Grant | WaitingClaim:
+    def _claim(self, name: str, request: ClaimRequest) -> Grant | WaitingClaim:
         queues, cohorts = self._host.engine.queues, self._host.cohorts
-        claim = queues.read_claim(wish)
+        claim = queues.read_claim(request)
         topic, queue, _ = queues.find(name)
         claim = queues.for_topic(claim, topic.config)
         if not topic.config.claim_jitter_ms:
             grant = queues.serve(topic, queue, [claim])[0]
-            if grant.seqs or not wish.wait_ms:
+            if grant.seqs or not request.wait_ms:
                 return grant
-        return WaitingClaim(self._host, claim, cohorts.of(topic, queue), min(wish.wait_ms, WAIT_MS_MAX))
+        return WaitingClaim(self._host, claim, cohorts.of(topic, queue), min(request.wait_ms, WAIT_MS_MAX))
 
     def _awaited(self, waiting: WaitingClaim) -> Grant:
         host = self._host
@@ -119,8 +119,8 @@ class Queues:
     def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
         """Jobs are done, and deleted. What is not held any more is in `skipped`."""
         seqs, lease_ids = held(jobs)
-        wish = wish_of(AckWish, node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
-        done: Held = self._host.commit(lambda: self._host.engine.queues.ack(name, wish)).result
+        request = wish_of(AckRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
+        done: Held = self._host.commit(lambda: self._host.engine.queues.ack(name, request)).result
         ready, in_flight = self._counters(name)
         return Acked(topic=name, acked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
 
@@ -136,8 +136,8 @@ class Queues:
     ) -> Nacked:
         """Give jobs back: claimable at once, after `delay_ms`, or moved to the dead letters."""
         seqs, lease_ids = held(jobs)
-        wish = wish_of(
-            NackWish,
+        request = wish_of(
+            NackRequest,
             node=self._worker(node),
             seqs=seqs,
             lease_ids=lease_ids,
@@ -145,15 +145,15 @@ class Queues:
             dead_letter=dead_letter,
             error=error,
         )
-        done: Held = self._host.commit(lambda: self._host.engine.queues.nack(name, wish)).result
+        done: Held = self._host.commit(lambda: self._host.engine.queues.nack(name, request)).result
         ready, in_flight = self._counters(name)
         return Nacked(topic=name, nacked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
 
     def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
         """Keep jobs for `lease_ms` from now."""
         seqs, lease_ids = held(jobs)
-        wish = wish_of(ExtendWish, node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
-        done: Held = self._host.commit(lambda: self._host.engine.queues.extend(name, wish)).result
+        request = wish_of(ExtendRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
+        done: Held = self._host.commit(lambda: self._host.engine.queues.extend(name, request)).result
         deadlines = dict.fromkeys(done.jobs, done.deadline)
         return Extended(topic=name, extended=len(done.jobs), skipped=done.skipped, deadlines=deadlines)
 
@@ -179,9 +179,9 @@ class Queues:
         dry_run: bool = False,
     ) -> Redriven:
         """Send dead letters of this topic back to the queues they came from."""
-        wish = wish_of(RedriveWish, match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run)
-        driven = self._redriven(name, wish)
-        warnings = match_warnings(wish.match, "match")
+        request = wish_of(RedriveRequest, match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run)
+        driven = self._redriven(name, request)
+        warnings = match_warnings(request.match, "match")
         warn(warnings)
         return Redriven(
             topic=name,
@@ -193,12 +193,12 @@ class Queues:
             warnings=warnings,
         )
 
-    def _redriven(self, name: str, wish: RedriveWish) -> Driven:
+    def _redriven(self, name: str, request: RedriveRequest) -> Driven:
         """Piece by piece: between two of them others have their turn."""
         redriver, driven = self._host.engine.queues.redriver, NOTHING
 
-        def next_piece() -> Staged:
-            return redriver.redrive(name, wish, lambda _: True, driven, PIECE_MAX)
+        def next_piece() -> PendingChange:
+            return redriver.redrive(name, request, lambda _: True, driven, PIECE_MAX)
 
         while not driven.done:
             try:
@@ -271,4 +271,4 @@ class Queues:
     ) -> Work:
         """Jobs as they come, up to `max` at a time not yet acked; see Work. There is nothing to reconnect to here."""
         del reconnect_s_max
-        return Work(self._host, name, wish_of(ClaimWish, node=self._worker(node), max=max, lease_ms=lease_ms))
+        return Work(self._host, name, wish_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms))

@@ -13,21 +13,21 @@ from topics.client.sync.producer import Producer
 from topics.client.values import AppendedAll, AppendedTo, Outgoing, Outgoings, TopicBatch, topics_json
 from topics.embedded.export import Export
 from topics.embedded.host import Host, Patience
+from topics.embedded.requests import check_nesting, converted, decoded, warn, wish_of
 from topics.embedded.values import Appended, Diff, Record, Tombstone, encoded, readable
-from topics.embedded.wishes import check_nesting, converted, decoded, warn, wish_of
 from topics.engine.core.multi_append import Landed
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.log.topic import Topic
-from topics.model.requests.config import ConfigWish, resolve
-from topics.model.requests.multi_append import MultiAppendWish
+from topics.model.requests.config import ConfigRequest, resolve
+from topics.model.requests.multi_append import MultiAppendRequest
 from topics.model.requests.nesting import SHALLOW_BYTES_MAX
-from topics.model.requests.records import AppendWish, DiffWish, append_decoder
+from topics.model.requests.records import AppendRequest, DiffRequest, append_decoder
 from topics.model.requests.warnings import config_warnings
 
 FOLLOW_WAIT_MS: Final = 20_000
 WAIT_MS_MAX: Final = 30_000
 PAGE_RECORDS: Final = 1_000
-_multi_decoder = msgspec.json.Decoder(MultiAppendWish)
+_multi_decoder = msgspec.json.Decoder(MultiAppendRequest)
 
 Node = str | Sequence[str] | None
 
@@ -77,34 +77,34 @@ class Records:
         """
         del disable_backpressure
         body = b'{"records":%b}' % encoded(records)
-        wish = decoded(append_decoder, body)
+        params = decoded(append_decoder, body)
         if len(body) > SHALLOW_BYTES_MAX:
-            check_nesting(wish.records)
-        wish.node = node or self._node
-        wish.idempotency_key = idempotency_key
-        wish.create = create
-        wish.config = None if config is None else converted(ConfigWish, config)
-        return self.append_wish(name, wish, return_seqs=return_seqs)
+            check_nesting(params.records)
+        params.node = node or self._node
+        params.idempotency_key = idempotency_key
+        params.create = create
+        params.config = None if config is None else converted(ConfigRequest, config)
+        return self.append_wish(name, params, return_seqs=return_seqs)
 
-    def append_wish(self, name: str, wish: AppendWish, *, return_seqs: bool = True) -> Appended:
+    def append_wish(self, name: str, params: AppendRequest, *, return_seqs: bool = True) -> Appended:
         """Append what `topics.model.wishes.append_decoder` made of a request's bytes."""
-        staged = self._host.commit(lambda: self._host.engine.append(name, wish))
+        change = self._host.commit(lambda: self._host.engine.append(name, params))
         warnings: list[str] = []
-        if staged.created and wish.config is not None:
-            warnings = config_warnings(resolve(wish.config, name))
+        if change.created and params.config is not None:
+            warnings = config_warnings(resolve(params.config, name))
             warn(warnings)
         return Appended(
             topic=name,
-            first_seq=staged.first_seq,
-            last_seq=staged.last_seq if staged.result is None else max(staged.result),
-            head_seq=staged.head_seq,
-            count=staged.count if staged.result is None else len(staged.result),
-            created=staged.created,
-            deduped=staged.deduped,
-            given_seqs=staged.result if return_seqs else None,
+            first_seq=change.first_seq,
+            last_seq=change.last_seq if change.result is None else max(change.result),
+            head_seq=change.head_seq,
+            count=change.count if change.result is None else len(change.result),
+            created=change.created,
+            deduped=change.deduped,
+            given_seqs=change.result if return_seqs else None,
             warnings=warnings,
-            wal_append_ms=staged.wal_append_ms,
-            fsync_ms=staged.fsync_ms,
+            wal_append_ms=change.wal_append_ms,
+            fsync_ms=change.fsync_ms,
         )
 
     def append_all(
@@ -119,14 +119,14 @@ class Records:
         del disable_backpressure
         ready = {name: _ready_made(given) for name, given in topics.items()}
         body = body_of(topics=topics_json(ready, self._node), idempotency_key=idempotency_key)
-        wish = decoded(_multi_decoder, body)
-        for name, part in wish.topics.items():
+        params = decoded(_multi_decoder, body)
+        for name, part in params.topics.items():
             check_nesting(part.records, f"topics.{name}.records")
-        staged = self._host.commit(lambda: self._host.store.multi_append.append(wish))
-        landed: dict[str, Landed] = staged.result
+        change = self._host.commit(lambda: self._host.store.multi_append.append(params))
+        landed: dict[str, Landed] = change.result
         return AppendedAll(
-            topics={name: _appended_to(part, staged, return_seqs=return_seqs) for name, part in landed.items()},
-            deduped=staged.deduped,
+            topics={name: _appended_to(part, change, return_seqs=return_seqs) for name, part in landed.items()},
+            deduped=change.deduped,
         )
 
     def producer(
@@ -172,8 +172,8 @@ class Records:
         max_batch_bytes: int | None = None,
     ) -> Diff:
         """Records above `from_seq`, one page; with `wait_ms` (at most 30000) it waits for the first one."""
-        wish = wish_of(
-            DiffWish,
+        params = wish_of(
+            DiffRequest,
             from_seq=from_seq,
             limit=limit,
             from_ts=from_ts,
@@ -183,25 +183,25 @@ class Records:
             wait_ms=wait_ms,
             max_batch_bytes=max_batch_bytes,
         )
-        if wish.wait_ms:
-            return self._long_poll(name, wish)
-        return readable(name, self._host.look(lambda: self._host.engine.diff(name, wish)))
+        if params.wait_ms:
+            return self._long_poll(name, params)
+        return readable(name, self._host.look(lambda: self._host.engine.diff(name, params)))
 
-    def _long_poll(self, name: str, wish: DiffWish) -> Diff:
+    def _long_poll(self, name: str, params: DiffRequest) -> Diff:
         host, scanned = self._host, 0
         with host.lock:
-            patience = Patience(host, min(wish.wait_ms, WAIT_MS_MAX))
+            patience = Patience(host, min(params.wait_ms, WAIT_MS_MAX))
         try:
             while True:
-                found = host.look(lambda: (host.engine.diff(name, wish), host.store.state.by_name[name]))
+                found = host.look(lambda: (host.engine.diff(name, params), host.store.state.by_name[name]))
                 diff, topic = found
                 diff.scanned += scanned
                 if diff.count or diff.tombstone is not None or patience.over:
                     return readable(name, diff)
                 scanned = diff.scanned
-                wish.from_seq = diff.next_from_seq
+                params.from_seq = diff.next_from_seq
                 if diff.caught_up:
-                    self._wait_after(topic, wish.from_seq, patience)
+                    self._wait_after(topic, params.from_seq, patience)
                 if host.closed:
                     return readable(name, diff)
         finally:
@@ -264,14 +264,14 @@ class Records:
         state = host.look(lambda: host.engine.look(name, touch=False))
         cursor, epoch = state.head_seq if from_seq is None else from_seq, state.epoch
         limit = host.settings.max_limit
-        wish = wish_of(DiffWish, from_seq=cursor, limit=limit, node=node, include_tags=include_tags)
+        params = wish_of(DiffRequest, from_seq=cursor, limit=limit, node=node, include_tags=include_tags)
         while True:
-            diff = self._look_or_wait(name, epoch, wish, idle_s)
+            diff = self._look_or_wait(name, epoch, params, idle_s)
             if diff is None:
                 return
             if diff.epoch != epoch:
                 # Another topic of this name: nothing that the cursor says holds for it.
-                epoch, wish.from_seq = diff.epoch, 0
+                epoch, params.from_seq = diff.epoch, 0
                 yield Tombstone(
                     gap_from=1,
                     gap_to=diff.head_seq,
@@ -284,23 +284,27 @@ class Records:
             if diff.tombstone is not None:
                 yield diff.tombstone
             yield from diff.records
-            wish.from_seq = diff.next_from_seq
+            params.from_seq = diff.next_from_seq
 
-    def _look_or_wait(self, name: str, epoch: int, wish: DiffWish, idle_s: float | None) -> Diff | None:
+    def _look_or_wait(self, name: str, epoch: int, params: DiffRequest, idle_s: float | None) -> Diff | None:
         """Something new, or None when there was nothing for so long or the database was closed."""
         host = self._host
         while not host.closed:
             try:
-                diff = host.look(lambda: host.engine.diff(name, wish))
+                diff = host.look(lambda: host.engine.diff(name, params))
             except ShuttingDown:
                 return None
             if diff.count or diff.tombstone is not None or diff.epoch != epoch:
                 return readable(name, diff)
-            wish.from_seq = diff.next_from_seq
+            params.from_seq = diff.next_from_seq
             if not diff.caught_up:
                 continue
             topic = host.store.state.by_name.get(name)
-            if topic is not None and topic.epoch == epoch and not self._wait_after(topic, wish.from_seq, None, idle_s):
+            if (
+                topic is not None
+                and topic.epoch == epoch
+                and not self._wait_after(topic, params.from_seq, None, idle_s)
+            ):
                 return None
         return None
 
@@ -336,7 +340,7 @@ class Records:
         chunk_bytes: int = 1024 * 1024,
     ) -> Export:
         """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
-        start = wish_of(DiffWish, from_seq=from_seq, from_ts=from_ts, node=node)
+        start = wish_of(DiffRequest, from_seq=from_seq, from_ts=from_ts, node=node)
         meta = include_data if include_meta is None else include_meta
         return Export(
             self._host, name, start, to_seq, tags=include_tags, meta=meta, data=include_data, chunk_bytes=chunk_bytes
@@ -348,12 +352,12 @@ def _ready_made(given: Outgoings | TopicBatch) -> TopicBatch:
     return msgspec.structs.replace(batch, records=encoded(batch.records))
 
 
-def _appended_to(landed: Landed, staged: Staged, *, return_seqs: bool) -> AppendedTo:
+def _appended_to(landed: Landed, change: PendingChange, *, return_seqs: bool) -> AppendedTo:
     return AppendedTo(
         first_seq=landed.first_seq,
         last_seq=landed.last_seq,
         head_seq=landed.head_seq,
         # A repeated write made nothing.
-        created=landed.created and not staged.deduped,
+        created=landed.created and not change.deduped,
         given_seqs=landed.all_seqs() if return_seqs else None,
     )

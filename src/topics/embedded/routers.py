@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from topics.embedded.host import Host
+from topics.embedded.requests import warn, wish_of
 from topics.embedded.values import Router
-from topics.embedded.wishes import warn, wish_of
 from topics.engine.routers.verbs import RouterPage, RouterState
-from topics.model.requests.routers import RouterConfig, RouterWish
+from topics.model.requests.routers import RouterConfig, RouterRequest
 from topics.model.requests.warnings import match_warnings
 
 PAGE_SIZE: Final = 1_000
@@ -33,8 +33,8 @@ class Routers:
         backfill: bool | None = None,
     ) -> Router:
         """Create a router, or change it. `filter` is a tag, or `("tag", "Glob", "x*")`."""
-        wish = wish_of(
-            RouterWish,
+        request = wish_of(
+            RouterRequest,
             source=source,
             dest=dest,
             filter=filter,
@@ -45,10 +45,10 @@ class Routers:
             allow_cycle=allow_cycle,
             backfill=backfill,
         )
-        staged = self._host.commit(lambda: self._host.store.routers.put(name, wish))
-        config: RouterConfig = staged.result
+        change = self._host.commit(lambda: self._host.store.routers.put(name, request))
+        config: RouterConfig = change.result
         router = _router(name, config)
-        router.created = staged.created
+        router.created = change.created
         router.warnings = match_warnings(config.filter, "filter")
         warn(router.warnings)
         return router

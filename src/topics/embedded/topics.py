@@ -7,12 +7,12 @@ from typing import Any, Final, Unpack
 
 from topics.client.values import Change, Configured, Edited, TopicFields, TopicItem
 from topics.embedded.host import Host
-from topics.embedded.wishes import converted, warn, wish_of
+from topics.embedded.requests import converted, warn, wish_of
 from topics.engine.core.configuration import Edit
 from topics.engine.core.engine import PAGE_SIZE_MAX
 from topics.engine.core.listing import Page, TopicState
-from topics.model.requests.config import ConfigPatch, ConfigWish, TopicConfig
-from topics.model.requests.records import DeleteWish
+from topics.model.requests.config import ConfigPatch, ConfigRequest, TopicConfig
+from topics.model.requests.records import DeleteRequest
 from topics.model.requests.warnings import config_warnings, match_warnings
 
 PAGE_SIZE: Final = 1_000
@@ -27,17 +27,17 @@ class Topics:
         A topic with another configuration is TopicExistsIncompatible, which shows the difference, and keeps what it
         has; `replace` gives it this configuration instead, and `edit` changes single fields.
         """
-        wish = converted(ConfigWish, {**config})
+        request = converted(ConfigRequest, {**config})
         verbs = self._host.engine.configuration
-        staged = self._host.commit(lambda: verbs.put(name, wish, replace=replace))
-        warnings = config_warnings(staged.result)
+        change = self._host.commit(lambda: verbs.put(name, request, replace=replace))
+        warnings = config_warnings(change.result)
         warn(warnings)
-        return Configured(topic=name, created=staged.created, config=staged.result, warnings=warnings)
+        return Configured(topic=name, created=change.created, config=change.result, warnings=warnings)
 
     def configure(self, name: str, **config: Any) -> TopicConfig:
         """Create the topic, or replace its configuration; fields left out take their defaults."""
-        wish = converted(ConfigWish, config)
-        return self._host.commit(lambda: self._host.engine.configure(name, wish)).result
+        request = converted(ConfigRequest, config)
+        return self._host.commit(lambda: self._host.engine.configure(name, request)).result
 
     def edit(self, name: str, *, dry_run: bool = False, **config: Unpack[TopicFields]) -> Edited:
         """Change the given fields of a topic's configuration. A dry run only tells what would change and go."""
@@ -67,10 +67,10 @@ class Topics:
         self, name: str, before_seq: int | None = None, match: str | tuple[str, str, str] | list[str] | None = None
     ) -> int:
         """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many."""
-        wish = wish_of(DeleteWish, before_seq=before_seq, match=match)
-        staged = self._host.commit_reading(lambda: self._host.engine.delete(name, wish))
-        warn(match_warnings(wish.match, "match"))
-        return staged.result[0]
+        request = wish_of(DeleteRequest, before_seq=before_seq, match=match)
+        change = self._host.commit_reading(lambda: self._host.engine.delete(name, request))
+        warn(match_warnings(request.match, "match"))
+        return change.result[0]
 
     def list(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> Iterator[TopicItem]:
         """Topics by name."""

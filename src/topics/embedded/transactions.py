@@ -11,16 +11,16 @@ from topics.client.request import body_of
 from topics.client.transactions import CommittedTxn, Span, Staged, StageState, Txn, TxnItem
 from topics.client.values import Outgoings
 from topics.embedded.host import Host
+from topics.embedded.requests import check_nesting, decoded, wish_of
 from topics.embedded.values import encoded
-from topics.embedded.wishes import check_nesting, decoded, wish_of
 from topics.engine.core.engine import PAGE_SIZE_MAX
 from topics.engine.transactions.commit import Committed
 from topics.engine.transactions.ledger import App
 from topics.engine.transactions.verbs import StagedPart
-from topics.model.requests.transactions import AbortWish, CommitWish, FenceWish, StageWish
+from topics.model.requests.transactions import AbortRequest, CommitRequest, FenceRequest, StageRequest
 
 PAGE_SIZE: Final = 1_000
-_stage_decoder = msgspec.json.Decoder(StageWish)
+_stage_decoder = msgspec.json.Decoder(StageRequest)
 
 
 class Transactions:
@@ -31,8 +31,8 @@ class Transactions:
 
         An `owner` that asks again is told the same token, and is refused with Fenced once another has taken one.
         """
-        wish = wish_of(FenceWish, owner=owner)
-        return self._host.commit(lambda: self._host.store.transactions.take_fence(app, wish.owner)).result
+        params = wish_of(FenceRequest, owner=owner)
+        return self._host.commit(lambda: self._host.store.transactions.take_fence(app, params.owner)).result
 
     def stage(
         self,
@@ -50,9 +50,9 @@ class Transactions:
         which a record may name its own `topic`.
         """
         fields = body_of(stage=stage, part=part, topic=topic, fence=fence)
-        wish = decoded(_stage_decoder, b'{"records":%b,%b' % (encoded(records), fields[1:]))
-        check_nesting(wish.records)
-        done: StagedPart = self._host.commit(lambda: self._host.store.transactions.stage(app, version, wish)).result
+        params = decoded(_stage_decoder, b'{"records":%b,%b' % (encoded(records), fields[1:]))
+        check_nesting(params.records)
+        done: StagedPart = self._host.commit(lambda: self._host.store.transactions.stage(app, version, params)).result
         return Staged(
             stage=stage,
             part=part,
@@ -65,8 +65,8 @@ class Transactions:
 
     def commit_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> CommittedTxn:
         """Make everything in these stages readable, once: a version that was committed before is left as it is."""
-        wish = wish_of(CommitWish, stages=list(stages), fence=fence)
-        done: Committed = self._host.commit(lambda: self._host.store.transactions.commit(app, version, wish)).result
+        params = wish_of(CommitRequest, stages=list(stages), fence=fence)
+        done: Committed = self._host.commit(lambda: self._host.store.transactions.commit(app, version, params)).result
         return CommittedTxn(
             committed=True,
             version=done.version,
@@ -79,8 +79,8 @@ class Transactions:
 
     def abort_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> int:
         """Throw stages away; how many there were."""
-        wish = wish_of(AbortWish, stages=list(stages), fence=fence)
-        return self._host.commit(lambda: self._host.store.transactions.abort(app, version, wish)).result
+        params = wish_of(AbortRequest, stages=list(stages), fence=fence)
+        return self._host.commit(lambda: self._host.store.transactions.abort(app, version, params)).result
 
     def txn(self, app: str) -> Txn:
         """What an application has committed and staged."""

@@ -15,13 +15,13 @@ from topics.api.live.watch_cursor import RESTARTS, CursorWriter, decode_cursor
 from topics.client.live import Arrived as ClientArrived
 from topics.client.live import CaughtUp, LiveEvent, Starts, TopicDeleted, TopicFailed, position_after, starts_of
 from topics.embedded.host import Host
+from topics.embedded.requests import wish_of
 from topics.embedded.values import Record, Tombstone
-from topics.embedded.wishes import wish_of
 from topics.engine.live.trails import Frame, Trail
 from topics.engine.log import retention
 from topics.model.errors import TopicNotFound, TopicsError
 from topics.model.requests.nesting import decode_deep
-from topics.model.requests.watch import StartWish, WatchWish
+from topics.model.requests.watch import StartRequest, WatchRequest
 
 # Events that wait for the reader; the rest stays in the log until there is room.
 EVENTS_MAX = 16
@@ -45,14 +45,14 @@ class Watch:
     deleted, with `close`, which may be called from elsewhere, or when the database closes.
     """
 
-    def __init__(self, host: Host, wish: WatchWish, *, lenient: bool) -> None:
+    def __init__(self, host: Host, request: WatchRequest, *, lenient: bool) -> None:
         self._host = host
-        self._wish = wish
+        self._request = request
         self._lenient = lenient
         self._closed = False
         self._reader: _Reader | None = None
         # what the caller has
-        self.cursor = wish.cursor
+        self.cursor = request.cursor
         self.positions: dict[str, int] = {}
         # how often it was begun: there is nothing here to lose and open again
         self.connections = 0
@@ -73,21 +73,21 @@ class Watch:
 
     def _begin(self) -> _Reader:
         """Where each topic starts; the reader looks from there on."""
-        host, wish = self._host, self._wish
+        host, request = self._host, self._request
         subscriptions = Subscriptions(host.live, host.settings)
-        wanted = wish.topics
-        cursor = {} if wish.cursor is None else decode_cursor(wish.cursor, wanted or {})
+        wanted = request.topics
+        cursor = {} if request.cursor is None else decode_cursor(request.cursor, wanted or {})
         cursor.pop(RESTARTS, None)
         if not wanted:
-            wanted = dict[str, StartWish | None](dict.fromkeys(cursor))
+            wanted = dict[str, StartRequest | None](dict.fromkeys(cursor))
         subscriptions.check_count(len(wanted))
-        lens = subscriptions.lens(wish)
+        lens = subscriptions.lens(request)
         starts: list[tuple[Any, int]] = []
         for name, start in wanted.items():
             topic = subscriptions.find(name, f"topics.{name}")
             if topic is not None:
                 seq = cursor.get(name)
-                starts.append((topic, subscriptions.start_of(topic, start or StartWish()) if seq is None else seq))
+                starts.append((topic, subscriptions.start_of(topic, start or StartRequest()) if seq is None else seq))
             elif not self._lenient:
                 raise TopicNotFound(name)
         reader = _Reader(host)
@@ -215,8 +215,8 @@ class Streaming:
         alive or to open again: `heartbeat_ms` and `reconnect_s_max` change nothing.
         """
         del heartbeat_ms, reconnect_s_max
-        wish = wish_of(
-            WatchWish,
+        request = wish_of(
+            WatchRequest,
             topics=starts_of(topics, tail=tail),
             cursor=cursor,
             node=node,
@@ -227,4 +227,4 @@ class Streaming:
             include_data=include_data,
             consistency=consistency,
         )
-        return Watch(self._host, wish, lenient=lenient)
+        return Watch(self._host, request, lenient=lenient)

@@ -13,7 +13,7 @@ from topics.engine.queues.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushe
 from topics.engine.queues.cohorts import Cohort
 from topics.model.errors import Throttled, TopicsError
 from topics.model.requests.nesting import decode_deep
-from topics.model.requests.records import ClaimWish
+from topics.model.requests.records import ClaimRequest
 
 _job = msgspec.json.Decoder(Job)
 
@@ -24,10 +24,10 @@ class Work:
     When it is closed, the jobs that it brought and that are not acked go back to the queue at once.
     """
 
-    def __init__(self, host: Host, name: str, wish: ClaimWish) -> None:
+    def __init__(self, host: Host, name: str, request: ClaimRequest) -> None:
         self._host = host
         self._name = name
-        self._wish = wish
+        self._request = request
         self._closed = False
         # from the first job on
         self._claim: Claim | None = None
@@ -57,7 +57,7 @@ class Work:
     def _begin(self) -> None:
         host = self._host
         queues = host.engine.queues
-        claim = queues.read_claim(self._wish)
+        claim = queues.read_claim(self._request)
         topic, queue, _ = queues.find(self._name)
         self._cohort = host.cohorts.of(topic, queue)
         self._number = queues.open_stream(queue)
@@ -76,10 +76,10 @@ class Work:
         return pushed_claim(self._claim, len(cohort.queue.streams[self._number]), cohort.topic.config)
 
     def granted(self, grant: Grant) -> bool:
-        if grant.staged is None:
+        if grant.change is None:
             self._push(grant)
         else:
-            grant.staged.then(lambda done: self._push(grant) if done.error is None else None)
+            grant.change.then(lambda done: self._push(grant) if done.error is None else None)
         return True
 
     def _push(self, grant: Grant) -> None:

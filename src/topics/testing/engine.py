@@ -193,7 +193,7 @@ class Engine:
         self._loop.run()
         store = self._server.store
         # What is staged outside of a tick waits for the next one, which may never come here.
-        store.pipeline.flush()
+        store.commit_log.flush()
         self._loop.run()
         while store.forwarder.pending:
             store.forwarder.step()
@@ -223,7 +223,7 @@ class Engine:
 
     def _threads_are_busy(self) -> bool:
         store = self._server.store
-        awaited = store.pipeline.depth > 0 or store.committer.sync_awaited
+        awaited = store.commit_log.depth > 0 or store.syncer.sync_awaited
         return awaited or store.worker.pending > 0 or self._loop.away > 0
 
     def _jump(self, deadline_s: float | None) -> bool:

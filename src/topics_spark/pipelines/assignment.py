@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from topics.model.requests.pipelines import PipelineWish
+from topics.model.requests.pipelines import PipelineRequest
 
 # A batch id has room below the generation: versions of a pipeline only grow.
 GENERATION_SHIFT: Final = 32
@@ -18,7 +18,7 @@ class Assignment:
     """One pipeline as one runner has it: what to run, and the token that keeps everyone else's commits out."""
 
     name: str
-    definition: PipelineWish
+    definition: PipelineRequest
     revision: int
     generation: int
     fence: int

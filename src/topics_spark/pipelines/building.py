@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from topics.model.errors import InvalidRequest
-from topics.model.requests.pipelines import PipelineWish
+from topics.model.requests.pipelines import PipelineRequest
 from topics.model.requests.ready_made import options_of
 from topics_spark.pipelines.assignment import Assignment, Place
 from topics_spark.pipelines.delivery import as_records, record_options, write_records
@@ -54,13 +54,13 @@ def activate(spark: SparkSession) -> None:
     java._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java._jsparkSession)
 
 
-def build(spark: SparkSession, definition: PipelineWish, place: Place, *, batch: bool = False) -> DataFrame:
+def build(spark: SparkSession, definition: PipelineRequest, place: Place, *, batch: bool = False) -> DataFrame:
     """The rows that the definition makes; `batch`: over what is there now, for a look before it runs."""
     transform = transformation(spark, definition, place)
     return transform(read_views(spark, definition, place, batch=batch))
 
 
-def transformation(spark: SparkSession, definition: PipelineWish, place: Place) -> Transformation:
+def transformation(spark: SparkSession, definition: PipelineRequest, place: Place) -> Transformation:
     if definition.sql is not None:
         sql = definition.sql
         check_sql(spark, sql, definition.sources.keys())

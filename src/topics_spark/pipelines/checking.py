@@ -9,7 +9,7 @@ import msgspec
 
 from topics.cli.output import Out, say
 from topics.model.errors import InvalidRequest
-from topics.model.requests.pipelines import PipelineSource, PipelineWish
+from topics.model.requests.pipelines import PipelineRequest, PipelineSource
 from topics_spark.commands import point_at
 from topics_spark.pipelines.assignment import Place
 from topics_spark.pipelines.guard import SESSION_SETTINGS
@@ -49,7 +49,7 @@ class Checker:
     ) -> None:
         self._spark.stop()
 
-    def check(self, name: str, definition: PipelineWish) -> bool:
+    def check(self, name: str, definition: PipelineRequest) -> bool:
         """Whether it can run; rows go to stdout, what is to be said about them to stderr."""
         from pyspark.sql.functions import struct, to_json
 
@@ -71,7 +71,7 @@ class Checker:
             return True
         return False
 
-    def _sampled(self, definition: PipelineWish) -> PipelineWish:
+    def _sampled(self, definition: PipelineRequest) -> PipelineRequest:
         sources = {view: self._newest(source) for view, source in definition.sources.items()}
         return msgspec.structs.replace(definition, sources=sources)
 
@@ -82,7 +82,7 @@ class Checker:
         return msgspec.structs.replace(source, start=max(0, head_seq - SAMPLE_RECORDS))
 
 
-def check_streaming(spark: SparkSession, definition: PipelineWish, place: Place) -> None:
+def check_streaming(spark: SparkSession, definition: PipelineRequest, place: Place) -> None:
     """Not everything that can be asked of rows that are there can be asked of a stream: Spark tells, before it runs."""
     from topics_spark.pipelines.building import build
     from topics_spark.pipelines.ready_made import BY_NAME

@@ -14,7 +14,7 @@ from topics.cli.output import print_fields, print_json, print_table, say
 
 if TYPE_CHECKING:
     from topics.client import Client, Pipeline, Record
-    from topics.model.requests.pipelines import PipelineWish
+    from topics.model.requests.pipelines import PipelineRequest
 
 app = typer.Typer(
     help="Define pipelines, and run them on Spark.",
@@ -182,15 +182,15 @@ def check_pipelines(
         raise CommandFailed(f"{', '.join(wrong)}: see above", NOT_SO)
 
 
-def _definitions(client: Client, text: str) -> list[tuple[str, PipelineWish]]:
+def _definitions(client: Client, text: str) -> list[tuple[str, PipelineRequest]]:
     import msgspec
 
-    from topics.model.requests.pipelines import PipelineWish
+    from topics.model.requests.pipelines import PipelineRequest
     from topics_spark.pipelines.definition import ENDINGS, load_file
 
     if text.endswith(ENDINGS):
         return list(load_file(Path(text)).items())
-    return [(text, msgspec.convert(client.pipeline(text).definition, PipelineWish))]
+    return [(text, msgspec.convert(client.pipeline(text).definition, PipelineRequest))]
 
 
 @app.command("run")

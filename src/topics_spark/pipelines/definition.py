@@ -10,12 +10,12 @@ import msgspec
 
 from topics.model.errors import InvalidRequest
 from topics.model.names import check_topic_name
-from topics.model.requests.pipelines import PipelineWish, check_pipeline
+from topics.model.requests.pipelines import PipelineRequest, check_pipeline
 
 ENDINGS = (".toml", ".yaml", ".yml", ".json")
 
 
-def load_file(path: Path) -> dict[str, PipelineWish]:
+def load_file(path: Path) -> dict[str, PipelineRequest]:
     """The pipelines of one file, by name.
 
     A file is a table of pipelines (`[pipelines.errors]` …), or a single one whose name is the file's.
@@ -28,11 +28,11 @@ def load_file(path: Path) -> dict[str, PipelineWish]:
     return {name: parse(definition, name, str(path)) for name, definition in named.items()}
 
 
-def parse(definition: Any, name: str, where: str) -> PipelineWish:
+def parse(definition: Any, name: str, where: str) -> PipelineRequest:
     """A checked definition; what is wrong with it names the file, the pipeline and the field."""
     try:
         check_topic_name(name, "pipeline")
-        return check_pipeline(msgspec.convert(definition, PipelineWish))
+        return check_pipeline(msgspec.convert(definition, PipelineRequest))
     except (msgspec.ValidationError, InvalidRequest) as error:
         detail = error.detail if isinstance(error, InvalidRequest) else {}
         raise InvalidRequest(f"{where}: pipeline {name}: {error}", **detail) from None

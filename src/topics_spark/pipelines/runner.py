@@ -29,7 +29,7 @@ from topics.client import (
     TopicsError,
     Unauthorized,
 )
-from topics.model.requests.pipelines import PipelineWish
+from topics.model.requests.pipelines import PipelineRequest
 from topics_spark.pipelines import building
 from topics_spark.pipelines.assignment import Assignment, Place
 from topics_spark.pipelines.leases import Leases
@@ -142,7 +142,7 @@ class Runner:
             log.info("pipeline %s has changed", found.pipeline)
             self._publish(running, running.stop())
         try:
-            definition = msgspec.convert(found.definition, PipelineWish)
+            definition = msgspec.convert(found.definition, PipelineRequest)
         except msgspec.ValidationError as error:
             self._not_understood(found, error)
             return

@@ -10,7 +10,7 @@ from pyspark.sql.functions import col
 from pyspark.sql.types import StructType
 
 from topics.model.errors import InvalidRequest
-from topics.model.requests.pipelines import PipelineSource, PipelineWish
+from topics.model.requests.pipelines import PipelineRequest, PipelineSource
 from topics_spark.pipelines import tables
 from topics_spark.pipelines.assignment import Place
 from topics_spark.source.rows import columns_apart
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BATCH_RECORDS_MAX: Final = 1_000_000
 
 
-def read_views(spark: SparkSession, definition: PipelineWish, place: Place, *, batch: bool) -> dict[str, DataFrame]:
+def read_views(spark: SparkSession, definition: PipelineRequest, place: Place, *, batch: bool) -> dict[str, DataFrame]:
     """The views of a definition; `batch`: over what is there now."""
     views = {view: read_source(spark, source, place, batch=batch) for view, source in definition.sources.items()}
     if definition.state_retention is not None and definition.use is None:

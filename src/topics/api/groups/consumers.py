@@ -16,16 +16,16 @@ from topics.api.replies import encode
 from topics.api.routes import QueryField, Route
 from topics.api.waiting import Turns, answering
 from topics.engine.core.deadlines import Deadlines
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.core.waiters import Waiters
 from topics.engine.groups.consume import Reading
 from topics.engine.groups.verbs import Acked, Consuming, Portion, Standing
 from topics.engine.log.topic import Topic
 from topics.model.requests.groups import (
-    ConsumeWish,
-    GroupAckWish,
-    LatestOffsetsWish,
-    ResetWish,
+    ConsumeRequest,
+    GroupAckRequest,
+    LatestOffsetsRequest,
+    ResetRequest,
     check_ack,
     check_latest,
     check_reset,
@@ -127,7 +127,7 @@ class Groups:
         under = "/v1/api/topics"
 
         def row(path: str, handler: Callable[[Call], None], summary: str, reply: Any, body: Any, scope: Scope) -> Route:
-            checks_slot = body in (ConsumeWish, GroupAckWish)
+            checks_slot = body in (ConsumeRequest, GroupAckRequest)
             return Route(
                 method="POST" if body is not None else "GET",
                 path=under + path,
@@ -144,11 +144,13 @@ class Groups:
 
         read, admin = Scope.READ, Scope.ADMIN
         return [
-            row("/consume", self.consume, "Messages for a consumer.", ConsumeReply, ConsumeWish, read),
-            row("/ack", self.ack, "Commit a group's progress.", AckReply, GroupAckWish, read),
-            row("/latest-offsets", self.latest, "Where partitions end.", LatestOffsetsReply, LatestOffsetsWish, read),
+            row("/consume", self.consume, "Messages for a consumer.", ConsumeReply, ConsumeRequest, read),
+            row("/ack", self.ack, "Commit a group's progress.", AckReply, GroupAckRequest, read),
+            row(
+                "/latest-offsets", self.latest, "Where partitions end.", LatestOffsetsReply, LatestOffsetsRequest, read
+            ),
             row("/groups", self.list, "How far groups are.", GroupsReply, None, read),
-            row("/groups/reset", self.reset, "Put a group elsewhere, or forget it.", ResetReply, ResetWish, admin),
+            row("/groups/reset", self.reset, "Put a group elsewhere, or forget it.", ResetReply, ResetRequest, admin),
         ]
 
     # --- consume ---
@@ -156,8 +158,8 @@ class Groups:
     def consume(self, call: Call) -> None:
         reading: Reading | None = call.started
         if reading is None:
-            reading = Reading(call.wish)
-            partitions = self._partitions(call, reading.topic_id, call.wish.partition_id, reading.every)
+            reading = Reading(call.params)
+            partitions = self._partitions(call, reading.topic_id, call.params.partition_id, reading.every)
             call.check_slot()
             fixing = reading.begin(self._consuming, partitions)
             call.started = reading
@@ -197,14 +199,14 @@ class Groups:
     # --- ack ---
 
     def ack(self, call: Call) -> None:
-        wish: GroupAckWish = call.wish
-        upto_seq, from_seq = check_ack(wish)
-        ((_, topic),) = self._partitions(call, wish.topic_id, wish.partition_id, every=False)
+        params: GroupAckRequest = call.params
+        upto_seq, from_seq = check_ack(params)
+        ((_, topic),) = self._partitions(call, params.topic_id, params.partition_id, every=False)
         call.check_slot()
-        self._consuming.ack(topic, wish.group_id, upto_seq, from_seq).then(answering(call, self._acked))
+        self._consuming.ack(topic, params.group_id, upto_seq, from_seq).then(answering(call, self._acked))
 
-    def _acked(self, call: Call, staged: Staged) -> None:
-        acked: Acked = staged.result
+    def _acked(self, call: Call, change: PendingChange) -> None:
+        acked: Acked = change.result
         reply = AckReply(success=True, acknowledged_offset=_offset(acked.committed))
         if acked.held_back:
             reply.committed_offset = reply.acknowledged_offset
@@ -214,10 +216,10 @@ class Groups:
     # --- the rest ---
 
     def latest(self, call: Call) -> None:
-        wish: LatestOffsetsWish = call.wish
-        check_latest(wish)
+        params: LatestOffsetsRequest = call.params
+        check_latest(params)
         offsets: list[LatestOffset] = []
-        for asked in wish.partitions:
+        for asked in params.partitions:
             ((number, topic),) = self._partitions(call, asked.topic_id, asked.partition_id, every=False)
             offsets.append(LatestOffset(asked.topic_id, number, topic.head_seq, _offset(topic.head_seq)))
         call.reply(200, encode(LatestOffsetsReply(offsets)))
@@ -236,17 +238,17 @@ class Groups:
         call.reply(200, encode(GroupsReply([_standing(standing) for standing in found])))
 
     def reset(self, call: Call) -> None:
-        wish: ResetWish = call.wish
-        check_reset(wish)
-        topic_id, group_id, start = wish.topic_id, wish.group_id, parse_start(wish.start)
-        every = wants_all(wish.partition_id, wish.all_partitions)
-        partitions = self._partitions(call, topic_id, wish.partition_id, every)
+        params: ResetRequest = call.params
+        check_reset(params)
+        topic_id, group_id, start = params.topic_id, params.group_id, parse_start(params.start)
+        every = wants_all(params.partition_id, params.all_partitions)
+        partitions = self._partitions(call, topic_id, params.partition_id, every)
         for _, topic in partitions:
             self._consuming.check_idle(topic, group_id)
-        steps: list[Staged] = []
+        steps: list[PendingChange] = []
         where: list[PartitionOffset] = []
         for number, topic in partitions:
-            if wish.forget:
+            if params.forget:
                 steps.append(self._consuming.forget(topic, group_id))
                 where.append(PartitionOffset(number, 0))
             else:
@@ -273,7 +275,7 @@ _LIST_QUERY = (
 )
 
 
-def _when_all(steps: list[Staged], call: Call, answer: Callable[[], None]) -> None:
+def _when_all(steps: list[PendingChange], call: Call, answer: Callable[[], None]) -> None:
     """Answer when all of these are published, or with the first failure."""
     left = len(steps)
 
@@ -285,8 +287,8 @@ def _when_all(steps: list[Staged], call: Call, answer: Callable[[], None]) -> No
 
     if not steps:
         answer()
-    for staged in steps:
-        staged.then(answering(call, one_more))
+    for change in steps:
+        change.then(answering(call, one_more))
 
 
 def _offset(seq: int) -> int | None:

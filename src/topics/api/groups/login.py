@@ -31,7 +31,7 @@ NAME_CHARS_MAX, PASSWORD_CHARS_MAX = 256, 1_024
 WRONG: Final = "Invalid credentials"
 
 
-class LoginWish(msgspec.Struct):
+class LoginRequest(msgspec.Struct):
     """`username` is another name for `user`."""
 
     user: str | None = None
@@ -39,7 +39,7 @@ class LoginWish(msgspec.Struct):
     password: str | None = None
 
 
-class RefreshWish(msgspec.Struct):
+class RefreshRequest(msgspec.Struct):
     """The refresh token, unless it comes as the bearer token."""
 
     refresh_token: str | None = None
@@ -124,7 +124,7 @@ class Login:
                 path="/v1/api/auth/login",
                 handler=self.login,
                 summary="Tokens for a user and a password.",
-                body=LoginWish,
+                body=LoginRequest,
                 replies={200: LoginReply},
                 entrance=doorstep,
             ),
@@ -133,16 +133,16 @@ class Login:
                 path="/v1/api/auth/refresh",
                 handler=self.refresh,
                 summary="New tokens for a refresh token.",
-                body=RefreshWish,
+                body=RefreshRequest,
                 replies={200: LoginReply},
                 entrance=doorstep,
             ),
         ]
 
     def login(self, call: Call) -> None:
-        wish: LoginWish = call.wish
-        name = wish.user or wish.username or ""
-        password = wish.password or ""
+        params: LoginRequest = call.params
+        name = params.user or params.username or ""
+        password = params.password or ""
         if not self._tokens.usable or not name or len(name) > NAME_CHARS_MAX or len(password) > PASSWORD_CHARS_MAX:
             raise Unauthorized(WRONG)
         if self._tokens.open:
@@ -196,9 +196,9 @@ class Login:
         self._turns.again(attempt.call)
 
     def refresh(self, call: Call) -> None:
-        wish: RefreshWish = call.wish
+        params: RefreshRequest = call.params
         try:
-            token = bearer_of(call.headers) if wish.refresh_token is None else wish.refresh_token.encode()
+            token = bearer_of(call.headers) if params.refresh_token is None else params.refresh_token.encode()
             name = self._tokens.check(token, "refresh")["sub"]
         except (TokenRefused, UnicodeEncodeError):
             if not self._tokens.open:

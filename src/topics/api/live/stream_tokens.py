@@ -35,7 +35,7 @@ TOKEN_CHARS_MAX = 4_096
 _expiry = struct.Struct(">Q")
 
 
-class StreamTokenWish(msgspec.Struct, forbid_unknown_fields=True):
+class StreamTokenRequest(msgspec.Struct, forbid_unknown_fields=True):
     topics: Annotated[list[str], Meta(extra_json_schema={"minItems": 1, "maxItems": TOPICS_MAX})]
     ttl_ms: Annotated[int, Meta(ge=1, le=TTL_MS_MAX)] = TTL_MS_DEFAULT
 
@@ -87,14 +87,14 @@ class StreamTokens:
                 handler=self.create,
                 summary="Make a short-lived token that opens the event streams of some topics.",
                 scopes=Scope.READ,
-                body=StreamTokenWish,
+                body=StreamTokenRequest,
                 replies={200: StreamTokenReply},
             )
         ]
 
     def create(self, call: Call) -> None:
-        wish: StreamTokenWish = call.wish
-        topics = list(dict.fromkeys(wish.topics))
+        params: StreamTokenRequest = call.params
+        topics = list(dict.fromkeys(params.topics))
         if not topics:
             raise InvalidRequest("topics must name at least one topic", field="topics")
         if len(topics) > TOPICS_MAX:
@@ -107,7 +107,7 @@ class StreamTokens:
             check_topic_name(name, f"topics[{number}]")
         for number, name in enumerate(topics):
             call.key.check_name(name, f"topics[{number}]")
-        expires_ms = self._clock.now_ms() + wish.ttl_ms
+        expires_ms = self._clock.now_ms() + params.ttl_ms
         token = self._sign(call.key, topics, expires_ms)
         if len(token) > TOKEN_CHARS_MAX:
             raise InvalidRequest(

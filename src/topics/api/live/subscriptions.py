@@ -9,7 +9,7 @@ from topics.engine.log.topic import Topic
 from topics.model.errors import InvalidRequest
 from topics.model.names import check_topic_name
 from topics.model.requests.records import UNSET, check_u64
-from topics.model.requests.watch import FollowWish, StartWish
+from topics.model.requests.watch import FollowRequest, StartRequest
 from topics.model.settings import Settings
 
 # In the body of a watch: those of one topic (its name, the names of the fields of its start), and of everything else.
@@ -24,16 +24,16 @@ class Subscriptions:
         self._engine = live.engine
         self._settings = settings
 
-    def lens(self, wish: FollowWish) -> Lens:
+    def lens(self, params: FollowRequest) -> Lens:
         view = View(
-            wish.nodes(self._settings.max_node_bytes),
-            tags=bool(wish.include_tags),
-            meta=wish.shows_meta(),
-            data=wish.include_data is not False,
+            params.nodes(self._settings.max_node_bytes),
+            tags=bool(params.include_tags),
+            meta=params.shows_meta(),
+            data=params.include_data is not False,
         )
-        strong = wish.consistency == "strong"
-        limit = wish.frame_records_max(self._settings.max_limit)
-        return self._live.lens(view, limit, wish.frame_bytes_max(), strong=strong)
+        strong = params.consistency == "strong"
+        limit = params.frame_records_max(self._settings.max_limit)
+        return self._live.lens(view, limit, params.frame_bytes_max(), strong=strong)
 
     def check_size(self, body: bytes) -> None:
         """Too many topics are refused before they are decoded: a name and the fields of its start have quotes."""
@@ -54,7 +54,7 @@ class Subscriptions:
             check_topic_name(name, field)
         return topic
 
-    def start_of(self, topic: Topic, start: StartWish) -> int:
+    def start_of(self, topic: Topic, start: StartRequest) -> int:
         """The seq behind which reading starts. May raise ColdMiss."""
         if start.tail:
             return topic.head_seq

@@ -16,7 +16,7 @@ from topics.engine.live.trails import Frame, Live, Trail
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
-from topics.model.requests.watch import StartWish, WatchWish
+from topics.model.requests.watch import StartRequest, WatchRequest
 from topics.model.settings import Settings
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
@@ -53,7 +53,7 @@ class Watch:
                 handler=self.create,
                 summary="Create a watch session: which topics, from where.",
                 scopes=Scope.READ,
-                body=WatchWish,
+                body=WatchRequest,
                 check_body=self._subscriptions.check_size,
                 checks_slot=True,
                 query=(
@@ -81,15 +81,15 @@ class Watch:
     # --- the session ---
 
     def create(self, call: Call) -> None:
-        wish: WatchWish = call.wish
+        params: WatchRequest = call.params
         lenient = call.flag("lenient", False)
-        wanted = wish.topics
-        cursor = {} if wish.cursor is None else decode_cursor(wish.cursor, wanted or {})
+        wanted = params.topics
+        cursor = {} if params.cursor is None else decode_cursor(params.cursor, wanted or {})
         cursor.pop(RESTARTS, None)
         if wanted is None:
             wanted = dict.fromkeys(cursor)
         self._subscriptions.check_count(len(wanted))
-        lens = self._subscriptions.lens(wish)
+        lens = self._subscriptions.lens(params)
         for name in wanted:
             call.key.check_name(name, f"topics.{name}")
         positions: dict[str, Position] = {}
@@ -102,12 +102,12 @@ class Watch:
                 raise TopicNotFound(name)
             seq = cursor.get(name)
             if seq is None:
-                seq = self._subscriptions.start_of(topic, start or StartWish())
+                seq = self._subscriptions.start_of(topic, start or StartRequest())
             positions[name] = Position(seq, topic.epoch)
             shown[name] = self._subscriptions.describe(topic, seq)
         call.check_slot()
         self.sessions.check_room()
-        session = Session(call.key, lens, wish.heartbeat_ms, positions)
+        session = Session(call.key, lens, params.heartbeat_ms, positions)
         self.sessions.add(session)
         reply = WatchReply(
             wid=session.wid,

@@ -13,7 +13,7 @@ from topics.engine.log.topic import Topic
 from topics.engine.queues.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushed_claim
 from topics.engine.queues.cohorts import Cohort, Cohorts
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
-from topics.model.requests.records import ClaimWish
+from topics.model.requests.records import ClaimRequest
 from topics.model.requests.watch import HEARTBEAT_MS_DEFAULT
 
 
@@ -55,10 +55,10 @@ class Work:
         node = call.text("node")
         if node is None:
             raise InvalidRequest("node must say which worker takes the jobs", field="node")
-        wish = ClaimWish(node, _whole(call, "max", 1))
+        params = ClaimRequest(node, _whole(call, "max", 1))
         if call.text("lease_ms") is not None:
-            wish.lease_ms = _whole(call, "lease_ms", 0)
-        claim = queues.read_claim(wish)
+            params.lease_ms = _whole(call, "lease_ms", 0)
+        claim = queues.read_claim(params)
         topic, queue, _ = queues.find(call.name)
         check_accepts_events(call.request)
         if self._pressure.floor is not None and self._pressure.sheds(call, self._engine.effective_priority(topic)):
@@ -145,10 +145,10 @@ class WorkStream:
         return True
 
     def granted(self, grant: Grant) -> bool:
-        if grant.staged is None:
+        if grant.change is None:
             self._push(grant)
         else:
-            grant.staged.then(lambda done: self._push(grant) if done.error is None else None)
+            grant.change.then(lambda done: self._push(grant) if done.error is None else None)
         return True
 
     def _push(self, grant: Grant) -> None:

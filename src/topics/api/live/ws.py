@@ -40,7 +40,7 @@ from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic
 from topics.engine.core.deadlines import Deadlines
 from topics.engine.core.engine import Engine
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.live.trails import Live
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.topic import Topic
@@ -225,7 +225,7 @@ class Sockets:
             connection.decoded = None
             connection.send(failed(request_id, error))
         except Busy as busy:
-            busy.staged.then(lambda _: self.later(connection.go_on))
+            busy.change.then(lambda _: self.later(connection.go_on))
             return False
         except ColdMiss as miss:
             self._fetch(connection, request_id, miss)
@@ -284,11 +284,11 @@ class Sockets:
             key.check_name(command.config.dead_letter, "dead_letter")
         if self._pressure.floor is not None and self.is_shed(self._engine.state.by_name.get(command.topic)):
             raise self._pressure.refusal()
-        staged = self._engine.append(command.topic, command)
+        change = self._engine.append(command.topic, command)
         connection.decoded = None
         connection.unacked += 1
         self._wake()
-        staged.then(_acknowledging(connection, request_id, command))
+        change.then(_acknowledging(connection, request_id, command))
 
     def is_shed(self, topic: Topic | None) -> bool:
         """Whether the server is under so much pressure that this topic has to wait."""
@@ -343,12 +343,14 @@ class Sockets:
         )
 
 
-def _acknowledging(connection: WsConnection, request_id: Raw, command: PublishCommand) -> Callable[[Staged], None]:
-    def published(staged: Staged) -> None:
-        if staged.error is not None:
-            connection.acknowledge(failed(request_id, staged.error))
+def _acknowledging(
+    connection: WsConnection, request_id: Raw, command: PublishCommand
+) -> Callable[[PendingChange], None]:
+    def published(change: PendingChange) -> None:
+        if change.error is not None:
+            connection.acknowledge(failed(request_id, change.error))
         else:
-            connection.acknowledge(acknowledged(request_id, command, staged))
+            connection.acknowledge(acknowledged(request_id, command, change))
 
     return published
 

@@ -9,11 +9,11 @@ from msgspec import UNSET, Raw, UnsetType
 
 from topics.api.replies import creation_warnings, last_seq_of, seqs_of
 from topics.api.schema import WatchedTopic
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.model.errors import InvalidRequest, TopicsError
 from topics.model.requests.config import U64
-from topics.model.requests.records import AppendWish, decode_body
-from topics.model.requests.watch import FollowWish, StartWish, Ts
+from topics.model.requests.records import AppendRequest, decode_body
+from topics.model.requests.watch import FollowRequest, StartRequest, Ts
 
 encode = msgspec.json.Encoder().encode
 NO_ID = Raw(b"")
@@ -27,22 +27,22 @@ class Command(msgspec.Struct):
     request_id: Raw = NO_ID
 
 
-class SubscribeCommand(FollowWish, kw_only=True):
+class SubscribeCommand(FollowRequest, kw_only=True):
     """One topic with its start beside it, or many with a start each."""
 
     op: Raw
     request_id: Raw = NO_ID
     topic: str | None = None
-    topics: dict[str, StartWish | None] | None = None
+    topics: dict[str, StartRequest | None] | None = None
     from_seq: U64 = 0
     tail: bool | None = False
     from_ts: Ts | UnsetType = UNSET
     lenient: bool | None = False
 
-    def starts(self) -> dict[str, StartWish]:
-        starts = {name: start or StartWish() for name, start in (self.topics or {}).items()}
+    def starts(self) -> dict[str, StartRequest]:
+        starts = {name: start or StartRequest() for name, start in (self.topics or {}).items()}
         if self.topic is not None:
-            starts[self.topic] = StartWish(from_seq=self.from_seq, tail=self.tail, from_ts=self.from_ts)
+            starts[self.topic] = StartRequest(from_seq=self.from_seq, tail=self.tail, from_ts=self.from_ts)
         return starts
 
 
@@ -61,7 +61,7 @@ class UnsubscribeCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
         return names
 
 
-class PublishCommand(AppendWish, kw_only=True):
+class PublishCommand(AppendRequest, kw_only=True):
     op: Raw
     request_id: Raw = NO_ID
     topic: str
@@ -98,23 +98,23 @@ def subscribed(request_id: Raw, topics: dict[str, WatchedTopic]) -> bytes:
     return reply("subscribed", request_id, topics=topics)
 
 
-def acknowledged(request_id: Raw, command: PublishCommand, staged: Staged) -> bytes:
+def acknowledged(request_id: Raw, command: PublishCommand, change: PendingChange) -> bytes:
     more: dict[str, Any] = {}
     if command.return_seqs is not False:
-        more["seqs"] = seqs_of(staged)
-    if warnings := creation_warnings(command, staged):
+        more["seqs"] = seqs_of(change)
+    if warnings := creation_warnings(command, change):
         more["warnings"] = warnings
-    spent = {"wal_append_ms": round(staged.wal_append_ms, 3), "fsync_ms": round(staged.fsync_ms, 3)}
+    spent = {"wal_append_ms": round(change.wal_append_ms, 3), "fsync_ms": round(change.fsync_ms, 3)}
     return reply(
         "ack",
         request_id,
         topic=command.topic,
-        first_seq=staged.first_seq,
-        last_seq=last_seq_of(staged),
-        head_seq=staged.head_seq,
-        count=staged.count,
-        created=staged.created,
-        deduped=staged.deduped,
+        first_seq=change.first_seq,
+        last_seq=last_seq_of(change),
+        head_seq=change.head_seq,
+        count=change.count,
+        created=change.created,
+        deduped=change.deduped,
         **more,
         performance=spent,
     )

@@ -104,7 +104,7 @@ class Sending:
             return
         try:
             if self._steps is None:
-                if read_only := self._backups.store.pipeline.read_only:
+                if read_only := self._backups.store.commit_log.read_only:
                     raise read_only
                 if self._backup.is_synced:
                     self._steps = self._backup.plan()

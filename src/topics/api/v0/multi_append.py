@@ -19,12 +19,12 @@ from topics.api.waiting import answering
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import Landed
 from topics.engine.core.multi_append import MultiAppend as Verb
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.log.topic import Topic
 from topics.model.errors import Throttled
 from topics.model.requests.config import resolve
 from topics.model.requests.large_bodies import decode_large_topics
-from topics.model.requests.multi_append import MultiAppendWish
+from topics.model.requests.multi_append import MultiAppendRequest
 from topics.model.requests.warnings import config_warnings
 
 
@@ -59,7 +59,7 @@ class MultiAppend:
                 handler=self.append,
                 summary="Append records to several topics, to all of them or to none.",
                 scopes=Scope.WRITE,
-                body=MultiAppendWish,
+                body=MultiAppendRequest,
                 decode_large=decode_large_topics,
                 checks_slot=True,
                 query=(QueryField("return_seqs", bool, "Whether the answer lists every seq.", default=True),),
@@ -78,26 +78,26 @@ class MultiAppend:
         ]
 
     def append(self, call: Call) -> None:
-        wish: MultiAppendWish = call.wish
+        params: MultiAppendRequest = call.params
         call.started = call.flag("return_seqs", True)
-        if wish.idempotency_key is None:
-            wish.idempotency_key = key_of_header(call)
+        if params.idempotency_key is None:
+            params.idempotency_key = key_of_header(call)
         try:
-            staged = self._verb.append(wish, partial(self._check_names, call), partial(self._admit, call))
+            change = self._verb.append(params, partial(self._check_names, call), partial(self._admit, call))
         except Throttled as error:
             # A cap stands until there is room; pressure passes, so a writer may choose to wait for that.
-            if not wish.disable_backpressure or "retry_after_ms" not in error.detail:
+            if not params.disable_backpressure or "retry_after_ms" not in error.detail:
                 raise
             self._pressure.park(call)
             return
-        staged.then(answering(call, self._appended))
+        change.then(answering(call, self._appended))
 
     def _check_names(self, call: Call) -> None:
         """Every topic, and those that a configuration names. One that takes effect is an administrator's business."""
-        wish: MultiAppendWish = call.wish
-        for name in wish.topics:
+        params: MultiAppendRequest = call.params
+        for name in params.topics:
             call.key.check_name(name, f"topics.{name}")
-        for name, part in wish.topics.items():
+        for name, part in params.topics.items():
             if part.config is None:
                 continue
             if part.config.dead_letter is not None:
@@ -112,35 +112,35 @@ class MultiAppend:
             if self._pressure.sheds(call, priority):
                 raise self._pressure.refusal()
 
-    def _appended(self, call: Call, staged: Staged) -> None:
+    def _appended(self, call: Call, change: PendingChange) -> None:
         with_seqs = call.started is not False
-        created = staged.created and not staged.deduped
+        created = change.created and not change.deduped
         reply = MultiAppendReply(
-            topics={name: _item(landed, staged, with_seqs=with_seqs) for name, landed in staged.result.items()},
-            deduped=staged.deduped,
-            performance=write_performance(call, staged),
-            warnings=_warnings(call.wish, staged) or UNSET,
+            topics={name: _item(landed, change, with_seqs=with_seqs) for name, landed in change.result.items()},
+            deduped=change.deduped,
+            performance=write_performance(call, change),
+            warnings=_warnings(call.params, change) or UNSET,
         )
         call.reply(201 if created else 200, encode(reply))
 
 
-def _warnings(wish: MultiAppendWish, staged: Staged) -> list[str]:
+def _warnings(params: MultiAppendRequest, change: PendingChange) -> list[str]:
     """About the topics that were made as their `config` says."""
-    made: dict[str, Landed] = {} if staged.deduped else staged.result
+    made: dict[str, Landed] = {} if change.deduped else change.result
     return [
         f'topic "{name}": {warning}'
         for name, landed in made.items()
-        if landed.created and (config := wish.topics[name].config) is not None
+        if landed.created and (config := params.topics[name].config) is not None
         for warning in config_warnings(resolve(config, name))
     ]
 
 
-def _item(landed: Landed, staged: Staged, *, with_seqs: bool) -> AppendedItem:
+def _item(landed: Landed, change: PendingChange, *, with_seqs: bool) -> AppendedItem:
     return AppendedItem(
         first_seq=landed.first_seq,
         last_seq=landed.last_seq,
         head_seq=landed.head_seq,
         # A repeated write made nothing.
-        created=landed.created and not staged.deduped,
+        created=landed.created and not change.deduped,
         seqs=landed.all_seqs() if with_seqs else UNSET,
     )

@@ -11,19 +11,19 @@ from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import Performance
 from topics.api.waiting import answering
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.pipelines.verbs import PAGE_SIZE_DEFAULT, PipelineState
 from topics.engine.pipelines.verbs import Pipelines as Verbs
 from topics.model.errors import PipelineNotFound
 from topics.model.names import check_topic_name
-from topics.model.requests.pipelines import PipelineStatus, PipelineWish, check_pipeline, check_status_size
+from topics.model.requests.pipelines import PipelineRequest, PipelineStatus, check_pipeline, check_status_size
 
 
 class PipelineItem(msgspec.Struct):
     """`generation` is the revision since which a checkpoint of the pipeline fits its definition."""
 
     pipeline: str
-    definition: PipelineWish
+    definition: PipelineRequest
     revision: int
     generation: int
     updated_ts: int
@@ -60,7 +60,7 @@ class Pipelines:
                 handler=self.put,
                 summary="Define a pipeline or change it; a runner takes it from there.",
                 scopes=Scope.ADMIN,
-                body=PipelineWish,
+                body=PipelineRequest,
                 replies={200: PipelineReply, 201: PipelineReply},
             ),
             Route(
@@ -106,17 +106,17 @@ class Pipelines:
         ]
 
     def put(self, call: Call) -> None:
-        wish: PipelineWish = call.wish
+        params: PipelineRequest = call.params
         check_topic_name(call.name, "pipeline")
-        check_pipeline(wish)
-        _check_ends(call.key, wish, given=True)
+        check_pipeline(params)
+        _check_ends(call.key, params, given=True)
         self._check_existing(call)
-        self._verbs.put(call.name, wish).then(answering(call, self._was_put))
+        self._verbs.put(call.name, params).then(answering(call, self._was_put))
 
-    def _was_put(self, call: Call, staged: Staged) -> None:
-        reply = _reply(staged.result, write_performance(call, staged))
-        reply.created = staged.created
-        call.reply(201 if staged.created else 200, encode(reply))
+    def _was_put(self, call: Call, change: PendingChange) -> None:
+        reply = _reply(change.result, write_performance(call, change))
+        reply.created = change.created
+        call.reply(201 if change.created else 200, encode(reply))
 
     def look(self, call: Call) -> None:
         state = self._verbs.look(call.name)
@@ -151,33 +151,33 @@ class Pipelines:
         except PipelineNotFound:
             pass
 
-    def _dropped(self, call: Call, staged: Staged) -> None:
-        spent = write_performance(call, staged)
-        call.reply(200, encode(PipelineDroppedReply(pipeline=call.name, deleted=staged.result, performance=spent)))
+    def _dropped(self, call: Call, change: PendingChange) -> None:
+        spent = write_performance(call, change)
+        call.reply(200, encode(PipelineDroppedReply(pipeline=call.name, deleted=change.result, performance=spent)))
 
     def report(self, call: Call) -> None:
         check_status_size(call.request.body)
         _check_ends(call.key, self._verbs.look(call.name).definition)
-        call.reply(200, encode(_reply(self._verbs.report(call.name, call.wish), performance(call))))
+        call.reply(200, encode(_reply(self._verbs.report(call.name, call.params), performance(call))))
 
 
 def _reply(state: PipelineState, spent: Performance) -> PipelineReply:
     return PipelineReply(*state, performance=spent)
 
 
-def _ends(wish: PipelineWish) -> list[tuple[str, str]]:
+def _ends(params: PipelineRequest) -> list[tuple[str, str]]:
     """The topics that a definition names, with the field that does. A pattern may mean any topic: the empty prefix."""
     ends = [
         (name, f"sources.{view}")
-        for view, source in wish.sources.items()
+        for view, source in params.sources.items()
         for name in ([""] if source.pattern is not None else source.names())
     ]
-    if wish.sink is not None and wish.sink.topic is not None:
-        ends.append((wish.sink.topic, "sink.topic"))
+    if params.sink is not None and params.sink.topic is not None:
+        ends.append((params.sink.topic, "sink.topic"))
     return ends
 
 
-def _check_ends(key: Key, wish: PipelineWish, *, given: bool = False) -> None:
+def _check_ends(key: Key, params: PipelineRequest, *, given: bool = False) -> None:
     """A pipeline moves what its topics hold: the key must be allowed to see those, too."""
-    for name, field in _ends(wish):
+    for name, field in _ends(params):
         key.check_name(name, field, given=given)

@@ -20,8 +20,8 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
     def ready(call: Call) -> None:
         if not lifecycle.serving:
             raise lifecycle.refusal()
-        if store.pipeline.read_only is not None:
-            raise store.pipeline.read_only
+        if store.commit_log.read_only is not None:
+            raise store.commit_log.read_only
         reply = ReadyReply(
             status="ready",
             wal_replay_complete=True,

@@ -27,7 +27,7 @@ from topics.api.v0.queue_schema import (
 from topics.api.waiting import Turns, answering
 from topics.engine.core.deadlines import Deadline
 from topics.engine.core.engine import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, Engine
-from topics.engine.core.pending import Staged, settled
+from topics.engine.core.pending import PendingChange, settled
 from topics.engine.queues.claims import Claim, Grant
 from topics.engine.queues.cohorts import Cohort, Cohorts
 from topics.engine.queues.due import NO_STREAM
@@ -35,7 +35,14 @@ from topics.engine.queues.queue import Queue
 from topics.engine.queues.redrive import NOTHING, PIECE_MAX, Driven
 from topics.engine.queues.verbs import Held
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
-from topics.model.requests.records import AckWish, ClaimWish, ExtendWish, NackWish, PauseWish, RedriveWish
+from topics.model.requests.records import (
+    AckRequest,
+    ClaimRequest,
+    ExtendRequest,
+    NackRequest,
+    PauseRequest,
+    RedriveRequest,
+)
 from topics.model.requests.warnings import match_warnings
 
 WAIT_MS_MAX = 30_000
@@ -59,21 +66,21 @@ class Queues:
                 handler=self.claim,
                 summary="Lease jobs to a worker.",
                 scopes=Scope.READ | Scope.WRITE,
-                body=ClaimWish,
+                body=ClaimRequest,
                 checks_slot=True,
                 replies={200: ClaimReply},
                 errors=(*QUEUE_ERRORS, "throttled"),
             ),
-            _write(f"{one}/ack", self.ack, "Complete jobs: they are deleted.", AckWish, AckReply),
-            _write(f"{one}/nack", self.nack, "Give jobs back, or up.", NackWish, NackReply),
-            _write(f"{one}/extend", self.extend, "Set the deadline of held leases anew.", ExtendWish, ExtendReply),
+            _write(f"{one}/ack", self.ack, "Complete jobs: they are deleted.", AckRequest, AckReply),
+            _write(f"{one}/nack", self.nack, "Give jobs back, or up.", NackRequest, NackReply),
+            _write(f"{one}/extend", self.extend, "Set the deadline of held leases anew.", ExtendRequest, ExtendReply),
             Route(
                 method="POST",
                 path=f"{one}/redrive",
                 handler=self.redrive,
                 summary="Send dead letters back to the queues they came from.",
                 scopes=Scope.WRITE | Scope.DELETE,
-                body=RedriveWish,
+                body=RedriveRequest,
                 replies={200: RedriveReply},
                 errors=("topic_not_found", "topic_full", "throttled"),
             ),
@@ -97,8 +104,8 @@ class Queues:
     # --- claim ---
 
     def claim(self, call: Call) -> None:
-        wish: ClaimWish = call.wish
-        claim = self._queues.read_claim(wish)
+        params: ClaimRequest = call.params
+        claim = self._queues.read_claim(params)
         topic, queue, _ = self._queues.find(call.name)
         call.check_slot()
         if self._pressure.floor is not None and self._pressure.sheds(call, self._engine.effective_priority(topic)):
@@ -106,26 +113,26 @@ class Queues:
         claim = self._queues.for_topic(claim, topic.config)
         if not topic.config.claim_jitter_ms:
             grant = self._queues.serve(topic, queue, [claim])[0]
-            if grant.seqs or not wish.wait_ms:
+            if grant.seqs or not params.wait_ms:
                 answer_claim(call, queue, grant)
                 return
-        WaitingClaim(call, claim, self._cohorts, self._cohorts.of(topic, queue), min(wish.wait_ms, WAIT_MS_MAX))
+        WaitingClaim(call, claim, self._cohorts, self._cohorts.of(topic, queue), min(params.wait_ms, WAIT_MS_MAX))
 
     # --- ack, nack, extend ---
 
     def ack(self, call: Call) -> None:
         self._check_slot(call)
-        self._queues.ack(call.name, call.wish).then(answering(call, self._acked))
+        self._queues.ack(call.name, call.params).then(answering(call, self._acked))
 
     def _check_slot(self, call: Call) -> None:
         """What is wrong with the call itself is told before its key's cap."""
         if call.crowded:
-            self._queues.check_seqs(call.wish)
+            self._queues.check_seqs(call.params)
             self._queues.find(call.name)
             call.check_slot()
 
-    def _acked(self, call: Call, staged: Staged) -> None:
-        held: Held = staged.result
+    def _acked(self, call: Call, change: PendingChange) -> None:
+        held: Held = change.result
         ready, in_flight = self._counters(call.name)
         body = (
             b'{"topic":"%b","acked":%d,"skipped":%b,"ready":%d,"in_flight":%d,'
@@ -137,8 +144,8 @@ class Queues:
             ready,
             in_flight,
             (perf_counter() - call.request.received_s) * 1000,
-            staged.wal_append_ms,
-            b"%.3f" % staged.fsync_ms if staged.fsync_ms else b"0.0",
+            change.wal_append_ms,
+            b"%.3f" % change.fsync_ms if change.fsync_ms else b"0.0",
         )
         call.reply(200, body)
 
@@ -151,20 +158,20 @@ class Queues:
 
     def nack(self, call: Call) -> None:
         self._check_slot(call)
-        self._queues.nack(call.name, call.wish).then(answering(call, self._nacked))
+        self._queues.nack(call.name, call.params).then(answering(call, self._nacked))
 
-    def _nacked(self, call: Call, staged: Staged) -> None:
-        held: Held = staged.result
+    def _nacked(self, call: Call, change: PendingChange) -> None:
+        held: Held = change.result
         ready, in_flight = self._counters(call.name)
         reply = NackReply(call.name, len(held.jobs), held.skipped, ready, in_flight, performance(call))
         call.reply(200, encode(reply))
 
     def extend(self, call: Call) -> None:
         self._check_slot(call)
-        self._queues.extend(call.name, call.wish).then(answering(call, self._extended))
+        self._queues.extend(call.name, call.params).then(answering(call, self._extended))
 
-    def _extended(self, call: Call, staged: Staged) -> None:
-        held: Held = staged.result
+    def _extended(self, call: Call, change: PendingChange) -> None:
+        held: Held = change.result
         deadlines = {str(seq): held.deadline for seq in held.jobs}
         reply = ExtendReply(call.name, len(held.jobs), held.skipped, deadlines, performance(call))
         call.reply(200, encode(reply))
@@ -175,18 +182,18 @@ class Queues:
         key = call.key
         before: Driven | None = call.started
         try:
-            staged = self._queues.redriver.redrive(
-                call.name, call.wish, lambda name: name.startswith(key.prefixes), before or NOTHING, PIECE_MAX
+            change = self._queues.redriver.redrive(
+                call.name, call.params, lambda name: name.startswith(key.prefixes), before or NOTHING, PIECE_MAX
             )
         except TopicsError:
             if before is None:
                 raise
             # Some have gone home already: that is the answer, and the next call meets what stopped this one.
-            staged = settled(0, before._replace(done=True))
-        staged.then(answering(call, self._redriven))
+            change = settled(0, before._replace(done=True))
+        change.then(answering(call, self._redriven))
 
-    def _redriven(self, call: Call, staged: Staged) -> None:
-        driven: Driven = staged.result
+    def _redriven(self, call: Call, change: PendingChange) -> None:
+        driven: Driven = change.result
         if not driven.done:
             call.started, call.must_finish = driven, True
             self._turns.again(call)
@@ -197,9 +204,9 @@ class Queues:
             to=driven.homes,
             skipped=driven.skipped,
             more=driven.more,
-            dry_run=bool(call.wish.dry_run),
+            dry_run=bool(call.params.dry_run),
             performance=performance(call),
-            warnings=match_warnings(call.wish.match, "match") or UNSET,
+            warnings=match_warnings(call.params.match, "match") or UNSET,
         )
         call.reply(200, encode(reply))
 
@@ -209,8 +216,8 @@ class Queues:
     def resume(self, call: Call) -> None:
         self._queues.pause(call.name, paused=False).then(answering(call, self._paused))
 
-    def _paused(self, call: Call, staged: Staged) -> None:
-        del staged
+    def _paused(self, call: Call, change: PendingChange) -> None:
+        del change
         ready, in_flight = self._counters(call.name)
         queue = self._engine.state.by_name[call.name].queue
         paused = queue is not None and queue.paused
@@ -296,10 +303,10 @@ class WaitingClaim:
 
 def answer_claim(call: Call, queue: Queue, grant: Grant) -> None:
     """Now, or when the log has the leases."""
-    if grant.staged is None:
+    if grant.change is None:
         call.reply(200, claimed(call, queue, grant))
     else:
-        grant.staged.then(answering(call, lambda call, _: call.reply(200, claimed(call, queue, grant))))
+        grant.change.then(answering(call, lambda call, _: call.reply(200, claimed(call, queue, grant))))
 
 
 def claimed(call: Call, queue: Queue, grant: Grant) -> bytes:
@@ -357,7 +364,7 @@ def _control(path: str, handler: Handler, summary: str) -> Route:
         handler=handler,
         summary=summary,
         scopes=Scope.ADMIN,
-        body=PauseWish,
+        body=PauseRequest,
         replies={200: PausedReply},
         errors=QUEUE_ERRORS,
     )

@@ -17,13 +17,13 @@ from topics.api.v0.topics import check_config_names
 from topics.api.waiting import Turns, answering
 from topics.engine.core.deadlines import Deadlines
 from topics.engine.core.engine import Engine
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log.reading import Diff
 from topics.engine.log.topic import Topic
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
 from topics.model.requests.batch import check_batch, utf8_bytes
 from topics.model.requests.lines import decode_lines
-from topics.model.requests.records import AppendWish, DeleteWish, DiffWish, check_u64
+from topics.model.requests.records import AppendRequest, DeleteRequest, DiffRequest, check_u64
 from topics.model.requests.warnings import match_warnings
 
 WAIT_MS_MAX = 30_000
@@ -44,7 +44,7 @@ class Records:
                 handler=self.append,
                 summary="Append records.",
                 scopes=Scope.WRITE,
-                body=AppendWish,
+                body=AppendRequest,
                 checks_slot=True,
                 decode_lines=self._decode_lines,
                 query=(
@@ -72,7 +72,7 @@ class Records:
                 handler=self.diff,
                 summary="Records after a cursor.",
                 scopes=Scope.READ,
-                body=DiffWish,
+                body=DiffRequest,
                 checks_slot=True,
                 replies={200: DiffReply},
                 errors=("topic_not_found", "throttled"),
@@ -83,7 +83,7 @@ class Records:
                 handler=self.delete,
                 summary="Delete records by seq and/or tag.",
                 scopes=Scope.DELETE,
-                body=DeleteWish,
+                body=DeleteRequest,
                 replies={200: DeletedReply},
                 errors=("topic_not_found",),
             ),
@@ -91,7 +91,7 @@ class Records:
 
     # --- append ---
 
-    def _decode_lines(self, call: Call) -> Generator[None, None, AppendWish]:
+    def _decode_lines(self, call: Call) -> Generator[None, None, AppendRequest]:
         """What a JSON body says about the whole batch, the query says here."""
         call.check_query()
         tag, tag_bytes_max = call.text("tag"), self._engine.settings.max_tag_bytes
@@ -100,46 +100,46 @@ class Records:
         delay_ms = call.integer("delay_ms", 0)
         if delay_ms < 0:
             raise InvalidRequest("delay_ms must not be negative", field="delay_ms")
-        wish = AppendWish(
+        params = AppendRequest(
             [],
             node=call.text("node"),
             create=call.flag("create", True),
             disable_backpressure=call.flag("disable_backpressure", False),
         )
-        wish.records = yield from decode_lines(call.request.body, self._engine.settings, tag, delay_ms)
-        return wish
+        params.records = yield from decode_lines(call.request.body, self._engine.settings, tag, delay_ms)
+        return params
 
     def append(self, call: Call) -> None:
-        wish: AppendWish = call.wish
+        params: AppendRequest = call.params
         if call.request.query:
             call.started = call.flag("return_seqs", True)
-        if wish.idempotency_key is None and b"idempotency-key" in call.headers:
-            wish.idempotency_key = key_of_header(call)
-        if wish.config is not None:
-            self._check_config(call, wish)
+        if params.idempotency_key is None and b"idempotency-key" in call.headers:
+            params.idempotency_key = key_of_header(call)
+        if params.config is not None:
+            self._check_config(call, params)
         try:
             admit = None
             if self._pressure.floor is not None or call.crowded:
                 admit = partial(self._admit, call)
-            staged = self._engine.append(call.name, wish, admit)
+            change = self._engine.append(call.name, params, admit)
         except Throttled as error:
             # A cap stands until somebody makes room; pressure passes, so a writer may choose to wait for that.
-            if not wish.disable_backpressure or "retry_after_ms" not in error.detail:
+            if not params.disable_backpressure or "retry_after_ms" not in error.detail:
                 raise
             self._pressure.park(call)
             return
-        staged.then(answering(call, self._appended))
+        change.then(answering(call, self._appended))
 
-    def _appended(self, call: Call, staged: Staged) -> None:
-        body = appended(call, staged, return_seqs=call.started is not False)
-        call.reply(201 if staged.created else 200, body)
+    def _appended(self, call: Call, change: PendingChange) -> None:
+        body = appended(call, change, return_seqs=call.started is not False)
+        call.reply(201 if change.created else 200, body)
 
-    def _check_config(self, call: Call, wish: AppendWish) -> None:
+    def _check_config(self, call: Call, params: AppendRequest) -> None:
         """A configuration that takes effect is an administrator's business; one that is ignored is not."""
-        assert wish.config is not None
-        check_batch(wish, self._engine.settings)
-        check_config_names(call, wish.config)
-        if wish.create is not False and call.name not in self._engine.state.by_name:
+        assert params.config is not None
+        check_batch(params, self._engine.settings)
+        check_config_names(call, params.config)
+        if params.create is not False and call.name not in self._engine.state.by_name:
             call.key.check_scopes(Scope.ADMIN)
 
     def _admit(self, call: Call, topic: Topic | None) -> None:
@@ -154,14 +154,14 @@ class Records:
     # --- diff ---
 
     def diff(self, call: Call) -> None:
-        wish: DiffWish = call.wish
+        params: DiffRequest = call.params
         poll: LongPoll | None = call.started
         topic = self._engine.state.by_name.get(call.name)
         if poll is None and topic is not None and (self._pressure.floor is not None or call.crowded):
-            check_u64(wish.from_seq, "from_seq")
+            check_u64(params.from_seq, "from_seq")
             self._admit(call, topic)
-        diff = self._engine.diff(call.name, wish)
-        if diff.count or diff.tombstone is not None or not wish.wait_ms or (poll is not None and poll.expired):
+        diff = self._engine.diff(call.name, params)
+        if diff.count or diff.tombstone is not None or not params.wait_ms or (poll is not None and poll.expired):
             call.reply(200, difference(call, diff, diff.scanned + (poll.scanned if poll is not None else 0)))
             return
         if poll is None:
@@ -171,13 +171,13 @@ class Records:
     # --- delete ---
 
     def delete(self, call: Call) -> None:
-        steps = call.started or self._engine.delete(call.name, call.wish)
+        steps = call.started or self._engine.delete(call.name, call.params)
         call.started = steps
         try:
             miss = next(steps)
         except StopIteration as end:
-            staged: Staged = end.value
-            staged.then(answering(call, self._deleted))
+            change: PendingChange = end.value
+            change.then(answering(call, self._deleted))
         except Busy:
             call.started = None
             raise
@@ -187,12 +187,12 @@ class Records:
             call.must_finish = True
             self._turns.again(call)
 
-    def _deleted(self, call: Call, staged: Staged) -> None:
+    def _deleted(self, call: Call, change: PendingChange) -> None:
         # Not a look at the topic, which might have to wait for the disk: expiry was judged when the delete was decided.
-        state = self._engine.state.by_id.get(staged.topic_id)
+        state = self._engine.state.by_id.get(change.topic_id)
         if state is None:
             raise TopicNotFound(call.name)
-        deleted, _ = staged.result
+        deleted, _ = change.result
         reply = DeletedReply(
             topic=call.name,
             deleted=deleted,
@@ -200,8 +200,8 @@ class Records:
             head_seq=state.head_seq,
             count=state.count,
             bytes=state.bytes,
-            performance=write_performance(call, staged),
-            warnings=match_warnings(call.wish.match, "match") or UNSET,
+            performance=write_performance(call, change),
+            warnings=match_warnings(call.params.match, "match") or UNSET,
         )
         call.reply(200, encode(reply))
 
@@ -219,7 +219,7 @@ class LongPoll:
         self.expired = False
         self.scanned = 0
         self._waiter = engine.waiters.add(engine.state.by_name[call.name], self._look_again)
-        self._deadline = deadlines.add(min(call.wish.wait_ms, WAIT_MS_MAX), self._expire)
+        self._deadline = deadlines.add(min(call.params.wait_ms, WAIT_MS_MAX), self._expire)
         call.started = self
         call.on_end = self._leave
         call.may_be_abandoned()
@@ -227,7 +227,7 @@ class LongPoll:
     def wait_behind(self, diff: Diff) -> None:
         """Nothing here for this reader so far: the next look starts where this one ended."""
         self.scanned += diff.scanned
-        self._call.wish.from_seq = diff.next_from_seq
+        self._call.params.from_seq = diff.next_from_seq
         if not diff.caught_up:
             self._turns.again(self._call)
 

@@ -10,12 +10,12 @@ from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import RouterDroppedReply, RouterItem, RouterList, RouterPutReply, RouterReply
 from topics.api.waiting import answering
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.routers.verbs import PAGE_SIZE_DEFAULT, RouterState
 from topics.engine.routers.verbs import Routers as Verbs
 from topics.model.errors import RouterNotFound
 from topics.model.names import check_router_name
-from topics.model.requests.routers import RouterConfig, RouterWish
+from topics.model.requests.routers import RouterConfig, RouterRequest
 from topics.model.requests.warnings import match_warnings
 
 
@@ -32,7 +32,7 @@ class Routers:
                 handler=self.put,
                 summary="Create a router or change it.",
                 scopes=Scope.ADMIN,
-                body=RouterWish,
+                body=RouterRequest,
                 checks_slot=True,
                 replies={200: RouterPutReply, 201: RouterPutReply},
                 errors=("topic_not_found", "router_cycle", "topic_exists_incompatible"),
@@ -72,20 +72,20 @@ class Routers:
         ]
 
     def put(self, call: Call) -> None:
-        wish: RouterWish = call.wish
+        params: RouterRequest = call.params
         check_router_name(call.name)
-        self._verbs.resolve(wish)
-        call.key.check_name(wish.source, "source")
-        call.key.check_name(wish.dest, "dest")
+        self._verbs.resolve(params)
+        call.key.check_name(params.source, "source")
+        call.key.check_name(params.dest, "dest")
         self._check_existing(call)
         call.check_slot()
-        self._verbs.put(call.name, wish).then(answering(call, self._was_put))
+        self._verbs.put(call.name, params).then(answering(call, self._was_put))
 
-    def _was_put(self, call: Call, staged: Staged) -> None:
-        config: RouterConfig = staged.result
+    def _was_put(self, call: Call, change: PendingChange) -> None:
+        config: RouterConfig = change.result
         reply = RouterPutReply(
             router=call.name,
-            created=staged.created,
+            created=change.created,
             source=config.source,
             dest=config.dest,
             preserve_node=config.preserve_node,
@@ -93,10 +93,10 @@ class Routers:
             filter=config.filter,
             allow_cycle=config.allow_cycle,
             guarantee=config.guarantee,
-            performance=write_performance(call, staged),
+            performance=write_performance(call, change),
             warnings=match_warnings(config.filter, "filter") or UNSET,
         )
-        call.reply(201 if staged.created else 200, encode(reply))
+        call.reply(201 if change.created else 200, encode(reply))
 
     def look(self, call: Call) -> None:
         state = self._verbs.look(call.name)
@@ -161,8 +161,8 @@ class Routers:
         except RouterNotFound:
             pass
 
-    def _dropped(self, call: Call, staged: Staged) -> None:
-        reply = RouterDroppedReply(router=call.name, deleted=staged.result, performance=write_performance(call, staged))
+    def _dropped(self, call: Call, change: PendingChange) -> None:
+        reply = RouterDroppedReply(router=call.name, deleted=change.result, performance=write_performance(call, change))
         call.reply(200, encode(reply))
 
 

@@ -20,8 +20,8 @@ from topics.api.schema import (
 from topics.api.waiting import answering
 from topics.engine.core.configuration import Edit
 from topics.engine.core.engine import PAGE_SIZE_DEFAULT, Engine
-from topics.engine.core.pending import Staged
-from topics.model.requests.config import ConfigPatch, ConfigWish, resolve
+from topics.engine.core.pending import PendingChange
+from topics.model.requests.config import ConfigPatch, ConfigRequest, resolve
 from topics.model.requests.warnings import config_warnings
 
 
@@ -38,7 +38,7 @@ class Topics:
                 handler=self.configure,
                 summary="Create a topic or replace its configuration.",
                 scopes=Scope.ADMIN,
-                body=ConfigWish,
+                body=ConfigRequest,
                 query=(QueryField("replace", bool, "false: refuse to change a topic that exists.", default=True),),
                 replies={200: ConfiguredReply, 201: ConfiguredReply},
                 errors=("topic_exists_incompatible",),
@@ -92,35 +92,35 @@ class Topics:
 
     def configure(self, call: Call) -> None:
         call.check_query()
-        check_config_names(call, call.wish)
+        check_config_names(call, call.params)
         replace = call.flag("replace", True)
-        staged = self._engine.configuration.put(call.name, call.wish, replace=replace)
-        staged.then(answering(call, self._configured))
+        change = self._engine.configuration.put(call.name, call.params, replace=replace)
+        change.then(answering(call, self._configured))
 
-    def _configured(self, call: Call, staged: Staged) -> None:
+    def _configured(self, call: Call, change: PendingChange) -> None:
         reply = ConfiguredReply(
-            topic=call.name, created=staged.created, config=staged.result, performance=write_performance(call, staged)
+            topic=call.name, created=change.created, config=change.result, performance=write_performance(call, change)
         )
         reply.warnings = config_warnings(reply.config) or UNSET
-        call.reply(201 if staged.created else 200, encode(reply))
+        call.reply(201 if change.created else 200, encode(reply))
 
     def edit(self, call: Call) -> None:
         call.check_query()
-        patch: ConfigPatch = call.wish
+        patch: ConfigPatch = call.params
         if isinstance(patch.dead_letter, str):
-            check_config_names(call, ConfigWish(dead_letter=patch.dead_letter))
-        staged = self._engine.configuration.edit(call.name, patch, dry_run=call.flag("dry_run", False))
-        staged.then(answering(call, self._edited))
+            check_config_names(call, ConfigRequest(dead_letter=patch.dead_letter))
+        change = self._engine.configuration.edit(call.name, patch, dry_run=call.flag("dry_run", False))
+        change.then(answering(call, self._edited))
 
-    def _edited(self, call: Call, staged: Staged) -> None:
-        edit: Edit = staged.result
+    def _edited(self, call: Call, change: PendingChange) -> None:
+        edit: Edit = change.result
         reply = EditedReply(
             topic=call.name,
             config=edit.config,
             changes=edit.changes,
             evicts=edit.evicts,
             dry_run=call.flag("dry_run", False),
-            performance=write_performance(call, staged),
+            performance=write_performance(call, change),
             warnings=config_warnings(edit.config) or UNSET,
         )
         call.reply(200, encode(reply))
@@ -174,19 +174,19 @@ class Topics:
 
     def drop(self, call: Call) -> None:
         call.check_query()
-        staged = self._engine.drop(call.name, if_empty=call.flag("if_empty", False))
-        staged.then(answering(call, self._dropped))
+        change = self._engine.drop(call.name, if_empty=call.flag("if_empty", False))
+        change.then(answering(call, self._dropped))
 
-    def _dropped(self, call: Call, staged: Staged) -> None:
-        removed = [name for name in staged.routers_removed or () if name.startswith(call.key.prefixes)]
+    def _dropped(self, call: Call, change: PendingChange) -> None:
+        removed = [name for name in change.routers_removed or () if name.startswith(call.key.prefixes)]
         reply = DroppedReply(
-            topic=call.name, deleted=staged.result, routers_removed=removed, performance=write_performance(call, staged)
+            topic=call.name, deleted=change.result, routers_removed=removed, performance=write_performance(call, change)
         )
         call.reply(200, encode(reply))
 
 
-def check_config_names(call: Call, wish: ConfigWish) -> None:
+def check_config_names(call: Call, params: ConfigRequest) -> None:
     """A configuration may name another topic; the key must be allowed to touch that one, too."""
-    if wish.dead_letter is not None:
-        resolve(wish, call.name)
-        call.key.check_name(wish.dead_letter, "dead_letter")
+    if params.dead_letter is not None:
+        resolve(params, call.name)
+        call.key.check_name(params.dead_letter, "dead_letter")

@@ -14,11 +14,11 @@ from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import Performance
 from topics.api.waiting import answering
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.transactions.commit import Committed
 from topics.engine.transactions.verbs import StagedPart, Transactions
 from topics.model.errors import InvalidRequest
-from topics.model.requests.transactions import AbortWish, CommitWish, FenceWish, StageWish
+from topics.model.requests.transactions import AbortRequest, CommitRequest, FenceRequest, StageRequest
 
 log = logging.getLogger("topics.server")
 
@@ -122,7 +122,7 @@ class Txns:
                 handler=self.stage,
                 summary="Put records down that become visible when their version is committed.",
                 scopes=Scope.WRITE,
-                body=StageWish,
+                body=StageRequest,
                 replies={200: StageReply},
                 errors=("batch_too_large", "record_too_large", "stage_not_found", "fenced", "storage_full"),
             ),
@@ -132,7 +132,7 @@ class Txns:
                 handler=self.commit,
                 summary="Make stages visible in all their topics at once, or be told that this was done before.",
                 scopes=Scope.WRITE,
-                body=CommitWish,
+                body=CommitRequest,
                 replies={200: CommitReply},
                 errors=(
                     "stage_not_found",
@@ -149,7 +149,7 @@ class Txns:
                 handler=self.abort,
                 summary="Drop stages.",
                 scopes=Scope.WRITE,
-                body=AbortWish,
+                body=AbortRequest,
                 replies={200: AbortReply},
                 errors=("fenced",),
             ),
@@ -163,7 +163,7 @@ class Txns:
                 handler=self.take_fence,
                 summary="Take a new token; whoever holds an older one is shut out.",
                 scopes=Scope.WRITE,
-                body=FenceWish,
+                body=FenceRequest,
                 replies={200: FenceReply},
                 errors=("fenced",),
             ),
@@ -201,27 +201,27 @@ class Txns:
     # --- writing ---
 
     def stage(self, call: Call) -> None:
-        wish: StageWish = call.wish
+        params: StageRequest = call.params
         app, version = _names(call)
-        names = {record.topic for record in wish.records}
-        if wish.topic is not None:
-            call.key.check_name(wish.topic, "topic")
+        names = {record.topic for record in params.records}
+        if params.topic is not None:
+            call.key.check_name(params.topic, "topic")
         for name in names:
             if name is not None:
                 call.key.check_name(name, "records[].topic")
-        self._transactions.stage(app, version, wish).then(answering(call, self._was_staged))
+        self._transactions.stage(app, version, params).then(answering(call, self._was_staged))
 
-    def _was_staged(self, call: Call, staged: Staged) -> None:
-        wish: StageWish = call.wish
-        result: StagedPart = staged.result
+    def _was_staged(self, call: Call, change: PendingChange) -> None:
+        params: StageRequest = call.params
+        result: StagedPart = change.result
         reply = StageReply(
-            stage=wish.stage,
-            part=wish.part,
+            stage=params.stage,
+            part=params.part,
             records=result.part.records,
             bytes=result.part.bytes,
             expires_ms=result.expires_ms,
             done=result.done,
-            performance=write_performance(call, staged),
+            performance=write_performance(call, change),
             fence=result.fence if result.done else UNSET,
         )
         call.reply(200, encode(reply))
@@ -232,15 +232,15 @@ class Txns:
         def admit(name: str) -> None:
             call.key.check_name(name, "stages")
 
-        self._transactions.commit(app, version, call.wish, admit).then(answering(call, self._was_committed))
+        self._transactions.commit(app, version, call.params, admit).then(answering(call, self._was_committed))
 
-    def _was_committed(self, call: Call, staged: Staged) -> None:
-        result: Committed = staged.result
+    def _was_committed(self, call: Call, change: PendingChange) -> None:
+        result: Committed = change.result
         reply = CommitReply(
             committed=True,
             deduped=result.deduped,
             version=result.version,
-            performance=write_performance(call, staged),
+            performance=write_performance(call, change),
         )
         if result.landed is not None:
             reply.topics = {
@@ -250,23 +250,23 @@ class Txns:
 
     def abort(self, call: Call) -> None:
         app, version = _names(call)
-        self._transactions.abort(app, version, call.wish).then(answering(call, self._was_aborted))
+        self._transactions.abort(app, version, call.params).then(answering(call, self._was_aborted))
 
-    def _was_aborted(self, call: Call, staged: Staged) -> None:
-        call.reply(200, encode(AbortReply(aborted=staged.result, performance=write_performance(call, staged))))
+    def _was_aborted(self, call: Call, change: PendingChange) -> None:
+        call.reply(200, encode(AbortReply(aborted=change.result, performance=write_performance(call, change))))
 
     def take_fence(self, call: Call) -> None:
-        wish: FenceWish = call.wish
-        self._transactions.take_fence(call.name, wish.owner).then(answering(call, self._was_fenced))
+        params: FenceRequest = call.params
+        self._transactions.take_fence(call.name, params.owner).then(answering(call, self._was_fenced))
 
-    def _was_fenced(self, call: Call, staged: Staged) -> None:
-        call.reply(200, encode(FenceReply(fence=staged.result, performance=write_performance(call, staged))))
+    def _was_fenced(self, call: Call, change: PendingChange) -> None:
+        call.reply(200, encode(FenceReply(fence=change.result, performance=write_performance(call, change))))
 
     def forget(self, call: Call) -> None:
         self._transactions.forget(call.name).then(answering(call, self._was_forgotten))
 
-    def _was_forgotten(self, call: Call, staged: Staged) -> None:
-        reply = ForgottenReply(app=call.name, forgotten=staged.result, performance=write_performance(call, staged))
+    def _was_forgotten(self, call: Call, change: PendingChange) -> None:
+        reply = ForgottenReply(app=call.name, forgotten=change.result, performance=write_performance(call, change))
         call.reply(200, encode(reply))
 
     # --- looking ---

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from topics.cli.completion import topic_names
+from topics.cli.commands.completion import topic_names
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import CommandFailed
 from topics.cli.output import print_json, say
@@ -36,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-class Wish:
+class LineRecords:
     """What every record of one run has in common, and how a line becomes a payload."""
 
     def __init__(self, *, text: bool, fields: dict[str, Any]) -> None:
@@ -105,17 +105,17 @@ def append(
         "delay_ms": None if delay is None else span_ms(delay, "--delay"),
         "unique_key": unique_key,
     }
-    wish = Wish(text=text, fields=fields)
+    request = LineRecords(text=text, fields=fields)
     sender = Sender(client, topic, node, create, idempotency_key, rate)
     if not payloads and not files and idempotency_key is not None:
         raise CommandFailed("--idempotency-key needs arguments or files: standard input is cut by time")
     with sender.telling_how_far():
         if payloads:
-            _send_arguments(sender, wish, payloads, together=rate is None)
+            _send_arguments(sender, request, payloads, together=rate is None)
         elif files:
-            _send_files(sender, wish, files)
+            _send_files(sender, request, files)
         else:
-            _send_stdin(sender, wish)
+            _send_stdin(sender, request)
     sender.report()
 
 
@@ -186,9 +186,9 @@ class Sender:
         print_json(told)
 
 
-def _send_arguments(sender: Sender, wish: Wish, payloads: list[str], *, together: bool) -> None:
+def _send_arguments(sender: Sender, request: LineRecords, payloads: list[str], *, together: bool) -> None:
     places = [f"record {number}" for number in range(1, len(payloads) + 1)]
-    records = [wish.record(os.fsencode(payload), place) for payload, place in zip(payloads, places, strict=True)]
+    records = [request.record(os.fsencode(payload), place) for payload, place in zip(payloads, places, strict=True)]
     if together:
         sender.send(records, places)
         return
@@ -196,18 +196,18 @@ def _send_arguments(sender: Sender, wish: Wish, payloads: list[str], *, together
         sender.send([record], [place])
 
 
-def _send_files(sender: Sender, wish: Wish, paths: list[str]) -> None:
+def _send_files(sender: Sender, request: LineRecords, paths: list[str]) -> None:
     try:
         total = sum(os.path.getsize(path) for path in paths)
         with progress("append", total, "bytes") as step:
             for path in paths:
                 with open(path, "rb", buffering=READ_BYTES) as file:
-                    _send_lines(sender, wish, file, path, step)
+                    _send_lines(sender, request, file, path, step)
     except OSError as error:
         raise CommandFailed(f"cannot read {error.filename}: {error.strerror}") from None
 
 
-def _send_lines(sender: Sender, wish: Wish, lines: Any, path: str, step: Step) -> None:
+def _send_lines(sender: Sender, request: LineRecords, lines: Any, path: str, step: Step) -> None:
     batch: list[bytes] = []
     places: list[str] = []
     size = read = 0
@@ -215,7 +215,7 @@ def _send_lines(sender: Sender, wish: Wish, lines: Any, path: str, step: Step) -
         read += len(line)
         if stripped := line.strip():
             places.append(f"{path}, line {number}")
-            batch.append(wish.record(stripped, places[-1]))
+            batch.append(request.record(stripped, places[-1]))
             size += len(batch[-1])
         if len(batch) >= sender.batch_records_max or size >= BATCH_BYTES_MAX:
             sender.send(batch, places)
@@ -226,7 +226,7 @@ def _send_lines(sender: Sender, wish: Wish, lines: Any, path: str, step: Step) -
     step(read)
 
 
-def _send_stdin(sender: Sender, wish: Wish) -> None:
+def _send_stdin(sender: Sender, request: LineRecords) -> None:
     typed = sys.stdin.isatty()
     if typed:
         say("one record a line; Ctrl-D ends")
@@ -234,7 +234,7 @@ def _send_stdin(sender: Sender, wish: Wish) -> None:
     with contextlib.nullcontext(_nothing) if typed else progress("append", None) as step:
         for batch in _stdin_batches(sender.batch_records_max):
             places = [f"line {number}" for number, _ in batch]
-            records = [wish.record(line, place) for (_, line), place in zip(batch, places, strict=True)]
+            records = [request.record(line, place) for (_, line), place in zip(batch, places, strict=True)]
             sender.send(records, places)
             step(len(records))
 

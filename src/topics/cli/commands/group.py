@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from topics.cli.completion import topic_names
+from topics.cli.commands.completion import topic_names
 from topics.cli.connection import takes_member
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.output import print_json, print_table, say

@@ -24,7 +24,7 @@ import msgspec
 import typer
 from msgspec import UNSET, Raw, UnsetType
 
-from topics.cli.completion import topic_names
+from topics.cli.commands.completion import topic_names
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.output import print_json, say

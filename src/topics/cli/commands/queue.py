@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from topics.cli.commands.completion import queue_names, topic_names
 from topics.cli.commands.work import work
-from topics.cli.completion import queue_names, topic_names
 from topics.cli.connection import takes_client
 from topics.cli.failure import FINE, NOT_SO
 from topics.cli.output import print_json, print_table, say

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topics.cli.completion import topic_names
+from topics.cli.commands.completion import topic_names
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.lines import Form, record_line, tombstone_json, tombstone_sentence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from topics.cli.commands.completion import topic_names
 from topics.cli.commands.topic_flags import takes_wish
-from topics.cli.completion import topic_names
 from topics.cli.connection import takes_client
 from topics.cli.failure import NOT_SO, REFUSED, CommandFailed
 from topics.cli.output import print_fields, print_json, print_table, say
@@ -91,7 +91,7 @@ def show_topic(client: Client, topic: Name, output: Output = "text") -> None:
 @takes_wish
 def create_topic(
     client: Client,
-    wish: dict[str, Any],
+    request: dict[str, Any],
     topic: Name,
     kind: Annotated[Literal["log", "queue"], typer.Option("--type", help="A plain log, or a queue of jobs.")] = "log",
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave a topic that exists as it is.")] = False,
@@ -100,7 +100,7 @@ def create_topic(
     from topics.client import TopicExistsIncompatible
 
     try:
-        created = client.create(topic, **wish, type=kind).created
+        created = client.create(topic, **request, type=kind).created
     except TopicExistsIncompatible as error:
         if not exist_ok:
             hint = "" if error.detail.get("field") == "type" else f"; change it with `topics topic edit {topic}`"
@@ -116,13 +116,13 @@ def create_topic(
 @takes_wish
 def edit_topic(
     client: Client,
-    wish: dict[str, Any],
+    request: dict[str, Any],
     topic: Name,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change, and go.")] = False,
     output: Output = "text",
 ) -> None:
     """Change a topic's configuration; what no flag names stays as it is. Prints each change."""
-    edited = client.edit(topic, dry_run=dry_run, **wish)
+    edited = client.edit(topic, dry_run=dry_run, **request)
     if output == "json":
         told = {name: {"from": change.before, "to": change.after} for name, change in edited.changes.items()}
         print_json({"topic": topic, "applied": not dry_run, "changes": told, "evicts": edited.evicts})

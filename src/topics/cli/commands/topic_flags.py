@@ -60,10 +60,12 @@ def takes_wish(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(client: Any, **given: Any) -> None:
-        wish = {field.name: _value(field, given.pop(field.name)) for field in FIELDS if given[field.name] is not None}
+        request = {
+            field.name: _value(field, given.pop(field.name)) for field in FIELDS if given[field.name] is not None
+        }
         for field in FIELDS:
             given.pop(field.name, None)
-        command(client, wish, **given)
+        command(client, request, **given)
 
     flags = [_flag(field) for field in FIELDS]
     parameters = [own[0], *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own[2:]), *flags]

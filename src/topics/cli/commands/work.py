@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topics.cli.completion import queue_names
+from topics.cli.commands.completion import queue_names
 from topics.cli.connection import RETRIES_QUICK, Access, takes_access
 from topics.cli.failure import CommandFailed
 from topics.cli.output import say

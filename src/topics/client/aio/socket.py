@@ -127,7 +127,7 @@ class AsyncSocket:
         lenient: bool = False,
     ) -> dict[str, Watched]:
         """Follow topics, named as in `watch`. Tells where each stands."""
-        wish = {
+        request = {
             "node": node,
             "limit": limit,
             "max_batch_bytes": max_batch_bytes,
@@ -138,8 +138,8 @@ class AsyncSocket:
         }
         request_id = self._next_id()
         starts = starts_of(topics, tail=tail)
-        text = command("subscribe", request_id, topics=starts, lenient=lenient or None, **wish)
-        self._asked[request_id] = wish
+        text = command("subscribe", request_id, topics=starts, lenient=lenient or None, **request)
+        self._asked[request_id] = request
         try:
             frame, _ = await self._ask(request_id, text)
         finally:
@@ -250,9 +250,9 @@ class AsyncSocket:
             if frame.request_id in self._pending:
                 self._answers[frame.request_id] = error_in(frame) if frame.op == "error" else (frame, message)
             if frame.op == "subscribed" and isinstance(frame.topics, dict):
-                wish = self._asked.get(frame.request_id, {})
+                request = self._asked.get(frame.request_id, {})
                 for name, topic in frame.topics.items():
-                    self._wishes[name] = wish
+                    self._wishes[name] = request
                     self._arrived[name] = self.positions[name] = topic.from_seq
             return
         event = event_of(frame.op, message)
@@ -314,10 +314,10 @@ class AsyncSocket:
         url = "ws" + options.url.removeprefix("http") + "/v0/ws"
         socket = await ground.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX)
         self.connections += 1
-        for name, wish in list(self._wishes.items()):
+        for name, request in list(self._wishes.items()):
             request_id = self._next_id()
             starts = {name: {"from_seq": self._arrived[name]}}
-            await socket.send(command("subscribe", request_id, topics=starts, lenient=True, **wish))
+            await socket.send(command("subscribe", request_id, topics=starts, lenient=True, **request))
             frame = await self._answer_on(socket, request_id)
             if not (isinstance(frame.topics, dict) and name in frame.topics):
                 self._forget(name)

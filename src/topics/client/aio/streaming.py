@@ -39,7 +39,7 @@ class AsyncStreaming:
         Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
         leaves out topics that do not exist. `node` leaves out what these nodes wrote.
         """
-        wish = {
+        request = {
             "node": node,
             "limit": limit,
             "max_batch_bytes": max_batch_bytes,
@@ -51,7 +51,7 @@ class AsyncStreaming:
         return AsyncWatch(
             self._transport,
             starts_of(topics, tail=tail),
-            wish,
+            request,
             lenient=lenient,
             cursor=cursor,
             heartbeat_ms=heartbeat_ms,

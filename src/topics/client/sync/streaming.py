@@ -40,7 +40,7 @@ class Streaming:
         Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
         leaves out topics that do not exist. `node` leaves out what these nodes wrote.
         """
-        wish = {
+        request = {
             "node": node,
             "limit": limit,
             "max_batch_bytes": max_batch_bytes,
@@ -52,7 +52,7 @@ class Streaming:
         return Watch(
             self._transport,
             starts_of(topics, tail=tail),
-            wish,
+            request,
             lenient=lenient,
             cursor=cursor,
             heartbeat_ms=heartbeat_ms,

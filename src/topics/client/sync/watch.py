@@ -44,7 +44,7 @@ class Watch:
         self,
         transport: Transport,
         starts: dict[str, dict[str, Any]],
-        wish: Mapping[str, Any],
+        params: Mapping[str, Any],
         *,
         lenient: bool,
         cursor: str | None,
@@ -52,7 +52,7 @@ class Watch:
         reconnect_s_max: float,
     ) -> None:
         self._transport = transport
-        self._wish = {**wish, "heartbeat_ms": heartbeat_ms}
+        self._params = {**params, "heartbeat_ms": heartbeat_ms}
         self._path = "/v0/watch?lenient=true" if lenient else "/v0/watch"
         self._silence_s_max = 2 * heartbeat_ms / 1000 + SLACK_S
         self._reconnect_s_max = reconnect_s_max
@@ -130,7 +130,7 @@ class Watch:
 
     def _begin(self) -> None:
         """A session of its own; the server forgets them when it restarts, or when they are idle for long."""
-        body = body_of(**self._wish, topics=self._starts, cursor=self.cursor)
+        body = body_of(**self._params, topics=self._starts, cursor=self.cursor)
         session = self._transport.call(
             Request(method="POST", path=self._path, decoder=session_decoder, body=body, safe=True)
         )

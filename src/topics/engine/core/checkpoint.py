@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
 from topics.engine.core.checkpoint_room import is_full
-from topics.engine.core.commit_log import Pipeline
+from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.image import encode_topic
 from topics.engine.core.ops import Timed
 from topics.engine.core.state import NEVER, State
@@ -36,7 +36,7 @@ from topics.storage.directory import DataDirectory
 from topics.storage.pack import Extent, Packs, PackWriter
 from topics.storage.reserve import Room
 from topics.storage.snapshot import Snapshots
-from topics.storage.wal.syncer import Committer
+from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import Wal
 from topics.storage.worker import Worker
 
@@ -64,9 +64,9 @@ class Checkpointer:
     def __init__(
         self,
         state: State,
-        pipeline: Pipeline,
+        commit_log: CommitLog,
         wal: Wal,
-        committer: Committer,
+        syncer: Syncer,
         packs: Packs,
         snapshots: Snapshots,
         worker: Worker,
@@ -75,9 +75,9 @@ class Checkpointer:
         directory: DataDirectory,
     ) -> None:
         self._state = state
-        self._pipeline = pipeline
+        self._commit_log = commit_log
         self._wal = wal
-        self._committer = committer
+        self._syncer = syncer
         self._packs = packs
         self._snapshots = snapshots
         self._worker = worker
@@ -90,7 +90,7 @@ class Checkpointer:
         self._last_ms = clock.monotonic_ms()
         self._took_ms = 0.0
         self._retry_ms = 0.0
-        self._room = pipeline.room
+        self._room = commit_log.room
         # per checkpoint
         self._copies = Copies(None)
         self._packed: dict[Block, tuple[Topic, Extent, int]] = {}
@@ -101,7 +101,7 @@ class Checkpointer:
 
     def due(self) -> bool:
         now_ms = self._clock.monotonic_ms()
-        if now_ms < self._retry_ms or self._pipeline.read_only is not None:
+        if now_ms < self._retry_ms or self._commit_log.read_only is not None:
             return False
         waited_ms = now_ms - self._last_ms
         written = self._wal.written_to - self._last_position
@@ -178,7 +178,7 @@ class Checkpointer:
         try:
             yield from self._wait_for(self._directory.verify_owned)
         except StorageError as error:
-            self._pipeline.refuse_writes(error.message)
+            self._commit_log.refuse_writes(error.message)
             return False
         except OSError as error:
             log.error("the checkpoint failed and is tried again: %s", error)
@@ -267,8 +267,8 @@ class Checkpointer:
     # --- 2, 3: one position for all ---
 
     def _mark(self) -> Steps[int]:
-        self._pipeline.flush()
-        while self._pipeline.marks_unwritten():
+        self._commit_log.flush()
+        while self._commit_log.marks_unwritten():
             yield False
         position = self._wal.written_to
         self._state.routes.before_capture()
@@ -276,9 +276,9 @@ class Checkpointer:
         self._state.capture = self._capture
         self._state.capture_app = self._capture_app
         self._state.capture_from = position
-        self._committer.want_sync(position)
-        while self._wal.synced_to < position or self._pipeline.unpublished_at(position):
-            if self._pipeline.read_only is not None:
+        self._syncer.want_sync(position)
+        while self._wal.synced_to < position or self._commit_log.unpublished_at(position):
+            if self._commit_log.read_only is not None:
                 raise StorageError("the log cannot be synced")
             yield False
         return position
@@ -302,7 +302,7 @@ class Checkpointer:
                 yield
         if self._state.noted is not None or any(topic.queue is not None for topic in self._state.by_id.values()):
             # The images hold deadlines; this is what they count from.
-            self._chunks.append(Timed(self._pipeline.steady.moment()).encode())
+            self._chunks.append(Timed(self._commit_log.steady.moment()).encode())
         if self._state.ledger.fence_floor:
             self._chunks.append(encode_fence_floor(self._state.ledger.fence_floor))
         if self._state.dropped:
@@ -336,8 +336,8 @@ class Checkpointer:
             return
         yield from self._sliced(self._jobs_of(large))
         # Leases run ahead of the log.
-        self._pipeline.flush()
-        while self._pipeline.marks_unwritten():
+        self._commit_log.flush()
+        while self._commit_log.marks_unwritten():
             yield False
         yield from self._synced(self._wal.written_to)
 
@@ -350,9 +350,9 @@ class Checkpointer:
 
     def _synced(self, position: int) -> Steps[None]:
         """Wait until the log is durable up to there."""
-        self._committer.want_sync(position)
+        self._syncer.want_sync(position)
         while self._wal.synced_to < position:
-            if self._pipeline.read_only is not None:
+            if self._commit_log.read_only is not None:
                 raise StorageError("the log cannot be synced")
             yield False
 

@@ -29,7 +29,7 @@ from topics.engine.core.ops import (
     Skipped,
     Timed,
 )
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.core.state import State
 from topics.engine.core.waiters import Waiters
 from topics.engine.groups.ops import GroupClaimed
@@ -40,7 +40,7 @@ from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
 from topics.model.requests.batch import Batch
 from topics.model.requests.config import Durability
-from topics.storage.wal.syncer import Committer
+from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import Wal
 
 log = logging.getLogger("topics.engine")
@@ -54,22 +54,22 @@ TIMED_EVERY_MS = 1_000
 SAME_MS_MAX = 5
 
 
-class Pipeline:
+class CommitLog:
     """Ops between decision and publication."""
 
     def __init__(
-        self, state: State, wal: Wal, committer: Committer, waiters: Waiters, clock: Clock, room: CheckpointRoom
+        self, state: State, wal: Wal, syncer: Syncer, waiters: Waiters, clock: Clock, room: CheckpointRoom
     ) -> None:
         self._state = state
         self.room = room
         self._wal = wal
-        self._committer = committer
+        self._syncer = syncer
         self._waiters = waiters
         self._clock = clock
         # The time that leases and delays run on.
         self.steady = SteadyClock(clock, state.noted)
-        self._unwritten: deque[Staged] = deque()
-        self._unsynced: deque[Staged] = deque()
+        self._unwritten: deque[PendingChange] = deque()
+        self._unsynced: deque[PendingChange] = deque()
         # How many ops of a topic wait for a sync.
         self._waiting: dict[int, int] = {}
         # Who asked to be told when the log is durable up to a position, in log order.
@@ -105,7 +105,7 @@ class Pipeline:
 
     # --- staging ---
 
-    def stage(
+    def submit(
         self,
         op: Op,
         body: bytes,
@@ -114,10 +114,10 @@ class Pipeline:
         urgent: bool = False,
         journaled: bool = True,
         other_ids: tuple[int, ...] = (),
-    ) -> Staged:
+    ) -> PendingChange:
         """`other_ids`: further topics that the op changes, for whose earlier ops it waits, too."""
-        staged = Staged(op, op.topic_id, gated=gated)
-        staged.other_ids = other_ids
+        change = PendingChange(op, op.topic_id, gated=gated)
+        change.other_ids = other_ids
         if journaled:
             if not urgent:
                 self.room.check(self.pending_bytes + len(body))
@@ -126,7 +126,7 @@ class Pipeline:
                     self._log_floor(op.topic_id)
                 if _is_dated(op):
                     self._log_time()
-                staged.position = self._wal.append(body, urgent)
+                change.position = self._wal.append(body, urgent)
             except OSError as error:
                 self._write_failed(error)
                 raise refusal(error) from error
@@ -135,35 +135,35 @@ class Pipeline:
                     raise
                 raise self._turn_read_only(error) from error
         else:
-            staged.position = self._wal.buffered_to
-        self._unwritten.append(staged)
-        return staged
+            change.position = self._wal.buffered_to
+        self._unwritten.append(change)
+        return change
 
-    def stage_append(self, op: Appended, durability: Durability) -> Staged:
+    def submit_append(self, op: Appended, durability: Durability) -> PendingChange:
         journaled = durability != "ephemeral"
         self.date(op.batch)
         body = op.encode() if journaled else b""
         if not journaled:
             self._note_head(op)
-        staged = self.stage(op, body, gated=durability == "fsync", journaled=journaled)
+        change = self.submit(op, body, gated=durability == "fsync", journaled=journaled)
         self.pending_bytes += len(op.batch.blob)
-        return staged
+        return change
 
-    def stage_multi_append(self, op: MultiAppended, *, gated: bool, journaled: bool) -> Staged:
+    def submit_multi_append(self, op: MultiAppended, *, gated: bool, journaled: bool) -> PendingChange:
         for appended in op.batches:
             self.date(appended.batch)
             if not journaled:
                 self._note_head(appended)
         _, *others = dict.fromkeys(part.topic_id for part in op.parts)
         body = op.encode() if journaled else b""
-        staged = self.stage(op, body, gated=gated, journaled=journaled, other_ids=tuple(others))
+        change = self.submit(op, body, gated=gated, journaled=journaled, other_ids=tuple(others))
         self.pending_bytes += sum(len(appended.batch.blob) for appended in op.batches)
-        return staged
+        return change
 
-    def stage_delete(self, op: Deleted, durability: Durability) -> Staged:
+    def submit_delete(self, op: Deleted, durability: Durability) -> PendingChange:
         journaled = self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq)
         body = op.encode() if journaled else b""
-        return self.stage(op, body, gated=durability == "fsync", urgent=True, journaled=journaled)
+        return self.submit(op, body, gated=durability == "fsync", urgent=True, journaled=journaled)
 
     def _log_floor(self, topic_id: int) -> None:
         """What retention dropped since the log last heard of it must not come back with the op that is written next."""
@@ -226,14 +226,14 @@ class Pipeline:
         except StorageError as error:
             self._turn_read_only(error)
         else:
-            self._committer.nudge()
+            self._syncer.nudge()
             self._written(written_to, self._clock.monotonic_ms() - started_ms)
 
     def settle(self) -> None:
         """Called when the commit thread has news: synced ops are published."""
         self._write()
         try:
-            progress = self._committer.poll()
+            progress = self._syncer.poll()
         except StorageError as error:
             self._turn_read_only(error)
         else:
@@ -252,7 +252,7 @@ class Pipeline:
 
     def marks_unwritten(self) -> bool:
         """Whether a router's mark was decided and is not in the log yet."""
-        return any(isinstance(staged.op, Forwarded) for staged in self._unwritten)
+        return any(isinstance(change.op, Forwarded) for change in self._unwritten)
 
     def unpublished_at(self, position: int) -> bool:
         """Whether an op at or below this position of the log still waits to be published."""
@@ -265,19 +265,19 @@ class Pipeline:
         now_ms = 0.0
         sync_to = 0
         while unwritten and unwritten[0].position <= written_to:
-            staged = unwritten.popleft()
-            staged.wal_append_ms = write_ms
-            if not staged.gated and not (waiting and _waits(staged, waiting)):
-                self._publish(staged)
+            change = unwritten.popleft()
+            change.wal_append_ms = write_ms
+            if not change.gated and not (waiting and _waits(change, waiting)):
+                self._publish(change)
                 continue
             now_ms = now_ms or self._clock.monotonic_ms()
-            staged.written_ms = now_ms
-            for topic_id in _held_up(staged):
+            change.written_ms = now_ms
+            for topic_id in _held_up(change):
                 waiting[topic_id] = waiting.get(topic_id, 0) + 1
-            self._unsynced.append(staged)
-            sync_to = staged.position
+            self._unsynced.append(change)
+            sync_to = change.position
         if sync_to:
-            self._committer.want_sync(sync_to)
+            self._syncer.want_sync(sync_to)
 
     def _synced(self, synced_to: int) -> None:
         unsynced, waiting = self._unsynced, self._waiting
@@ -285,20 +285,20 @@ class Pipeline:
             return
         now_ms = self._clock.monotonic_ms()
         while unsynced and unsynced[0].position <= synced_to:
-            staged = unsynced.popleft()
-            for topic_id in _held_up(staged):
+            change = unsynced.popleft()
+            for topic_id in _held_up(change):
                 waiting[topic_id] -= 1
                 if not waiting[topic_id]:
                     del waiting[topic_id]
-            if staged.gated:
-                staged.fsync_ms = now_ms - staged.written_ms
-            self._publish(staged)
+            if change.gated:
+                change.fsync_ms = now_ms - change.written_ms
+            self._publish(change)
 
-    def _publish(self, staged: Staged) -> None:
-        op = staged.op
+    def _publish(self, change: PendingChange) -> None:
+        op = change.op
         assert op is not None
-        found = self._state.apply(op, staged.position)
-        topic = self._state.by_id.get(staged.topic_id)
+        found = self._state.apply(op, change.position)
+        topic = self._state.by_id.get(change.topic_id)
         if topic is not None:
             if isinstance(op, Appended):
                 config = topic.config
@@ -310,9 +310,9 @@ class Pipeline:
                 self.pending_bytes -= size
                 # The first batch of a topic was decided before there was a topic to count it for.
                 if topic.pending_count:
-                    topic.pending_count -= staged.count
+                    topic.pending_count -= change.count
                     topic.pending_bytes -= size
-                head_seq = staged.head_seq = topic.head_seq
+                head_seq = change.head_seq = topic.head_seq
                 if topic.assigned_seq < head_seq:
                     topic.assigned_seq = head_seq
                 if topic.waiters:
@@ -322,15 +322,15 @@ class Pipeline:
             elif isinstance(op, Configured):
                 self._state.enforce_caps(topic, self._state.cold.load)
             elif isinstance(op, Deleted | Moved):
-                staged.result = found
+                change.result = found
                 if isinstance(op, Moved):
                     self._land(op.appended)
         elif isinstance(op, Dropped):
-            staged.routers_removed = found
+            change.routers_removed = found
         elif isinstance(op, TxnCommitted):
             for move in op.moves:
                 self._arrived(move.dest_id)
-        staged.finish()
+        change.finish()
 
     def _arrived(self, topic_id: int) -> None:
         """A commit added to the topic: what publishing an append means for it."""
@@ -365,8 +365,8 @@ class Pipeline:
         """The log was cut back to what is whole. Ops behind the cut are forgotten; nobody saw them."""
         log.error("a log write failed and was taken back: %s", error)
         kept = self._wal.written_to
-        failed = [staged for staged in self._unwritten if staged.position > kept]
-        self._unwritten = deque(staged for staged in self._unwritten if staged.position <= kept)
+        failed = [change for change in self._unwritten if change.position > kept]
+        self._unwritten = deque(change for change in self._unwritten if change.position <= kept)
         self._forget(failed, lambda: refusal(error))
         self._written(kept, 0.0)
 
@@ -391,9 +391,9 @@ class Pipeline:
         assert refusal is not None
         return refusal
 
-    def _forget(self, failed: list[Staged], refusal: Callable[[], TopicsError]) -> None:
+    def _forget(self, failed: list[PendingChange], refusal: Callable[[], TopicsError]) -> None:
         """Take back what was decided ahead for these ops: fold what is still on its way again."""
-        ids = [topic_id for staged in failed for topic_id in (staged.topic_id, *staged.other_ids)]
+        ids = [topic_id for change in failed for topic_id in (change.topic_id, *change.other_ids)]
         topics = [topic for topic in map(self._state.by_id.get, ids) if topic]
         for topic in topics:
             topic.assigned_seq = topic.head_seq
@@ -414,22 +414,22 @@ class Pipeline:
                     topic.pending_bytes += len(op.batch.blob)
             elif isinstance(op, Created):
                 self._state.next_id = max(self._state.next_id, op.topic_id + 1)
-        for staged in failed:
-            staged.finish(refusal())
+        for change in failed:
+            change.finish(refusal())
 
 
-def _waits(staged: Staged, waiting: dict[int, int]) -> bool:
+def _waits(change: PendingChange, waiting: dict[int, int]) -> bool:
     """Whether an earlier op of a topic that this one changes waits for its sync."""
-    return staged.topic_id in waiting or any(topic_id in waiting for topic_id in staged.other_ids)
+    return change.topic_id in waiting or any(topic_id in waiting for topic_id in change.other_ids)
 
 
-def _parts_of(*unpublished: Staged) -> Iterator[Op | None]:
+def _parts_of(*unpublished: PendingChange) -> Iterator[Op | None]:
     """What is on its way, an op of several appends as those."""
-    for staged in unpublished:
-        if isinstance(staged.op, MultiAppended):
-            yield from staged.op.parts
+    for change in unpublished:
+        if isinstance(change.op, MultiAppended):
+            yield from change.op.parts
         else:
-            yield staged.op
+            yield change.op
 
 
 def _is_dated(op: Op) -> bool:
@@ -441,8 +441,8 @@ def _is_dated(op: Op) -> bool:
     return isinstance(op, DATED) or (isinstance(op, Moved) and op.appended.batch.jobs is not None)
 
 
-def _held_up(staged: Staged) -> tuple[int, ...]:
+def _held_up(change: PendingChange) -> tuple[int, ...]:
     """The topics whose later ops wait behind this one. A reservation changes nothing that a reader sees."""
-    if isinstance(staged.op, Reserved):
+    if isinstance(change.op, Reserved):
         return ()
-    return (staged.topic_id, *staged.other_ids)
+    return (change.topic_id, *change.other_ids)

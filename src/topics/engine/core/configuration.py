@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET
 
 from topics.engine.core.ops import Configured
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.log.retention import lost_under
 from topics.model.clock import Clock
 from topics.model.errors import TopicExistsIncompatible, TopicNotFound
-from topics.model.requests.config import ConfigPatch, ConfigWish, TopicConfig, patched, resolve
+from topics.model.requests.config import ConfigPatch, ConfigRequest, TopicConfig, patched, resolve
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -41,23 +41,23 @@ class Configuration:
         self._engine = engine
         self._clock = clock
 
-    def put(self, name: str, wish: ConfigWish, *, replace: bool = True) -> Staged:
+    def put(self, name: str, request: ConfigRequest, *, replace: bool = True) -> PendingChange:
         """Create the topic, or replace its configuration. `result` is the resolved configuration.
 
         Without `replace` a topic that exists keeps what it has: it is confirmed if that is what was asked for.
         """
         topic = self._engine.find_to_write(name)
         if topic is None:
-            return self._engine.create(name, resolve(wish, name))
-        config = resolve(wish, name, topic.config)
+            return self._engine.create(name, resolve(request, name))
+        config = resolve(request, name, topic.config)
         _check_type(topic, config)
         if config == topic.config:
-            return Staged.settled(topic.id, config)
+            return PendingChange.settled(topic.id, config)
         if not replace:
             raise _differs(name, changes_of(topic.config, config))
         return self._replace(topic, config)
 
-    def edit(self, name: str, patch: ConfigPatch, *, dry_run: bool = False) -> Staged:
+    def edit(self, name: str, patch: ConfigPatch, *, dry_run: bool = False) -> PendingChange:
         """Change the fields that are given. `result` is the Edit; a dry run ends there."""
         topic = self._engine.find_to_write(name)
         if topic is None:
@@ -69,21 +69,21 @@ class Configuration:
         evicts = lost_under(topic, config, self._clock.now_ms(), cold.load) if config != topic.config else 0
         edit = Edit(config, changes_of(topic.config, config), evicts)
         if dry_run or config == topic.config:
-            return Staged.settled(topic.id, edit)
-        staged = self._replace(topic, config)
-        staged.result = edit
-        return staged
+            return PendingChange.settled(topic.id, edit)
+        change = self._replace(topic, config)
+        change.result = edit
+        return change
 
-    def _replace(self, topic: Topic, config: TopicConfig) -> Staged:
-        pipeline = self._engine.pipeline
-        pipeline.check_writable()
+    def _replace(self, topic: Topic, config: TopicConfig) -> PendingChange:
+        commit_log = self._engine.commit_log
+        commit_log.check_writable()
         self._engine.state.expire(topic, self._clock.now_ms(), self._engine.state.cold.load)
         op = Configured(topic.id, topic.assigned_seq, topic.assigned_seq + topic.chunk, topic.evict_floor, config)
-        staged = pipeline.stage(op, op.encode(), gated=True)
-        staged.result = config
-        topic.control = staged
-        staged.then(lambda _: setattr(topic, "control", None))
-        return staged
+        change = commit_log.submit(op, op.encode(), gated=True)
+        change.result = config
+        topic.control = change
+        change.then(lambda _: setattr(topic, "control", None))
+        return change
 
 
 def changes_of(old: TopicConfig, new: TopicConfig) -> dict[str, Change]:

@@ -6,11 +6,11 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator
 
-from topics.engine.core.commit_log import Pipeline
+from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.configuration import Configuration
 from topics.engine.core.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
 from topics.engine.core.ops import Appended, Created, Deleted, Dropped, Reserved, Run
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.core.state import State
 from topics.engine.core.waiters import Waiters
 from topics.engine.log import deletion, retention
@@ -30,14 +30,14 @@ from topics.model.errors import (
 )
 from topics.model.names import check_topic_name
 from topics.model.requests.batch import check_batch, render
-from topics.model.requests.config import ConfigWish, Durability, TopicConfig, resolve
+from topics.model.requests.config import ConfigRequest, Durability, TopicConfig, resolve
 from topics.model.requests.records import (
     DIFF_BYTES_DEFAULT,
     DIFF_LIMIT_DEFAULT,
     UNSET,
-    AppendWish,
-    DeleteWish,
-    DiffWish,
+    AppendRequest,
+    DeleteRequest,
+    DiffRequest,
     check_u64,
     parse_match,
 )
@@ -52,31 +52,31 @@ NOBODY: frozenset[str] = frozenset()
 class Engine:
     """Owned by one thread. A verb that changes something returns a Staged; `pipeline.flush()` ends the tick."""
 
-    def __init__(self, state: State, pipeline: Pipeline, waiters: Waiters, clock: Clock, settings: Settings) -> None:
+    def __init__(self, state: State, commit_log: CommitLog, waiters: Waiters, clock: Clock, settings: Settings) -> None:
         self.state = state
-        self.pipeline = pipeline
+        self.commit_log = commit_log
         self.waiters = waiters
         self.settings = settings
         self._clock = clock
-        self.steady = pipeline.steady
+        self.steady = commit_log.steady
         # Topics on their way into being, by name.
-        self._creating: dict[str, Staged] = {}
+        self._creating: dict[str, PendingChange] = {}
         # Keys whose write is on its way.
-        self._keys: dict[tuple[int, bytes], Staged] = {}
-        self.uniqueness = Uniqueness(pipeline)
+        self._keys: dict[tuple[int, bytes], PendingChange] = {}
+        self.uniqueness = Uniqueness(commit_log)
         self.queues = Queues(self, clock)
         self.configuration = Configuration(self, clock)
 
     # --- topics ---
 
-    def configure(self, name: str, wish: ConfigWish) -> Staged:
+    def configure(self, name: str, request: ConfigRequest) -> PendingChange:
         """Create the topic, or replace its configuration. `result` is the resolved configuration."""
-        return self.configuration.put(name, wish)
+        return self.configuration.put(name, request)
 
-    def create(self, name: str, config: TopicConfig) -> Staged:
+    def create(self, name: str, config: TopicConfig) -> PendingChange:
         """Make a topic that is not there, if there may be one more."""
         self.refuse_more_topics()
-        self.pipeline.check_writable()
+        self.commit_log.check_writable()
         return self.announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
 
     def new_topic(self, name: str, config: TopicConfig, ceiling: int) -> Created:
@@ -84,49 +84,49 @@ class Engine:
         epoch = now << 11 | random.getrandbits(10) << 1 | (name in self.state.dropped)
         return Created(self.state.new_id(), epoch, now, ceiling, name, config)
 
-    def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> Staged:
+    def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> PendingChange:
         op = self.new_topic(name, config, ceiling)
-        staged = self.pipeline.stage(op, op.encode(), gated=gated)
-        staged.created = True
-        staged.result = config
-        return staged
+        change = self.commit_log.submit(op, op.encode(), gated=gated)
+        change.created = True
+        change.result = config
+        return change
 
-    def create_hidden(self, name: str, config: TopicConfig) -> Staged:
+    def create_hidden(self, name: str, config: TopicConfig) -> PendingChange:
         """A topic of the server's own. Whoever wants it before it is there gets the same Staged."""
         running = self._creating.get(name)
         return running or self.announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
 
-    def announce(self, name: str, staged: Staged) -> Staged:
+    def announce(self, name: str, change: PendingChange) -> PendingChange:
         """Until this is done, whoever asks for the topic has to wait."""
-        self._creating[name] = staged
-        staged.then(lambda done: self._creating.pop(name) if self._creating.get(name) is done else None)
-        return staged
+        self._creating[name] = change
+        change.then(lambda done: self._creating.pop(name) if self._creating.get(name) is done else None)
+        return change
 
     def refuse_more_topics(self, count: int = 1) -> None:
         limit = self.settings.max_topics
         if limit and len(self.state.by_name) + len(self._creating) + count > limit:
             raise Throttled(f"there are {limit} topics already, which is the most", limit="max_topics", max=limit)
 
-    def drop(self, name: str, *, if_empty: bool = False) -> Staged:
+    def drop(self, name: str, *, if_empty: bool = False) -> PendingChange:
         """Remove the topic and everything in it. `result` tells whether there was one."""
         topic = self.find_to_write(name)
         if topic is None:
-            return Staged.settled(0, False)
+            return PendingChange.settled(0, False)
         if if_empty:
             self.expire(topic)
             if topic.count or topic.pending_count:
                 raise TopicNotEmpty(f'topic "{name}" holds {topic.count} records', topic=name, count=topic.count)
-        self.pipeline.check_writable()
+        self.commit_log.check_writable()
         op = Dropped(topic.id)
-        staged = self.pipeline.stage(op, op.encode(), gated=True, urgent=True)
-        staged.result = True
-        topic.control = staged
-        staged.then(lambda done: self._after_drop(topic, done))
-        return staged
+        change = self.commit_log.submit(op, op.encode(), gated=True, urgent=True)
+        change.result = True
+        topic.control = change
+        change.then(lambda done: self._after_drop(topic, done))
+        return change
 
-    def _after_drop(self, topic: Topic, staged: Staged) -> None:
+    def _after_drop(self, topic: Topic, change: PendingChange) -> None:
         topic.control = None
-        if staged.error is None:
+        if change.error is None:
             self.waiters.moved(topic)
 
     def look(self, name: str, *, touch: bool = True) -> TopicState:
@@ -172,38 +172,40 @@ class Engine:
 
     # --- records ---
 
-    def append(self, name: str, wish: AppendWish, admit: Callable[[Topic | None], None] | None = None) -> Staged:
+    def append(
+        self, name: str, request: AppendRequest, admit: Callable[[Topic | None], None] | None = None
+    ) -> PendingChange:
         """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records.
 
         `admit` may refuse, when it is clear that this is a write and that it makes sense.
         """
-        bare = check_batch(wish, self.settings)
+        bare = check_batch(request, self.settings)
         topic = self.state.by_name.get(name)
         if topic is None or topic.control is not None or topic.held is not None or self._creating:
             topic = self.find_to_write(name)
         if topic is None:
-            return self._append_new(name, wish, admit, bare=bare)
+            return self._append_new(name, request, admit, bare=bare)
         key = b""
         config = topic.config
-        if wish.idempotency_key is not None and config.idempotency_window_ms:
-            key = digest(wish.idempotency_key)
+        if request.idempotency_key is not None and config.idempotency_window_ms:
+            key = digest(request.idempotency_key)
             earlier = self._earlier(topic, key)
             if earlier is not None:
                 return earlier
         if admit is not None:
             admit(topic)
-        self.pipeline.check_writable()
-        admitted = None if bare else self.admit_jobs(topic, wish)
+        self.commit_log.check_writable()
+        admitted = None if bare else self.admit_jobs(topic, request)
         if admitted is not None:
-            if not admitted.wish.records:
+            if not admitted.request.records:
                 now = topic.now(self._clock.now_ms())
                 return self._keyed(topic, key, self.uniqueness.repeated(topic, admitted, key, now))
-            wish = admitted.wish
-        count = len(wish.records)
+            request = admitted.request
+        count = len(request.records)
         if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
             self._reserve(topic, count)
         now = topic.now(self._clock.now_ms())
-        batch = render(wish, topic.assigned_seq + 1, now, bare=bare)
+        batch = render(request, topic.assigned_seq + 1, now, bare=bare)
         size = len(batch.blob)
         if self.settings.max_total_bytes:
             self.expire(topic)
@@ -212,43 +214,43 @@ class Engine:
             self.refuse_if_full(topic, count, size)
         seqs = None if admitted is None else admitted.seqs(batch.first_seq)
         op = Appended(topic.id, topic.evict_floor, key, batch, seqs if key else None)
-        staged = self.pipeline.stage_append(op, config.durability)
-        staged.first_seq = batch.first_seq
-        staged.count = count
+        change = self.commit_log.submit_append(op, config.durability)
+        change.first_seq = batch.first_seq
+        change.count = count
         topic.assigned_seq += count
         topic.pending_count += count
         topic.pending_bytes += size
-        staged.result = seqs
+        change.result = seqs
         if batch.jobs is not None:
-            self.uniqueness.note(topic.id, batch, staged)
-        return self._keyed(topic, key, staged) if key else staged
+            self.uniqueness.note(topic.id, batch, change)
+        return self._keyed(topic, key, change) if key else change
 
-    def _keyed(self, topic: Topic, key: bytes, staged: Staged) -> Staged:
+    def _keyed(self, topic: Topic, key: bytes, change: PendingChange) -> PendingChange:
         """Until this is done, whoever repeats the key waits for it."""
-        self._keys[topic.id, key] = staged
-        staged.then(lambda _: self._keys.pop((topic.id, key), None))
-        return staged
+        self._keys[topic.id, key] = change
+        change.then(lambda _: self._keys.pop((topic.id, key), None))
+        return change
 
-    def admit_jobs(self, topic: Topic, wish: AppendWish) -> Admitted | None:
+    def admit_jobs(self, topic: Topic, request: AppendRequest) -> Admitted | None:
         if topic.queue is not None:
             self.expire(topic)
-        return self.uniqueness.admit(topic, wish, to_queue=topic.queue is not None)
+        return self.uniqueness.admit(topic, request, to_queue=topic.queue is not None)
 
     def _append_new(
-        self, name: str, wish: AppendWish, admit: Callable[[Topic | None], None] | None, *, bare: bool
-    ) -> Staged:
+        self, name: str, request: AppendRequest, admit: Callable[[Topic | None], None] | None, *, bare: bool
+    ) -> PendingChange:
         """The first batch of a topic makes the topic."""
-        if wish.create is False:
+        if request.create is False:
             raise TopicNotFound(name)
-        config = resolve(wish.config or ConfigWish(), name)
+        config = resolve(request.config or ConfigRequest(), name)
         if admit is not None:
             admit(None)
-        admitted = None if bare else self.uniqueness.admit(None, wish, to_queue=config.type == "queue")
+        admitted = None if bare else self.uniqueness.admit(None, request, to_queue=config.type == "queue")
         if admitted is not None:
-            wish = admitted.wish
+            request = admitted.request
         self.refuse_more_topics()
-        self.pipeline.check_writable()
-        batch = render(wish, 1, self._clock.now_ms(), bare=bare)
+        self.commit_log.check_writable()
+        batch = render(request, 1, self._clock.now_ms(), bare=bare)
         size = len(batch.blob)
         if self.settings.max_total_bytes:
             self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)
@@ -256,16 +258,16 @@ class Engine:
             retention.refuse_above(config, batch.count, size, name)
         created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
         self.announce(name, created)
-        windowed = wish.idempotency_key is not None and config.idempotency_window_ms
-        key = digest(wish.idempotency_key) if windowed and wish.idempotency_key is not None else b""
+        windowed = request.idempotency_key is not None and config.idempotency_window_ms
+        key = digest(request.idempotency_key) if windowed and request.idempotency_key is not None else b""
         seqs = None if admitted is None else admitted.seqs(1)
         op = Appended(created.topic_id, 1, key, batch, seqs if key else None)
-        staged = self.pipeline.stage_append(op, config.durability)
-        staged.first_seq = 1
-        staged.count = batch.count
-        staged.created = True
-        staged.result = seqs
-        return self.announce(name, staged)
+        change = self.commit_log.submit_append(op, config.durability)
+        change.first_seq = 1
+        change.count = batch.count
+        change.created = True
+        change.result = seqs
+        return self.announce(name, change)
 
     def room_for(self, name: str, count: int, size: int, durability: Durability | None = None) -> Room:
         """Keep a place for records that come from another topic; the topic is made if it is absent."""
@@ -278,9 +280,9 @@ class Engine:
             self.refuse_if_full(topic, count, size)
         return Room(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
 
-    def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> Staged:
+    def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> PendingChange:
         self.refuse_more_topics()
-        config = resolve(ConfigWish(durability=durability), name)
+        config = resolve(ConfigRequest(durability=durability), name)
         created = self._create(name, config, count + SEQ_CHUNK, gated=config.durability == "fsync")
         return self.announce(name, created)
 
@@ -289,11 +291,11 @@ class Engine:
         if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and topic.config.durability != "fsync":
             self._reserve(topic, count)
 
-    def _earlier(self, topic: Topic, key: bytes) -> Staged | None:
+    def _earlier(self, topic: Topic, key: bytes) -> PendingChange | None:
         """The write that this key stands for: on its way, or done within the window."""
         running = self._keys.get((topic.id, key))
         if running is not None:
-            echo = Staged(None, topic.id, gated=False)
+            echo = PendingChange(None, topic.id, gated=False)
             running.then(lambda done: done.repeat(echo))
             return echo
         if topic.keys is None:
@@ -301,12 +303,12 @@ class Engine:
         written = topic.keys.find(key, topic.now(self._clock.now_ms()), topic.config.idempotency_window_ms)
         if written is None:
             return None
-        staged = Staged(None, topic.id, gated=False)
-        staged.first_seq, staged.count, staged.result = written.first_seq, written.records, written.seqs
-        staged.head_seq = topic.head_seq
-        staged.deduped = True
-        staged.finish()
-        return staged
+        change = PendingChange(None, topic.id, gated=False)
+        change.first_seq, change.count, change.result = written.first_seq, written.records, written.seqs
+        change.head_seq = topic.head_seq
+        change.deduped = True
+        change.finish()
+        return change
 
     def _reserve(self, topic: Topic, count: int) -> None:
         """Ask for more seqs before they run out; without them the caller has to wait."""
@@ -317,7 +319,7 @@ class Engine:
             topic.chunk = max(topic.chunk, 4 * count)
             topic.reserved_ms = now_ms
             op = Reserved(topic.id, topic.assigned_seq + count + topic.chunk)
-            topic.reserving = self.pipeline.stage(op, op.encode(), gated=True)
+            topic.reserving = self.commit_log.submit(op, op.encode(), gated=True)
             topic.reserving.then(lambda _: setattr(topic, "reserving", None))
         if topic.assigned_seq + count > topic.ceiling:
             raise Busy(topic.reserving)
@@ -334,28 +336,30 @@ class Engine:
 
     def refuse_over_quota(self, size: int, freed: int) -> None:
         quota = self.settings.max_total_bytes
-        if self.state.bytes + self.pipeline.pending_bytes + size - freed > quota:
+        if self.state.bytes + self.commit_log.pending_bytes + size - freed > quota:
             raise Throttled(
                 f"all topics hold {self.state.bytes} bytes and may hold {quota}; delete some or raise the quota",
                 limit="max_total_bytes",
                 max=quota,
             )
 
-    def diff(self, name: str, wish: DiffWish) -> Diff:
+    def diff(self, name: str, request: DiffRequest) -> Diff:
         """Records behind a cursor. May raise ColdMiss."""
         topic = self.state.by_name.get(name) or self._existing(name)
         if topic.config.ttl_ms:
             self.expire(topic)
         view = View(
-            wish.nodes(self.settings.max_node_bytes) if wish.node is not None and topic.config.dedupe_node else NOBODY,
-            tags=bool(wish.include_tags),
-            meta=wish.include_meta is not False,
+            request.nodes(self.settings.max_node_bytes)
+            if request.node is not None and topic.config.dedupe_node
+            else NOBODY,
+            tags=bool(request.include_tags),
+            meta=request.include_meta is not False,
         )
-        limit = min(wish.limit or DIFF_LIMIT_DEFAULT, self.settings.max_limit)
-        bytes_max = min(wish.max_batch_bytes or DIFF_BYTES_DEFAULT, DIFF_BYTES_MAX)
-        from_seq = check_u64(wish.from_seq, "from_seq")
-        if wish.from_ts is not UNSET:
-            from_seq = max(from_seq, self.seq_before(topic, wish.from_ts))
+        limit = min(request.limit or DIFF_LIMIT_DEFAULT, self.settings.max_limit)
+        bytes_max = min(request.max_batch_bytes or DIFF_BYTES_DEFAULT, DIFF_BYTES_MAX)
+        from_seq = check_u64(request.from_seq, "from_seq")
+        if request.from_ts is not UNSET:
+            from_seq = max(from_seq, self.seq_before(topic, request.from_ts))
         diff = read(topic, from_seq, view, limit, bytes_max, self.state.cold.load)
         topic.last_read_ts = self._clock.now_ms()
         return diff
@@ -370,21 +374,21 @@ class Engine:
                 return block.seq_at(number) - 1 if number < block.count else block.last_seq
         return topic.head_seq
 
-    def delete(self, name: str, wish: DeleteWish) -> Generator[ColdMiss | None, None, Staged]:
+    def delete(self, name: str, request: DeleteRequest) -> Generator[ColdMiss | None, None, PendingChange]:
         """Remove records by seq and/or tag, those that exist now. `result` is the number that died.
 
         Yields what must be read from disk before it can go on, and None where others should have their turn: many
         records that lie apart are removed in several changes.
         """
-        if wish.before_seq is UNSET and wish.match is None:
+        if request.before_seq is UNSET and request.match is None:
             raise InvalidRequest("before_seq or match (or both) must say what to delete", field="before_seq")
-        match = parse_match(wish.match) if wish.match is not None else None
+        match = parse_match(request.match) if request.match is not None else None
         topic = self._existing(name)
         head = topic.head_seq
         before_seq = head + 1
-        if wish.before_seq is not UNSET:
-            before_seq = min(before_seq, check_u64(wish.before_seq, "before_seq"))
-        self.pipeline.check_writable()
+        if request.before_seq is not UNSET:
+            before_seq = min(before_seq, check_u64(request.before_seq, "before_seq"))
+        self.commit_log.check_writable()
         while True:
             try:
                 self.expire(topic)
@@ -404,7 +408,7 @@ class Engine:
                 self._delete_runs(topic, piece, changes)
                 yield None
         self._delete_runs(topic, changes.unstaged, changes)
-        return changes.last or Staged.settled(topic.id, (0, 0))
+        return changes.last or PendingChange.settled(topic.id, (0, 0))
 
     def _delete_runs(self, topic: Topic, runs: list[Run], changes: deletion.Changes) -> None:
         if self.state.by_id.get(topic.id) is not topic:
@@ -413,7 +417,7 @@ class Engine:
             raise Busy(topic.control)
         if runs:
             op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
-            changes.add(self.pipeline.stage_delete(op, topic.config.durability))
+            changes.add(self.commit_log.submit_delete(op, topic.config.durability))
 
     # --- finding topics ---
 

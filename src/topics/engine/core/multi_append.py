@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.ops import Appended, Created, KeyNoted, MultiAppended
-from topics.engine.core.pending import Busy, Staged, settled
+from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log import retention
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.queues.unique_keys import Admitted, check_job_fields
 from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
 from topics.model.requests.batch import Batch, render
-from topics.model.requests.config import ConfigWish, resolve
-from topics.model.requests.multi_append import MultiAppendWish, TopicBatch, check_multi_append, multi_digest, within
-from topics.model.requests.records import AppendWish
+from topics.model.requests.config import ConfigRequest, resolve
+from topics.model.requests.multi_append import MultiAppendRequest, TopicBatch, check_multi_append, multi_digest, within
+from topics.model.requests.records import AppendRequest
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -52,14 +52,16 @@ class Landed(NamedTuple):
 class Target:
     """One of the topics, on the way to its part of the op; `topic` is None as long as it is to be made."""
 
-    __slots__ = ("admitted", "bare", "batch", "config", "name", "topic", "topic_id", "wish")
+    __slots__ = ("admitted", "bare", "batch", "config", "name", "request", "topic", "topic_id")
 
     def __init__(self, given: TopicBatch, topic: Topic | None) -> None:
         self.name = given.name
-        self.wish = given.wish
+        self.request = given.request
         self.bare = given.bare
         self.topic = topic
-        self.config = topic.config if topic is not None else resolve(given.wish.config or ConfigWish(), given.name)
+        self.config = (
+            topic.config if topic is not None else resolve(given.request.config or ConfigRequest(), given.name)
+        )
         self.topic_id = topic.id if topic is not None else 0
         self.admitted: Admitted | None = None
         # what is added; None: all of its jobs are pending already
@@ -70,9 +72,9 @@ class Target:
         return self.config.type == "queue"
 
     @property
-    def left(self) -> AppendWish:
+    def left(self) -> AppendRequest:
         """What is left of the wish without jobs that are pending."""
-        return self.wish if self.admitted is None else self.admitted.wish
+        return self.request if self.admitted is None else self.admitted.request
 
     def landed(self) -> Landed:
         created = self.topic is None
@@ -90,28 +92,30 @@ class MultiAppend:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._state = engine.state
-        self._pipeline = engine.pipeline
+        self._commit_log = engine.commit_log
         self._clock = clock
         # Keys whose write is on its way.
-        self._keys: dict[bytes, Staged] = {}
+        self._keys: dict[bytes, PendingChange] = {}
 
-    def append(self, wish: MultiAppendWish, check_names: Check | None = None, admit: Admit | None = None) -> Staged:
+    def append(
+        self, request: MultiAppendRequest, check_names: Check | None = None, admit: Admit | None = None
+    ) -> PendingChange:
         """Add a batch to each topic, all of them or none.
 
         `check_names` may refuse once the request makes sense, `admit` when it is clear that this is a write.
         """
-        batches = check_multi_append(wish, self._engine.settings)
+        batches = check_multi_append(request, self._engine.settings)
         if check_names is not None:
             check_names()
         targets = self._targets(batches)
-        key = self._key_of(wish, targets)
+        key = self._key_of(request, targets)
         if key:
             earlier = self._earlier(key, targets)
             if earlier is not None:
                 return earlier
         if admit is not None:
             admit([target.topic for target in targets])
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         self._engine.refuse_more_topics(sum(target.topic is None for target in targets))
         self._keep_seqs(targets)
         for target in targets:
@@ -126,13 +130,13 @@ class MultiAppend:
         missing: str | None = None
         for given in batches:
             topic = self._engine.find_to_write(given.name)
-            if topic is None and given.wish.create is False:
+            if topic is None and given.request.create is False:
                 missing = missing or given.name
                 continue
             target = Target(given, topic)
             if not given.bare:
                 try:
-                    check_job_fields(given.wish, to_queue=target.to_queue)
+                    check_job_fields(given.request, to_queue=target.to_queue)
                 except InvalidRequest as error:
                     raise within(given.name, error) from None
             targets.append(target)
@@ -141,17 +145,17 @@ class MultiAppend:
         _refuse_mixed(targets)
         return targets
 
-    def _key_of(self, wish: MultiAppendWish, targets: list[Target]) -> bytes:
+    def _key_of(self, request: MultiAppendRequest, targets: list[Target]) -> bytes:
         """What the key is remembered as; nothing if there is none, or a topic remembers none."""
-        if wish.idempotency_key is None or not _window_ms(targets):
+        if request.idempotency_key is None or not _window_ms(targets):
             return b""
-        return multi_digest(wish.idempotency_key, wish.topics)
+        return multi_digest(request.idempotency_key, request.topics)
 
-    def _earlier(self, key: bytes, targets: list[Target]) -> Staged | None:
+    def _earlier(self, key: bytes, targets: list[Target]) -> PendingChange | None:
         """The write that this key stands for: on its way, or known to all of its topics within the shortest window."""
         running = self._keys.get(key)
         if running is not None:
-            echo = Staged(None, running.topic_id, gated=False)
+            echo = PendingChange(None, running.topic_id, gated=False)
             running.then(lambda done: done.repeat(echo))
             return echo
         window_ms = _window_ms(targets)
@@ -166,11 +170,11 @@ class MultiAppend:
             found[target.name] = Landed(
                 topic.id, written.first_seq, written.records, written.seqs, created=False, head_seq=topic.head_seq
             )
-        staged = Staged(None, targets[0].topic_id, gated=False)
-        staged.result = found
-        staged.deduped = True
-        staged.finish()
-        return staged
+        change = PendingChange(None, targets[0].topic_id, gated=False)
+        change.result = found
+        change.deduped = True
+        change.finish()
+        return change
 
     def _keep_seqs(self, targets: list[Target]) -> None:
         """Leave out jobs that are pending, and make sure that the rest has seqs; Busy until both can be told."""
@@ -188,18 +192,18 @@ class MultiAppend:
         topic, engine = target.topic, self._engine
         if not target.bare:
             if topic is not None:
-                target.admitted = engine.admit_jobs(topic, target.wish)
+                target.admitted = engine.admit_jobs(topic, target.request)
             else:
-                target.admitted = engine.uniqueness.admit(None, target.wish, to_queue=target.to_queue)
+                target.admitted = engine.uniqueness.admit(None, target.request, to_queue=target.to_queue)
         if topic is not None:
             engine.keep_seqs(topic, len(target.left.records))
 
     def _render(self, target: Target) -> None:
-        topic, wish = target.topic, target.left
-        if wish.records:
+        topic, request = target.topic, target.left
+        if request.records:
             now_ms = self._clock.now_ms()
             first_seq, ts = (1, now_ms) if topic is None else (topic.assigned_seq + 1, topic.now(now_ms))
-            target.batch = render(wish, first_seq, ts, bare=target.bare)
+            target.batch = render(request, first_seq, ts, bare=target.bare)
 
     def _refuse_if_full(self, targets: list[Target]) -> None:
         engine = self._engine
@@ -222,7 +226,7 @@ class MultiAppend:
 
     # --- staging ---
 
-    def _stage(self, targets: list[Target], key: bytes) -> Staged:
+    def _stage(self, targets: list[Target], key: bytes) -> PendingChange:
         durabilities = {target.config.durability for target in targets}
         journaled = "ephemeral" not in durabilities
         parts: list[Created | Appended | KeyNoted] = []
@@ -233,24 +237,24 @@ class MultiAppend:
         landed = {target.name: target.landed() for target in targets}
         if parts:
             op = MultiAppended(parts)
-            staged = self._pipeline.stage_multi_append(op, gated="fsync" in durabilities, journaled=journaled)
+            change = self._commit_log.submit_multi_append(op, gated="fsync" in durabilities, journaled=journaled)
         else:
-            staged = settled(targets[0].topic_id)
-        staged.deduped = all(target.batch is None for target in targets)
-        staged.created = any(target.topic is None for target in targets)
-        staged.result = landed
-        if not staged.done:
-            self._note(targets, key, staged)
-        self._note_heads(staged)
-        return staged
+            change = settled(targets[0].topic_id)
+        change.deduped = all(target.batch is None for target in targets)
+        change.created = any(target.topic is None for target in targets)
+        change.result = landed
+        if not change.done:
+            self._note(targets, key, change)
+        self._note_heads(change)
+        return change
 
     def _made(self, target: Target, *, apart: bool) -> list[Created]:
         """The op that makes the topic; `apart`: one by itself, since the records never reach the log."""
-        op = self._engine.new_topic(target.name, target.config, len(target.wish.records) + SEQ_CHUNK)
+        op = self._engine.new_topic(target.name, target.config, len(target.request.records) + SEQ_CHUNK)
         target.topic_id = op.topic_id
         if not apart:
             return [op]
-        self._engine.announce(target.name, self._pipeline.stage(op, op.encode(), gated=False))
+        self._engine.announce(target.name, self._commit_log.submit(op, op.encode(), gated=False))
         return []
 
     def _part(self, target: Target, key: bytes) -> list[Appended | KeyNoted]:
@@ -261,32 +265,32 @@ class MultiAppend:
         assert target.topic is not None and landed.seqs is not None, "only a queue that is there has pending jobs"
         return [KeyNoted(target.topic_id, target.topic.now(self._clock.now_ms()), key, landed.seqs)] if key else []
 
-    def _note(self, targets: list[Target], key: bytes, staged: Staged) -> None:
+    def _note(self, targets: list[Target], key: bytes, change: PendingChange) -> None:
         """What is decided ahead, until this is published."""
         for target in targets:
             topic, batch = target.topic, target.batch
             if topic is None:
-                self._engine.announce(target.name, staged)
+                self._engine.announce(target.name, change)
             elif batch is not None:
                 topic.assigned_seq += batch.count
                 topic.pending_count += batch.count
                 topic.pending_bytes += len(batch.blob)
             if batch is not None and batch.jobs is not None:
-                self._engine.uniqueness.note(target.topic_id, batch, staged)
+                self._engine.uniqueness.note(target.topic_id, batch, change)
         if key:
-            self._keys[key] = staged
-            staged.then(lambda _: self._keys.pop(key, None))
+            self._keys[key] = change
+            change.then(lambda _: self._keys.pop(key, None))
 
-    def _note_heads(self, staged: Staged) -> None:
+    def _note_heads(self, change: PendingChange) -> None:
         """Answers tell where each topic's head is once the write is published."""
 
-        def published(done: Staged) -> None:
+        def published(done: PendingChange) -> None:
             for name, landed in done.result.items():
                 topic = self._state.by_id.get(landed.topic_id)
                 if topic is not None:
                     done.result[name] = landed._replace(head_seq=topic.head_seq)
 
-        staged.then(published)
+        change.then(published)
 
 
 def _window_ms(targets: list[Target]) -> int:

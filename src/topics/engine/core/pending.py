@@ -9,7 +9,7 @@ from topics.engine.core.ops import Op
 from topics.model.errors import TopicsError
 
 
-class Staged:
+class PendingChange:
     """What a verb decided. `done` once it is published or failed (`error`); `then` runs a callback at that moment.
 
     Each caller has its own; giving one up never touches another.
@@ -44,7 +44,7 @@ class Staged:
         self.position = 0
         self.done = False
         self.error: TopicsError | None = None
-        self._callbacks: list[Callable[[Staged], object]] | None = None
+        self._callbacks: list[Callable[[PendingChange], object]] | None = None
         # of an append
         self.first_seq = 0
         self.count = 0
@@ -64,21 +64,21 @@ class Staged:
         return self.first_seq + self.count - 1
 
     @classmethod
-    def settled(cls, topic_id: int, result: object) -> Staged:
+    def settled(cls, topic_id: int, result: object) -> PendingChange:
         """All is as it should be already."""
-        staged = cls(None, topic_id, gated=False)
-        staged.result = result
-        staged.finish()
-        return staged
+        change = cls(None, topic_id, gated=False)
+        change.result = result
+        change.finish()
+        return change
 
-    def repeat(self, echo: Staged) -> None:
+    def repeat(self, echo: PendingChange) -> None:
         """A retry gets the outcome of the write it repeats."""
         echo.first_seq, echo.count, echo.head_seq = self.first_seq, self.count, self.head_seq
         echo.fsync_ms, echo.result = self.fsync_ms, self.result
         echo.deduped = True
         echo.finish(self.error)
 
-    def then(self, callback: Callable[[Staged], object]) -> None:
+    def then(self, callback: Callable[[PendingChange], object]) -> None:
         if self.done:
             callback(self)
         elif self._callbacks is None:
@@ -95,17 +95,17 @@ class Staged:
             callback(self)
 
 
-def settled(topic_id: int, result: Any = None) -> Staged:
+def settled(topic_id: int, result: Any = None) -> PendingChange:
     """A change that needs nothing any more: all is as it should be already."""
-    staged = Staged(None, topic_id, gated=False)
-    staged.result = result
-    staged.finish()
-    return staged
+    change = PendingChange(None, topic_id, gated=False)
+    change.result = result
+    change.finish()
+    return change
 
 
 class Busy(Exception):
     """The verb depends on a change that is still on its way: run it again when that is done."""
 
-    def __init__(self, staged: Staged) -> None:
+    def __init__(self, change: PendingChange) -> None:
         super().__init__("an earlier change of this topic is on its way")
-        self.staged = staged
+        self.change = change

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from topics.engine.core.deadlines import Deadline, Deadlines
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.core.waiters import Waiter, Waiters
 from topics.engine.groups.verbs import Consuming, Portion
 from topics.engine.log.topic import Topic
 from topics.model.errors import TopicNotFound
 from topics.model.requests.groups import (
-    ConsumeWish,
+    ConsumeRequest,
     check_group,
     check_id,
     clamp_limit,
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
     portions: list[tuple[int, Portion]]
     next_offsets: list[tuple[int, int]]
     has_more: bool
-    claims: list[Staged]
+    claims: list[PendingChange]
 
 
 class Reading:
@@ -56,20 +56,20 @@ class Reading:
         "wait_ms",
     )
 
-    def __init__(self, wish: ConsumeWish) -> None:
-        self.topic_id = check_id(wish.topic_id, "topic_id")
-        self.group_id = check_group(wish.group_id) if wish.group_id is not None else None
-        self.every = wants_all(wish.partition_id, wish.all_partitions)
-        self._start = parse_start(wish.start)
-        self.limit = clamp_limit(wish.limit)
-        self.wait_ms = wait_ms(wish.timeout_seconds)
+    def __init__(self, request: ConsumeRequest) -> None:
+        self.topic_id = check_id(request.topic_id, "topic_id")
+        self.group_id = check_group(request.group_id) if request.group_id is not None else None
+        self.every = wants_all(request.partition_id, request.all_partitions)
+        self._start = parse_start(request.start)
+        self.limit = clamp_limit(request.limit)
+        self.wait_ms = wait_ms(request.timeout_seconds)
         self.partitions: list[Place] = []
         # while it waits
         self._waiters: list[Waiter] = []
         self._deadline: Deadline | None = None
         self._expiry: Deadline | None = None
 
-    def begin(self, consuming: Consuming, partitions: list[tuple[int, Topic]]) -> list[Staged]:
+    def begin(self, consuming: Consuming, partitions: list[tuple[int, Topic]]) -> list[PendingChange]:
         """Settle where reading starts; what must be in the log before the first look. May raise Busy."""
         if self.every:
             # None is always the first.
@@ -103,14 +103,14 @@ class Reading:
         """Claim for a group what was just looked at."""
         numbered = [(number, portion) for (number, _, _), portion in zip(self.partitions, portions, strict=True)]
         total = sum(portion.count for portion in portions)
-        claims: list[Staged | None] = []
+        claims: list[PendingChange | None] = []
         if self.group_id is not None:
             claims = [consuming.claim(portion, self.group_id) for portion in portions]
         return Batch(
             [(number, portion) for number, portion in numbered if portion.count],
             sorted((number, portion.next_seq - 1) for number, portion in numbered),
             total >= self.limit or any(portion.cut for portion in portions),
-            [staged for staged in claims if staged is not None],
+            [change for change in claims if change is not None],
         )
 
     # --- waiting ---

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from topics.engine.core.engine import Engine
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.groups.group import Group
 from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
 from topics.engine.log.block import Block
@@ -103,13 +103,13 @@ class Consuming:
     def __init__(self, engine: Engine, clock: Clock, visibility_ms: int) -> None:
         self._engine = engine
         self._state = engine.state
-        self._pipeline = engine.pipeline
+        self._commit_log = engine.commit_log
         self._clock = clock
         # The time that claims run on.
         self._steady = engine.steady
         self._visibility_ms = visibility_ms
         # The change of a group that is on its way, by topic and group.
-        self._running: dict[tuple[int, str], Staged] = {}
+        self._running: dict[tuple[int, str], PendingChange] = {}
         self._turn = 0
 
     # --- partitions ---
@@ -152,14 +152,14 @@ class Consuming:
                 return fixed
         return start.seq(topic.head_seq)
 
-    def fix_latest(self, topic: Topic, group_id: str, start: Start) -> Staged | None:
+    def fix_latest(self, topic: Topic, group_id: str, start: Start) -> PendingChange | None:
         """Keep what `Latest` means to a group that has neither committed nor said it before; else None."""
         if start != LATEST:
             return None
         group = self._group(topic, group_id)
         if group.committed >= 0 or group.latest_seq > 0:
             return None
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         self._refuse_another_group(topic, group_id)
         op = GroupPlaced(topic.id, group_id, topic.head_seq + 1)
         return self._stage(topic, op, gated=topic.config.durability == "fsync")
@@ -205,13 +205,13 @@ class Consuming:
 
     # --- claims, acks, resets ---
 
-    def claim(self, portion: Portion, group_id: str) -> Staged | None:
+    def claim(self, portion: Portion, group_id: str) -> PendingChange | None:
         """Hand the portion to whoever looked; None if there is nothing to wait for."""
         topic = portion.topic
         if not portion.count and not portion.gone:
             return None
         group = self._group(topic, group_id)
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         if portion.count:
             self._refuse_another_group(topic, group_id)
             # What is handed out again takes the place of the claim that ran out.
@@ -228,7 +228,7 @@ class Consuming:
         op = GroupClaimed(topic.id, group_id, portion.from_seq, portion.to_seq, deadline)
         return self._stage(topic, op, gated=False)
 
-    def ack(self, topic: Topic, group_id: str, upto_seq: int, from_seq: int | None = None) -> Staged:
+    def ack(self, topic: Topic, group_id: str, upto_seq: int, from_seq: int | None = None) -> PendingChange:
         """The group is done with everything up to here, or just from … to here. `result` is Acked."""
         group = self._group(topic, group_id)
         if not topic.head_seq:
@@ -237,8 +237,8 @@ class Consuming:
         if from_seq is not None and from_seq > seqs.from_seq:
             seqs = seqs._replace(from_seq=self._over_dead(topic, group, from_seq))
         if seqs.to_seq < seqs.from_seq:
-            return Staged.settled(topic.id, Acked(group.committed, []))
-        self._pipeline.check_writable()
+            return PendingChange.settled(topic.id, Acked(group.committed, []))
+        self._commit_log.check_writable()
         self._refuse_another_group(topic, group_id)
         if len(group.acked) >= ACKED_AHEAD_MAX and seqs.from_seq > group.position + 1:
             raise Throttled(
@@ -246,9 +246,9 @@ class Consuming:
                 max=ACKED_AHEAD_MAX,
             )
         op = GroupAcked(topic.id, group_id, [seqs])
-        staged = self._stage(topic, op, gated=topic.config.durability == "fsync")
-        staged.then(lambda done: setattr(done, "result", self._acked(topic, group_id, seqs.to_seq)))
-        return staged
+        change = self._stage(topic, op, gated=topic.config.durability == "fsync")
+        change.then(lambda done: setattr(done, "result", self._acked(topic, group_id, seqs.to_seq)))
+        return change
 
     def _over_dead(self, topic: Topic, group: Group, from_seq: int) -> int:
         """Where a range begins that also covers the dead records right below it: nobody will ever ack those."""
@@ -260,25 +260,25 @@ class Consuming:
         group = (topic.groups or {}).get(group_id, _UNTOUCHED)
         return Acked(group.committed, list(islice(group.undone(seq), HELD_BACK_SHOWN_MAX)))
 
-    def reset(self, topic: Topic, group_id: str, start: Start) -> Staged:
+    def reset(self, topic: Topic, group_id: str, start: Start) -> PendingChange:
         """Put the group somewhere else; its claims are void. `result` is the seq at which it goes on."""
         self._group(topic, group_id)
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         self._refuse_another_group(topic, group_id)
         committed = min(start.seq(topic.head_seq) - 1, topic.head_seq)
-        staged = self._stage(topic, GroupReset(topic.id, group_id, committed), gated=True)
-        staged.result = committed + 1
-        staged.then(lambda _: self._engine.waiters.moved(topic))
-        return staged
+        change = self._stage(topic, GroupReset(topic.id, group_id, committed), gated=True)
+        change.result = committed + 1
+        change.then(lambda _: self._engine.waiters.moved(topic))
+        return change
 
-    def forget(self, topic: Topic, group_id: str) -> Staged:
+    def forget(self, topic: Topic, group_id: str) -> PendingChange:
         """Remove the group from this partition. `result` tells whether it was there."""
         self._group(topic, group_id)
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         known = topic.groups is not None and group_id in topic.groups
-        staged = self._stage(topic, GroupReset(topic.id, group_id, FORGOTTEN), gated=True)
-        staged.result = known
-        return staged
+        change = self._stage(topic, GroupReset(topic.id, group_id, FORGOTTEN), gated=True)
+        change.result = known
+        return change
 
     def next_expiry_ms(self, topic: Topic, group_id: str) -> int | None:
         """In how many milliseconds somebody's claim runs out; None if none is open."""
@@ -314,12 +314,12 @@ class Consuming:
         self.check_idle(topic, group_id)
         return (topic.groups or {}).get(group_id, _UNTOUCHED)
 
-    def _stage(self, topic: Topic, op: GroupOp, *, gated: bool) -> Staged:
+    def _stage(self, topic: Topic, op: GroupOp, *, gated: bool) -> PendingChange:
         key = topic.id, op.group
-        staged = self._pipeline.stage(op, op.encode(), gated=gated)
-        self._running[key] = staged
-        staged.then(lambda done: self._running.pop(key) if self._running.get(key) is done else None)
-        return staged
+        change = self._commit_log.submit(op, op.encode(), gated=gated)
+        self._running[key] = change
+        change.then(lambda done: self._running.pop(key) if self._running.get(key) is done else None)
+        return change
 
     def _refuse_another_group(self, topic: Topic, group_id: str) -> None:
         groups = topic.groups or {}

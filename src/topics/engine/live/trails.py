@@ -289,7 +289,7 @@ class Live:
                     self._start_round(feed)
 
         if topic.config.durability == "disk":
-            self.engine.pipeline.when_synced(durable)
+            self.engine.commit_log.when_synced(durable)
         else:
             feed.durable_seq = head_seq
 

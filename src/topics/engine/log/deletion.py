@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 from topics.engine.core.ops import Run
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
 from topics.engine.log.cold import ColdMiss
@@ -25,7 +25,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.unstaged: list[Run] = []
-        self.last: Staged | None = None
+        self.last: PendingChange | None = None
         self._records = self._bytes = 0
 
     def pieces(self, runs: list[Run]) -> Iterator[list[Run]]:
@@ -35,16 +35,16 @@ class Changes:
             piece, self.unstaged = self.unstaged[:RUNS_PER_CHANGE], self.unstaged[RUNS_PER_CHANGE:]
             yield piece
 
-    def add(self, staged: Staged) -> None:
-        self.last = staged
-        staged.then(self._count)
+    def add(self, change: PendingChange) -> None:
+        self.last = change
+        change.then(self._count)
 
-    def _count(self, staged: Staged) -> None:
-        if staged.error is None:
-            records, size = staged.result
+    def _count(self, change: PendingChange) -> None:
+        if change.error is None:
+            records, size = change.result
             self._records += records
             self._bytes += size
-            staged.result = (self._records, self._bytes)
+            change.result = (self._records, self._bytes)
 
 
 def find_before(topic: Topic, before_seq: int, load: Load) -> Finding:

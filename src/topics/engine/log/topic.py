@@ -14,7 +14,7 @@ from topics.engine.queues.queue import Queue
 from topics.model.requests.config import TopicConfig
 
 if TYPE_CHECKING:
-    from topics.engine.core.pending import Staged
+    from topics.engine.core.pending import PendingChange
     from topics.engine.core.waiters import Waiter
     from topics.engine.log.copying import Origin
     from topics.engine.queues.dead_letters import Letters
@@ -113,10 +113,10 @@ class Topic:
         self.assigned_seq = 0
         self.pending_count = 0
         self.pending_bytes = 0
-        self.control: Staged | None = None
-        self.reserving: Staged | None = None
+        self.control: PendingChange | None = None
+        self.reserving: PendingChange | None = None
         # While a commit prepares what it adds here, writers wait for it.
-        self.held: Staged | None = None
+        self.held: PendingChange | None = None
         self.into: Topic | None = None  # where a commit moved the blocks of a hidden topic
         # seqs that may be handed out before they are durable
         self.ceiling = ceiling

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from topics.engine.core import checkpoint, ops
 from topics.engine.core.checkpoint import Checkpointer
 from topics.engine.core.checkpoint_room import CheckpointRoom
-from topics.engine.core.commit_log import Pipeline
+from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import MultiAppend
 from topics.engine.core.state import State
@@ -39,7 +39,7 @@ from topics.storage.steps import PAUSE_S, Steps, at_once, in_thread
 from topics.storage.wal.log_scan import SplitBody
 from topics.storage.wal.replay import Replay
 from topics.storage.wal.sync_mark import SyncMark, noted_position
-from topics.storage.wal.syncer import Committer
+from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import Wal
 from topics.storage.worker import Worker
 
@@ -185,13 +185,13 @@ class Store:
         self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
         mark = SyncMark(self._disk, self._directory.wal_path)
         mark.note(replay.tail.position)
-        self.committer = Committer(self.wal, self._notify, mark=mark)
+        self.syncer = Syncer(self.wal, self._notify, mark=mark)
         self.worker = Worker(self._notify)
         self.waiters = Waiters()
         reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
-        self.pipeline = Pipeline(self.state, self.wal, self.committer, self.waiters, self._clock, room)
-        self.engine = Engine(self.state, self.pipeline, self.waiters, self._clock, self.settings)
+        self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
+        self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings)
         self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)
@@ -199,9 +199,9 @@ class Store:
         self.transactions = Transactions(self.engine, self.worker, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
-            self.pipeline,
+            self.commit_log,
             self.wal,
-            self.committer,
+            self.syncer,
             self.packs,
             self.snapshots,
             self.worker,
@@ -214,8 +214,8 @@ class Store:
             topic.assigned_seq = topic.head_seq
             self.state.enforce_caps(topic, self.state.cold.load_now)
             yield
-        self.pipeline.room.renew()
-        self.committer.start()
+        self.commit_log.room.renew()
+        self.syncer.start()
         self.worker.start()
 
     def _seqs_since(self, copied_ms: int) -> int:
@@ -239,17 +239,17 @@ class Store:
                 ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
                 seen = max(topic.ceiling, topic.head_seq + ahead)
                 op = ops.Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
-                self.pipeline.stage(op, op.encode(), gated=False, urgent=True)
+                self.commit_log.submit(op, op.encode(), gated=False, urgent=True)
                 if self.wal.buffered_to - self.wal.written_to >= SKIPPED_BYTES_PER_STEP:
-                    self.pipeline.flush()
+                    self.commit_log.flush()
             yield
-        self.pipeline.flush()
+        self.commit_log.flush()
         yield from self._wait_synced()
 
     def _wait_synced(self) -> Steps[None]:
         position = self.wal.written_to
-        self.committer.want_sync(position)
-        while self.wal.synced_to < position and self.committer.failed is None:
+        self.syncer.want_sync(position)
+        while self.wal.synced_to < position and self.syncer.failed is None:
             time.sleep(PAUSE_S)
             yield
 
@@ -257,7 +257,7 @@ class Store:
 
     def settle(self) -> None:
         """News from the threads: publish what is durable, run what waited for them."""
-        self.pipeline.settle()
+        self.commit_log.settle()
         self.worker.poll()
 
     def step(self) -> bool:
@@ -297,9 +297,9 @@ class Store:
 
     def begin_backup(self, made_by: str) -> Backup:
         """A copy of everything that is acknowledged now; it can be planned and read once its position is synced."""
-        self.pipeline.flush()
-        if self.pipeline.read_only is not None:
-            raise self.pipeline.read_only
+        self.commit_log.flush()
+        if self.commit_log.read_only is not None:
+            raise self.commit_log.read_only
         backup = Backup(
             self._disk,
             self._directory,
@@ -309,7 +309,7 @@ class Store:
             made_by=made_by,
             now_ms=self._clock.now_ms(),
         )
-        self.committer.want_sync(backup.position)
+        self.syncer.want_sync(backup.position)
         return backup
 
     def _keep_what_queues_know(self) -> None:
@@ -324,17 +324,17 @@ class Store:
         if not self.ready:
             return
         self.ready = False
-        self.pipeline.flush()
-        healthy = self.pipeline.read_only is None
+        self.commit_log.flush()
+        healthy = self.commit_log.read_only is None
         if healthy:
             at_once(self._wait_synced())
             self.settle()
             self._keep_what_queues_know()
             healthy = self.checkpoint()
-        self.committer.stop()
+        self.syncer.stop()
         self.worker.stop()
         try:
-            if healthy and self.committer.failed is None:
+            if healthy and self.syncer.failed is None:
                 self.wal.close()
                 self._directory.mark_clean(self.wal.written_to)
         except (OSError, StorageError) as error:

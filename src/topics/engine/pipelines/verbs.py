@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from topics.engine.core.listing import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_of
 from topics.engine.core.ops import Appended, Deleted
-from topics.engine.core.pending import Busy, Staged, settled
+from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log import deletion
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.reading import View, read
@@ -24,8 +24,8 @@ from topics.model.errors import PipelineNotFound, Throttled
 from topics.model.names import check_topic_name
 from topics.model.requests.batch import render
 from topics.model.requests.config import TopicConfig
-from topics.model.requests.pipelines import PipelineStatus, PipelineWish, check_pipeline
-from topics.model.requests.records import AppendWish, RecordWish, TagMatch
+from topics.model.requests.pipelines import PipelineRequest, PipelineStatus, check_pipeline
+from topics.model.requests.records import AppendRequest, RecordRequest, TagMatch
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, omit_defaults=True):
     """A record of the hidden topic. Without a definition the pipeline is gone."""
 
     pipeline: str
-    definition: PipelineWish | None = None
+    definition: PipelineRequest | None = None
     generation: int = 0
 
 
@@ -59,7 +59,7 @@ class PipelineState(NamedTuple):
     """What a look at a pipeline tells: what was asked for, and what its runner said last."""
 
     name: str
-    definition: PipelineWish
+    definition: PipelineRequest
     # Grows with every change.
     revision: int
     # The revision since which a checkpoint fits: sources, transformation, sink and output mode are the same.
@@ -80,7 +80,7 @@ class Pipelines:
         self._engine = engine
         self._state = engine.state
         self._clock = clock
-        self._changing: Staged | None = None
+        self._changing: PendingChange | None = None
         self._table: dict[str, PipelineState] = {}
         self._names: list[str] = []
         home = self._state.hidden.get(HOME)
@@ -109,62 +109,62 @@ class Pipelines:
 
     # --- changing ---
 
-    def put(self, name: str, wish: PipelineWish) -> Staged:
+    def put(self, name: str, request: PipelineRequest) -> PendingChange:
         """Create the pipeline, or change it. `result` is its state."""
         check_topic_name(name, "pipeline")
-        check_pipeline(wish)
+        check_pipeline(request)
         known = self._table.get(name)
         if self._changing is not None:
             raise Busy(self._changing)
-        if known is not None and known.definition == wish:
+        if known is not None and known.definition == request:
             return settled(0, known)
         if known is None and len(self._table) >= PIPELINES_MAX:
             raise Throttled(f"there are {PIPELINES_MAX} pipelines already", limit="max_pipelines", max=PIPELINES_MAX)
-        same = known is not None and known.definition.substance() == wish.substance()
-        staged = self._write(Entry(name, wish, known.generation if known is not None and same else 0))
-        staged.created = known is None
-        staged.then(lambda done: setattr(done, "result", self._table.get(name)))
-        return staged
+        same = known is not None and known.definition.substance() == request.substance()
+        change = self._write(Entry(name, request, known.generation if known is not None and same else 0))
+        change.created = known is None
+        change.then(lambda done: setattr(done, "result", self._table.get(name)))
+        return change
 
-    def drop(self, name: str) -> Staged:
+    def drop(self, name: str) -> PendingChange:
         """Forget the pipeline; what it wrote stays. `result` tells whether there was one."""
         check_topic_name(name, "pipeline")
         if self._changing is not None:
             raise Busy(self._changing)
         if name not in self._table:
             return settled(0, False)
-        staged = self._write(Entry(name))
-        staged.result = True
-        return staged
+        change = self._write(Entry(name))
+        change.result = True
+        return change
 
-    def _write(self, entry: Entry) -> Staged:
+    def _write(self, entry: Entry) -> PendingChange:
         engine = self._engine
-        engine.pipeline.check_writable()
+        engine.commit_log.check_writable()
         home = self._state.hidden.get(HOME)
         if home is None:
             raise Busy(engine.create_hidden(HOME, TopicConfig(durable=True, durability="fsync")))
         ts = home.now(self._clock.now_ms())
-        record = RecordWish(data=Raw(msgspec.json.encode(entry)), tag=entry.pipeline)
-        batch = render(AppendWish(records=[record]), home.assigned_seq + 1, ts, bare=False)
-        staged = engine.pipeline.stage_append(Appended(home.id, home.evict_floor, b"", batch), "fsync")
+        record = RecordRequest(data=Raw(msgspec.json.encode(entry)), tag=entry.pipeline)
+        batch = render(AppendRequest(records=[record]), home.assigned_seq + 1, ts, bare=False)
+        change = engine.commit_log.submit_append(Appended(home.id, home.evict_floor, b"", batch), "fsync")
         home.assigned_seq += 1
         home.pending_count += 1
         home.pending_bytes += len(batch.blob)
         self._forget_below(home, entry.pipeline, batch.first_seq)
-        self._changing = staged
-        staged.then(lambda done: self._written(entry, batch.first_seq, ts, done))
-        return staged
+        self._changing = change
+        change.then(lambda done: self._written(entry, batch.first_seq, ts, done))
+        return change
 
     def _forget_below(self, home: Topic, name: str, seq: int) -> None:
         """What this record replaces need not be kept; a crash before this only leaves more to read."""
         found = deletion.find_tagged(home, TagMatch(name.encode(), False), seq, self._state.cold.load_now)
         runs = [run for block in found if not isinstance(block, ColdMiss) for run in block]
         if runs:
-            self._engine.pipeline.stage_delete(Deleted(home.id, home.clock_ms, runs), "disk")
+            self._engine.commit_log.submit_delete(Deleted(home.id, home.clock_ms, runs), "disk")
 
-    def _written(self, entry: Entry, seq: int, ts: int, staged: Staged) -> None:
+    def _written(self, entry: Entry, seq: int, ts: int, change: PendingChange) -> None:
         self._changing = None
-        if staged.error is None:
+        if change.error is None:
             self._fold(entry, seq, ts)
 
     # --- looking ---

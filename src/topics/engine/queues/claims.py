@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topics.engine.core.pending import Staged
+from topics.engine.core.pending import PendingChange
 from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.queue import Taken
 from topics.model.requests.config import TopicConfig
@@ -36,14 +36,14 @@ class Claim(NamedTuple):
 class Grant:
     """What one claimer got: jobs rendered as they are answered, ascending by seq."""
 
-    __slots__ = ("jobs", "more", "seqs", "staged")
+    __slots__ = ("change", "jobs", "more", "seqs")
 
     def __init__(self) -> None:
         # Less than was wanted, though not for lack of jobs.
         self.more = False
         self.seqs: list[int] = []
         self.jobs: list[bytes] = []
-        self.staged: Staged | None = None
+        self.change: PendingChange | None = None
 
 
 def bytes_for(claims: list[Claim]) -> int:

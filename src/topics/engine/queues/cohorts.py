@@ -103,13 +103,13 @@ class Cohort:
         except ColdMiss as miss:
             self._fetch(miss)
         except Busy as busy:
-            busy.staged.then(lambda _: self.moved())
+            busy.change.then(lambda _: self.moved())
         except TopicsError as error:
             self._fail(error)
             self._set_alarm(queues.now() + RETRY_MS)
         else:
             for (member, _), grant in zip(asking, grants, strict=True):
-                if grant.staged is not None:
+                if grant.change is not None:
                     self._cohorts.wake()
                 if not member.granted(grant):
                     self.discard(member)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from topics.engine.core.pending import Busy, Staged, settled
+from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.block import Block
 from topics.engine.log.deletion import find_seqs
 from topics.engine.queues import transfers as moving
 from topics.engine.queues.due import Place
 from topics.model.errors import DamagedData, TopicNotFound, TopicsError
 from topics.model.requests.config import DELAY_MS_MAX
-from topics.model.requests.records import RecordWish, RedriveWish, TagMatch, check_u64, parse_match
+from topics.model.requests.records import RecordRequest, RedriveRequest, TagMatch, check_u64, parse_match
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -31,7 +31,7 @@ SCANNED_PER_MOVED = 5
 class Letter(NamedTuple):
     seq: int
     home: str
-    record: RecordWish
+    record: RecordRequest
 
 
 class Driven(NamedTuple):
@@ -66,23 +66,23 @@ class Redriver:
         self._engine = engine
         self._queues = queues
         # One at a time for each topic: until a move is published its records still look as if they were there.
-        self._running: dict[int, Staged] = {}
+        self._running: dict[int, PendingChange] = {}
 
     def redrive(
         self,
         name: str,
-        wish: RedriveWish,
+        request: RedriveRequest,
         may_touch: Callable[[str], bool],
         before: Driven = NOTHING,
         piece_max: int = LIMIT_MAX,
-    ) -> Staged:
+    ) -> PendingChange:
         """Send dead letters back to the queues they came from. `result` is a Driven. May raise ColdMiss.
 
         At most `piece_max` go at once: unless the result is `done`, call again with it as `before`.
         """
-        match = None if wish.match is None else parse_match(wish.match)
-        limit = min(LIMIT_MAX, check_u64(wish.limit, "limit") or LIMIT_DEFAULT)
-        rate = check_u64(wish.rate_per_s, "rate_per_s")
+        match = None if request.match is None else parse_match(request.match)
+        limit = min(LIMIT_MAX, check_u64(request.limit, "limit") or LIMIT_DEFAULT)
+        rate = check_u64(request.rate_per_s, "rate_per_s")
         topic = self._engine.find(name)
         if topic is None:
             raise TopicNotFound(name)
@@ -95,9 +95,9 @@ class Redriver:
         by_home, found = self._choose(topic, match, piece, scan_max, may_touch, before.last_seq)
         if before.moved + found.moved == limit or before.scanned + found.scanned == SCAN_RECORDS_MAX:
             found = found._replace(done=True)
-        if wish.dry_run or not by_home:
+        if request.dry_run or not by_home:
             return settled(topic.id, before.then(found))
-        self._engine.pipeline.check_writable()
+        self._engine.commit_log.check_writable()
         return self._send(topic, by_home, before, found, rate)
 
     def _choose(
@@ -152,9 +152,11 @@ class Redriver:
                     if (wanted is None or number in wanted) and _is_free(jobs.get(block.seq_at(number))):
                         yield block, number
 
-    def _send(self, topic: Topic, by_home: dict[str, list[Letter]], before: Driven, found: Driven, rate: int) -> Staged:
-        sent = Staged(None, topic.id, gated=False)
-        pending: list[Staged] = []
+    def _send(
+        self, topic: Topic, by_home: dict[str, list[Letter]], before: Driven, found: Driven, rate: int
+    ) -> PendingChange:
+        sent = PendingChange(None, topic.id, gated=False)
+        pending: list[PendingChange] = []
         homes: dict[str, int] = {}
         refusal: TopicsError | Busy | None = None
         skipped = found.skipped
@@ -172,7 +174,7 @@ class Redriver:
         sent.then(lambda _: self._running.pop(topic.id, None))
         left = len(pending)
 
-        def done(one: Staged) -> None:
+        def done(one: PendingChange) -> None:
             nonlocal left
             left -= 1
             sent.fsync_ms = max(sent.fsync_ms, one.fsync_ms)
@@ -184,18 +186,18 @@ class Redriver:
             one.then(done)
         return sent
 
-    def _move(self, topic: Topic, home: str, letters: list[Letter], rate: int, moved: int) -> Staged:
+    def _move(self, topic: Topic, home: str, letters: list[Letter], rate: int, moved: int) -> PendingChange:
         if rate:
             for number, letter in enumerate(letters, moved):
                 letter.record.delay_ms = min(DELAY_MS_MAX, number * 1000 // rate)
         seqs = [letter.seq for letter in letters]
         runs = find_seqs(topic, seqs, self._engine.state.cold.load)
-        staged = self._queues.move(topic, runs, [letter.record for letter in letters], home, dead=False)
+        change = self._queues.move(topic, runs, [letter.record for letter in letters], home, dead=False)
         if topic.queue is not None:
             jobs = [topic.queue.job_for(seq) for seq in seqs]
             topic.queue.take_out(jobs)
-            staged.then(lambda done: self._queues.give_back(topic, jobs) if done.error is not None else None)
-        return staged
+            change.then(lambda done: self._queues.give_back(topic, jobs) if done.error is not None else None)
+        return change
 
 
 def _is_free(job: Job | None) -> bool:

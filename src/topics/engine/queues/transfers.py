@@ -14,7 +14,7 @@ from topics.engine.queues.due import Job
 from topics.model.requests.batch import render
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.nesting import decode_deep
-from topics.model.requests.records import UNSET, AppendWish, RecordWish
+from topics.model.requests.records import UNSET, AppendRequest, RecordRequest
 
 FROM, DELIVERIES, SRC_SEQ, ERROR = (
     "$dead_letter_from",
@@ -39,7 +39,7 @@ class Room(NamedTuple):
     config: TopicConfig
 
 
-def record_of(block: Block, number: int) -> RecordWish:
+def record_of(block: Block, number: int) -> RecordRequest:
     """A stored record as it was wished for. The first `,"data":` is its own, see `diff.render_view`."""
     body = block.body
     assert body is not None
@@ -50,10 +50,10 @@ def record_of(block: Block, number: int) -> RecordWish:
     data = Raw(record[data_at : len(record) - 1 - (meta_bytes + 8 if meta_bytes else 0)])
     tag = body.tag_at(number)
     node = body.nodes[number] if body.nodes is not None else 0
-    return RecordWish(data, None if tag is None else tag.decode(), body.node_names[node - 1] if node else None, meta)
+    return RecordRequest(data, None if tag is None else tag.decode(), body.node_names[node - 1] if node else None, meta)
 
 
-def stamp(record: RecordWish, queue: str, job: Job) -> None:
+def stamp(record: RecordRequest, queue: str, job: Job) -> None:
     """Say in `meta` where the record comes from and why. Earlier stamps give way to these."""
     stamps: dict[str, object] = {FROM: queue, DELIVERIES: job.deliveries, SRC_SEQ: job.seq}
     if job.error:
@@ -66,13 +66,13 @@ def stamp(record: RecordWish, queue: str, job: Job) -> None:
         record.meta = Raw(b"%b,%b" % (_encode(stamps)[:-1], bytes(record.meta).lstrip()[1:]))
 
 
-def unstamp(record: RecordWish) -> None:
+def unstamp(record: RecordRequest) -> None:
     """Only after `home_of` has found the stamps."""
     left = _unstamped(record)
     record.meta = Raw(_encode(left)) if left else UNSET
 
 
-def home_of(record: RecordWish) -> str | None:
+def home_of(record: RecordRequest) -> str | None:
     """The queue that the record was taken from, if its stamp says so and can be read."""
     if record.meta is UNSET:
         return None
@@ -83,14 +83,14 @@ def home_of(record: RecordWish) -> str | None:
         return None
 
 
-def _unstamped(record: RecordWish) -> dict[str, Raw]:
+def _unstamped(record: RecordRequest) -> dict[str, Raw]:
     if record.meta is UNSET:
         return {}
     return {key: value for key, value in decode_deep(_decode_meta, bytes(record.meta)).items() if key not in STAMPS}
 
 
-def move(source: Topic, runs: list[Run], records: list[RecordWish], room: Room, ts: int, *, dead: bool) -> Moved:
-    batch = render(AppendWish(records), room.first_seq, ts, bare=False)
+def move(source: Topic, runs: list[Run], records: list[RecordRequest], room: Room, ts: int, *, dead: bool) -> Moved:
+    batch = render(AppendRequest(records), room.first_seq, ts, bare=False)
     return Moved(source.id, dead, ts, runs, Appended(room.topic_id, room.floor, b"", batch))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.ops import Deleted, Run
-from topics.engine.core.pending import Busy, Staged, settled
+from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.deletion import find_seqs
 from topics.engine.queues import transfers as moving
@@ -22,7 +22,15 @@ from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
 from topics.engine.queues.redrive import Redriver
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.model.requests.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, TopicConfig
-from topics.model.requests.records import UNSET, AckWish, ClaimWish, ExtendWish, NackWish, RecordWish, check_u64
+from topics.model.requests.records import (
+    UNSET,
+    AckRequest,
+    ClaimRequest,
+    ExtendRequest,
+    NackRequest,
+    RecordRequest,
+    check_u64,
+)
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -49,7 +57,7 @@ class Queues:
         self._clock = clock
         self._steady = engine.steady
         self._state = engine.state
-        self._pipeline = engine.pipeline
+        self._commit_log = engine.commit_log
         self._waiters = engine.waiters
         self._settings = engine.settings
         self.redriver = Redriver(engine, self)
@@ -84,20 +92,20 @@ class Queues:
 
     # --- claim ---
 
-    def claim(self, name: str, wish: ClaimWish) -> Staged:
+    def claim(self, name: str, request: ClaimRequest) -> PendingChange:
         """Lease up to `max` jobs now. `result` is the Grant."""
-        claim = self.read_claim(wish)
+        claim = self.read_claim(request)
         topic, queue, _ = self.find(name)
         grant = self.serve(topic, queue, [self.for_topic(claim, topic.config)])[0]
-        staged = grant.staged or settled(topic.id)
-        staged.result = grant
-        return staged
+        change = grant.change or settled(topic.id)
+        change.result = grant
+        return change
 
-    def read_claim(self, wish: ClaimWish) -> Claim:
+    def read_claim(self, request: ClaimRequest) -> Claim:
         """Check what can be checked without the topic; a lease of 0 ms stands for the topic's own."""
-        lease_ms = 0 if wish.lease_ms is UNSET else max(LEASE_MS_MIN, check_u64(wish.lease_ms, "lease_ms"))
-        wanted = max(1, min(self._settings.max_claim, check_u64(wish.max, "max")))
-        return Claim(self.check_node(wish.node), wanted, min(LEASE_MS_MAX, lease_ms))
+        lease_ms = 0 if request.lease_ms is UNSET else max(LEASE_MS_MIN, check_u64(request.lease_ms, "lease_ms"))
+        wanted = max(1, min(self._settings.max_claim, check_u64(request.max, "max")))
+        return Claim(self.check_node(request.node), wanted, min(LEASE_MS_MAX, lease_ms))
 
     @staticmethod
     def for_topic(claim: Claim, config: TopicConfig) -> Claim:
@@ -108,7 +116,7 @@ class Queues:
 
         May raise ColdMiss, as long as nobody got anything.
         """
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         now = self.bring_up(topic, queue)
         topic.last_read_ts = self._clock.now_ms()
         grants = [Grant() for _ in claims]
@@ -120,7 +128,7 @@ class Queues:
         taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load)
         for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
             if share:
-                grant.staged = self._lease(topic, queue, claim, share, grant, now)
+                grant.change = self._lease(topic, queue, claim, share, grant, now)
             grant.more = len(share) < claim.wanted and queue.ready > 0
         if doomed:
             self._bury(topic, doomed)
@@ -130,7 +138,7 @@ class Queues:
 
     def _lease(
         self, topic: Topic, queue: Queue, claim: Claim, share: list[Taken], grant: Grant, now: int
-    ) -> Staged | None:
+    ) -> PendingChange | None:
         share.sort()
         config, known = topic.config, queue.jobs
         node, deadline, stream = claim.node, now + claim.lease_ms, claim.stream
@@ -156,27 +164,27 @@ class Queues:
             else None
         )
 
-    def _journal_claim(self, topic: Topic, cursor: int, node: str, jobs: list[Job]) -> Staged | None:
+    def _journal_claim(self, topic: Topic, cursor: int, node: str, jobs: list[Job]) -> PendingChange | None:
         """An op for each rest that would follow; all but those with a backoff have the same one."""
         by_rest: dict[int, list[tuple[int, int, int]]] = {}
         for job in jobs:
             assert job.group is not None
             by_rest.setdefault(job.group.rest_ms, []).append((job.seq, job.lease, job.deliveries))
-        staged: Staged | None = None
+        change: PendingChange | None = None
         for rest_ms, leases in by_rest.items():
             op = Leased(topic.id, cursor, jobs[0].deadline, rest_ms, node, leases, ahead=True)
-            staged = self._journal_leases(op, topic)
-        return staged
+            change = self._journal_leases(op, topic)
+        return change
 
-    def _journal_leases(self, op: Leased, topic: Topic) -> Staged:
+    def _journal_leases(self, op: Leased, topic: Topic) -> PendingChange:
         leases = {seq: lease for seq, lease, _ in op.jobs}
         try:
-            staged = self._journal(topic, op)
+            change = self._journal(topic, op)
         except TopicsError:
             self._unlease(topic, leases)
             raise
-        staged.then(lambda done: self._unlease(topic, leases) if done.error is not None else None)
-        return staged
+        change.then(lambda done: self._unlease(topic, leases) if done.error is not None else None)
+        return change
 
     def _unlease(self, topic: Topic, leases: dict[int, int]) -> None:
         """The log did not take the leases: nobody was told of them, so the jobs are claimable again."""
@@ -188,34 +196,34 @@ class Queues:
                 job.deliveries -= 1
                 queue.give_back(job, now, now)
 
-    def _journal(self, topic: Topic, op: LeaseOp) -> Staged:
+    def _journal(self, topic: Topic, op: LeaseOp) -> PendingChange:
         """A part of the leases log: as durable as the topic; an ephemeral one has no log."""
         durability = topic.config.durability
         journaled = durability != "ephemeral"
         body = op.encode() if journaled else b""
-        return self._pipeline.stage(
+        return self._commit_log.submit(
             op, body, gated=durability == "fsync", urgent=isinstance(op, Released), journaled=journaled
         )
 
     # --- ack, nack, extend ---
 
-    def ack(self, name: str, wish: AckWish) -> Staged:
+    def ack(self, name: str, request: AckRequest) -> PendingChange:
         """Complete jobs: their records die, as durably as the topic is. `result` is a Held."""
-        self.check_seqs(wish)
+        self.check_seqs(request)
         topic, queue, now = self.find(name)
-        self._pipeline.check_writable()
-        jobs, skipped = self._held(queue, wish, now)
+        self._commit_log.check_writable()
+        jobs, skipped = self._held(queue, request, now)
         seqs = [job.seq for job in jobs]
         if not jobs:
             return settled(topic.id, Held(seqs, skipped))
         runs = find_seqs(topic, sorted(seqs), self._state.cold.load)
-        staged = self._pipeline.stage_delete(Deleted(topic.id, self._clock.now_ms(), runs), topic.config.durability)
+        change = self._commit_log.submit_delete(Deleted(topic.id, self._clock.now_ms(), runs), topic.config.durability)
         queue.take_out(jobs)
-        staged.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped), done))
+        change.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped), done))
         self._waiters.moved(topic)
-        return staged
+        return change
 
-    def _acked(self, topic: Topic, jobs: list[Job], held: Held, done: Staged) -> None:
+    def _acked(self, topic: Topic, jobs: list[Job], held: Held, done: PendingChange) -> None:
         done.result = held
         if done.error is not None:
             self.give_back(topic, jobs)
@@ -229,89 +237,91 @@ class Queues:
                 queue.give_back(job, now + rest_ms, now)
         self._waiters.moved(topic)
 
-    def nack(self, name: str, wish: NackWish) -> Staged:
+    def nack(self, name: str, request: NackRequest) -> PendingChange:
         """Give jobs back, now or after a rest, or send them where dead letters go. `result` is a Held."""
-        self.check_seqs(wish)
-        if wish.delay_ms is not UNSET:
-            check_u64(wish.delay_ms, "delay_ms")
-        error = wish.error or ""
+        self.check_seqs(request)
+        if request.delay_ms is not UNSET:
+            check_u64(request.delay_ms, "delay_ms")
+        error = request.error or ""
         if len(error) > ERROR_CHARS_MAX:
             raise InvalidRequest(f"error may have {ERROR_CHARS_MAX} characters", field="error")
         topic, queue, now = self.find(name)
-        if wish.dead_letter and topic.config.dead_letter is None:
+        if request.dead_letter and topic.config.dead_letter is None:
             raise InvalidRequest(f'queue "{name}" has no dead_letter topic', field="dead_letter")
-        jobs, skipped = self._held(queue, wish, now)
+        jobs, skipped = self._held(queue, request, now)
         result = Held([job.seq for job in jobs], skipped)
         if not jobs:
             return settled(topic.id, result)
         for job in jobs:
             job.error = error or job.error
-        if wish.dead_letter:
-            self._pipeline.check_writable()
+        if request.dead_letter:
+            self._commit_log.check_writable()
             find_seqs(topic, sorted(result.jobs), self._state.cold.load)
             queue.take_out(jobs)
-            staged = self._bury(topic, jobs)
+            change = self._bury(topic, jobs)
         else:
-            staged = self._release(topic, queue, jobs, now, wish, error)
-        staged.then(lambda done: setattr(done, "result", result))
+            change = self._release(topic, queue, jobs, now, request, error)
+        change.then(lambda done: setattr(done, "result", result))
         self._waiters.moved(topic)
-        return staged
+        return change
 
-    def _release(self, topic: Topic, queue: Queue, jobs: list[Job], now: int, wish: NackWish, error: str) -> Staged:
+    def _release(
+        self, topic: Topic, queue: Queue, jobs: list[Job], now: int, request: NackRequest, error: str
+    ) -> PendingChange:
         by_due: dict[int, list[int]] = {}
         for job in jobs:
-            if wish.delay_ms is UNSET:
+            if request.delay_ms is UNSET:
                 due = now + rest_after(topic.config, job.deliveries, job.lease)
             else:
-                due = now + min(DELAY_MS_MAX, wish.delay_ms)
+                due = now + min(DELAY_MS_MAX, request.delay_ms)
             by_due.setdefault(due, []).append(job.seq)
             queue.give_back(job, due, now)
-        staged = settled(topic.id)
+        change = settled(topic.id)
         if topic.config.leases_durable:
             for due, seqs in by_due.items():
-                staged = self._journal(topic, Released(topic.id, due, error, seqs, ahead=True))
-        return staged
+                change = self._journal(topic, Released(topic.id, due, error, seqs, ahead=True))
+        return change
 
-    def extend(self, name: str, wish: ExtendWish) -> Staged:
+    def extend(self, name: str, request: ExtendRequest) -> PendingChange:
         """Set the deadline of held leases anew, counted from now. `result` is a Held with the deadline."""
-        self.check_seqs(wish)
-        lease_ms = max(LEASE_MS_MIN, min(LEASE_MS_MAX, check_u64(wish.lease_ms, "lease_ms")))
+        self.check_seqs(request)
+        lease_ms = max(LEASE_MS_MIN, min(LEASE_MS_MAX, check_u64(request.lease_ms, "lease_ms")))
         topic, queue, now = self.find(name)
-        jobs, skipped = self._held(queue, wish, now)
+        jobs, skipped = self._held(queue, request, now)
         deadline = now + lease_ms
         by_rest: dict[int, list[int]] = {}
         for job in jobs:
             rest_ms = rest_after(topic.config, job.deliveries, job.lease)
             queue.extend(job, deadline, rest_ms)
             by_rest.setdefault(rest_ms, []).append(job.seq)
-        staged = settled(topic.id)
+        change = settled(topic.id)
         if topic.config.leases_durable:
             for rest_ms, seqs in by_rest.items():
-                staged = self._journal(topic, Extended(topic.id, deadline, rest_ms, seqs, ahead=True))
-        staged.result = Held([job.seq for job in jobs], skipped, self._steady.wall_ms(deadline))
-        return staged
+                change = self._journal(topic, Extended(topic.id, deadline, rest_ms, seqs, ahead=True))
+        change.result = Held([job.seq for job in jobs], skipped, self._steady.wall_ms(deadline))
+        return change
 
-    def check_seqs(self, wish: AckWish | NackWish | ExtendWish) -> None:
-        self.check_node(wish.node)
-        if not wish.seqs:
+    def check_seqs(self, request: AckRequest | NackRequest | ExtendRequest) -> None:
+        self.check_node(request.node)
+        if not request.seqs:
             raise InvalidRequest("seqs must hold at least one seq", field="seqs")
-        if len(wish.seqs) > self._settings.max_claim:
+        if len(request.seqs) > self._settings.max_claim:
             raise BatchTooLarge(
-                f"seqs holds {len(wish.seqs)} seqs; at most {self._settings.max_claim} fit one call",
+                f"seqs holds {len(request.seqs)} seqs; at most {self._settings.max_claim} fit one call",
                 field="seqs",
                 max=self._settings.max_claim,
             )
-        check_u64(max(wish.seqs), "seqs")
-        if wish.lease_ids is not None and len(wish.lease_ids) != len(wish.seqs):
+        check_u64(max(request.seqs), "seqs")
+        if request.lease_ids is not None and len(request.lease_ids) != len(request.seqs):
             raise InvalidRequest("lease_ids must hold one token for each of seqs", field="lease_ids")
 
     @staticmethod
-    def _held(queue: Queue, wish: AckWish | NackWish | ExtendWish, now: int) -> tuple[list[Job], list[int]]:
+    def _held(queue: Queue, request: AckRequest | NackRequest | ExtendRequest, now: int) -> tuple[list[Job], list[int]]:
         """The jobs that this worker holds, by its tokens if it shows them, and the seqs it does not hold."""
         found: dict[int, Job] = {}
         skipped: list[int] = []
-        node, tokens, held = wish.node, wish.lease_ids, queue.held
-        for number, seq in enumerate(wish.seqs):
+        node, tokens, held = request.node, request.lease_ids, queue.held
+        for number, seq in enumerate(request.seqs):
             job = held(seq, now)
             mine = job is not None and job.node == node and seq not in found
             if job is None or not mine or (tokens is not None and tokens[number] != f"lease_{job.lease:x}"):
@@ -322,7 +332,7 @@ class Queues:
 
     # --- dead letters ---
 
-    def _bury(self, topic: Topic, jobs: list[Job]) -> Staged:
+    def _bury(self, topic: Topic, jobs: list[Job]) -> PendingChange:
         """Move jobs to the dead-letter topic in one step. If it will not take them they stay, and it is tried again."""
         config = topic.config
         name = config.dead_letter
@@ -333,7 +343,7 @@ class Queues:
             runs, records = self._lift(topic, sorted(job.seq for job in jobs))
             for record, job in zip(records, sorted(jobs, key=lambda job: job.seq), strict=True):
                 moving.stamp(record, topic.name, job)
-            staged = self.move(topic, runs, records, name, dead=True)
+            change = self.move(topic, runs, records, name, dead=True)
         except TopicNotFound:
             self._refused(
                 topic, jobs, f'topic "{name}" does not exist and auto_create of this queue is false; create it'
@@ -342,8 +352,8 @@ class Queues:
         except (TopicsError, Busy, ColdMiss) as error:
             self._refused(topic, jobs, error.message if isinstance(error, TopicsError) else "")
             return settled(topic.id)
-        staged.then(lambda done: self._refused(topic, jobs, done.error.message) if done.error is not None else None)
-        return staged
+        change.then(lambda done: self._refused(topic, jobs, done.error.message) if done.error is not None else None)
+        return change
 
     def _refused(self, topic: Topic, jobs: list[Job], reason: str) -> None:
         assert topic.queue is not None
@@ -352,27 +362,29 @@ class Queues:
             topic.queue.refuse(job, reason)
             self.give_back(topic, [job], rest_ms)
 
-    def _lift(self, topic: Topic, seqs: list[int]) -> tuple[list[Run], list[RecordWish]]:
+    def _lift(self, topic: Topic, seqs: list[int]) -> tuple[list[Run], list[RecordRequest]]:
         """What dies where the records are, and the records as they were wished for. May raise ColdMiss."""
         load = self._state.cold.load
         runs = find_seqs(topic, seqs, load)
-        records: list[RecordWish] = []
+        records: list[RecordRequest] = []
         for seq in seqs:
             block = topic.blocks[topic.block_after(seq - 1)]
             load(block)
             records.append(moving.record_of(block, block.number_after(seq - 1)))
         return runs, records
 
-    def move(self, source: Topic, runs: list[Run], records: list[RecordWish], name: str, *, dead: bool) -> Staged:
+    def move(
+        self, source: Topic, runs: list[Run], records: list[RecordRequest], name: str, *, dead: bool
+    ) -> PendingChange:
         """Have records change their topic in one step; the other topic is made if it is absent."""
         durability = source.config.durability
         room = self._engine.room_for(name, len(records), sum(run.size for run in runs), durability)
         now = self._clock.now_ms()
         op = moving.move(source, runs, records, room, now if room.topic is None else room.topic.now(now), dead=dead)
-        self._pipeline.date(op.appended.batch)
+        self._commit_log.date(op.appended.batch)
         body = moving.encode_move(op, source, room.config)
         classes = (durability, room.config.durability)
-        staged = self._pipeline.stage(
+        change = self._commit_log.submit(
             op, body, gated="fsync" in classes, urgent=True, journaled=bool(body), other_ids=(room.topic_id,)
         )
         if room.topic is not None:
@@ -380,20 +392,20 @@ class Queues:
             room.topic.assigned_seq += batch.count
             room.topic.pending_count += batch.count
             room.topic.pending_bytes += len(batch.blob)
-        return staged
+        return change
 
     # --- pause, streams ---
 
-    def pause(self, name: str, *, paused: bool) -> Staged:
+    def pause(self, name: str, *, paused: bool) -> PendingChange:
         """Stop handing out jobs, or begin again; what is out may still be acked."""
         topic, queue, _ = self.find(name)
         if queue.paused == paused:
             return settled(topic.id)
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         op = Paused(topic.id, paused)
-        staged = self._pipeline.stage(op, op.encode(), gated=topic.config.durability == "fsync")
-        staged.then(lambda _: self._waiters.moved(topic))
-        return staged
+        change = self._commit_log.submit(op, op.encode(), gated=topic.config.durability == "fsync")
+        change.then(lambda _: self._waiters.moved(topic))
+        return change
 
     def open_stream(self, queue: Queue) -> int:
         """A number for a connection that jobs are pushed to."""

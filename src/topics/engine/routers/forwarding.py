@@ -15,7 +15,7 @@ import logging
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log import retention
 from topics.engine.log.block import Block
 from topics.engine.log.cold import ColdMiss
@@ -88,7 +88,7 @@ class Forwarder:
         self._engine = engine
         self._state = engine.state
         self._routes = engine.state.routes
-        self._pipeline = engine.pipeline
+        self._commit_log = engine.commit_log
         self._worker = worker
         self._clock = clock
         self._ready: dict[Router, None] = {}
@@ -123,7 +123,7 @@ class Forwarder:
                     self._advance(router)
                 else:
                     self._ready[router] = None
-            self._pipeline.flush()
+            self._commit_log.flush()
         if not self.pending:
             self._pieces.clear()
         return self.pending
@@ -152,7 +152,7 @@ class Forwarder:
         try:
             self._forward(router)
         except Busy as busy:
-            busy.staged.then(lambda _: self._wake(router))
+            busy.change.then(lambda _: self._wake(router))
         except ColdMiss as miss:
             self._fetch(miss, router)
         except TopicsError as error:
@@ -195,7 +195,7 @@ class Forwarder:
             self._state.expire(source, self._clock.now_ms(), self._state.cold.load)
         if router.cursor >= source.head_seq:
             return
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         cursor, lost = _behind_what_is_lost(source, router.cursor)
         hops, same_to = source.hops.at(cursor + 1) if source.hops is not None else (0, 2**64)
         hops += router.config.allow_cycle
@@ -275,7 +275,7 @@ class Forwarder:
         quota, size = self._engine.settings.max_total_bytes, len(batch.blob)
         if quota:
             freed = retention.freed_by_caps(dest, batch.count, size)
-            if self._state.bytes + self._pipeline.pending_bytes + size - freed > quota:
+            if self._state.bytes + self._commit_log.pending_bytes + size - freed > quota:
                 raise Throttled("all topics hold as many bytes as they may", limit="max_total_bytes", max=quota)
         return piece, batch
 
@@ -287,28 +287,28 @@ class Forwarder:
     def _stage(self, router: Router, op: Forwarded, hops: int) -> None:
         dest, batch = router.dest, op.batch
         gated = dest.config.durability == "fsync" and bool(batch.count or op.lost)
-        staged = self._pipeline.stage(op, op.encode(), gated=gated)
+        change = self._commit_log.submit(op, op.encode(), gated=gated)
         size = len(batch.blob)
-        self._pipeline.pending_bytes += size
-        staged.first_seq, staged.count = batch.first_seq, batch.count
+        self._commit_log.pending_bytes += size
+        change.first_seq, change.count = batch.first_seq, batch.count
         dest.assigned_seq = batch.first_seq + batch.count - 1
         dest.pending_count += batch.count
         dest.pending_bytes += size
-        router.inflight = staged
-        staged.then(lambda done: self._landed(router, done, hops))
+        router.inflight = change
+        change.then(lambda done: self._landed(router, done, hops))
 
-    def _landed(self, router: Router, staged: Staged, hops: int) -> None:
+    def _landed(self, router: Router, change: PendingChange, hops: int) -> None:
         router.inflight = None
-        if staged.error is not None:
-            self._rest(router, staged.error)
+        if change.error is not None:
+            self._rest(router, change.error)
             return
         router.last_error = None
         router.backoff_ms = 0.0
         dest = router.dest
-        if hops and staged.count and dest.outbound is not None:
+        if hops and change.count and dest.outbound is not None:
             if dest.hops is None:
                 dest.hops = Hops()
-            dest.hops.add(staged.first_seq, staged.last_seq, hops)
+            dest.hops.add(change.first_seq, change.last_seq, hops)
         source = router.source
         if source.hops is not None:
             source.hops.forget_up_to(min(other.cursor for other in source.outbound or (router,)))

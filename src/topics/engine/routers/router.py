@@ -17,7 +17,7 @@ from topics.model.errors import TopicsError
 from topics.model.requests.routers import RouterConfig
 
 if TYPE_CHECKING:
-    from topics.engine.core.pending import Staged
+    from topics.engine.core.pending import PendingChange
     from topics.engine.log.topic import Topic
 
 HOPS_MAX = 8
@@ -52,8 +52,8 @@ class Router:
         self.cursor = 0
         self.forwarded_total = 0
         # the forwarder's: a mark on its way, a change of the router on its way, why it does not get on
-        self.inflight: Staged | None = None
-        self.changing: Staged | None = None
+        self.inflight: PendingChange | None = None
+        self.changing: PendingChange | None = None
         self.last_error: TopicsError | None = None
         self.backoff_ms = 0.0
         self.retry_ms = 0.0

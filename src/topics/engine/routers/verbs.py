@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.listing import PAGE_SIZE_DEFAULT, page_of
 from topics.engine.core.ops import KEPT, RouterDropped, RouterPut
-from topics.engine.core.pending import Busy, Staged, settled
+from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.topic import Topic
 from topics.engine.routers.router import Router
 from topics.model.errors import RouterCycle, RouterNotFound, Throttled, TopicExistsIncompatible, TopicNotFound
 from topics.model.names import check_router_name
-from topics.model.requests.routers import RouterConfig, RouterWish, resolve_router
+from topics.model.requests.routers import RouterConfig, RouterRequest, resolve_router
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -51,22 +51,22 @@ class Routers:
         self._engine = engine
         self._state = engine.state
         self._routes = engine.state.routes
-        self._changing: Staged | None = None
+        self._changing: PendingChange | None = None
 
-    def resolve(self, wish: RouterWish) -> RouterConfig:
-        return resolve_router(wish, self._engine.settings.max_tag_bytes)
+    def resolve(self, request: RouterRequest) -> RouterConfig:
+        return resolve_router(request, self._engine.settings.max_tag_bytes)
 
-    def put(self, name: str, wish: RouterWish) -> Staged:
+    def put(self, name: str, request: RouterRequest) -> PendingChange:
         """Create the router, or change it. `result` is the resolved configuration."""
         check_router_name(name)
-        config = self.resolve(wish)
+        config = self.resolve(request)
         if self._changing is not None:
             raise Busy(self._changing)
         router = self._routes.by_name.get(name)
         if router is not None and router.config == config:
             return settled(router.dest.id, config)
         source, dest = self._engine.find(config.source), self._engine.find(config.dest)
-        if dest is None and wish.create_dest is False:
+        if dest is None and request.create_dest is False:
             raise TopicNotFound(config.dest)
         if source is not None and dest is not None:
             _refuse_second_source(dest, router, config)
@@ -75,16 +75,16 @@ class Routers:
         elif dest is not None:
             _refuse_second_source(dest, router, config)
         self._refuse_beyond_caps(router is None, (source is None) + (dest is None))
-        self._engine.pipeline.check_writable()
-        cursor = _starting_point(router, source, config, backfill=bool(wish.backfill))
+        self._engine.commit_log.check_writable()
+        cursor = _starting_point(router, source, config, backfill=bool(request.backfill))
         op = RouterPut(self._id_of(dest, config.dest), self._id_of(source, config.source), cursor, name, config)
         others = () if router is None or router.dest is dest else (router.dest.id,)
-        staged = self._engine.pipeline.stage(op, op.encode(), gated=True, other_ids=others)
-        staged.created = router is None
-        staged.result = config
-        return self._announce(staged, router)
+        change = self._engine.commit_log.submit(op, op.encode(), gated=True, other_ids=others)
+        change.created = router is None
+        change.result = config
+        return self._announce(change, router)
 
-    def drop(self, name: str) -> Staged:
+    def drop(self, name: str) -> PendingChange:
         """Stop forwarding and remove the router. `result` tells whether there was one."""
         check_router_name(name)
         if self._changing is not None:
@@ -95,11 +95,11 @@ class Routers:
         for topic in (router.source, router.dest):
             if topic.control is not None:
                 raise Busy(topic.control)
-        self._engine.pipeline.check_writable()
+        self._engine.commit_log.check_writable()
         op = RouterDropped(router.dest.id)
-        staged = self._engine.pipeline.stage(op, op.encode(), gated=True, urgent=True)
-        staged.result = True
-        return self._announce(staged, router)
+        change = self._engine.commit_log.submit(op, op.encode(), gated=True, urgent=True)
+        change.result = True
+        return self._announce(change, router)
 
     def look(self, name: str) -> RouterState:
         router = self._routes.by_name.get(name)
@@ -122,13 +122,13 @@ class Routers:
             *page_of(self._routes.names, prefix, cursor, page_size, lambda name: describe(find[name]), wanted)
         )
 
-    def _announce(self, staged: Staged, router: Router | None) -> Staged:
+    def _announce(self, change: PendingChange, router: Router | None) -> PendingChange:
         """Until this is done, nobody changes a router, and this one forwards nothing."""
-        self._changing = staged
+        self._changing = change
         if router is not None:
-            router.changing = staged
-        staged.then(lambda _: self._changed(router))
-        return staged
+            router.changing = change
+        change.then(lambda _: self._changed(router))
+        return change
 
     def _changed(self, router: Router | None) -> None:
         self._changing = None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.ops import Appended, Created
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log import retention
 from topics.engine.log.body import Body
 from topics.engine.log.cold import ColdMiss
@@ -56,7 +56,7 @@ class Poll:
 
 
 # None: go on at once. A Staged or a miss: when that is done. Poll: whenever.
-Step = Staged | ColdMiss | Poll | None
+Step = PendingChange | ColdMiss | Poll | None
 Steps = Generator[Step, None, None]
 
 
@@ -104,7 +104,7 @@ class Commit:
         version: int,
         stages: list[Stage],
         names: list[str],
-        outcome: Staged,
+        outcome: PendingChange,
         clock: Clock,
         leftovers: list[int],
         *,
@@ -112,7 +112,7 @@ class Commit:
         named: bytes,
     ) -> None:
         self._engine = engine
-        self._pipeline = engine.pipeline
+        self._commit_log = engine.commit_log
         self._app_id = app_id
         self._app = app
         self._version = version
@@ -123,7 +123,7 @@ class Commit:
         self._named = named
         # Where the hidden topics go that nobody needs any more.
         self._leftovers = leftovers
-        self._hold = Staged(None, app_id, gated=False)
+        self._hold = PendingChange(None, app_id, gated=False)
         self._failed: TopicsError | None = None
 
     def steps(self) -> Steps:
@@ -149,7 +149,7 @@ class Commit:
         yield from self._writable()
         op = TxnCommitted(self._app_id, self._app, self._version, self._clock.now_ms(), moves, self._named)
         others = tuple(target.held.id for target in self._targets)
-        self._pipeline.stage(op, op.encode(), gated=True, other_ids=others).then(self._done)
+        self._commit_log.submit(op, op.encode(), gated=True, other_ids=others).then(self._done)
 
     # --- hold and check ---
 
@@ -165,7 +165,7 @@ class Commit:
                     raise TopicNotFound(target.name)
                 created = engine.create_for_write(target.name)
             except Busy as busy:
-                yield busy.staged
+                yield busy.change
                 continue
             yield created
             if created.error is not None:
@@ -212,7 +212,7 @@ class Commit:
         target.hidden_id = self._engine.state.new_id()
         name = hidden_name(target.hidden_id)
         created = Created(target.hidden_id, 0, target.ts, 0, name, HIDDEN_CONFIG)
-        self._watch(self._pipeline.stage(created, created.encode(), gated=False))
+        self._watch(self._commit_log.submit(created, created.encode(), gated=False))
         seq = target.first_seq
         for shelf in target.shelves:
             for block in shelf.blocks:
@@ -227,7 +227,7 @@ class Commit:
                     stop = min(block.count, start + SLICE_RECORDS_MAX)
                     batch = with_heads(block, start, stop, seq, target.ts)
                     op = Appended(target.hidden_id, 1, b"", batch)
-                    self._watch(self._pipeline.stage_append(op, "disk"))
+                    self._watch(self._commit_log.submit_append(op, "disk"))
                     seq += stop - start
                     start = stop
                     yield None
@@ -235,23 +235,23 @@ class Commit:
 
     def _writable(self) -> Steps:
         """Go on only while the disk keeps up, and everything prepared so far is written."""
-        while self._pipeline.is_behind(UNSYNCED_BYTES_MAX):
+        while self._commit_log.is_behind(UNSYNCED_BYTES_MAX):
             yield Poll()
         if self._failed is not None:
             raise self._failed
 
-    def _watch(self, staged: Staged) -> None:
-        staged.then(self._note)
+    def _watch(self, change: PendingChange) -> None:
+        change.then(self._note)
 
-    def _note(self, staged: Staged) -> None:
-        if staged.error is not None:
-            self._failed = staged.error
+    def _note(self, change: PendingChange) -> None:
+        if change.error is not None:
+            self._failed = change.error
 
     # --- the end ---
 
-    def _done(self, staged: Staged) -> None:
-        if staged.error is not None:
-            self.give_up(staged.error)
+    def _done(self, change: PendingChange) -> None:
+        if change.error is not None:
+            self.give_up(change.error)
             return
         self._release()
         landed = [
@@ -259,7 +259,7 @@ class Commit:
             for target in self._targets
         ]
         self._outcome.result = Committed(self._version, deduped=False, landed=landed)
-        self._outcome.fsync_ms, self._outcome.wal_append_ms = staged.fsync_ms, staged.wal_append_ms
+        self._outcome.fsync_ms, self._outcome.wal_append_ms = change.fsync_ms, change.wal_append_ms
         self._outcome.finish()
 
     def give_up(self, error: TopicsError) -> None:
@@ -279,7 +279,7 @@ class Commits:
     """Those on their way; the owner calls `step` while there are any."""
 
     def __init__(self, engine: Engine, worker: Worker, clock: Clock) -> None:
-        self._pipeline = engine.pipeline
+        self._commit_log = engine.commit_log
         self._cold = engine.state.cold
         self._worker = worker
         self._clock = clock
@@ -305,7 +305,7 @@ class Commits:
             self._advance(steps, self._ready.pop(steps))
             if self._clock.monotonic_ms() >= until_ms:
                 break
-        self._pipeline.flush()
+        self._commit_log.flush()
         return bool(self._ready)
 
     def _advance(self, steps: Steps, commit: Commit) -> None:
@@ -327,7 +327,7 @@ class Commits:
                 go_on()
             case Poll():
                 self._polling[steps] = commit
-            case Staged():
+            case PendingChange():
                 step.then(go_on)
             case ColdMiss():
                 self._fetch(step, commit, go_on)

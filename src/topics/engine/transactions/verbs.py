@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from topics.engine.core.ops import Appended, Dropped
-from topics.engine.core.pending import Busy, Staged
+from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log.topic import STAGING
 from topics.engine.transactions.commit import SLICE_MS, Commit, Commits, Committed
 from topics.engine.transactions.ledger import FENCE_FLOOR_ID, App, Part, Stage
@@ -21,14 +21,14 @@ from topics.model.clock import Clock
 from topics.model.errors import Fenced, InvalidRequest, StageNotFound, Throttled, TopicsError
 from topics.model.names import check_topic_name
 from topics.model.requests.batch import check_batch, render_headless
-from topics.model.requests.records import AppendWish, RecordWish
+from topics.model.requests.records import AppendRequest, RecordRequest
 from topics.model.requests.transactions import (
     PARTS_MAX,
     TXN_TOPICS_MAX,
     UNKNOWN_STAGES,
-    AbortWish,
-    CommitWish,
-    StageWish,
+    AbortRequest,
+    CommitRequest,
+    StageRequest,
     check_app_name,
     check_empty_raise,
     check_owner,
@@ -65,9 +65,9 @@ class _Desk:
         # The newest token, handed out or about to be.
         self.fence = fence
         # A commit, an abort or a new token: whoever comes next decides after it.
-        self.control: Staged | None = None
+        self.control: PendingChange | None = None
         # Parts on their way, by stage: the next one of the same stage waits.
-        self.parts: dict[tuple[int, str], Staged] = {}
+        self.parts: dict[tuple[int, str], PendingChange] = {}
 
 
 class Transactions:
@@ -77,7 +77,7 @@ class Transactions:
         self._engine = engine
         self._state = engine.state
         self._ledger = engine.state.ledger
-        self._pipeline = engine.pipeline
+        self._commit_log = engine.commit_log
         self._settings = engine.settings
         self._clock = clock
         self._steady = engine.steady
@@ -97,26 +97,26 @@ class Transactions:
 
     # --- verbs ---
 
-    def stage(self, app_name: str, version: int, wish: StageWish) -> Staged:
+    def stage(self, app_name: str, version: int, request: StageRequest) -> PendingChange:
         """Put a part down. `result` is a StagedPart; the same part again is not written again."""
         check_app_name(app_name)
         check_version(version)
-        check_stage_name(wish.stage, "stage")
+        check_stage_name(request.stage, "stage")
         app = self._ledger.by_name.get(app_name)
         if app is not None and app.version is not None and version <= app.version:
             fence = app.version_fence if version == app.version else 0
-            return Staged.settled(app.id, StagedPart(Part(0, 0), 0, done=True, fence=fence))
-        desk = self._desk(app_name, wish.fence)
-        undecided = desk.control or desk.parts.get((version, wish.stage))
+            return PendingChange.settled(app.id, StagedPart(Part(0, 0), 0, done=True, fence=fence))
+        desk = self._desk(app_name, request.fence)
+        undecided = desk.control or desk.parts.get((version, request.stage))
         if undecided is not None:
             raise Busy(undecided)
-        stage = self._stage_of(app, version, wish.stage)
-        if wish.part < (len(stage.parts) if stage is not None else 0):
+        stage = self._stage_of(app, version, request.stage)
+        if request.part < (len(stage.parts) if stage is not None else 0):
             assert stage is not None
-            return Staged.settled(desk.app_id, StagedPart(stage.parts[wish.part], self._shown_ms(stage)))
-        self._check_part(wish, stage)
-        batches = self._batches(wish)
-        self._pipeline.check_writable()
+            return PendingChange.settled(desk.app_id, StagedPart(stage.parts[request.part], self._shown_ms(stage)))
+        self._check_part(request, stage)
+        batches = self._batches(request)
+        self._commit_log.check_writable()
         now = self._steady.now_ms()
         shelves: list[tuple[str, Appended]] = []
         for name, records, bare in batches:
@@ -125,31 +125,31 @@ class Transactions:
                 topic_id, first_seq = self._state.new_id(), 1
             else:
                 topic_id, first_seq, now = shelf.id, shelf.head_seq + 1, shelf.now(now)
-            batch = render_headless(AppendWish(records, wish.node), first_seq, now, bare=bare)
+            batch = render_headless(AppendRequest(records, request.node), first_seq, now, bare=bare)
             shelves.append((name, Appended(topic_id, 1, b"", batch)))
-        part = Part(len(wish.records), sum(len(appended.batch.blob) for _, appended in shelves))
+        part = Part(len(request.records), sum(len(appended.batch.blob) for _, appended in shelves))
         self._refuse_too_much(app, stage, part)
-        op = TxnStaged(self._id_of(desk), app_name, version, wish.stage, wish.part, now, shelves)
-        staged = self._pipeline.stage(op, op.encode(), gated=False)
-        staged.result = StagedPart(part, self._steady.wall_ms(now + self._settings.stage_ttl_ms))
-        desk.parts[version, wish.stage] = staged
-        staged.then(lambda _: self._part_done(desk, (version, wish.stage)))
-        return staged
+        op = TxnStaged(self._id_of(desk), app_name, version, request.stage, request.part, now, shelves)
+        change = self._commit_log.submit(op, op.encode(), gated=False)
+        change.result = StagedPart(part, self._steady.wall_ms(now + self._settings.stage_ttl_ms))
+        desk.parts[version, request.stage] = change
+        change.then(lambda _: self._part_done(desk, (version, request.stage)))
+        return change
 
     def commit(
-        self, app_name: str, version: int, wish: CommitWish, admit: Callable[[str], None] | None = None
-    ) -> Staged:
+        self, app_name: str, version: int, request: CommitRequest, admit: Callable[[str], None] | None = None
+    ) -> PendingChange:
         """Make the stages part of their topics, all or nothing. `result` is a Committed; `admit` may refuse a topic."""
         check_app_name(app_name)
         check_version(version)
-        check_stage_names(wish.stages)
+        check_stage_names(request.stages)
         app = self._ledger.by_name.get(app_name)
         if app is not None and app.version is not None and version <= app.version:
-            return self._done_before(app, version, wish.stages)
-        if not wish.stages:
+            return self._done_before(app, version, request.stages)
+        if not request.stages:
             check_empty_raise(version, (app.version if app is not None else None) or 0)
-        desk = self._settled_desk(app_name, wish.fence)
-        stages = [self._stage_or_refuse(app, version, name) for name in wish.stages]
+        desk = self._settled_desk(app_name, request.fence)
+        stages = [self._stage_or_refuse(app, version, name) for name in request.stages]
         names = sorted({name for stage in stages for name in stage.shelves})
         if len(names) > TXN_TOPICS_MAX:
             raise InvalidRequest(
@@ -158,8 +158,8 @@ class Transactions:
         if admit is not None:
             for name in names:
                 admit(name)
-        self._pipeline.check_writable()
-        outcome = Staged(None, self._id_of(desk), gated=False)
+        self._commit_log.check_writable()
+        outcome = PendingChange(None, self._id_of(desk), gated=False)
         commit = Commit(
             self._engine,
             desk.app_id,
@@ -170,13 +170,13 @@ class Transactions:
             outcome,
             self._clock,
             self._leftovers,
-            create=wish.create,
-            named=stages_digest(wish.stages),
+            create=request.create,
+            named=stages_digest(request.stages),
         )
         self._commits.start(commit)
         return self._send(desk, outcome)
 
-    def _done_before(self, app: App, version: int, stages: Collection[str]) -> Staged:
+    def _done_before(self, app: App, version: int, stages: Collection[str]) -> PendingChange:
         """The outcome of a version that is committed; other stages than it named are refused, for they are nowhere."""
         highest = version == app.version
         if stages and not (highest and app.named in (stages_digest(stages), UNKNOWN_STAGES)):
@@ -186,22 +186,22 @@ class Transactions:
                 app=app.name,
                 version=app.version,
             )
-        return Staged.settled(app.id, Committed(version, deduped=True, landed=app.outcome if highest else None))
+        return PendingChange.settled(app.id, Committed(version, deduped=True, landed=app.outcome if highest else None))
 
-    def abort(self, app_name: str, version: int, wish: AbortWish) -> Staged:
+    def abort(self, app_name: str, version: int, request: AbortRequest) -> PendingChange:
         """Give stages up. `result` tells how many there were."""
         check_app_name(app_name)
         check_version(version)
-        check_stage_names(wish.stages)
+        check_stage_names(request.stages)
         app = self._ledger.by_name.get(app_name)
-        desk = self._settled_desk(app_name, wish.fence)
-        found = [(version, name) for name in wish.stages if app is not None and (version, name) in app.stages]
+        desk = self._settled_desk(app_name, request.fence)
+        found = [(version, name) for name in request.stages if app is not None and (version, name) in app.stages]
         if not found:
-            return Staged.settled(desk.app_id, 0)
-        self._pipeline.check_writable()
+            return PendingChange.settled(desk.app_id, 0)
+        self._commit_log.check_writable()
         return self._abort(desk, found)
 
-    def take_fence(self, app_name: str, owner: str | None = None) -> Staged:
+    def take_fence(self, app_name: str, owner: str | None = None) -> PendingChange:
         """A new token for the app, durable when this is done; `result` is the token. Its owner is told it again."""
         check_app_name(app_name)
         if owner is not None:
@@ -210,14 +210,14 @@ class Transactions:
             if desk.control is not None:
                 raise Busy(desk.control)
             if self._holds_newest(app_name, owner):
-                return Staged.settled(desk.app_id, desk.fence)
+                return PendingChange.settled(desk.app_id, desk.fence)
         desk = self._settled_desk(app_name, None, any_fence=True)
-        self._pipeline.check_writable()
+        self._commit_log.check_writable()
         desk.fence = max(desk.fence, self._ledger.fence_floor) + 1
         op = TxnFenced(self._id_of(desk), app_name, desk.fence, self._clock.now_ms(), owner or "")
-        staged = self._send(desk, self._pipeline.stage(op, op.encode(), gated=True))
-        staged.result = desk.fence
-        return staged
+        change = self._send(desk, self._commit_log.submit(op, op.encode(), gated=True))
+        change.result = desk.fence
+        return change
 
     def _holds_newest(self, app_name: str, owner: str) -> bool:
         """Whether the newest token is this owner's; one whose token is an older one is refused."""
@@ -233,18 +233,18 @@ class Transactions:
             )
         return held is not None
 
-    def forget(self, app_name: str) -> Staged:
+    def forget(self, app_name: str) -> PendingChange:
         """Drop all that is known of an app: its version, its token, its stages. `result` tells whether it was known."""
         check_app_name(app_name)
         app = self._ledger.by_name.get(app_name)
         desk = self._settled_desk(app_name, None, any_fence=True)
         if app is None:
-            return Staged.settled(0, False)
-        self._pipeline.check_writable()
+            return PendingChange.settled(0, False)
+        self._commit_log.check_writable()
         op = TxnForgotten(app.id)
-        staged = self._send(desk, self._pipeline.stage(op, op.encode(), gated=True))
-        staged.result = True
-        return staged
+        change = self._send(desk, self._commit_log.submit(op, op.encode(), gated=True))
+        change.result = True
+        return change
 
     def look(self, app_name: str) -> tuple[App | None, list[tuple[Stage, int]]]:
         """The app and its stages, each with the time at which it expires."""
@@ -296,10 +296,10 @@ class Transactions:
         self._desks[desk.name] = desk
         return desk.app_id
 
-    def _send(self, desk: _Desk, staged: Staged) -> Staged:
-        desk.control = self._desks.setdefault(desk.name, desk).control = staged
-        staged.then(lambda _: self._control_done(desk))
-        return staged
+    def _send(self, desk: _Desk, change: PendingChange) -> PendingChange:
+        desk.control = self._desks.setdefault(desk.name, desk).control = change
+        change.then(lambda _: self._control_done(desk))
+        return change
 
     def _control_done(self, desk: _Desk) -> None:
         desk.control = None
@@ -332,38 +332,38 @@ class Transactions:
     def _shown_ms(self, stage: Stage) -> int:
         return self._steady.wall_ms(self._expires_ms(stage))
 
-    def _check_part(self, wish: StageWish, stage: Stage | None) -> None:
+    def _check_part(self, request: StageRequest, stage: Stage | None) -> None:
         """Parts come in order, so that a stage that expired half-way is never taken for a whole one."""
-        if stage is None and wish.part:
+        if stage is None and request.part:
             raise StageNotFound(
-                f'there is no stage "{wish.stage}" that part {wish.part} could follow: begin again with part 0 of a '
-                "new stage",
-                stage=wish.stage,
+                f'there is no stage "{request.stage}" that part {request.part} could follow: begin again with part 0 '
+                "of a new stage",
+                stage=request.stage,
             )
         expected = len(stage.parts) if stage is not None else 0
-        if wish.part > expected:
+        if request.part > expected:
             raise InvalidRequest(f"part must be {expected}: the parts of a stage come in order", field="part")
         if expected >= PARTS_MAX:
             raise InvalidRequest(f"a stage has at most {PARTS_MAX} parts, use another stage", field="part")
 
-    def _batches(self, wish: StageWish) -> list[tuple[str, list[RecordWish], bool]]:
+    def _batches(self, request: StageRequest) -> list[tuple[str, list[RecordRequest], bool]]:
         """The records by the topic they are meant for, and whether they are bare."""
-        records = cast("list[RecordWish]", wish.records)
-        bare = check_batch(AppendWish(records, wish.node), self._settings)
+        records = cast("list[RecordRequest]", request.records)
+        bare = check_batch(AppendRequest(records, request.node), self._settings)
         if not bare and any(record.delay_ms or record.unique_key is not None for record in records):
             raise InvalidRequest("delay_ms and unique_key cannot be part of a transaction", field="records")
-        names = {record.topic for record in wish.records}
+        names = {record.topic for record in request.records}
         if len(names) == 1:
-            return [(self._topic_name(names.pop(), wish), records, bare)]
-        by_name: dict[str, list[RecordWish]] = {}
+            return [(self._topic_name(names.pop(), request), records, bare)]
+        by_name: dict[str, list[RecordRequest]] = {}
         for name in names:
-            by_name.setdefault(self._topic_name(name, wish), [])
-        for record in wish.records:
-            by_name[record.topic or wish.topic or ""].append(record)
+            by_name.setdefault(self._topic_name(name, request), [])
+        for record in request.records:
+            by_name[record.topic or request.topic or ""].append(record)
         return [(name, found, bare) for name, found in by_name.items()]
 
-    def _topic_name(self, name: str | None, wish: StageWish) -> str:
-        name = name or wish.topic
+    def _topic_name(self, name: str | None, request: StageRequest) -> str:
+        name = name or request.topic
         if not name:
             raise InvalidRequest("topic must be given, for the part or for each record", field="topic")
         check_topic_name(name)
@@ -392,21 +392,21 @@ class Transactions:
                 max=limit,
             )
 
-    def _abort(self, desk: _Desk, stages: list[tuple[int, str]]) -> Staged:
+    def _abort(self, desk: _Desk, stages: list[tuple[int, str]]) -> PendingChange:
         op = TxnAborted(self._id_of(desk), stages)
-        staged = self._send(desk, self._pipeline.stage(op, op.encode(), gated=False))
-        staged.result = len(stages)
-        return staged
+        change = self._send(desk, self._commit_log.submit(op, op.encode(), gated=False))
+        change.result = len(stages)
+        return change
 
     # --- now and then ---
 
     def keep_house(self) -> None:
         """Drop what failed commits left, and give up the stages whose time has come; called now and then."""
-        if self._leftovers and self._pipeline.read_only is None:
+        if self._leftovers and self._commit_log.read_only is None:
             leftovers, self._leftovers[:] = list(self._leftovers), []
             self._drop_hidden(leftovers)
         now_ms = self._clock.monotonic_ms()
-        if now_ms < self._expiry_ms or not self._ledger.stages or self._pipeline.read_only is not None:
+        if now_ms < self._expiry_ms or not self._ledger.stages or self._commit_log.read_only is not None:
             return
         self._expiry_ms = now_ms + EXPIRY_EVERY_MS
         horizon = self._steady.now_ms() - self._settings.stage_ttl_ms
@@ -429,20 +429,20 @@ class Transactions:
             newest = max((app.fence for app in self._ledger.by_id.values()), default=0)
             floor = max(newest, self._ledger.fence_floor) + fences_ahead
             op = TxnFenced(FENCE_FLOOR_ID, "", floor, self._clock.now_ms())
-            self._pipeline.stage(op, op.encode(), gated=False, urgent=True)
+            self._commit_log.submit(op, op.encode(), gated=False, urgent=True)
         if not whole:
             for app in self._ledger.by_id.values():
                 if app.stages:
                     op = TxnAborted(app.id, list(app.stages))
-                    self._pipeline.stage(op, op.encode(), gated=False, urgent=True)
-        self._pipeline.flush()
+                    self._commit_log.submit(op, op.encode(), gated=False, urgent=True)
+        self._commit_log.flush()
         used = self._ledger.hidden_in_use()
         hidden = [topic.id for topic in self._state.hidden.values() if topic.name.startswith(STAGING)]
         self._drop_hidden([topic_id for topic_id in hidden if topic_id not in used])
-        self._pipeline.flush()
+        self._commit_log.flush()
 
     def _drop_hidden(self, ids: list[int]) -> None:
         for topic_id in ids:
             if topic_id in self._state.by_id:
                 op = Dropped(topic_id)
-                self._pipeline.stage(op, op.encode(), gated=False, urgent=True)
+                self._commit_log.submit(op, op.encode(), gated=False, urgent=True)

@@ -22,7 +22,7 @@ from msgspec import UNSET, Raw
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.model.requests.config import DELAY_MS_MAX
 from topics.model.requests.mistakes import lone_surrogate
-from topics.model.requests.records import AppendWish, RecordWish, check_u64
+from topics.model.requests.records import AppendRequest, RecordRequest, check_u64
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
@@ -106,9 +106,9 @@ class Batch:
         self.jobs: JobColumns | None = None
 
 
-def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
+def check_batch(request: AppendRequest, limits: BatchLimits) -> bool:
     """Refuse what breaks a limit; answer whether every record is bare (nothing but data and the batch's node)."""
-    records = wish.records
+    records = request.records
     if not records:
         raise InvalidRequest("records must hold at least one record", field="records")
     if len(records) > limits.max_batch_records:
@@ -117,10 +117,10 @@ def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
             field="records",
             max=limits.max_batch_records,
         )
-    if wish.node is not None:
-        _check_text(wish.node, "node", limits.max_node_bytes)
-    if wish.idempotency_key is not None:
-        _check_key(wish.idempotency_key, "idempotency_key")
+    if request.node is not None:
+        _check_text(request.node, "node", limits.max_node_bytes)
+    if request.idempotency_key is not None:
+        _check_key(request.idempotency_key, "idempotency_key")
     bare = True
     total = 0
     data_bytes_max = limits.max_record_bytes
@@ -151,7 +151,7 @@ def check_batch(wish: AppendWish, limits: BatchLimits) -> bool:
     return bare
 
 
-def _check_columns(record: RecordWish, index: int, limits: BatchLimits) -> int:
+def _check_columns(record: RecordRequest, index: int, limits: BatchLimits) -> int:
     """Check tag, node and meta of one record; answer the size of meta."""
     if record.tag is not None:
         _check_text(record.tag, f"records[{index}].tag", limits.max_tag_bytes)
@@ -199,36 +199,36 @@ def utf8_bytes(text: str, field: str) -> int:
         raise lone_surrogate(field, field) from None
 
 
-def render(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:
+def render(request: AppendRequest, first_seq: int, ts: int, *, bare: bool) -> Batch:
     if not bare:
-        heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(wish.records))]
-        return _render_columns(wish.records, wish.node, heads, first_seq, ts, b',"$ts":%d' % ts)
-    records = wish.records
-    node = b"" if wish.node is None else b',"$node":' + _encode_string(wish.node)
+        heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(request.records))]
+        return _render_columns(request.records, request.node, heads, first_seq, ts, b',"$ts":%d' % ts)
+    records = request.records
+    node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
     if len(records) == 1:
         blob = b'{"$seq":%d,"$ts":%d%b,"data":%b},' % (first_seq, ts, node, records[0].data)
         batch = Batch(first_seq, ts, 1, blob, array("I", (len(blob),)))
     else:
         batch = _render_bare([record.data for record in records], node, first_seq, ts)
-    if wish.node is not None:
-        batch.node_names = [wish.node]
+    if request.node is not None:
+        batch.node_names = [request.node]
         batch.nodes = array("I", (1,)) * batch.count
     return batch
 
 
-def render_headless(wish: AppendWish, first_seq: int, ts: int, *, bare: bool) -> Batch:
+def render_headless(request: AppendRequest, first_seq: int, ts: int, *, bare: bool) -> Batch:
     """Records whose seqs and time are decided later: NO_HEAD stands where these will."""
-    records = wish.records
+    records = request.records
     if not bare:
-        return _render_columns(records, wish.node, [NO_HEAD] * len(records), first_seq, ts, b"")
-    node = b"" if wish.node is None else b',"$node":' + _encode_string(wish.node)
+        return _render_columns(records, request.node, [NO_HEAD] * len(records), first_seq, ts, b"")
+    node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
     payloads = [record.data for record in records]
     start = b'%b%b,"data":' % (NO_HEAD, node)
     blob = b"%b%b}," % (start, (b"}," + start).join(payloads))
     fixed = len(start) + 2
     batch = Batch(first_seq, ts, len(records), blob, array("I", accumulate([len(data) + fixed for data in payloads])))
-    if wish.node is not None:
-        batch.node_names = [wish.node]
+    if request.node is not None:
+        batch.node_names = [request.node]
         batch.nodes = array("I", (1,)) * batch.count
     return batch
 
@@ -248,7 +248,7 @@ def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int) 
 
 
 def _render_columns(
-    records: Sequence[RecordWish],
+    records: Sequence[RecordRequest],
     batch_node: str | None,
     heads: Sequence[bytes],
     first_seq: int,

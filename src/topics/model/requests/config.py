@@ -43,11 +43,11 @@ class RetryBackoff(msgspec.Struct, frozen=True):
         return int(rest * (1 - self.jitter * spread))
 
 
-class BackoffWish(RetryBackoff, frozen=True, forbid_unknown_fields=True):
+class BackoffRequest(RetryBackoff, frozen=True, forbid_unknown_fields=True):
     """A backoff as a request states it."""
 
 
-class ConfigWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The configuration as a request states it: every field optional, `null` means absent except for numbers."""
 
     type: Annotated[TopicType | None, Meta(description="Absent: as it is, and log for a new topic.")] = None
@@ -67,7 +67,7 @@ class ConfigWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_deliveries: U64 = 0
     dead_letter: str | None = None
     leases_durable: bool | None = False
-    retry_backoff: BackoffWish | None = None
+    retry_backoff: BackoffRequest | None = None
 
 
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +90,7 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_deliveries: U64 | UnsetType = UNSET
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
-    retry_backoff: BackoffWish | UnsetType | None = UNSET
+    retry_backoff: BackoffRequest | UnsetType | None = UNSET
 
 
 class TopicConfig(msgspec.Struct, frozen=True):
@@ -129,51 +129,51 @@ def decode_config(data: bytes) -> TopicConfig:
     return _decoder.decode(data)
 
 
-def resolve(wish: ConfigWish, topic: str, current: TopicConfig | None = None) -> TopicConfig:
+def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = None) -> TopicConfig:
     """Fill in defaults and clamp; `current` only lends its type, which an update may leave out."""
     for field in ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries"):
-        if getattr(wish, field) > U64_MAX:
+        if getattr(request, field) > U64_MAX:
             raise InvalidRequest(f"{field} must be at most {U64_MAX}", field=field)
-    if wish.dead_letter is not None:
-        check_topic_name(wish.dead_letter, "dead_letter")
-        if wish.dead_letter == topic:
+    if request.dead_letter is not None:
+        check_topic_name(request.dead_letter, "dead_letter")
+        if request.dead_letter == topic:
             raise InvalidRequest("dead_letter must name another topic than this one", field="dead_letter")
-    durability: Durability = wish.durability or ("fsync" if wish.durable else "disk")
+    durability: Durability = request.durability or ("fsync" if request.durable else "disk")
     return TopicConfig(
-        type=wish.type or (current.type if current is not None else "log"),
-        ttl_ms=wish.ttl_ms,
-        cap_records=wish.cap_records,
-        cap_bytes=wish.cap_bytes,
-        discard=wish.discard or "old",
+        type=request.type or (current.type if current is not None else "log"),
+        ttl_ms=request.ttl_ms,
+        cap_records=request.cap_records,
+        cap_bytes=request.cap_bytes,
+        discard=request.discard or "old",
         durable=durability == "fsync",
         durability=durability,
-        priority=None if wish.priority is None else max(-PRIORITY_BOUND, min(PRIORITY_BOUND, wish.priority)),
-        auto_priority=wish.auto_priority is not False,
-        auto_create=wish.auto_create is not False,
-        idempotency_window_ms=wish.idempotency_window_ms,
-        dedupe_node=wish.dedupe_node is not False,
-        lease_ms=max(LEASE_MS_MIN, min(LEASE_MS_MAX, wish.lease_ms)),
-        claim_jitter_ms=min(CLAIM_JITTER_MS_MAX, wish.claim_jitter_ms),
-        max_deliveries=wish.max_deliveries,
-        dead_letter=wish.dead_letter,
-        leases_durable=bool(wish.leases_durable),
-        retry_backoff=UNSET if wish.retry_backoff is None else _clamped(wish.retry_backoff),
+        priority=None if request.priority is None else max(-PRIORITY_BOUND, min(PRIORITY_BOUND, request.priority)),
+        auto_priority=request.auto_priority is not False,
+        auto_create=request.auto_create is not False,
+        idempotency_window_ms=request.idempotency_window_ms,
+        dedupe_node=request.dedupe_node is not False,
+        lease_ms=max(LEASE_MS_MIN, min(LEASE_MS_MAX, request.lease_ms)),
+        claim_jitter_ms=min(CLAIM_JITTER_MS_MAX, request.claim_jitter_ms),
+        max_deliveries=request.max_deliveries,
+        dead_letter=request.dead_letter,
+        leases_durable=bool(request.leases_durable),
+        retry_backoff=UNSET if request.retry_backoff is None else _clamped(request.retry_backoff),
     )
 
 
-def patched(config: TopicConfig, patch: ConfigPatch) -> ConfigWish:
+def patched(config: TopicConfig, patch: ConfigPatch) -> ConfigRequest:
     """The wish for what a topic has, but for the fields that are given; `resolve` judges it like any other."""
     fields = msgspec.structs.asdict(config)
     del fields["durable"]
     if config.retry_backoff is not UNSET:
-        fields["retry_backoff"] = BackoffWish(**msgspec.structs.asdict(config.retry_backoff))
+        fields["retry_backoff"] = BackoffRequest(**msgspec.structs.asdict(config.retry_backoff))
     else:
         del fields["retry_backoff"]
     given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
     durable = given.pop("durable", config.durable)
     if "durability" not in given and durable != config.durable:
         given["durability"] = "fsync" if durable else "disk"
-    return ConfigWish(**fields | given)
+    return ConfigRequest(**fields | given)
 
 
 def _clamped(backoff: RetryBackoff) -> RetryBackoff:

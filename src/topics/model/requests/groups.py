@@ -28,7 +28,7 @@ Partition = Annotated[int, Meta(ge=0)] | str | None
 _PARTITION_NAME = re.compile(r"(.+):p([1-9][0-9]{0,8})", re.ASCII)
 
 
-class ConsumeWish(msgspec.Struct):
+class ConsumeRequest(msgspec.Struct):
     topic_id: str
     group_id: str | None = None
     start: str | dict[str, int] | None = "Latest"
@@ -38,7 +38,7 @@ class ConsumeWish(msgspec.Struct):
     timeout_seconds: Number | None = None
 
 
-class GroupAckWish(msgspec.Struct):
+class GroupAckRequest(msgspec.Struct):
     topic_id: str
     group_id: str
     upto_offset: U64
@@ -48,7 +48,7 @@ class GroupAckWish(msgspec.Struct):
     ] = None
 
 
-class ResetWish(msgspec.Struct):
+class ResetRequest(msgspec.Struct):
     """Where the group goes on; `forget` removes it instead, as if it had never been."""
 
     topic_id: str
@@ -59,13 +59,13 @@ class ResetWish(msgspec.Struct):
     forget: bool | None = False
 
 
-class PartitionWish(msgspec.Struct):
+class PartitionRequest(msgspec.Struct):
     topic_id: str
     partition_id: Annotated[int, Meta(ge=0)] | None = 0
 
 
-class LatestOffsetsWish(msgspec.Struct):
-    partitions: list[PartitionWish]
+class LatestOffsetsRequest(msgspec.Struct):
+    partitions: list[PartitionRequest]
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -141,11 +141,11 @@ def check_group(text: str) -> str:
     return text
 
 
-def check_ack(wish: GroupAckWish) -> tuple[int, int | None]:
+def check_ack(request: GroupAckRequest) -> tuple[int, int | None]:
     """The last seq that is acked, and the first one if only a range is."""
-    check_id(wish.topic_id, "topic_id")
-    check_group(wish.group_id)
-    upto_offset, from_offset = check_u64(wish.upto_offset, "upto_offset"), wish.from_offset
+    check_id(request.topic_id, "topic_id")
+    check_group(request.group_id)
+    upto_offset, from_offset = check_u64(request.upto_offset, "upto_offset"), request.from_offset
     if from_offset is None:
         return upto_offset + 1, None
     if check_u64(from_offset, "from_offset") > upto_offset:
@@ -154,17 +154,17 @@ def check_ack(wish: GroupAckWish) -> tuple[int, int | None]:
     return upto_offset + 1, from_offset + 1
 
 
-def check_reset(wish: ResetWish) -> None:
-    check_id(wish.topic_id, "topic_id")
-    check_group(wish.group_id)
-    if wish.start is None and not wish.forget:
+def check_reset(request: ResetRequest) -> None:
+    check_id(request.topic_id, "topic_id")
+    check_group(request.group_id)
+    if request.start is None and not request.forget:
         raise InvalidRequest('start says where the group goes on; or "forget": true', field="start")
 
 
-def check_latest(wish: LatestOffsetsWish) -> None:
-    if len(wish.partitions) > PARTITIONS_ASKED_MAX:
+def check_latest(request: LatestOffsetsRequest) -> None:
+    if len(request.partitions) > PARTITIONS_ASKED_MAX:
         raise InvalidRequest(f"partitions may name at most {PARTITIONS_ASKED_MAX}", field="partitions")
-    for asked in wish.partitions:
+    for asked in request.partitions:
         check_id(asked.topic_id, "partitions.topic_id")
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
 from topics.model.requests.mistakes import BODY, mistake, nested_too_deeply
-from topics.model.requests.multi_append import MultiAppendWish, TopicBatchWish
+from topics.model.requests.multi_append import MultiAppendRequest, TopicBatchRequest
 from topics.model.requests.nesting import TooDeep, decode_limited
 from topics.model.requests.records import decode_body
 
@@ -71,14 +71,14 @@ def decode_large(decoder: msgspec.json.Decoder[W], body: bytes, limits: BatchLim
 
 
 def decode_large_topics(
-    decoder: msgspec.json.Decoder[MultiAppendWish], body: bytes, limits: BatchLimits
-) -> Generator[None, None, MultiAppendWish]:
+    decoder: msgspec.json.Decoder[MultiAppendRequest], body: bytes, limits: BatchLimits
+) -> Generator[None, None, MultiAppendRequest]:
     """Decode a body with a list of records for each of several topics; pauses as above."""
     envelope: list[bytes] = []
     lists: list[list[Any]] = []
     at = size = count = 0
     while (start := _START.search(body, at, at + LARGE_BYTES)) is not None:
-        pieces = _Pieces(body, start.end(), TopicBatchWish, limits)
+        pieces = _Pieces(body, start.end(), TopicBatchRequest, limits)
         try:
             yield from pieces.decode_list()
         except (InvalidRequest, RecordTooLarge) as error:
@@ -100,12 +100,12 @@ def decode_large_topics(
             break
     if size + len(body) - at > LARGE_BYTES:
         raise InvalidRequest(f"all but the records must be at most {LARGE_BYTES} bytes of the body", field="topics")
-    wish = decode_body(decoder, b"".join((*envelope, body[at:])))
-    if len(lists) != len(wish.topics):
+    request = decode_body(decoder, b"".join((*envelope, body[at:])))
+    if len(lists) != len(request.topics):
         raise InvalidRequest("topics must name each topic once, with one list of records", field="topics")
-    for part, records in zip(wish.topics.values(), lists, strict=True):
+    for part, records in zip(request.topics.values(), lists, strict=True):
         part.records = records
-    return wish
+    return request
 
 
 def _of_some_topic(error: TopicsError) -> TopicsError:

@@ -12,7 +12,7 @@ from msgspec import Raw
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.model.requests.batch import BatchLimits
 from topics.model.requests.mistakes import BODY
-from topics.model.requests.records import RecordWish, decode_body
+from topics.model.requests.records import RecordRequest, decode_body
 
 PIECE_BYTES: Final = 64 * 1024
 PIECE_LINES: Final = 500
@@ -22,9 +22,9 @@ _payload: Final = msgspec.json.Decoder(Raw)
 
 def decode_lines(
     body: bytes, limits: BatchLimits, tag: str | None = None, delay_ms: int = 0
-) -> Generator[None, None, list[RecordWish]]:
+) -> Generator[None, None, list[RecordRequest]]:
     """The records, which all get the same tag and delay; pauses after each millisecond or so of work."""
-    records: list[RecordWish] = []
+    records: list[RecordRequest] = []
     at, number, pause_at = 0, 1, PIECE_BYTES
     while at < len(body):
         found = _NOT_BLANK.search(body, at, at + PIECE_BYTES)
@@ -36,7 +36,7 @@ def decode_lines(
                 raise _too_many(limits.max_batch_records)
             end = body.find(b"\n", start)
             at = len(body) if end < 0 else end
-            records.append(RecordWish(_read(body, start, at, number, limits), tag=tag, delay_ms=delay_ms))
+            records.append(RecordRequest(_read(body, start, at, number, limits), tag=tag, delay_ms=delay_ms))
         if at >= pause_at or not len(records) % PIECE_LINES:
             pause_at = at + PIECE_BYTES
             yield

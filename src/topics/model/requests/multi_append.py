@@ -12,24 +12,24 @@ from msgspec import Meta
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
 from topics.model.names import check_topic_name
 from topics.model.requests.batch import BATCH_BYTES_MAX, BatchLimits, check_batch
-from topics.model.requests.config import ConfigWish, resolve
-from topics.model.requests.records import AppendWish, RecordWish
+from topics.model.requests.config import ConfigRequest, resolve
+from topics.model.requests.records import AppendRequest, RecordRequest
 
 MULTI_TOPICS_MAX = 1_000
 
 
-class TopicBatchWish(msgspec.Struct, forbid_unknown_fields=True):
+class TopicBatchRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What one of the topics gets; fields as in an append to it alone."""
 
-    records: Annotated[list[RecordWish], Meta(extra_json_schema={"minItems": 1})]
+    records: Annotated[list[RecordRequest], Meta(extra_json_schema={"minItems": 1})]
     node: str | None = None
     create: bool | None = True
-    config: ConfigWish | None = None
+    config: ConfigRequest | None = None
 
 
-class MultiAppendWish(msgspec.Struct, forbid_unknown_fields=True):
+class MultiAppendRequest(msgspec.Struct, forbid_unknown_fields=True):
     topics: Annotated[
-        dict[str, TopicBatchWish], Meta(extra_json_schema={"minProperties": 1, "maxProperties": MULTI_TOPICS_MAX})
+        dict[str, TopicBatchRequest], Meta(extra_json_schema={"minProperties": 1, "maxProperties": MULTI_TOPICS_MAX})
     ]
     idempotency_key: str | None = None
     disable_backpressure: bool | None = False
@@ -38,25 +38,25 @@ class MultiAppendWish(msgspec.Struct, forbid_unknown_fields=True):
 class TopicBatch:
     """A checked batch for one topic; `bare` if its records have nothing but data."""
 
-    __slots__ = ("bare", "name", "wish")
+    __slots__ = ("bare", "name", "request")
 
-    def __init__(self, name: str, wish: AppendWish, *, bare: bool) -> None:
+    def __init__(self, name: str, request: AppendRequest, *, bare: bool) -> None:
         self.name = name
-        self.wish = wish
+        self.request = request
         self.bare = bare
 
 
-def check_multi_append(wish: MultiAppendWish, limits: BatchLimits) -> list[TopicBatch]:
+def check_multi_append(request: MultiAppendRequest, limits: BatchLimits) -> list[TopicBatch]:
     """Refuse what breaks a limit, whatever topics there are; the batches, in the order of their names."""
-    if not wish.topics:
+    if not request.topics:
         raise InvalidRequest("topics must name at least one topic", field="topics")
-    if len(wish.topics) > MULTI_TOPICS_MAX:
+    if len(request.topics) > MULTI_TOPICS_MAX:
         raise BatchTooLarge(
-            f"topics names {len(wish.topics)} topics; at most {MULTI_TOPICS_MAX} fit one write, split it",
+            f"topics names {len(request.topics)} topics; at most {MULTI_TOPICS_MAX} fit one write, split it",
             field="topics",
             max=MULTI_TOPICS_MAX,
         )
-    records = sum(len(part.records) for part in wish.topics.values())
+    records = sum(len(part.records) for part in request.topics.values())
     if records > limits.max_batch_records:
         raise BatchTooLarge(
             f"topics hold {records} records; at most {limits.max_batch_records} fit one write, split it",
@@ -65,10 +65,10 @@ def check_multi_append(wish: MultiAppendWish, limits: BatchLimits) -> list[Topic
         )
     batches: list[TopicBatch] = []
     size = 0
-    for name in sorted(wish.topics):
+    for name in sorted(request.topics):
         check_topic_name(name, "topics")
-        part = wish.topics[name]
-        append = AppendWish(part.records, part.node, wish.idempotency_key, part.create, part.config)
+        part = request.topics[name]
+        append = AppendRequest(part.records, part.node, request.idempotency_key, part.create, part.config)
         try:
             bare = check_batch(append, limits)
         except (InvalidRequest, RecordTooLarge) as error:

@@ -81,7 +81,7 @@ class PipelineTrigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     cron: str | None = None
 
 
-class PipelineWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PipelineRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A definition, as a PUT carries it and as it is stored: what is left out has the runner's defaults."""
 
     sources: dict[str, PipelineSource]
@@ -103,7 +103,7 @@ class PipelineWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         """The table that its rows go to, unless they go to a topic: named in the sink, or as the pipeline."""
         return (self.sink.table if self.sink is not None else None) or pipeline
 
-    def substance(self) -> PipelineWish:
+    def substance(self) -> PipelineRequest:
         """What a checkpoint depends upon: a change of anything else lets a run go on where it was."""
         return msgspec.structs.replace(
             self, description=None, trigger=None, state_retention=None, enabled=None, guarantee=None
@@ -134,30 +134,30 @@ def check_status_size(body: bytes) -> None:
         raise InvalidRequest(f"a status must be at most {STATUS_BYTES_MAX} bytes", field=BODY, max=STATUS_BYTES_MAX)
 
 
-def check_pipeline(wish: PipelineWish) -> PipelineWish:
+def check_pipeline(request: PipelineRequest) -> PipelineRequest:
     """Refuse what no runner could run, naming the field."""
-    if not 1 <= len(wish.sources) <= SOURCES_MAX:
+    if not 1 <= len(request.sources) <= SOURCES_MAX:
         raise InvalidRequest(f"sources must name 1 to {SOURCES_MAX} views", field="sources")
-    for view, source in wish.sources.items():
+    for view, source in request.sources.items():
         if _VIEW.fullmatch(view) is None:
             raise InvalidRequest(f"sources: {view!r} is no name for a view: letters, digits and _", field="sources")
         _check_source(source, f"sources.{view}")
-    _check_exactly_one("the transformation", "sql", sql=wish.sql, python=wish.python, use=wish.use)
-    if wish.python is not None and _FUNCTION.fullmatch(wish.python) is None:
+    _check_exactly_one("the transformation", "sql", sql=request.sql, python=request.python, use=request.use)
+    if request.python is not None and _FUNCTION.fullmatch(request.python) is None:
         raise InvalidRequest("python must be module:function", field="python")
-    if wish.use is not None:
-        _check_ready_made(wish.use, wish.options)
-    if wish.options is not None and wish.use is None:
+    if request.use is not None:
+        _check_ready_made(request.use, request.options)
+    if request.options is not None and request.use is None:
         raise InvalidRequest("options belong to a ready-made pipeline: name it in use", field="options")
-    if wish.sink is not None:
-        _check_sink(wish.sink)
-    elif wish.use is None:
+    if request.sink is not None:
+        _check_sink(request.sink)
+    elif request.use is None:
         raise InvalidRequest("sink must say where the rows go: a topic or a table", field="sink")
-    if wish.trigger is not None:
-        _check_trigger(wish.trigger)
-    if wish.state_retention is not None:
-        _check_duration(wish.state_retention, "state_retention")
-    return wish
+    if request.trigger is not None:
+        _check_trigger(request.trigger)
+    if request.state_retention is not None:
+        _check_duration(request.state_retention, "state_retention")
+    return request
 
 
 def _check_ready_made(use: str, options: dict[str, Any] | None) -> None:

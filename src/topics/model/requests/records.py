@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from topics.model.errors import InvalidRequest
-from topics.model.requests.config import U64, U64_MAX, ConfigWish
+from topics.model.requests.config import U64, U64_MAX, ConfigRequest
 from topics.model.requests.mistakes import BODY, lone_surrogate, mistake, nested_too_deeply, not_json
 from topics.model.requests.nesting import TooDeep, decode_limited
 
@@ -23,7 +23,7 @@ DIFF_BYTES_DEFAULT = 1024 * 1024
 RawObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
 
 
-class RecordWish(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class RecordRequest(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """One record to append. `data` and `meta` are not parsed."""
 
     data: Raw
@@ -35,16 +35,16 @@ class RecordWish(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     unique_key: str | None = None
 
 
-class AppendWish(msgspec.Struct, forbid_unknown_fields=True):
-    records: Annotated[list[RecordWish], Meta(extra_json_schema={"minItems": 1})]
+class AppendRequest(msgspec.Struct, forbid_unknown_fields=True):
+    records: Annotated[list[RecordRequest], Meta(extra_json_schema={"minItems": 1})]
     node: str | None = None
     idempotency_key: str | None = None
     create: bool | None = True
-    config: ConfigWish | None = None
+    config: ConfigRequest | None = None
     disable_backpressure: bool | None = False
 
 
-class DiffWish(msgspec.Struct, forbid_unknown_fields=True):
+class DiffRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A `limit` or `max_batch_bytes` of 0 stands for the default."""
 
     from_seq: U64 = 0
@@ -72,7 +72,7 @@ def node_set(node: str | list[str] | None, bytes_max: int) -> frozenset[str]:
     return nodes
 
 
-class DeleteWish(msgspec.Struct, forbid_unknown_fields=True):
+class DeleteRequest(msgspec.Struct, forbid_unknown_fields=True):
     before_seq: U64 | UnsetType = UNSET
     match: str | list[str] | None = None
 
@@ -80,20 +80,20 @@ class DeleteWish(msgspec.Struct, forbid_unknown_fields=True):
 Seqs = Annotated[list[U64], Meta(extra_json_schema={"minItems": 1, "maxItems": 1000})]
 
 
-class ClaimWish(msgspec.Struct, forbid_unknown_fields=True):
+class ClaimRequest(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     max: U64 = 1
     lease_ms: Annotated[U64 | UnsetType, Meta(description="Absent: the queue's lease_ms.")] = UNSET
     wait_ms: U64 = 0
 
 
-class AckWish(msgspec.Struct, forbid_unknown_fields=True):
+class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     seqs: Seqs
     lease_ids: list[str] | None = None
 
 
-class NackWish(msgspec.Struct, forbid_unknown_fields=True):
+class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     seqs: Seqs
     lease_ids: list[str] | None = None
@@ -102,14 +102,14 @@ class NackWish(msgspec.Struct, forbid_unknown_fields=True):
     error: str | None = None
 
 
-class ExtendWish(msgspec.Struct, forbid_unknown_fields=True):
+class ExtendRequest(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     seqs: Seqs
     lease_ms: U64
     lease_ids: list[str] | None = None
 
 
-class RedriveWish(msgspec.Struct, forbid_unknown_fields=True):
+class RedriveRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Which dead letters go home: those whose tag matches, at most `limit`, `rate_per_s` of them claimable a second."""
 
     match: str | list[str] | None = None
@@ -118,7 +118,7 @@ class RedriveWish(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool | None = False
 
 
-class PauseWish(msgspec.Struct, forbid_unknown_fields=True):
+class PauseRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Pausing and resuming take no fields."""
 
 
@@ -182,7 +182,7 @@ def decode_body(
         raise nested_too_deeply(error.field or BODY) from None
 
 
-append_decoder = msgspec.json.Decoder(AppendWish)
-diff_decoder = msgspec.json.Decoder(DiffWish)
-delete_decoder = msgspec.json.Decoder(DeleteWish)
-config_decoder = msgspec.json.Decoder(ConfigWish)
+append_decoder = msgspec.json.Decoder(AppendRequest)
+diff_decoder = msgspec.json.Decoder(DiffRequest)
+delete_decoder = msgspec.json.Decoder(DeleteRequest)
+config_decoder = msgspec.json.Decoder(ConfigRequest)

@@ -13,7 +13,7 @@ from topics.model.requests.records import TagMatch, parse_match
 Guarantee = Literal["at_least_once", "exactly_once"]
 
 
-class RouterWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RouterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a PUT: `null` means absent."""
 
     source: str
@@ -55,20 +55,20 @@ def decode_router_config(data: bytes) -> RouterConfig:
     return _decoder.decode(data)
 
 
-def resolve_router(wish: RouterWish, tag_bytes_max: int) -> RouterConfig:
+def resolve_router(request: RouterRequest, tag_bytes_max: int) -> RouterConfig:
     """Fill in defaults; refuse what no router can be."""
-    check_topic_name(wish.source, "source")
-    check_topic_name(wish.dest, "dest")
-    if wish.source == wish.dest:
+    check_topic_name(request.source, "source")
+    check_topic_name(request.dest, "dest")
+    if request.source == request.dest:
         raise InvalidRequest("dest must be another topic than source", field="dest")
     config = RouterConfig(
-        source=wish.source,
-        dest=wish.dest,
-        preserve_node=wish.preserve_node is not False,
-        preserve_tag=wish.preserve_tag is not False,
-        filter=wish.filter,
-        allow_cycle=bool(wish.allow_cycle),
-        guarantee=wish.guarantee or "at_least_once",
+        source=request.source,
+        dest=request.dest,
+        preserve_node=request.preserve_node is not False,
+        preserve_tag=request.preserve_tag is not False,
+        filter=request.filter,
+        allow_cycle=bool(request.allow_cycle),
+        guarantee=request.guarantee or "at_least_once",
     )
     match = config.match()
     if match is not None and len(match.tag) > tag_bytes_max:

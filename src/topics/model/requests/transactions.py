@@ -12,7 +12,7 @@ from msgspec import Meta
 from topics.model.errors import InvalidRequest
 from topics.model.requests.batch import utf8_bytes
 from topics.model.requests.config import U64
-from topics.model.requests.records import RecordWish
+from topics.model.requests.records import RecordRequest
 
 APP_BYTES_MAX = 256
 STAGE_CHARS_MAX = 128
@@ -30,13 +30,13 @@ EMPTY_RAISE_MAX = 1_000_000
 UNKNOWN_STAGES = b""
 
 
-class StageRecord(RecordWish, gc=False):
+class StageRecord(RecordRequest, gc=False):
     """A record of a transaction; without a `topic` it goes to the part's."""
 
     topic: str | None = None
 
 
-class StageWish(msgspec.Struct, forbid_unknown_fields=True):
+class StageRequest(msgspec.Struct, forbid_unknown_fields=True):
     stage: str
     records: Annotated[list[StageRecord], Meta(extra_json_schema={"minItems": 1})]
     part: U64 = 0
@@ -45,18 +45,18 @@ class StageWish(msgspec.Struct, forbid_unknown_fields=True):
     node: str | None = None
 
 
-class CommitWish(msgspec.Struct, forbid_unknown_fields=True):
+class CommitRequest(msgspec.Struct, forbid_unknown_fields=True):
     stages: list[str] = []
     fence: U64 | None = None
     create: bool = True
 
 
-class AbortWish(msgspec.Struct, forbid_unknown_fields=True):
+class AbortRequest(msgspec.Struct, forbid_unknown_fields=True):
     stages: list[str] = []
     fence: U64 | None = None
 
 
-class FenceWish(msgspec.Struct, forbid_unknown_fields=True):
+class FenceRequest(msgspec.Struct, forbid_unknown_fields=True):
     """With an `owner`, whoever asks again in its name is told the same token; who was displaced gets no more."""
 
     owner: str | None = None
@@ -112,4 +112,4 @@ def check_owner(owner: str) -> None:
         raise InvalidRequest(f"owner must have 1 to {OWNER_CHARS_MAX} characters", field="owner")
 
 
-stage_decoder = msgspec.json.Decoder(StageWish)
+stage_decoder = msgspec.json.Decoder(StageRequest)

@@ -18,7 +18,7 @@ HEARTBEAT_MS_DEFAULT = 15_000
 Ts = Annotated[int, Meta(ge=0)]
 
 
-class StartWish(msgspec.Struct, forbid_unknown_fields=True):
+class StartRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Where to begin in one topic: behind a seq, at a time, or with what comes next."""
 
     from_seq: U64 = 0
@@ -26,7 +26,7 @@ class StartWish(msgspec.Struct, forbid_unknown_fields=True):
     from_ts: Ts | UnsetType = UNSET
 
 
-class FollowWish(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class FollowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What frames shall hold."""
 
     node: str | list[str] | None = None
@@ -52,8 +52,8 @@ class FollowWish(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return min(self.max_batch_bytes or FRAME_BYTES_SERVER, FRAME_BYTES_MAX)
 
 
-class WatchWish(FollowWish, kw_only=True):
-    topics: dict[str, StartWish | None] | None = None
+class WatchRequest(FollowRequest, kw_only=True):
+    topics: dict[str, StartRequest | None] | None = None
     heartbeat_ms: U64 = HEARTBEAT_MS_DEFAULT
     # Positions of an earlier stream, as its ids tell them; they win over those in `topics`.
     cursor: str | None = None

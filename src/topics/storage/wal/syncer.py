@@ -54,7 +54,7 @@ class Progress(NamedTuple):
     synced_to: int
 
 
-class Committer:
+class Syncer:
     """Syncs one log. `want_sync`, `nudge`, `poll` and `stop` are for the owner thread."""
 
     def __init__(

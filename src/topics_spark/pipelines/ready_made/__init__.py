@@ -13,7 +13,7 @@ from topics_spark.pipelines.ready_made import archive, audit, dead_letters, dedu
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from topics.model.requests.pipelines import PipelineWish
+    from topics.model.requests.pipelines import PipelineRequest
     from topics_spark.pipelines.jobs import Work
 
 Views = dict[str, "DataFrame"]
@@ -41,7 +41,7 @@ BY_NAME: Final = {
 }
 
 
-def rows_of(definition: PipelineWish) -> Callable[[Views], DataFrame]:
+def rows_of(definition: PipelineRequest) -> Callable[[Views], DataFrame]:
     assert definition.use is not None
     options = options_of(definition.use, definition.options)
     make = BY_NAME[definition.use].rows

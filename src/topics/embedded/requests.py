@@ -13,7 +13,7 @@ from topics.embedded.errors import raised
 from topics.model.errors import TopicsError
 from topics.model.requests.mistakes import mistake, nested_too_deeply
 from topics.model.requests.nesting import SHALLOW_BYTES_MAX, TooDeep, is_too_deep
-from topics.model.requests.records import RecordWish, decode_body
+from topics.model.requests.records import RecordRequest, decode_body
 
 W = TypeVar("W", bound=msgspec.Struct)
 _log = logging.getLogger("topics.embedded")
@@ -47,7 +47,7 @@ def _decode(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
         raise TooDeep("") from None
 
 
-def check_nesting(records: Iterable[RecordWish], within: str = "records") -> None:
+def check_nesting(records: Iterable[RecordRequest], within: str = "records") -> None:
     """Refuse payloads that are nested deeper than a server takes them."""
     for number, record in enumerate(records):
         for field, payload in (("data", record.data), ("meta", record.meta)):

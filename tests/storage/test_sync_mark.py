@@ -11,7 +11,7 @@ from tests.faults import FaultyDisk, Mode
 from tests.storage.logs import new_log
 from topics.storage.disk import Disk
 from topics.storage.wal.sync_mark import SLOT_BYTES, SYNC_EVERY_S, SyncMark, noted_position
-from topics.storage.wal.syncer import Committer
+from topics.storage.wal.syncer import Syncer
 
 
 def test_without_a_note_nothing_is_known(tmp_path: Path) -> None:
@@ -73,22 +73,22 @@ def test_it_is_synced_once_in_a_while_and_only_if_there_is_news(tmp_path: Path) 
 def test_a_note_that_fails_fails_no_sync_of_the_log(tmp_path: Path, kind: str) -> None:
     disk = FaultyDisk()
     wal = new_log(disk, tmp_path / "wal")
-    committer = Committer(wal, lambda: None, mark=SyncMark(disk, str(tmp_path / "wal")))
+    syncer = Syncer(wal, lambda: None, mark=SyncMark(disk, str(tmp_path / "wal")))
     disk.fail(kind, error=errno.EIO, times=-1, path="synced")  # type: ignore[reportArgumentType]
-    committer.start()
+    syncer.start()
     for number in range(3):
         wal.append(b"%d" % number)
-        committer.want_sync(wal.flush())
-    committer.stop()
-    assert committer.failed is None
+        syncer.want_sync(wal.flush())
+    syncer.stop()
+    assert syncer.failed is None
     assert wal.synced_to == wal.written_to
 
 
 def test_the_commit_thread_notes_what_it_synced(tmp_path: Path) -> None:
     wal = new_log(Disk(), tmp_path / "wal")
-    committer = Committer(wal, lambda: None, mark=SyncMark(Disk(), str(tmp_path / "wal")))
-    committer.start()
+    syncer = Syncer(wal, lambda: None, mark=SyncMark(Disk(), str(tmp_path / "wal")))
+    syncer.start()
     wal.append(b"one")
-    committer.want_sync(wal.flush())
-    committer.stop()
+    syncer.want_sync(wal.flush())
+    syncer.stop()
     assert noted_position(Disk(), str(tmp_path / "wal")) == wal.synced_to == wal.written_to > 0

@@ -14,7 +14,7 @@ from tests.storage.logs import bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
 from topics.storage.disk import Disk
 from topics.storage.wal import wal
-from topics.storage.wal.syncer import Committer, SyncFailed
+from topics.storage.wal.syncer import Syncer, SyncFailed
 from topics.storage.wal.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
 WAIT_S_MAX = 60.0
@@ -48,21 +48,21 @@ class Rig:
         self.wal: Wal = new_log(self.disk, path)
         self.wal._clock = self.clock
         self.told = threading.Event()
-        self.committer = Committer(
+        self.syncer = Syncer(
             self.wal, self.told.set, clock=clock or self.clock, interval_s=interval_s, debt_bytes=debt_bytes
         )
-        self.committer.start()
+        self.syncer.start()
 
     def write(self, *wanted: bytes) -> int:
         for body in wanted:
             self.wal.append(body)
         self.wal.flush()
-        self.committer.nudge()
+        self.syncer.nudge()
         return self.wal.buffered_to
 
     def commit(self, *wanted: bytes) -> int:
         end = self.write(*wanted)
-        self.committer.want_sync(end)
+        self.syncer.want_sync(end)
         return end
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
@@ -71,7 +71,7 @@ class Rig:
             self.told.clear()
 
     def wait_synced(self, position: int) -> None:
-        self.wait_until(lambda: self.committer.poll().synced_to >= position)
+        self.wait_until(lambda: self.syncer.poll().synced_to >= position)
 
     def stall(self) -> Gate:
         """Let a sync hang long enough for writing to pass to the thread; the gate ends it."""
@@ -87,7 +87,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path / "wal")
     yield rig
     rig.disk.heal()
-    rig.committer.stop()
+    rig.syncer.stop()
 
 
 def test_a_wanted_sync_is_done_at_once(rig: Rig) -> None:
@@ -95,8 +95,8 @@ def test_a_wanted_sync_is_done_at_once(rig: Rig) -> None:
 
     rig.wait_synced(end)
 
-    assert rig.committer.poll() == (end, end)
-    assert rig.committer.unsynced_bytes == 0
+    assert rig.syncer.poll() == (end, end)
+    assert rig.syncer.unsynced_bytes == 0
     assert rig.disk.calls["fdatasync"] == 1
     assert rig.wal.stats.fsyncs_total == rig.wal.stats.fsync_us.count == sum(rig.wal.stats.fsync_us.counts) == 1
 
@@ -108,7 +108,7 @@ def test_bytes_that_nobody_waits_for_are_not_synced_at_once(rig: Rig) -> None:
     synced = rig.disk.calls["fdatasync"]
     end = rig.write(b"two")
 
-    assert rig.committer.poll().synced_to < end
+    assert rig.syncer.poll().synced_to < end
     assert rig.disk.calls["fdatasync"] == synced
 
 
@@ -117,7 +117,7 @@ def test_ops_that_come_during_a_sync_share_the_next(rig: Rig) -> None:
     first = rig.commit(b"first")
     assert gate.reached.wait(WAIT_S_MAX)
     last = max(rig.commit(b"%d" % number) for number in range(20))
-    assert rig.committer.poll().synced_to == 0
+    assert rig.syncer.poll().synced_to == 0
     gate.open()
 
     rig.wait_synced(last)
@@ -135,7 +135,7 @@ def test_a_sync_covers_only_what_was_written_before_it_began(rig: Rig) -> None:
 
     rig.wait_synced(first)
 
-    assert rig.committer.poll().synced_to == first
+    assert rig.syncer.poll().synced_to == first
 
 
 def test_many_unsynced_bytes_are_synced_without_being_asked_for(tmp_path: Path) -> None:
@@ -146,14 +146,14 @@ def test_many_unsynced_bytes_are_synced_without_being_asked_for(tmp_path: Path) 
     end = rig.write(bytes(600))
 
     rig.wait_synced(end)
-    rig.committer.stop()
+    rig.syncer.stop()
 
 
 def test_old_unsynced_bytes_are_synced_without_being_asked_for(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "wal", interval_s=0.02, clock=time.monotonic)
     for number in range(3):
         rig.wait_synced(rig.write(b"%d" % number))
-    rig.committer.stop()
+    rig.syncer.stop()
 
     assert rig.disk.calls["fdatasync"] == 3
 
@@ -162,11 +162,11 @@ def test_stopping_syncs_everything_and_ends_the_thread(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "wal")
     end = rig.write(b"one", b"two")
 
-    rig.committer.stop()
-    rig.committer.stop()
+    rig.syncer.stop()
+    rig.syncer.stop()
 
-    assert rig.committer.poll() == (end, end)
-    assert not rig.committer._thread.is_alive()
+    assert rig.syncer.poll() == (end, end)
+    assert not rig.syncer._thread.is_alive()
     rig.wal.close()
     rig.disk.power_loss(tmp_path / "wal", tmp_path / "after", "drop")
     assert bodies(tmp_path / "after") == [b"one", b"two"]
@@ -197,7 +197,7 @@ def test_a_new_file_is_not_durable_before_its_name_is(rig: Rig) -> None:
     gate = rig.disk.hold("fsync_dir")
     end = rig.commit(b"first")
     assert gate.reached.wait(WAIT_S_MAX)
-    assert rig.committer.poll().synced_to == 0
+    assert rig.syncer.poll().synced_to == 0
     gate.open()
 
     rig.wait_synced(end)
@@ -221,7 +221,7 @@ def test_trimmed_files_are_unlinked_by_the_thread(rig: Rig) -> None:
 
 def test_the_file_for_the_next_rotation_is_made_by_the_thread(rig: Rig) -> None:
     rig.wait_synced(rig.commit(bytes(1000)))
-    rig.committer.stop()
+    rig.syncer.stop()
     made = rig.disk.calls["allocate"]
 
     rig.write(*[bytes(1000)] * 4)
@@ -238,25 +238,25 @@ def test_after_a_failed_sync_nothing_is_acknowledged_ever_again(rig: Rig) -> Non
     rig.wait_synced(synced)
     rig.disk.fail("fdatasync")
     rig.commit(b"lost")
-    rig.wait_until(lambda: rig.committer.failed is not None)
+    rig.wait_until(lambda: rig.syncer.failed is not None)
     calls = rig.disk.calls["fdatasync"]
 
     for _ in range(3):
         with pytest.raises(SyncFailed) as failure:
-            rig.committer.poll()
+            rig.syncer.poll()
         assert isinstance(failure.value.__cause__, OSError)
     with pytest.raises(StorageError):
         rig.wal.append(b"refused")
     with pytest.raises(StorageError):
         rig.wal.flush()
-    rig.committer.want_sync(1 << 40)
-    rig.committer.nudge()
-    rig.committer.stop()
+    rig.syncer.want_sync(1 << 40)
+    rig.syncer.nudge()
+    rig.syncer.stop()
     rig.wal.close()
 
     assert rig.wal.synced_to == synced
     assert rig.disk.calls["fdatasync"] == calls
-    assert not rig.committer._thread.is_alive()
+    assert not rig.syncer._thread.is_alive()
 
 
 def test_a_failed_sync_of_an_older_file_holds_back_the_newer_one(rig: Rig) -> None:
@@ -265,7 +265,7 @@ def test_a_failed_sync_of_an_older_file_holds_back_the_newer_one(rig: Rig) -> No
     rig.disk.fail("fdatasync", path="0001.log")
     rig.commit(*[bytes(1000)] * 10)
 
-    rig.wait_until(lambda: rig.committer.failed is not None)
+    rig.wait_until(lambda: rig.syncer.failed is not None)
 
     assert rig.wal.synced_to == synced
 
@@ -274,7 +274,7 @@ def test_a_failed_sync_of_the_directory_counts_as_a_failed_sync(rig: Rig) -> Non
     rig.disk.fail("fsync_dir")
     rig.commit(b"lost")
 
-    rig.wait_until(lambda: rig.committer.failed is not None)
+    rig.wait_until(lambda: rig.syncer.failed is not None)
 
     assert rig.wal.synced_to == 0
 
@@ -339,9 +339,9 @@ def test_a_file_that_is_full_but_not_yet_written_stays_open_through_a_sync(tmp_p
         rig.write(body)
     gate.open()
 
-    rig.committer.stop()
+    rig.syncer.stop()
 
-    assert rig.committer.failed is None
+    assert rig.syncer.failed is None
     assert rig.wal.synced_to == rig.wal.buffered_to
     assert bodies(rig.path)[1:] == wanted
 
@@ -369,7 +369,7 @@ def test_the_queue_of_handed_over_writes_is_bounded(rig: Rig, monkeypatch: pytes
     assert rig.wal.overloaded
     assert rig.wal.buffered_to - rig.wal.written_to <= 80 << 20
     gate.open()
-    rig.committer.want_sync(rig.wal.buffered_to)
+    rig.syncer.want_sync(rig.wal.buffered_to)
     rig.wait_synced(rig.wal.buffered_to)
     assert not rig.wal.overloaded
 
@@ -402,9 +402,9 @@ def test_stopping_with_an_unsettled_failure_ends(rig: Rig) -> None:
     gate.open()
     rig.wait_until(lambda: rig.wal.handover.failure is not None)
 
-    rig.committer.stop()
+    rig.syncer.stop()
 
-    assert not rig.committer._thread.is_alive()
+    assert not rig.syncer._thread.is_alive()
     assert bodies(rig.path) == [b"the one that stalls"]
 
 
@@ -414,10 +414,10 @@ def test_a_stop_during_a_stall_writes_and_syncs_the_queue(rig: Rig) -> None:
     opener = threading.Thread(target=gate.open)
     opener.start()
 
-    rig.committer.stop()
+    rig.syncer.stop()
     opener.join()
 
-    assert rig.committer.poll() == (end, end)
+    assert rig.syncer.poll() == (end, end)
     assert bodies(rig.path) == [b"the one that stalls", b"handed over"]
 
 
@@ -426,31 +426,31 @@ def test_a_sync_for_which_no_file_could_be_opened_is_tried_again(rig: Rig, error
     rig.disk.fail("fsync_dir", error=error, times=2)
     end = rig.commit(b"a")
     rig.wait_synced(end)
-    assert rig.committer.failed is None
+    assert rig.syncer.failed is None
     assert bodies(rig.path) == [b"a"]
 
 
 def test_a_directory_that_cannot_be_synced_is_a_failed_sync(rig: Rig) -> None:
     rig.disk.fail("fsync_dir", error=errno.EIO)
     rig.commit(b"a")
-    rig.wait_until(lambda: rig.committer.failed is not None)
+    rig.wait_until(lambda: rig.syncer.failed is not None)
     with pytest.raises(SyncFailed):
-        rig.committer.poll()
+        rig.syncer.poll()
 
 
 def test_the_log_needs_no_descriptor_to_sync_its_directory(tmp_path: Path) -> None:
     disk = Disk()
     wal = new_log(disk, tmp_path / "wal")
-    committer = Committer(wal, lambda: None)
-    committer.start()
+    syncer = Syncer(wal, lambda: None)
+    syncer.start()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         wal.append(b"a")
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
         wal.flush()
-        committer.want_sync(wal.written_to)
-        committer.stop()
+        syncer.want_sync(wal.written_to)
+        syncer.stop()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert committer.failed is None
+    assert syncer.failed is None
     assert wal.synced_to == wal.written_to
