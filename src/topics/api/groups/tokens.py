@@ -22,7 +22,6 @@ from topics.api.errors import Forbidden, Unauthorized, headers_of, status_of
 from topics.api.groups.users import User, nobody, parse_users
 from topics.api.replies import encode
 from topics.api.schema import ErrorReply
-from topics.api.groups.users import User, nobody, parse_users
 from topics.http.request import Request
 from topics.model.errors import TopicsError
 from topics.model.setting_types import WrongSetting

@@ -12,7 +12,6 @@ from topics.api.call import Call
 from topics.api.errors import NotAcceptable
 from topics.api.live.pulse import Pulse
 from topics.api.metrics import Usage
-from topics.api.live.pulse import Pulse
 from topics.http.request import Bytes, ReplyStream, Request
 from topics.model.clock import Clock
 from topics.model.errors import Throttled

@@ -17,11 +17,10 @@ from topics.api.live.following import Fetching
 from topics.api.live.pulse import Pulse
 from topics.api.live.sse import BUFFERED_BYTES_MAX, Gate
 from topics.api.routes import QueryField, Route
-from topics.api.live.sse import BUFFERED_BYTES_MAX, Gate
+from topics.engine.live.trails import Live, Trail
 from topics.engine.log.bulk import BulkRead
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.reading import Diff, View
-from topics.engine.live.trails import Live, Trail
 from topics.engine.log.topic import Topic
 from topics.http.content_coding import GZIPPED, VARY, GzipReplyStream, InThread, accepts_gzip
 from topics.http.request import ReplyStream
