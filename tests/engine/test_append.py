@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from typing import Any
 
 import msgspec
@@ -11,14 +13,84 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.faults import FaultyDisk
 from topics.engine.core.pending import Busy, PendingChange
-from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicFull, TopicNotFound
+from topics.model.errors import (
+    BatchTooLarge,
+    InvalidRequest,
+    RecordTooLarge,
+    StorageError,
+    TopicFull,
+    TopicNotFound,
+)
 from topics.model.requests import batch as batch_module
+from topics.model.requests.batch import Batch
 from topics.model.requests.records import AppendRequest, append_decoder, decode_body
 
 
 def request(*payloads: Any, **fields: Any) -> AppendRequest:
     body = msgspec.json.encode({"records": [{"data": payload} for payload in payloads], **fields})
     return decode_body(append_decoder, body)
+
+
+# --- large batches ---
+
+
+def large_request(**fields: Any) -> AppendRequest:
+    return request(*[{"number": number, "text": "z" * 1_000} for number in range(5_000)], **fields)
+
+
+def test_the_owner_thread_does_not_join_a_large_batch(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined_by: list[str] = []
+    join = Batch.join
+
+    def noting(batch: Batch) -> bytes:
+        joined_by.append(threading.current_thread().name)
+        return join(batch)
+
+    monkeypatch.setattr(Batch, "join", noting)
+    rig.append("a", 0)
+    staged = rig.engine.append("a", large_request())
+    assert rig.store.state.by_name["a"].pending_bytes > batch_module.DEFERRED_BYTES_MIN
+    rig.append("a", 1)
+    assert (staged.done, staged.first_seq, staged.last_seq) == (True, 2, 5_001)
+    assert joined_by == ["topics-commit"]
+    assert rig.store.state.by_name["a"].pending_bytes == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"node": "eu"}])
+@pytest.mark.parametrize("durability", ["fsync", "disk", "ephemeral"])
+def test_a_large_batch_is_what_it_was_after_a_crash_and_a_checkpoint(
+    open_rig: OpenRig, durability: str, fields: dict[str, Any]
+) -> None:
+    rig = open_rig()
+    rig.append("a", 0, config={"durability": durability})
+    sent = [{"number": number, "text": "z" * 1_000} for number in range(5_000)]
+    records = [{"data": data, "tag": f"t{data['number'] % 7}", "meta": {"m": 1}} for data in sent[::2]]
+    rig.append("a", *sent, **fields)
+    rig.append("a", *records, *records, **fields)
+    rig.append("a", 1)
+    before = rig.records("a", include_tags=True)
+    assert [record["data"] for record in before] == [0, *sent, *sent[::2], *sent[::2], 1]
+    if durability == "ephemeral":
+        return
+    rig.crash()
+    assert rig.records("a", include_tags=True) == before
+    rig.checkpoint()
+    rig.crash()
+    assert rig.records("a", include_tags=True) == before
+
+
+def test_a_large_batch_that_cannot_be_written_has_not_happened(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.append("a", 0)
+    disk.fail("pwritev", keep_bytes=5_000, error=errno.EIO)
+    with pytest.raises(StorageError):
+        rig.finish(rig.engine.append("a", large_request()))
+    topic = rig.store.state.by_name["a"]
+    assert (topic.pending_count, topic.pending_bytes, rig.store.commit_log.pending_bytes) == (0, 0, 0)
+    assert rig.append("a", 1).first_seq == 2
+    rig.crash()
+    assert [record["data"] for record in rig.records("a")] == [0, 1]
 
 
 # --- seqs ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import WAIT_S_MAX, Rig
 from tests.engine.test_append import request
 from tests.faults import FaultyDisk, Gate, Kind
-from topics.engine.core.checkpoint import Steps
+from topics.engine.core.checkpoint import LARGE_BYTES, Steps
 from topics.engine.core.pending import PendingChange
+from topics.engine.log.extent import BodyExtent
 from topics.model.clock import ManualClock
 from topics.model.requests.records import decode_body, delete_decoder
 
@@ -183,6 +185,30 @@ def shrinks_to(path: Path, bytes_max: int) -> bool:
             continue  # one went while they were counted
         time.sleep(0.001)
     return False
+
+
+def test_a_large_block_is_summed_up_and_written_by_the_worker_thread(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[bool, str]] = []
+    buffers = BodyExtent.buffers
+
+    def noting(extent: BodyExtent) -> list[bytes]:
+        made.append((len(extent) > LARGE_BYTES, threading.current_thread().name))
+        return buffers(extent)
+
+    monkeypatch.setattr(BodyExtent, "buffers", noting)
+    rig = open_rig()
+    rig.append("small", *range(10))
+    rig.append("large", *["z" * 100_000] * 20)
+    rig.append("large", 1)
+    before = rig.records("large")
+    rig.checkpoint()
+    owner, worker = threading.current_thread().name, rig.store.worker._thread.name
+    assert sorted(made) == [(False, owner), (False, owner), (True, worker)]
+    rig.crash()
+    assert rig.records("large") == before
+    assert rig.records("small", 9)[0]["data"] == 9
 
 
 def test_the_log_is_trimmed_so_that_it_does_not_grow_for_ever(open_rig: OpenRig) -> None:

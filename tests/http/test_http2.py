@@ -207,6 +207,15 @@ def test_a_large_body_waits_until_there_is_memory_for_it() -> None:
         assert len(server.next_request().body) == 150_000
 
 
+def test_a_large_body_is_handed_on_where_it_was_gathered(server: Server) -> None:
+    body = bytes(range(200)) * 400
+    with connect(server) as client:
+        assert client.request("POST", body=body).body == b"POST|x|" + body
+        assert isinstance(server.next_request().body, bytearray), "to join or copy it would hold the loop"
+        assert client.request("POST", body=b"small").body == b"POST|x|small"
+        assert isinstance(server.next_request().body, bytes)
+
+
 # gzip
 
 

@@ -1,11 +1,12 @@
 """Bounds on what a client may make the server keep: refused as early as it can be known, before the bytes are kept."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.http.wire import Server, chunked, echo, get, park, post, serving
+from topics.http.http1.reader import PARTS_MAX
 from topics.http.limits import HttpLimits
 from topics.http.request import Request
 
@@ -217,6 +218,26 @@ def test_a_head_that_passes_is_treated_as_usual() -> None:
         with server.connect() as client:
             assert client.request(post(b"x" * 5000, key)).status == 200
             assert client.request(post(b"x" * 5, key, b"Expect: 100-continue")).status == 200
+
+
+@pytest.mark.parametrize("way", [post, chunked])
+def test_a_large_body_is_handed_on_where_it_was_gathered(server: Server, way: Callable[[bytes], bytes]) -> None:
+    body = bytes(range(200)) * 40
+    with server.connect() as client:
+        assert client.request(way(body)).body == b"POST|x|" + body
+        request = server.next_request()
+        assert isinstance(request.body, bytearray), "to join or copy it would hold the loop"
+        # Nothing of it is left for the next one.
+        assert client.request(way(b"small")).body == b"POST|x|small"
+        assert isinstance(server.next_request().body, bytes)
+
+
+@pytest.mark.parametrize("bytes_each", [1, 3])
+def test_a_body_in_many_tiny_chunks_is_whole(server: Server, bytes_each: int) -> None:
+    chunks = [bytes([number % 256]) * bytes_each for number in range(3 * PARTS_MAX // 2)]
+    with server.connect() as client:
+        assert client.request(chunked(*chunks)).body == b"POST|x|" + b"".join(chunks)
+    server.next_request()
 
 
 # the budget of large bodies

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topics.engine.core import ops
+from topics.engine.core.appended import DeferredBody
 from topics.engine.core.ops import (
     Appended,
     Configured,
@@ -15,12 +17,14 @@ from topics.engine.core.ops import (
     Deleted,
     Dropped,
     KeyNoted,
+    MultiAppended,
     Op,
     Reserved,
     Run,
     Skipped,
     decode,
 )
+from topics.model.requests import batch as batch_module
 from topics.model.requests.batch import Batch, render
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
@@ -44,7 +48,9 @@ records = st.fixed_dictionaries(
 )
 
 
-def rendered(records: list[dict[str, object]], first_seq: int, ts: int, node: str | None) -> Batch:
+def rendered(
+    records: list[dict[str, object]], first_seq: int, ts: int, node: str | None, *, deferred: bool = False
+) -> Batch:
     import msgspec
     from msgspec import Raw
 
@@ -54,7 +60,7 @@ def rendered(records: list[dict[str, object]], first_seq: int, ts: int, node: st
     ]
     request = decode_body(append_decoder, msgspec.json.encode({"records": raw, "node": node}))
     bare = all(set(record) == {"data"} for record in records)
-    return render(request, first_seq, ts, bare=bare)
+    return render(request, first_seq, ts, bare=bare, deferred=deferred)
 
 
 @given(
@@ -78,10 +84,28 @@ def test_an_appended_batch_reads_back_with_every_column(
     answer: list[int] | None,
 ) -> None:
     batch = rendered(records, first_seq, ts, node)
-    op = decode(Appended(topic_id, floor, key, batch, answer).encode())
+    encoded = Appended(topic_id, floor, key, batch, answer).encode()
+    op = decode(encoded)
     assert isinstance(op, Appended)
     assert (op.topic_id, op.floor, op.key, op.answer) == (topic_id, floor, key, answer)
     assert columns_of(op.batch) == columns_of(batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_module, "DEFERRED_BYTES_MIN", 0)
+        patch.setattr(ops, "DEFERRED_BYTES_MIN", 0)
+        patch.setattr(batch_module, "JOINED_BYTES", 50)
+        deferred = Appended(topic_id, floor, key, rendered(records, first_seq, ts, node, deferred=True), answer)
+        assert (deferred.batch.parts is None) == (len(records) == 1 and set(records[0]) == {"data"})
+        several = MultiAppended([KeyNoted(7, 5, b"k" * 16, [1]), deferred, deferred])
+        as_written = several.body()
+        assert isinstance(as_written, DeferredBody)
+        found = b"".join(as_written.buffers())
+        assert found == several.encode()
+        assert len(found) == len(as_written)
+        again = Appended(topic_id, floor, key, rendered(records, first_seq, ts, node, deferred=True), answer).body()
+        assert len(again) == len(encoded)
+        assert encoded == (again if isinstance(again, bytes) else b"".join(again.buffers()))
+        assert columns_of(deferred.batch) == columns_of(batch)
 
 
 @given(runs=st.lists(st.tuples(U64S, U64S, U64S).map(lambda run: Run(*run)), max_size=200), topic_id=IDS, ts=U64S)

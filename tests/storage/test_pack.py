@@ -65,6 +65,36 @@ def test_extents_come_back_as_they_were_given(packs: Packs) -> None:
     assert writer.bytes_added == packs.live_bytes(writer.number) == sum(map(len, contents))
 
 
+class DeferredExtent:
+    """A large extent that is made when it is written."""
+
+    def __init__(self, *buffers: bytes) -> None:
+        self.made = list(buffers)
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self.made))
+
+    def buffers(self) -> list[bytes]:
+        self.asked += 1
+        return self.made
+
+
+def test_deferred_extents_are_written_by_finish_between_the_others(packs: Packs) -> None:
+    writer = packs.writer()
+    first, second = DeferredExtent(b"a" * 3_000_000, b"b"), DeferredExtent(b"c" * 2_000_000)
+    extents = [
+        writer.add([b"one"]),
+        writer.add_deferred(first),
+        writer.add_deferred(second),
+        writer.add([b"two", b"three"]),
+    ]
+    assert (first.asked, second.asked) == (0, 0)
+    writer.finish()
+    assert [packs.read(extent) for extent in extents] == [b"one", b"".join(first.made), second.made[0], b"twothree"]
+    assert checked(packs, writer.number) == extents
+
+
 def test_many_small_extents_make_few_writes(packs: Packs, disk: FaultyDisk) -> None:
     extents = write(packs, *[b"%05d" % number for number in range(5000)])
 

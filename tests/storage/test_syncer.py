@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import FaultyDisk, Gate
-from tests.storage.logs import bodies, log_files, new_log
+from tests.storage.logs import FILE_BYTES, bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
 from topics.storage.disk import Disk
 from topics.storage.wal import wal
@@ -41,11 +41,12 @@ class Rig:
         interval_s: float = NEVER_S,
         debt_bytes: int = NEVER_BYTES,
         clock: Callable[[], float] | None = None,
+        file_bytes: int = FILE_BYTES,
     ) -> None:
         self.path = path
         self.disk = FaultyDisk()
         self.clock = Clock()
-        self.wal: Wal = new_log(self.disk, path)
+        self.wal: Wal = new_log(self.disk, path, file_bytes)
         self.wal._clock = self.clock
         self.told = threading.Event()
         self.syncer = Syncer(
@@ -354,6 +355,56 @@ def test_a_large_write_is_the_commit_thread_s_and_the_next_small_one_is_not(rig:
     gate.open()
     rig.wait_until(lambda: rig.wal.written_to == position and not rig.wal.handover.active)
     assert rig.write(b"small") == rig.wal.written_to
+
+
+class DeferredBody:
+    """A large body that notes which thread makes it."""
+
+    def __init__(self, body: bytes, error: Exception | None = None) -> None:
+        self.body = body
+        self.error = error
+        self.made_by: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self.body)
+
+    def buffers(self) -> list[bytes]:
+        self.made_by.append(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+        return [self.body[:100], self.body[100:]]
+
+
+@pytest.mark.parametrize("small_ones", [0, 1, 40])
+def test_a_deferred_frame_is_made_by_the_commit_thread_and_lies_where_it_was_appended(
+    tmp_path: Path, small_ones: int
+) -> None:
+    rig = Rig(tmp_path / "wal", file_bytes=4 * HANDOVER_BYTES)
+    small = [b"small %d" % number for number in range(small_ones)]
+    large = DeferredBody(bytes(range(256)) * (HANDOVER_BYTES // 256 + 1))
+    for body in (*small, large, *small):
+        rig.wal.append(body)
+    assert not large.made_by
+    rig.wal.flush()
+    end = rig.wal.buffered_to
+    rig.syncer.want_sync(end)
+    rig.wait_synced(end)
+    assert large.made_by == ["topics-commit"]
+    assert bodies(rig.path) == [*small, large.body, *small]
+    rig.syncer.stop()
+
+
+def test_a_deferred_frame_that_memory_does_not_suffice_for_is_a_write_that_failed(rig: Rig) -> None:
+    kept = rig.commit(b"kept")
+    rig.wait_synced(kept)
+    rig.wal.append(DeferredBody(bytes(HANDOVER_BYTES + 1), MemoryError()))
+    rig.wal.flush()
+    rig.wait_until(lambda: rig.wal.handover.failure is not None)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        rig.wal.flush()
+    assert rig.wal.buffered_to == rig.wal.written_to == kept
+    rig.wait_synced(rig.commit(b"after"))
+    assert bodies(rig.path) == [b"kept", b"after"]
 
 
 def test_the_queue_of_handed_over_writes_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class Request:
         self.raw_path = b""
         self.path_segments: list[str] = []
         self.query = b""
-        self.body = b""
+        self.body: bytes | bytearray = b""  # a large one is where it was gathered
         self.has_body = False
         self.upgrade_to = ""
         self.received_s = 0.0

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -20,6 +21,13 @@ BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # What a kernel or file system answers that cannot do what was asked for, as opposed to one that failed at it.
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+class Deferred(Protocol):
+    """Something large whose bytes are made by the thread that writes them; how many they are is known before."""
+
+    def __len__(self) -> int: ...
+    def buffers(self) -> list[bytes]: ...
 
 
 class Disk:

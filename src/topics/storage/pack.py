@@ -25,7 +25,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from topics.model.errors import DamagedData
-from topics.storage.disk import Buffer, Disk, write_all
+from topics.storage.disk import Buffer, Deferred, Disk, write_all
 from topics.storage.openfiles import OpenFiles
 from topics.storage.reserve import Room
 from topics.storage.steps import Steps, at_once, in_thread
@@ -80,6 +80,7 @@ class PackWriter:
         self._pending_bytes = 0
         self._written_bytes = 0
         self._rows: list[bytes] = []
+        self._deferred: list[tuple[int, int, Deferred]] = []  # which row, and where in the pack
         self.number = number
         self.bytes_added = 0
         self._fd = (room or Room(disk, path)).open_as(path + ASIDE_SUFFIX)
@@ -93,13 +94,27 @@ class PackWriter:
         offset = self._written_bytes + self._pending_bytes
         length = self._put(buffers)
         self._rows.append(_row.pack(offset, length, digest.intdigest()))
+        return self._added(offset, length)
+
+    def add_deferred(self, content: Deferred) -> Extent:
+        """Keep a place for a large extent; `finish` makes its bytes and writes them."""
+        self._write()
+        offset, length = self._written_bytes, len(content)
+        self._deferred.append((len(self._rows), offset, content))
+        self._rows.append(b"")
+        self._written_bytes += length
+        return self._added(offset, length)
+
+    def _added(self, offset: int, length: int) -> Extent:
         self.bytes_added += length
         extent = Extent(self.number, offset, length)
         self._packs.add_live(extent)
         return extent
 
     def finish(self) -> None:
-        """Write the directory, make the pack durable, and give it its name. Blocks."""
+        """Write what is left and the directory, make the pack durable, and give it its name. Blocks."""
+        while self._deferred:
+            self._write_deferred(*self._deferred.pop())
         directory_offset = self._written_bytes + self._pending_bytes
         directory = b"".join(self._rows)
         footer = _footer.pack(directory_offset, len(self._rows), PACK_MAGIC)
@@ -130,6 +145,13 @@ class PackWriter:
         if self._pending_bytes >= WRITE_BYTES:
             self._write()
         return length
+
+    def _write_deferred(self, number: int, offset: int, content: Deferred) -> None:
+        digest = xxh3_64()
+        buffers = content.buffers()
+        for buffer in buffers:
+            digest.update(buffer)
+        self._rows[number] = _row.pack(offset, write_all(self._disk, self._fd, buffers, offset), digest.intdigest())
 
     def _write(self) -> None:
         self._written_bytes += write_all(self._disk, self._fd, self._pending, self._written_bytes)

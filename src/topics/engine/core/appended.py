@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from collections.abc import Sequence
 
 import msgspec
 
@@ -39,6 +40,17 @@ class Appended:
         self.batch = batch
 
     def encode(self) -> bytes:
+        return b"".join((*self._columns(), self.batch.blob))
+
+    def body(self) -> bytes | DeferredBody:
+        """The same, to be written: those of a large batch need not be there yet."""
+        return self.encode() if self.batch.parts is None else DeferredBody(self.pieces())
+
+    def pieces(self) -> tuple[bytes, Batch]:
+        return b"".join(self._columns()), self.batch
+
+    def _columns(self) -> list[bytes]:
+        """What comes before the blob."""
         batch = self.batch
         flags = 0
         parts: list[bytes] = [b""]
@@ -64,12 +76,27 @@ class Appended:
             flags |= WITH_ANSWER
             parts += (_U32.pack(len(self.answer)), array("Q", self.answer).tobytes())
         parts[0] = _APPENDED.pack(
-            APPENDED, flags, batch.count, self.topic_id, batch.first_seq, batch.ts, self.floor, len(batch.blob)
+            APPENDED, flags, batch.count, self.topic_id, batch.first_seq, batch.ts, self.floor, batch.size
         )
-        parts.append(batch.blob)
         if batch.jobs is not None and batch.jobs.from_ms != batch.ts:
             parts.insert(0, _LATE.pack(APPENDED_LATE, batch.jobs.from_ms))
-        return b"".join(parts)
+        return parts
+
+
+class DeferredBody:
+    """An op with large batches; its bytes are made when they are written, by the thread that writes them."""
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self, pieces: Sequence[bytes | Batch]) -> None:
+        self._pieces = pieces
+        self._size = sum([len(piece) if isinstance(piece, bytes) else piece.size for piece in pieces])
+
+    def __len__(self) -> int:
+        return self._size
+
+    def buffers(self) -> list[bytes]:
+        return [piece if isinstance(piece, bytes) else piece.join() for piece in self._pieces]
 
 
 def blob_start(start: bytes, body_len: int) -> int:

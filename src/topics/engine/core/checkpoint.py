@@ -23,7 +23,7 @@ from topics.engine.core.image import encode_topic
 from topics.engine.core.ops import Timed
 from topics.engine.core.state import NEVER, State
 from topics.engine.log.block import Block
-from topics.engine.log.extent import encode_body
+from topics.engine.log.extent import extent_of
 from topics.engine.log.hot_window import HotWindow
 from topics.engine.log.repacking import Copies, Found, find_in, find_thin, is_being_copied, is_thin
 from topics.engine.log.topic import Topic
@@ -46,6 +46,8 @@ SLICE_MS = 1.0
 # Under a heavy load there is always more to seal; each time it is less.
 SEALINGS_MAX = 4
 LITTLE_BYTES = 1024 * 1024
+# A block above this, of a large batch, takes longer than a slice may: the worker thread sums it up and writes it.
+LARGE_BYTES = 1024 * 1024
 COOLING_EVERY_MS = 1_000
 RETRY_AFTER_MS = 5_000
 # A checkpoint that takes long (very many topics) does not start again at once only to cool memory down.
@@ -244,7 +246,9 @@ class Checkpointer:
         assert block.body is not None and self._writer is not None
         if known is not None:
             self._packs.release(known[1])
-        extent = self._writer.add(encode_body(block.body, block.first_seq, block.seqs))
+        content = extent_of(block.body, block.first_seq, block.seqs)
+        large = len(content) > LARGE_BYTES
+        extent = self._writer.add_deferred(content) if large else self._writer.add(content.buffers())
         self._packed[block] = topic, extent, block.count
 
     def _rescue(self) -> Steps[None]:

@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from topics.engine.core.appended import DeferredBody
 from topics.engine.core.checkpoint_room import CheckpointRoom, refusal
 from topics.engine.core.ops import (
     Appended,
@@ -108,7 +109,7 @@ class CommitLog:
     def submit(
         self,
         op: Op,
-        body: bytes,
+        body: bytes | DeferredBody,
         *,
         gated: bool,
         urgent: bool = False,
@@ -142,11 +143,11 @@ class CommitLog:
     def submit_append(self, op: Appended, durability: Durability) -> PendingChange:
         journaled = durability != "ephemeral"
         self.date(op.batch)
-        body = op.encode() if journaled else b""
+        body = op.body() if journaled else b""
         if not journaled:
             self._note_head(op)
         change = self.submit(op, body, gated=durability == "fsync", journaled=journaled)
-        self.pending_bytes += len(op.batch.blob)
+        self.pending_bytes += op.batch.size
         return change
 
     def submit_multi_append(self, op: MultiAppended, *, gated: bool, journaled: bool) -> PendingChange:
@@ -155,9 +156,9 @@ class CommitLog:
             if not journaled:
                 self._note_head(appended)
         _, *others = dict.fromkeys(part.topic_id for part in op.parts)
-        body = op.encode() if journaled else b""
+        body = op.body() if journaled else b""
         change = self.submit(op, body, gated=gated, journaled=journaled, other_ids=tuple(others))
-        self.pending_bytes += sum(len(appended.batch.blob) for appended in op.batches)
+        self.pending_bytes += sum(appended.batch.size for appended in op.batches)
         return change
 
     def submit_delete(self, op: Deleted, durability: Durability) -> PendingChange:
@@ -306,7 +307,7 @@ class CommitLog:
                     self._state.enforce_caps(topic, self._state.cold.load)
                 if topic.logged_floor <= topic.lasting_to:
                     self._log_floor(topic.id)
-                size = len(op.batch.blob)
+                size = op.batch.size
                 self.pending_bytes -= size
                 # The first batch of a topic was decided before there was a topic to count it for.
                 if topic.pending_count:
@@ -342,7 +343,7 @@ class CommitLog:
 
     def _land_all(self, op: MultiAppended) -> None:
         for appended in op.batches:
-            self.pending_bytes -= len(appended.batch.blob)
+            self.pending_bytes -= appended.batch.size
             self._land(appended)
 
     def _land(self, appended: Appended) -> None:
@@ -353,7 +354,7 @@ class CommitLog:
         self._state.enforce_caps(topic, self._state.cold.load)
         if topic.logged_floor <= topic.lasting_to:
             self._log_floor(topic.id)
-        size = len(appended.batch.blob)
+        size = appended.batch.size
         topic.pending_count = max(0, topic.pending_count - appended.batch.count)
         topic.pending_bytes = max(0, topic.pending_bytes - size)
         topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
@@ -404,14 +405,14 @@ class CommitLog:
         for op in _parts_of(*self._unsynced, *self._unwritten):
             if isinstance(op, Moved):
                 op = op.appended
-                self.pending_bytes -= len(op.batch.blob)
+                self.pending_bytes -= op.batch.size
             if isinstance(op, Appended):
-                self.pending_bytes += len(op.batch.blob)
+                self.pending_bytes += op.batch.size
                 if op.topic_id in touched:
                     topic = self._state.by_id[op.topic_id]
                     topic.assigned_seq = max(topic.assigned_seq, op.batch.first_seq + op.batch.count - 1)
                     topic.pending_count += op.batch.count
-                    topic.pending_bytes += len(op.batch.blob)
+                    topic.pending_bytes += op.batch.size
             elif isinstance(op, Created):
                 self._state.next_id = max(self._state.next_id, op.topic_id + 1)
         for change in failed:

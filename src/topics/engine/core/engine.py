@@ -205,8 +205,8 @@ class Engine:
         if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
             self._reserve(topic, count)
         now = topic.now(self._clock.now_ms())
-        batch = render(request, topic.assigned_seq + 1, now, bare=bare)
-        size = len(batch.blob)
+        batch = render(request, topic.assigned_seq + 1, now, bare=bare, deferred=config.durability != "ephemeral")
+        size = batch.size
         if self.settings.max_total_bytes:
             self.expire(topic)
             self.refuse_over_quota(size, retention.freed_by_caps(topic, count, size))
@@ -250,8 +250,8 @@ class Engine:
             request = admitted.request
         self.refuse_more_topics()
         self.commit_log.check_writable()
-        batch = render(request, 1, self._clock.now_ms(), bare=bare)
-        size = len(batch.blob)
+        batch = render(request, 1, self._clock.now_ms(), bare=bare, deferred=config.durability != "ephemeral")
+        size = batch.size
         if self.settings.max_total_bytes:
             self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)
         if config.discard == "reject":

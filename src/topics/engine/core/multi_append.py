@@ -203,11 +203,12 @@ class MultiAppend:
         if request.records:
             now_ms = self._clock.now_ms()
             first_seq, ts = (1, now_ms) if topic is None else (topic.assigned_seq + 1, topic.now(now_ms))
-            target.batch = render(request, first_seq, ts, bare=target.bare)
+            journaled = target.config.durability != "ephemeral"
+            target.batch = render(request, first_seq, ts, bare=target.bare, deferred=journaled)
 
     def _refuse_if_full(self, targets: list[Target]) -> None:
         engine = self._engine
-        added = [(target, target.batch.count, len(target.batch.blob)) for target in targets if target.batch is not None]
+        added = [(target, target.batch.count, target.batch.size) for target in targets if target.batch is not None]
         if engine.settings.max_total_bytes:
             freed = 0
             for target, count, size in added:
@@ -274,7 +275,7 @@ class MultiAppend:
             elif batch is not None:
                 topic.assigned_seq += batch.count
                 topic.pending_count += batch.count
-                topic.pending_bytes += len(batch.blob)
+                topic.pending_bytes += batch.size
             if batch is not None and batch.jobs is not None:
                 self._engine.uniqueness.note(target.topic_id, batch, change)
         if key:

@@ -35,12 +35,21 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
+from itertools import chain
 from typing import Final, NamedTuple
 
-from topics.engine.core.appended import APPEND_CODES, APPENDED_BYTES, Appended, blob_start, decode_appended
+from topics.engine.core.appended import (
+    APPEND_CODES,
+    APPENDED_BYTES,
+    Appended,
+    DeferredBody,
+    blob_start,
+    decode_appended,
+)
 from topics.engine.groups.ops import GROUP_CODES, GroupOp, decode_group_op
 from topics.engine.queues.ops import LEASE_CODES, LeaseOp, Paused, decode_lease_op
 from topics.model.clock import Moment
+from topics.model.requests.batch import DEFERRED_BYTES_MIN
 from topics.model.requests.config import TopicConfig, decode_config, encode_config
 from topics.model.requests.routers import RouterConfig, decode_router_config, encode_router_config
 
@@ -228,8 +237,17 @@ class MultiAppended(NamedTuple):
 
     def encode(self) -> bytes:
         bodies = [part.encode() for part in self.parts]
-        lengths = array("I", map(len, bodies)).tobytes()
-        return b"".join([_MULTI.pack(MULTI_APPENDED, len(bodies)), lengths, *bodies])
+        return b"".join((self._head(list(map(len, bodies))), *bodies))
+
+    def body(self) -> bytes | DeferredBody:
+        """The same, to be written: those of large batches need not be there yet."""
+        if sum([appended.batch.size for appended in self.batches]) <= DEFERRED_BYTES_MIN:
+            return self.encode()
+        bodies = [part.pieces() if isinstance(part, Appended) else (part.encode(),) for part in self.parts]
+        return DeferredBody([self._head([len(DeferredBody(body)) for body in bodies]), *chain(*bodies)])
+
+    def _head(self, lengths: list[int]) -> bytes:
+        return _MULTI.pack(MULTI_APPENDED, len(lengths)) + array("I", lengths).tobytes()
 
 
 class RouterPut(NamedTuple):

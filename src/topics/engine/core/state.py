@@ -162,7 +162,7 @@ class State:
             self.lose_up_to(topic, batch.first_seq - 1)
         if op.floor > topic.logged_floor:
             self._raise_floor(topic, op.floor)
-        size = len(batch.blob)
+        size = batch.size
         block = self._block_for(topic, batch, size, whole_bytes)
         self.unpacked_bytes += size
         if block is not None:

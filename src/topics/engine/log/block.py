@@ -91,7 +91,7 @@ class Block:
         self.image = None
         self.count += count
         self.live += count
-        self.live_bytes += len(batch.blob)
+        self.live_bytes += batch.size
         self.last_seq += count
         self.last_ts = batch.ts
         if self.dead is not None:

@@ -59,7 +59,7 @@ class Body:
         count_before, base = len(ends), len(buf)
         buf += batch.blob
         if batch.count == 1:
-            ends.append(base + len(batch.blob))
+            ends.append(base + batch.size)
         elif base:
             ends.frombytes(_raised(batch.ends, base))
         else:

@@ -37,8 +37,35 @@ COLUMN_SUM_BYTES = 128
 SUM_BYTES = 1024
 
 
-def encode_body(body: Body, first_seq: int, seqs: array[int] | None) -> list[bytes]:
-    """The extent of this body, as buffers to be written one behind the other."""
+class BodyExtent:
+    """The extent of a body. Columns are taken as they are now; the records are summed up when they are written."""
+
+    __slots__ = ("_buf", "_columns", "_head", "_size")
+
+    def __init__(self, head: tuple[int, ...], columns: bytes, buf: bytes) -> None:
+        self._head = head
+        self._columns = columns
+        self._buf = buf
+        sums = -(len(columns) // -COLUMN_SUM_BYTES) - (len(buf) // -SUM_BYTES)
+        self._size = 2 * _HEAD.size + len(columns) + len(buf) + (sums + 1) * _U64.size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def buffers(self) -> list[bytes]:
+        """To be written one after the other."""
+        flags, *fields = self._head
+        columns, buf = self._columns, self._buf
+        check = xxh3_64(_HEAD.pack(MAGIC, flags, 0, *fields)[_CHECKED_FROM:])
+        check.update(columns)
+        check.update(buf)
+        head = _HEAD.pack(MAGIC, flags, check.intdigest(), *fields)
+        rest = _sums(columns, buf).tobytes() + head
+        return [head, columns, buf, rest, _U64.pack(xxh3_64_intdigest(rest))]
+
+
+def extent_of(body: Body, first_seq: int, seqs: array[int] | None) -> BodyExtent:
+    """The extent of this body as it is now. The records of a frozen one are not copied."""
     flags = _SUMMED
     sections: list[bytes] = [body.ends.tobytes()]
     names = tags = b""
@@ -58,15 +85,13 @@ def encode_body(body: Body, first_seq: int, seqs: array[int] | None) -> list[byt
     if body.metas is not None:
         flags |= _METAS
         sections.append(body.metas.tobytes())
-    columns, buf = b"".join(sections), bytes(body.buf)
-    size = len(body.buf), len(names), len(tags)
-    head = _HEAD.pack(MAGIC, flags, 0, first_seq, len(body.ends), *size)
-    check = xxh3_64(head[_CHECKED_FROM:])
-    check.update(columns)
-    check.update(buf)
-    head = _HEAD.pack(MAGIC, flags, check.intdigest(), first_seq, len(body.ends), *size)
-    rest = _sums(columns, buf).tobytes() + head
-    return [head, columns, buf, rest, _U64.pack(xxh3_64_intdigest(rest))]
+    head = flags, first_seq, len(body.ends), len(body.buf), len(names), len(tags)
+    return BodyExtent(head, b"".join(sections), bytes(body.buf))
+
+
+def encode_body(body: Body, first_seq: int, seqs: array[int] | None) -> list[bytes]:
+    """The extent of this body, as buffers to be written one after the other."""
+    return extent_of(body, first_seq, seqs).buffers()
 
 
 def decode_body(data: bytes, first_seq: int) -> Body:

@@ -149,7 +149,7 @@ class Pipelines:
         change = engine.commit_log.submit_append(Appended(home.id, home.evict_floor, b"", batch), "fsync")
         home.assigned_seq += 1
         home.pending_count += 1
-        home.pending_bytes += len(batch.blob)
+        home.pending_bytes += batch.size
         self._forget_below(home, entry.pipeline, batch.first_seq)
         self._changing = change
         change.then(lambda done: self._written(entry, batch.first_seq, ts, done))

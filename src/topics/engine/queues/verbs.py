@@ -391,7 +391,7 @@ class Queues:
             batch = op.appended.batch
             room.topic.assigned_seq += batch.count
             room.topic.pending_count += batch.count
-            room.topic.pending_bytes += len(batch.blob)
+            room.topic.pending_bytes += batch.size
         return change
 
     # --- pause, streams ---

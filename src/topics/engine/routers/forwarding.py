@@ -272,7 +272,7 @@ class Forwarder:
             elif fits < batch.count:
                 piece = piece.first(fits)
                 batch = self._dressed(dest, piece).batch(first_seq, ts)
-        quota, size = self._engine.settings.max_total_bytes, len(batch.blob)
+        quota, size = self._engine.settings.max_total_bytes, batch.size
         if quota:
             freed = retention.freed_by_caps(dest, batch.count, size)
             if self._state.bytes + self._commit_log.pending_bytes + size - freed > quota:
@@ -288,7 +288,7 @@ class Forwarder:
         dest, batch = router.dest, op.batch
         gated = dest.config.durability == "fsync" and bool(batch.count or op.lost)
         change = self._commit_log.submit(op, op.encode(), gated=gated)
-        size = len(batch.blob)
+        size = batch.size
         self._commit_log.pending_bytes += size
         change.first_seq, change.count = batch.first_seq, batch.count
         dest.assigned_seq = batch.first_seq + batch.count - 1

@@ -137,7 +137,7 @@ class Ledger:
         app.touched_ms = stage.touched_ms = max(stage.touched_ms, op.ts)
         part = Part(
             sum(appended.batch.count for _, appended in op.shelves),
-            sum(len(appended.batch.blob) for _, appended in op.shelves),
+            sum(appended.batch.size for _, appended in op.shelves),
         )
         for name, appended in op.shelves:
             shelf = stage.shelves.get(name)

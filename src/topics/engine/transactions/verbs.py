@@ -127,7 +127,7 @@ class Transactions:
                 topic_id, first_seq, now = shelf.id, shelf.head_seq + 1, shelf.now(now)
             batch = render_headless(AppendRequest(records, request.node), first_seq, now, bare=bare)
             shelves.append((name, Appended(topic_id, 1, b"", batch)))
-        part = Part(len(request.records), sum(len(appended.batch.blob) for _, appended in shelves))
+        part = Part(len(request.records), sum(appended.batch.size for _, appended in shelves))
         self._refuse_too_much(app, stage, part)
         op = TxnStaged(self._id_of(desk), app_name, version, request.stage, request.part, now, shelves)
         change = self._commit_log.submit(op, op.encode(), gated=False)

@@ -251,8 +251,7 @@ class Http2Connection(asyncio.Protocol):
             self._refuse(stream, refusal)
         if stream.request.answered:
             return
-        stream.body_bytes = body_bytes
-        stream.parts.append(event.data)
+        stream.add(event.data, self._service.limits.large_body_bytes)
         if not stream.waits_for_share:
             self._acknowledge(stream)
 
@@ -275,7 +274,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _drop_body(self, stream: Http2Stream) -> None:
         """No more of the body is wanted."""
-        stream.parts = None
+        stream.parts = stream.gathered = None
         self._acknowledge(stream)
 
     def _end_body(self, stream_id: int) -> None:
@@ -283,11 +282,11 @@ class Http2Connection(asyncio.Protocol):
         if stream is None:
             return
         stream.body_complete = True
-        parts = stream.parts
+        parts, gathered = stream.parts, stream.gathered
         self._drop_body(stream)
         if parts is None or stream.request.answered:
             return
-        stream.request.body = b"".join(parts)
+        stream.request.body = gathered or b"".join(parts)
         prepare(self._service, stream.request, self._pump)
         self._waiting.append(stream)
         self._pump()

@@ -26,6 +26,10 @@ from topics.model.requests.records import AppendRequest, RecordRequest, check_u6
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
+# Copying more than this at once holds the owner thread for too long: the thread that writes the log does it.
+DEFERRED_BYTES_MIN = 4 * 1024 * 1024
+# Joined at once by that thread, which holds the interpreter lock meanwhile.
+JOINED_BYTES = 256 * 1024
 # One batch is one frame of the log; HTTP bodies are bounded well below.
 BATCH_BYTES_MAX = 512 * 1024 * 1024
 NO_KEY = bytes(16)
@@ -76,6 +80,9 @@ class Batch:
 
     `ends` and `tag_ends` are running totals within the batch. A stored tag starts with a byte 1, so that an empty tag
     differs from none. `nodes` counts from 1 in `node_names`; 0 is no node. `metas` are lengths; 0 is no meta.
+
+    A large batch has `parts` in place of the blob until it is written: `join` makes the blob of them. `size` is that of
+    the blob in either case.
     """
 
     __slots__ = (
@@ -87,6 +94,8 @@ class Batch:
         "metas",
         "node_names",
         "nodes",
+        "parts",
+        "size",
         "tag_ends",
         "tags",
         "ts",
@@ -97,6 +106,8 @@ class Batch:
         self.ts = ts
         self.count = count
         self.blob = blob
+        self.size = len(blob)
+        self.parts: list[bytes | Raw] | None = None
         self.ends = ends
         self.node_names: list[str] = []
         self.nodes: array[int] | None = None
@@ -104,6 +115,41 @@ class Batch:
         self.tag_ends: array[int] | None = None
         self.metas: array[int] | None = None
         self.jobs: JobColumns | None = None
+
+    @classmethod
+    def rendered(
+        cls, first_seq: int, ts: int, parts: list[bytes | Raw], sizes: Sequence[int], *, deferred: bool
+    ) -> Batch:
+        """A batch of records with these sizes; the parts of a large one are joined later if that may be `deferred`."""
+        ends = array("I", accumulate(sizes))
+        if not deferred or ends[-1] <= DEFERRED_BYTES_MIN:
+            return cls(first_seq, ts, len(sizes), b"".join(parts), ends)
+        batch = cls(first_seq, ts, len(sizes), b"", ends)
+        batch.size = ends[-1]
+        batch.parts = parts
+        return batch
+
+    def join(self) -> bytes:
+        """The blob. Called once per batch by the thread that writes it, while no other looks at the blob.
+
+        What takes long goes without the interpreter lock, which joining many bytes objects does and other buffers do
+        not: those become some of the former first, a few at a time.
+        """
+        if self.parts is not None:
+            joined: list[bytes] = []
+            some: list[bytes | Raw] = []
+            size = 0
+            for part in self.parts:
+                some.append(part)
+                size += len(part)
+                if size >= JOINED_BYTES:
+                    joined.append(b"".join(some))
+                    some.clear()
+                    size = 0
+            joined.append(b"".join(some))
+            self.blob = b"".join(joined)
+            self.parts = None
+        return self.blob
 
 
 def check_batch(request: AppendRequest, limits: BatchLimits) -> bool:
@@ -199,17 +245,19 @@ def utf8_bytes(text: str, field: str) -> int:
         raise lone_surrogate(field, field) from None
 
 
-def render(request: AppendRequest, first_seq: int, ts: int, *, bare: bool) -> Batch:
+def render(request: AppendRequest, first_seq: int, ts: int, *, bare: bool, deferred: bool = False) -> Batch:
+    """A batch of these records; `deferred` says that it is written before anything needs its blob."""
     if not bare:
         heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(request.records))]
-        return _render_columns(request.records, request.node, heads, first_seq, ts, b',"$ts":%d' % ts)
+        ts_text = b',"$ts":%d' % ts
+        return _render_columns(request.records, request.node, heads, first_seq, ts, ts_text, deferred=deferred)
     records = request.records
     node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
     if len(records) == 1:
         blob = b'{"$seq":%d,"$ts":%d%b,"data":%b},' % (first_seq, ts, node, records[0].data)
         batch = Batch(first_seq, ts, 1, blob, array("I", (len(blob),)))
     else:
-        batch = _render_bare([record.data for record in records], node, first_seq, ts)
+        batch = _render_bare([record.data for record in records], node, first_seq, ts, deferred=deferred)
     if request.node is not None:
         batch.node_names = [request.node]
         batch.nodes = array("I", (1,)) * batch.count
@@ -233,7 +281,7 @@ def render_headless(request: AppendRequest, first_seq: int, ts: int, *, bare: bo
     return batch
 
 
-def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int) -> Batch:
+def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, *, deferred: bool) -> Batch:
     """The hot loop: one list of parts joined once, no object per record survives it."""
     count = len(payloads)
     middle = b',"$ts":%d%b,"data":' % (ts, node)
@@ -244,7 +292,7 @@ def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int) 
     parts[3::4] = [b"},"] * count
     fixed = len(middle) + 2
     sizes = [len(head) + len(payload) + fixed for head, payload in zip(heads, payloads, strict=True)]
-    return Batch(first_seq, ts, count, b"".join(parts), array("I", accumulate(sizes)))
+    return Batch.rendered(first_seq, ts, parts, sizes, deferred=deferred)
 
 
 def _render_columns(
@@ -254,6 +302,8 @@ def _render_columns(
     first_seq: int,
     ts: int,
     ts_text: bytes,
+    *,
+    deferred: bool = False,
 ) -> Batch:
     parts: list[bytes | Raw] = []
     sizes: list[int] = []
@@ -279,7 +329,7 @@ def _render_columns(
             metas.append(len(record.meta))
             size += 8 + len(record.meta)
         sizes.append(size)
-    batch = Batch(first_seq, ts, len(records), b"".join(parts), array("I", accumulate(sizes)))
+    batch = Batch.rendered(first_seq, ts, parts, sizes, deferred=deferred)
     if names:
         batch.node_names, batch.nodes = list(names), nodes
     if any(tags):

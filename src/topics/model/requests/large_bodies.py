@@ -25,6 +25,7 @@ from topics.model.requests.nesting import TooDeep, decode_limited
 from topics.model.requests.records import decode_body
 
 W = TypeVar("W")
+Bytes = bytes | bytearray
 
 LARGE_BYTES: Final = 1024 * 1024
 PIECE_BYTES: Final = 64 * 1024
@@ -51,30 +52,32 @@ class BatchLimits(Protocol):
     def max_record_bytes(self) -> int: ...
 
 
-def decode_large(decoder: msgspec.json.Decoder[W], body: bytes, limits: BatchLimits) -> Generator[None, None, W]:
+def decode_large(decoder: msgspec.json.Decoder[W], body: Bytes, limits: BatchLimits) -> Generator[None, None, W]:
     """Decode a body whose records are in a field `records`; pauses after each millisecond or so of work."""
     start = _START.search(body, 0, LARGE_BYTES)
     if start is None:
         raise InvalidRequest(f"records must begin within the first {LARGE_BYTES} bytes of the body", field="records")
     pieces = _Pieces(body, start.end(), decoder.type, limits)
     yield from pieces.decode()
-    rest = body[: start.end()] + body[pieces.at :]
+    rest = bytes(body[: start.end()] + body[pieces.at :])
     if _START.search(rest, start.end()) is not None:
         yield from pieces.check_given_once()
     try:
         envelope: Any = decode_body(decoder, rest)
     except InvalidRequest as error:
         raise pieces.numbered(error) from None
+    if pieces.records and not envelope.records:
+        raise pieces.missing()
     pieces.check_count(len(envelope.records))
     envelope.records = pieces.records + envelope.records
     return envelope
 
 
 def decode_large_topics(
-    decoder: msgspec.json.Decoder[MultiAppendRequest], body: bytes, limits: BatchLimits
+    decoder: msgspec.json.Decoder[MultiAppendRequest], body: Bytes, limits: BatchLimits
 ) -> Generator[None, None, MultiAppendRequest]:
     """Decode a body with a list of records for each of several topics; pauses as above."""
-    envelope: list[bytes] = []
+    envelope: list[Bytes] = []
     lists: list[list[Any]] = []
     at = size = count = 0
     while (start := _START.search(body, at, at + LARGE_BYTES)) is not None:
@@ -119,7 +122,7 @@ def _of_some_topic(error: TopicsError) -> TopicsError:
 class _Pieces:
     """The records up to `at`, which is where a record starts."""
 
-    def __init__(self, body: bytes, at: int, envelope: Any, limits: BatchLimits) -> None:
+    def __init__(self, body: Bytes, at: int, envelope: Any, limits: BatchLimits) -> None:
         self._body = body
         self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_record_type(envelope)])
         self._limits = limits
@@ -141,8 +144,7 @@ class _Pieces:
             if not self._take(end, end):
                 raise self._too_long()
         elif self.records and self._body[self.at - 1 : self.at] == b",":
-            number = len(self.records)
-            raise InvalidRequest(f"records[{number}] is missing after a comma", field=f"records[{number}]")
+            raise self.missing()
 
     def _list_end(self) -> int | None:
         """Where the list is closed; None if that is not within the next piece."""
@@ -242,6 +244,11 @@ class _Pieces:
             if not tokens % SLICE_TOKENS:
                 yield
         return None
+
+    def missing(self) -> InvalidRequest:
+        """Pieces end with a comma: another record must follow."""
+        number = len(self.records)
+        return InvalidRequest(f"records[{number}] is missing after a comma", field=f"records[{number}]")
 
     def _too_long(self) -> Exception:
         number, most = len(self.records), self._limits.max_record_bytes

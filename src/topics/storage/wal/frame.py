@@ -33,6 +33,8 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from topics.storage.disk import Deferred
+
 FRAME_MAGIC = 0x314D5246  # "FRM1"
 FRAME_HEADER_BYTES = 32
 FRAME_BODY_BYTES_MAX = 1 << 30
@@ -66,6 +68,24 @@ def encode(body: bytes, position: int, synced_to: int, salt: int) -> tuple[bytes
         return _frame_start(magic, len(body), digest.intdigest()) + rest, body
     rest += body
     return _frame_start(magic, len(body), xxh3_64_intdigest(rest, salt ^ position)), rest
+
+
+class DeferredFrame(NamedTuple):
+    """A frame whose checksum is computed when it is written, as its body is only made then."""
+
+    body: Deferred
+    position: int
+    synced_to: int
+    salt: int
+
+    def buffers(self) -> list[bytes]:
+        """The frame in pieces. Making and summing up a large body lets go of the interpreter lock."""
+        bodies = self.body.buffers()
+        rest = _frame_rest(self.position, self.synced_to)
+        digest = xxh3_64(rest, self.salt ^ self.position)
+        for body in bodies:
+            digest.update(body)
+        return [_frame_start(frame_magic(self.salt), len(self.body), digest.intdigest()) + rest, *bodies]
 
 
 class FrameHead(NamedTuple):

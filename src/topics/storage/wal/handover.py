@@ -1,7 +1,7 @@
 """The bounded queue through which the commit thread takes over writing while the disk stalls, and for large writes.
 
 A sync that is out for long makes the next write(2) of the same file wait for it, and writing megabytes takes as long as
-copying them: the owner thread must not wait for either.
+copying them: the owner thread must not wait for either. Frames that are large are put together by the thread as well.
 
     owner: flush ──put──▶ [ chunk | chunk | chunk ] ──take──▶ commit thread: write, sync, notify
               ▲                                                     │
@@ -14,20 +14,24 @@ and falls only in `take` or `settle`, all under the lock, so no chunk can stay b
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
 
 from topics.storage.disk import Buffer
+from topics.storage.wal.frame import DeferredFrame
 from topics.storage.wal.log_file import LogFile
 
 QUEUE_BYTES_MAX = 256 << 20
+
+Piece = Buffer | DeferredFrame
 
 
 class Chunk(NamedTuple):
     """Frames of one flush, all of one file, starting at `position`."""
 
     file: LogFile
-    buffers: list[Buffer]
+    pieces: Sequence[Piece]
     position: int
     end_position: int
     frames: int

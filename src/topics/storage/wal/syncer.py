@@ -13,9 +13,10 @@
     wal.flush()  ─────▶ queue (handover) ────────▶ after the sync: write the chunks, then sync as above;
                                                    when the queue is empty, the owner writes again
 
-The thread makes only calls that release the GIL. After one failed fdatasync the kernel may have dropped the very pages
-it could not write and call the next sync a success, so there is no next one: `failed` holds the error, the log is
-broken, the thread ends. An error that says that no file could be opened has touched no data: the sync is tried again.
+The thread makes only calls that release the GIL, or are short. After one failed fdatasync the kernel may have dropped
+the very pages it could not write and call the next sync a success, so there is no next one: `failed` holds the error,
+the log is broken, the thread ends. An error that says that no file could be opened has touched no data: the sync is
+tried again.
 """
 
 from __future__ import annotations

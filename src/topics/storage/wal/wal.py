@@ -8,24 +8,28 @@ write, the commit thread does the writing (see `handover`), and it alone moves `
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import cast
 
 from topics.model.errors import StorageError, Throttled
-from topics.storage.disk import Buffer, Disk, write_all
+from topics.model.requests.batch import DEFERRED_BYTES_MIN
+from topics.storage.disk import Buffer, Deferred, Disk, write_all
 from topics.storage.stats import WalStats
-from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, encode
-from topics.storage.wal.handover import QUEUE_BYTES_MAX, Chunk, Handover
+from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, DeferredFrame, encode
+from topics.storage.wal.handover import QUEUE_BYTES_MAX, Chunk, Handover, Piece
 from topics.storage.wal.log_file import FILE_BYTES, LogFile, LogFiles, LogTail
 
 logger = logging.getLogger("topics.storage")
 
 UNSYNCED_BYTES_MAX = 64 << 20
 HANDOVER_AFTER_S = 0.25
-# Writing more than this at once takes longer than the owner thread may be held.
-HANDOVER_BYTES = 4 << 20
+# Writing more than this at once takes longer than the owner thread may be held; deferred frames are larger.
+HANDOVER_BYTES = DEFERRED_BYTES_MIN
 # Up to this many pieces are written as they are; more are joined, which is cheaper than many small vectors.
 PIECES_MAX = 16
 
@@ -65,7 +69,7 @@ class Wal:
         self._salt = 0
         self._in_reserve = False
         self._capacity_position = tail.position
-        self._pieces: list[Buffer] = []
+        self._pieces: list[Piece] = []
 
         # shared with the commit thread
         self.broken = False
@@ -77,13 +81,16 @@ class Wal:
 
     # --- writing ---
 
-    def append(self, body: bytes, urgent: bool = False) -> int:
+    def append(self, body: bytes | Deferred, urgent: bool = False) -> int:
         """Buffer one frame; returns the position of its end. Touches the disk only when the file is full."""
         position = self.buffered_to
         end_position = position + FRAME_HEADER_BYTES + len(body)
         if end_position > self._capacity_position or self.broken or self.handover.active:
             self._make_room(end_position - position, urgent)
-        self._pieces += encode(body, position, self.synced_to, self._salt)
+        if isinstance(body, bytes):
+            self._pieces += encode(body, position, self.synced_to, self._salt)
+        else:
+            self._pieces += (b"", DeferredFrame(body, position, self.synced_to, self._salt))
         self.buffered_to = end_position
         return end_position
 
@@ -123,13 +130,14 @@ class Wal:
     def write(self, chunk: Chunk) -> None:
         """Write a chunk at its place. Called by whoever writes at the moment: the owner or the commit thread."""
         file = chunk.file
-        buffers = chunk.buffers
         offset = file.offset_of(chunk.position)
         if file.header_pending:
             assert offset == FILE_HEADER_BYTES
-            buffers = [file.header(), *buffers]
             offset = 0
         try:
+            buffers = _buffers(chunk.pieces)
+            if not offset:
+                buffers.insert(0, file.header())
             written = write_all(self.disk, file.fd, buffers, offset)
         except OSError as error:
             self.stats.write_errors_total += 1
@@ -148,9 +156,13 @@ class Wal:
         """Take the buffer as something to be written."""
         file = self._file
         assert file is not None
-        pieces = self._pieces
-        buffers: list[Buffer] = pieces if len(pieces) <= PIECES_MAX else [b"".join(pieces)]
-        chunk = Chunk(file, buffers, self._flushed_to, self.buffered_to, len(pieces) // 2)
+        pieces: Sequence[Piece] = self._pieces
+        frames = len(pieces) // 2
+        if len(pieces) > PIECES_MAX:
+            # Only a chunk of this size can have a deferred frame.
+            large = self.buffered_to - self._flushed_to > HANDOVER_BYTES
+            pieces = _joined(pieces) if large else [b"".join(cast("Sequence[Buffer]", pieces))]
+        chunk = Chunk(file, pieces, self._flushed_to, self.buffered_to, frames)
         self._pieces = []
         self._flushed_to = self.buffered_to
         return chunk
@@ -330,3 +342,27 @@ class Wal:
 
 def _nobody_to_wake() -> None:
     """Stands in for the committer until there is one."""
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Each run of buffers in one; deferred frames stay between them."""
+    joined: list[Piece] = []
+    for deferred, run in groupby(pieces, key=lambda piece: isinstance(piece, DeferredFrame)):
+        some = list(run)
+        joined += some if deferred else [b"".join(cast("list[Buffer]", some))]
+    return joined
+
+
+def _buffers(pieces: Sequence[Piece]) -> list[Buffer]:
+    """What is to be written, now that deferred frames must have their bytes."""
+    buffers: list[Buffer] = []
+    for piece in pieces:
+        if not isinstance(piece, DeferredFrame):
+            buffers.append(piece)
+            continue
+        try:
+            buffers += piece.buffers()
+        except MemoryError as error:
+            # As good as a write that failed: the op has not happened.
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
+    return buffers
