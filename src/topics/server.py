@@ -20,12 +20,12 @@ import uvloop
 
 from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
-from topics.api.auth import Door, Keyring, is_loopback, open_door
+from topics.api.auth import Authenticator, KeyAuthenticator, authenticator_of, is_loopback
 from topics.api.cors import Cors
 from topics.api.errors import render_error
 from topics.api.groups.consumers import Groups
 from topics.api.groups.login import Login
-from topics.api.groups.login_limits import Proxies
+from topics.api.groups.login_limits import TrustedProxies
 from topics.api.groups.tokens import Tokens
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.live.delivery import Delivery
@@ -78,19 +78,19 @@ READY_S_MAX = 0.004
 def run(settings: Settings, *, log_format: str) -> int:
     """Serve until told to stop; the exit code. What the settings cannot mean is raised before anything is opened."""
     start_logging(log_format, settings.log_level)
-    door = open_door(settings)
-    tokens = Tokens(settings, door)
+    authenticator = authenticator_of(settings)
+    tokens = Tokens(settings, authenticator)
     settings.forget_secrets()
     raise_limit()
     gc.collect()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, door, tokens))
+        runner.run(serve(settings, authenticator, tokens))
     return 0
 
 
-async def serve(settings: Settings, door: Door, tokens: Tokens) -> None:
+async def serve(settings: Settings, authenticator: Authenticator, tokens: Tokens) -> None:
     loop = asyncio.get_running_loop()
-    server = Server(settings, door, loop, Disk(), tokens)
+    server = Server(settings, authenticator, loop, Disk(), tokens)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     await server.listen()
@@ -109,16 +109,16 @@ class Server:
     def __init__(
         self,
         settings: Settings,
-        door: Door,
+        authenticator: Authenticator,
         loop: asyncio.AbstractEventLoop,
         disk: Disk,
         tokens: Tokens | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
-        self._door = door
-        self._tokens = tokens or Tokens(settings, door)
-        self._proxies = Proxies(settings.trusted_proxies)
+        self._authenticator = authenticator
+        self._tokens = tokens or Tokens(settings, authenticator)
+        self._proxies = TrustedProxies(settings.trusted_proxies)
         self._loop = loop
         self._clock = clock or SystemClock()
         self._stop = asyncio.Event()
@@ -134,10 +134,10 @@ class Server:
         self._pump: Pump | None = None
         self._commit_pump: CommitPump | None = None
         self._disk = disk
-        self._stream_tokens = StreamTokens(door, read_secret(disk, settings.data_dir) or b"", self._clock)
+        self._stream_tokens = StreamTokens(authenticator, read_secret(disk, settings.data_dir) or b"", self._clock)
         cors = Cors(settings.cors_origins)
         self._api = Api(
-            door,
+            authenticator,
             self._lifecycle,
             self._turns,
             RouteTable([*self._routes_without_store(), route_before_ready(self._lifecycle)]),
@@ -170,8 +170,8 @@ class Server:
     async def listen(self) -> None:
         settings = self._settings
         log.info("topics %s, data in %s", VERSION, settings.data_dir)
-        if isinstance(self._door, Keyring):
-            log.info("%d API keys", len(self._door.keys))
+        if isinstance(self._authenticator, KeyAuthenticator):
+            log.info("%d API keys", len(self._authenticator.keys))
         else:
             whom = "everyone on this machine" if is_loopback(settings.host) else "EVERYONE WHO REACHES THIS ADDRESS"
             log.warning("NO API KEYS: authentication is off, %s may do everything", whom)
@@ -219,7 +219,7 @@ class Server:
 
     def take_requests(self) -> None:
         """From here on a tick ends with one write of everything staged in it."""
-        if isinstance(self._door, Keyring) and not self._stream_tokens.secret:
+        if isinstance(self._authenticator, KeyAuthenticator) and not self._stream_tokens.secret:
             self._stream_tokens.secret = make_secret(self._disk, self._settings.data_dir)
         self._delivery = Delivery(
             self.store.engine,

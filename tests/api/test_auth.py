@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.api.auth import SCOPES, Key, Keyring, OpenDoor, Scope, is_loopback, open_door, parse_keys
+from topics.api.auth import (
+    SCOPES,
+    Key,
+    KeyAuthenticator,
+    OpenAuthenticator,
+    Scope,
+    authenticator_of,
+    is_loopback,
+    parse_keys,
+)
 from topics.api.errors import Forbidden, Unauthorized
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings
@@ -54,7 +63,7 @@ def test_the_same_secret_twice_is_refused() -> None:
 @given(st.lists(st.text(st.characters(exclude_characters=":", exclude_categories=["Cs"]), min_size=1), unique=True))
 def test_every_key_is_found_by_its_secret_and_no_other(endings: list[str]) -> None:
     secrets = [f"k{ending}" for ending in endings]
-    ring = Keyring(parse_keys(secrets))
+    ring = KeyAuthenticator(parse_keys(secrets))
     for number, secret in enumerate(secrets, 1):
         assert ring.find(secret.encode()).number == number
         with pytest.raises(Unauthorized):
@@ -69,7 +78,7 @@ def test_every_digest_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPa
         return presented == stored
 
     monkeypatch.setattr("topics.api.auth.hmac.compare_digest", compare)
-    ring = Keyring(parse_keys(["k1", "k2", "k3"]))
+    ring = KeyAuthenticator(parse_keys(["k1", "k2", "k3"]))
     ring.find(b"k1")
     assert len(compared) == 3
 
@@ -106,22 +115,22 @@ def test_names_that_are_not_loopback(host: str) -> None:
 
 
 def test_the_door_follows_the_settings() -> None:
-    assert isinstance(open_door(Settings(api_keys=("k",), host="0.0.0.0")), Keyring)
-    assert isinstance(open_door(Settings()), OpenDoor)
-    assert isinstance(open_door(Settings(host="0.0.0.0", allow_insecure_no_auth=True)), OpenDoor)
+    assert isinstance(authenticator_of(Settings(api_keys=("k",), host="0.0.0.0")), KeyAuthenticator)
+    assert isinstance(authenticator_of(Settings()), OpenAuthenticator)
+    assert isinstance(authenticator_of(Settings(host="0.0.0.0", allow_insecure_no_auth=True)), OpenAuthenticator)
     with pytest.raises(WrongSetting, match="TOPICS_ALLOW_INSECURE_NO_AUTH"):
-        open_door(Settings(host="0.0.0.0"))
+        authenticator_of(Settings(host="0.0.0.0"))
 
 
 @pytest.mark.parametrize("host", [b"localhost", b"127.0.0.1:4000", b"[::1]", b"[::1]:4000"])
 def test_a_server_without_keys_serves_a_host_that_is_loopback(host: bytes) -> None:
-    OpenDoor((), guarded=True).check_origin({b"host": host})
+    OpenAuthenticator((), guarded=True).check_origin({b"host": host})
 
 
 @pytest.mark.parametrize("host", [b"evil.com", b"[::1", b"[::1]evil.com", b"[", b"[]", b"::1]"])
 def test_a_server_without_keys_refuses_a_host_that_is_not_quite_loopback(host: bytes) -> None:
     with pytest.raises(Forbidden):
-        OpenDoor((), guarded=True).check_origin({b"host": host})
+        OpenAuthenticator((), guarded=True).check_origin({b"host": host})
 
 
 @pytest.mark.parametrize("word", [*SCOPES, "READ", "r+w", "read+write"])

@@ -15,7 +15,7 @@ import uvloop
 
 from tests.faults import FaultyDisk
 from tests.serving import START_S_MAX, Client
-from topics.api.auth import open_door
+from topics.api.auth import authenticator_of
 from topics.api.call import Call
 from topics.model.settings import Settings
 from topics.server import Server
@@ -41,7 +41,7 @@ class ServerThread:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = Server(self._settings, open_door(self._settings), self._loop, self.disk)
+        server = Server(self._settings, authenticator_of(self._settings), self._loop, self.disk)
         await server.listen()
         await server.open()
         server.start()

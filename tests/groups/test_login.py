@@ -13,7 +13,7 @@ import pytest
 
 from tests.groups.consumers import SECRET, Consumer, token
 from tests.serving import Client, Reply, ServerProcess, serving
-from topics.api.groups.login_limits import ATTEMPTS_PER_ADDRESS_MAX, ATTEMPTS_PER_USER_MAX, Attempts, Proxies
+from topics.api.groups.login_limits import ATTEMPTS_PER_ADDRESS_MAX, ATTEMPTS_PER_USER_MAX, LoginLimits, TrustedProxies
 from topics.http.request import Request
 from topics.model.errors import Throttled
 
@@ -112,7 +112,7 @@ class Minute:
 
 def test_attempts_are_counted_for_a_minute() -> None:
     clock = Minute()
-    attempts = Attempts(clock)
+    attempts = LoginLimits(clock)
     for _ in range(ATTEMPTS_PER_USER_MAX):
         attempts.begin("ada", "192.0.2.1")
         clock.now_s += 1
@@ -126,7 +126,7 @@ def test_attempts_are_counted_for_a_minute() -> None:
 
 
 def test_what_is_refused_for_a_user_does_not_count_against_the_address() -> None:
-    attempts = Attempts(Minute())
+    attempts = LoginLimits(Minute())
     for _ in range(ATTEMPTS_PER_USER_MAX):
         attempts.begin("ada", "192.0.2.1")
     for _ in range(100):
@@ -175,7 +175,7 @@ class Sent:
 def test_an_address_is_believed_as_far_as_trusted_proxies_wrote_it(
     peer: str, forwarded: list[str], address: str
 ) -> None:
-    proxies = Proxies(("10.0.0.0/8", "fd00::7"))
+    proxies = TrustedProxies(("10.0.0.0/8", "fd00::7"))
     assert proxies.address_of(cast("Request", Sent(peer, *forwarded))) == address
 
 

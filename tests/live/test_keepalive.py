@@ -9,7 +9,7 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
-from topics.api.auth import ANY_NAME, Key, Scope
+from topics.api.auth import ANY_NAME, Principal, Scope
 from topics.api.live.ws_connection import WsConnection
 
 
@@ -41,7 +41,7 @@ def connected() -> tuple[WsConnection, Pipe, ClientProtocol]:
     live = SimpleNamespace(unqueue=lambda _: None)
     sockets: Any = SimpleNamespace(live=live, fetching=None, pulse=pulse, grace_s=5.0, opened=lambda _: None)
     sockets.reserve = lambda *_, **__: True
-    connection = WsConnection(sockets, Key(0, b"", Scope.ALL, ANY_NAME), server)
+    connection = WsConnection(sockets, Principal(Scope.ALL, ANY_NAME), server)
     pipe = Pipe()
     connection.connection_made(cast("asyncio.Transport", pipe))
     return connection, pipe, client

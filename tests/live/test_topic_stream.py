@@ -12,7 +12,7 @@ import pytest
 from tests.live.rig import Event, EventSource, Watcher, watching
 from tests.serving import Client, serving
 from topics import testing
-from topics.api.auth import open_door
+from topics.api.auth import authenticator_of
 from topics.model.settings import Settings
 from topics.server import Server
 from topics.storage.disk import Disk
@@ -329,7 +329,7 @@ def test_a_server_that_is_not_serving_sends_an_event_source_away_to_come_again(t
     settings = Settings(data_dir=str(tmp_path))
     clock: Any = SimpleNamespace(now_ms=lambda: 0, monotonic_ms=lambda: 0.0)
     loop = HandLoop(clock)
-    server = Server(settings, open_door(settings), loop, Disk(), clock=clock)
+    server = Server(settings, authenticator_of(settings), loop, Disk(), clock=clock)
     if draining:
         for _ in server.store.opening():
             pass

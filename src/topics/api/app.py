@@ -10,7 +10,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Callable, Generator
 from typing import Any
 
-from topics.api.auth import BEARER_PROTOCOL, Door, Headers, Key, Keyring, OpenDoor
+from topics.api.auth import BEARER_PROTOCOL, Authenticator, Headers, KeyAuthenticator, OpenAuthenticator, Principal
 from topics.api.call import Call
 from topics.api.cors import Cors
 from topics.api.errors import MethodNotAllowed, NotFound, UnsupportedMediaType, answer
@@ -44,7 +44,7 @@ class Api:
 
     def __init__(
         self,
-        door: Door,
+        authenticator: Authenticator,
         lifecycle: Lifecycle,
         turns: Turns,
         table: RouteTable,
@@ -56,7 +56,7 @@ class Api:
         self.table = table
         self._cors = cors
         self._stream_tokens = stream_tokens
-        self._door = door
+        self._authenticator = authenticator
         self._lifecycle = lifecycle
         self._turns = turns
         self._settings = settings
@@ -66,17 +66,17 @@ class Api:
             PLAIN_BYTES_MAX, PLAIN_ITEM_BYTES * settings.max_claim, PLAIN_ITEM_BYTES * settings.max_watch_topics
         )
         # Whom a request without a key stands for on a public route; None: it is asked for a key there, too.
-        self._stranger: Key | None = None
-        if isinstance(door, Keyring) and not settings.probe_auth:
-            self._stranger = OpenDoor((), guarded=False).anyone
+        self._stranger: Principal | None = None
+        if isinstance(authenticator, KeyAuthenticator) and not settings.probe_auth:
+            self._stranger = OpenAuthenticator((), guarded=False).anyone
 
     def handle(self, request: Request) -> None:
         if request.method == "OPTIONS" and self._cors.answer_preflight(request):
             return
         headers = first_values(request)
         try:
-            bound, key, name = self._judge(request, headers)
-            call = Call(request, headers, bound, key, name)
+            bound, principal, name = self._judge(request, headers)
+            call = Call(request, headers, bound, principal, name)
             if bound.decoder is not None:
                 body = request.body
                 decoding: Decoding | None = None
@@ -156,50 +156,50 @@ class Api:
         """In the form that the contract of this path gives to errors."""
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
-        entrance = bound.entrance if bound is not None else self.table.entrance_of(request.path_segments)
-        (answer if entrance is None else entrance.answer)(request, error)
+        family = bound.family if bound is not None else self.table.family_of(request.path_segments)
+        (answer if family is None else family.answer)(request, error)
 
     def _refuse_by_bug(self, request: Request, bug: Exception) -> None:
         self._refuse(request, TopicsError("a bug in the server, see its log", trace_id=log_bug(request, bug)))
 
-    def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Key, str]:
+    def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Principal, str]:
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
         if not self._lifecycle.serving and (bound is None or not bound.always):
             raise self._lifecycle.refusal()
-        entrance = bound.entrance if bound is not None else self.table.entrance_of(request.path_segments)
-        self._door.check_origin(headers, is_page=request.method == "GET" and request.raw_path in PAGES)
-        if entrance is not None:
-            key = entrance.authenticate(headers)
+        family = bound.family if bound is not None else self.table.family_of(request.path_segments)
+        self._authenticator.check_origin(headers, is_page=request.method == "GET" and request.raw_path in PAGES)
+        if family is not None:
+            principal = family.authenticate(headers)
         elif bound is not None and bound.public and self._stranger is not None:
-            key = self._stranger
+            principal = self._stranger
         else:
             if bound is not None and b"authorization" not in headers:
                 if bound.key_in_query:
                     headers = _with_key_of_query(request, headers)
                 elif bound.key_in_subprotocol:
                     headers = _with_key_of_subprotocol(request, headers)
-            key = None
+            principal = None
             if bound is not None and bound.takes_stream_token:
-                key = self._stream_tokens.bearer(headers)
-            key = key or self._door.authenticate(headers)
+                principal = self._stream_tokens.bearer(headers)
+            principal = principal or self._authenticator.authenticate(headers)
         if found is None:
             raise NotFound("there is nothing at this path")
         by_method, name = found
         if bound is None:
             raise MethodNotAllowed(f"this path does not answer to {request.method}", allow=sorted(by_method))
-        if bound.scopes & ~key.scopes:
-            key.check_scopes(bound.scopes)
-        if name and not name.startswith(key.prefixes) and bound.parameter not in UNLIMITED:
-            key.check_name(name.rpartition("/")[0] if bound.route.path.count("{") > 1 else name, bound.parameter)
-        return bound, key, name
+        if bound.scopes & ~principal.scopes:
+            principal.check_scopes(bound.scopes)
+        if name and not name.startswith(principal.prefixes) and bound.parameter not in UNLIMITED:
+            principal.check_name(name.rpartition("/")[0] if bound.route.path.count("{") > 1 else name, bound.parameter)
+        return bound, principal, name
 
 
 def _take_slot(call: Call) -> None:
-    key = call.key
+    principal = call.principal
     if call.bound.long_lived:
         return
-    if key.inflight < key.inflight_max:
+    if principal.inflight < principal.inflight_max:
         call.take_slot()
     else:
         call.crowded = True

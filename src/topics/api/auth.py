@@ -1,4 +1,4 @@
-"""Who may do what: API keys with scopes and name prefixes, and the guard of a server that has no keys."""
+"""Authentication and authorization: principals with scopes and name prefixes, API keys, and a server without keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANY_NAME = ("",)
 # A subprotocol offered by a WebSocket that carries a key, in base64url.
 BEARER_PROTOCOL = "topics.bearer."
 
-# What a browser says of requests that its user, or a page of this very server, has made.
+# The values of Sec-Fetch-Site for requests made by the user, or by a page of this server.
 OWN_SITES = frozenset((b"none", b"same-origin"))
 
 Headers = Mapping[bytes, bytes]
@@ -47,18 +47,16 @@ SCOPES: Final[Mapping[str, Scope]] = {
 }
 
 
-class Key:
-    """One configured key: what it may do, and how much of the server it uses now. The secret itself is not kept."""
+class Principal:
+    """Who asks: what they may do, and how much of the server they use now."""
 
-    __slots__ = ("digest", "inflight", "inflight_max", "number", "prefixes", "scopes", "streams")
+    __slots__ = ("inflight", "inflight_max", "number", "prefixes", "scopes", "streams")
     # what errors call it
     noun = "key"
 
-    def __init__(
-        self, number: int, digest: bytes, scopes: Scope, prefixes: tuple[str, ...], inflight_max: int = 0
-    ) -> None:
+    def __init__(self, scopes: Scope, prefixes: tuple[str, ...], inflight_max: int = 0, number: int = 0) -> None:
+        # that of the key; 0: streams are not counted for each principal
         self.number = number
-        self.digest = digest
         self.scopes = int(scopes)
         self.prefixes = prefixes
         self.inflight = 0
@@ -70,7 +68,7 @@ class Key:
         return self.prefixes == ANY_NAME
 
     def check_name(self, name: str, field: str, *, given: bool = True) -> None:
-        """The error repeats a name that the caller gave (the empty one stands for all); others stay hidden from it."""
+        """Raises Forbidden, which repeats only a name that the caller gave (the empty name stands for all)."""
         if name.startswith(self.prefixes):
             return
         prefixes = list(self.prefixes)
@@ -89,8 +87,20 @@ class Key:
             raise Forbidden(f"the key lacks the scope {missing}", scope=missing)
 
 
-class Keyring:
-    """Answers which key a request carries."""
+class Key(Principal):
+    """One configured key. The secret itself is not kept."""
+
+    __slots__ = ("digest",)
+
+    def __init__(
+        self, number: int, digest: bytes, scopes: Scope, prefixes: tuple[str, ...], inflight_max: int = 0
+    ) -> None:
+        super().__init__(scopes, prefixes, inflight_max, number)
+        self.digest = digest
+
+
+class KeyAuthenticator:
+    """Finds the key that a request carries."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self.keys = tuple(keys)
@@ -98,43 +108,43 @@ class Keyring:
     def authenticate(self, headers: Headers) -> Key:
         header = headers.get(b"authorization")
         if header is None:
-            raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
+            raise Unauthorized("an API key is required: Authorization: Bearer <key>")
         if header[:7].lower() != b"bearer ":
             raise Unauthorized("the Authorization header is not of the form: Bearer <key>")
         return self.find(header[7:].strip(b" \t"))
 
     def check_origin(self, headers: Headers, *, is_page: bool = False) -> None:
-        """From anywhere: a web page cannot guess a key."""
+        """Every origin is allowed: a web page cannot guess a key."""
 
     def find(self, token: bytes) -> Key:
-        """Every key is compared, whichever matches, so that time tells nothing about the keys there are."""
+        """Compares every key, whichever matches, so that the time taken reveals nothing about the keys."""
         digest = hashlib.sha256(token).digest()
         found: Key | None = None
         for key in self.keys:
             if hmac.compare_digest(digest, key.digest):
                 found = key
         if found is None:
-            raise Unauthorized("the API key is not known")
+            raise Unauthorized("the API key is unknown")
         return found
 
 
-class OpenDoor:
-    """No keys on a loopback address: everyone on this machine may do everything, web pages from elsewhere nothing."""
+class OpenAuthenticator:
+    """For a server without keys: programs on this machine may do everything, web pages of other sites nothing."""
 
     def __init__(self, allowed_hosts: Sequence[str], *, guarded: bool, cors: Cors | None = None) -> None:
         self._allowed = frozenset(host.lower() for host in allowed_hosts)
         self._guarded = guarded
         self._cors = cors or Cors(())
-        self.anyone = Key(0, b"", Scope.ALL, ANY_NAME)
-        # The value that nearly all requests carry, so that it is judged once.
+        self.anyone = Principal(Scope.ALL, ANY_NAME)
+        # The value that nearly all requests carry, so that it is checked once.
         self._good_host: bytes | None = None
 
-    def authenticate(self, headers: Headers) -> Key:
+    def authenticate(self, headers: Headers) -> Principal:
         del headers
         return self.anyone
 
     def check_origin(self, headers: Headers, *, is_page: bool = False) -> None:
-        """Refuse what a web page of another site makes a browser send; a page that links may lead to is let pass."""
+        """Refuse requests that a web page of another site makes a browser send, except following a link to a page."""
         origin = headers.get(b"origin")
         listed = self._cors.allows(origin)
         site = headers.get(b"sec-fetch-site")
@@ -142,7 +152,10 @@ class OpenDoor:
             host = headers.get(b"host")
             if host is not None and host != self._good_host:
                 if not self._is_ours(_host_of(host.strip().decode("latin-1"))):
-                    raise Forbidden("this Host is not served without keys; see the setting allowed_hosts", field="host")
+                    raise Forbidden(
+                        "a server without keys does not answer to this Host; see the setting allowed_hosts",
+                        field="host",
+                    )
                 self._good_host = host
             if origin is not None and not listed and not self._is_own_origin(origin, host, vouched=site in OWN_SITES):
                 raise Forbidden(
@@ -159,7 +172,7 @@ class OpenDoor:
             )
 
     def _is_own_origin(self, origin: bytes, host: bytes | None, *, vouched: bool) -> bool:
-        """Browsers say of a WebSocket only which origin it is of: another port is another program on this machine."""
+        """Of a WebSocket, browsers report only the origin: another port is another program on this machine."""
         scheme, _, authority = origin.strip().decode("latin-1").lower().partition("://")
         name = _host_of(authority)
         if not is_loopback(name) or name in self._allowed:
@@ -170,25 +183,25 @@ class OpenDoor:
         return is_loopback(host) or host.lower() in self._allowed
 
 
-Door = Keyring | OpenDoor
+Authenticator = KeyAuthenticator | OpenAuthenticator
 
 
-def open_door(settings: Settings) -> Door:
-    """The door that the settings ask for; refuses to build one that would let strangers in."""
+def authenticator_of(settings: Settings) -> Authenticator:
+    """The authenticator for these settings. Refuses to listen to other machines without keys, unless told to."""
     if settings.api_keys:
-        return Keyring(parse_keys(settings.api_keys, settings.max_inflight_per_key))
+        return KeyAuthenticator(parse_keys(settings.api_keys, settings.max_inflight_per_key))
     loopback = is_loopback(settings.host)
     if not loopback and not settings.allow_insecure_no_auth:
         raise WrongSetting(
             f"refusing to listen on {settings.host} without keys: set {find('api_keys').variable}, listen on "
-            f"127.0.0.1, or set {find('allow_insecure_no_auth').variable}=1 if whoever reaches it may do everything",
+            f"127.0.0.1, or set {find('allow_insecure_no_auth').variable}=1 to let every client do everything",
             setting="host",
         )
-    return OpenDoor(settings.allowed_hosts, guarded=loopback, cors=Cors(settings.cors_origins))
+    return OpenAuthenticator(settings.allowed_hosts, guarded=loopback, cors=Cors(settings.cors_origins))
 
 
 def parse_keys(entries: Sequence[str], inflight_max: int = 0) -> list[Key]:
-    """Keys as `secret`, `secret:scopes` or `secret:scopes:prefixes`. Anything doubtful is refused."""
+    """Keys as `secret`, `secret:scopes` or `secret:scopes:prefixes`. Anything ambiguous is refused."""
     keys: list[Key] = []
     for number, entry in enumerate(entries, 1):
         secret, _, rest = entry.partition(":")

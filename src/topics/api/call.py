@@ -13,7 +13,7 @@ from topics.model.errors import InvalidRequest, Throttled, TopicsError
 from topics.model.requests.mistakes import unknown_field
 
 if TYPE_CHECKING:
-    from topics.api.auth import Headers, Key
+    from topics.api.auth import Headers, Principal
     from topics.api.routes import Bound
 
 _INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
@@ -28,22 +28,22 @@ class Call:
         "bound",
         "crowded",
         "headers",
-        "key",
         "must_finish",
         "name",
         "on_end",
         "params",
         "parked_s",
+        "principal",
         "request",
         "started",
         "throttled_s",
     )
 
-    def __init__(self, request: Request, headers: Headers, bound: Bound, key: Key, name: str) -> None:
+    def __init__(self, request: Request, headers: Headers, bound: Bound, principal: Principal, name: str) -> None:
         self.request = request
         self.headers = headers
         self.bound = bound
-        self.key = key
+        self.principal = principal
         self.name = name
         # the decoded body, if the route takes one
         self.params: Any = None
@@ -63,11 +63,11 @@ class Call:
 
     def take_slot(self) -> None:
         self._holds_slot = True
-        self.key.inflight += 1
+        self.principal.inflight += 1
 
     def check_slot(self) -> None:
         if self.crowded:
-            limit = self.key.inflight_max
+            limit = self.principal.inflight_max
             raise Throttled("the key has too many requests in flight", limit="max_inflight_per_key", max=limit)
 
     def may_be_abandoned(self) -> None:
@@ -78,7 +78,7 @@ class Call:
         """Let go of everything: it is being answered, or its client went before it was."""
         if self._holds_slot:
             self._holds_slot = False
-            self.key.inflight -= 1
+            self.principal.inflight -= 1
         if self.on_end is not None:
             undo, self.on_end = self.on_end, None
             undo()

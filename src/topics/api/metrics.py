@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from topics.api.auth import Key, Scope
+from topics.api.auth import Principal, Scope
 from topics.api.call import Call
 from topics.api.lifecycle import Lifecycle
 from topics.api.replies import encode, performance
@@ -78,12 +78,12 @@ class Metrics:
 
     def show(self, call: Call) -> None:
         """The topics are counted a few at a time: there may be a hundred thousand of them."""
-        totals: Totals = call.started or Totals(self._store, call.key)
+        totals: Totals = call.started or Totals(self._store, call.principal)
         call.started = totals
         if totals.count_some():
             self._turns.again(call)
             return
-        families = Families(self._store, self._lifecycle, self._usage, call.key, totals)
+        families = Families(self._store, self._lifecycle, self._usage, call.principal, totals)
         if b"application/json" in call.headers.get(b"accept", b"").lower():
             body: dict[str, Any] = {name: value for family in families.collect() for name, value in _as_json(family)}
             body["performance"] = performance(call)
@@ -97,11 +97,11 @@ class Metrics:
 class Families(Collector):
     """One scrape, as seen by one key."""
 
-    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage, key: Key, totals: Totals) -> None:
+    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage, principal: Principal, totals: Totals) -> None:
         self._store = store
         self._lifecycle = lifecycle
         self._usage = usage
-        self._key = key
+        self._principal = principal
         self._totals = totals
 
     def describe(self) -> list[Metric]:
@@ -114,7 +114,7 @@ class Families(Collector):
         yield from self._totals.families()
         yield from _per_topic(self._totals.shown, truncated=self._totals.topics > TOPICS_SHOWN_MAX)
         if open_store is not None:
-            yield from _pipelines(open_store, self._key)
+            yield from _pipelines(open_store, self._principal)
         yield from _log(open_store)
 
     def _process(self) -> Iterator[Metric]:
@@ -144,7 +144,7 @@ class Families(Collector):
     def _routers(self) -> int:
         """Those whose names the key may see."""
         return (
-            sum(name.startswith(self._key.prefixes) for name in self._store.state.routes.names)
+            sum(name.startswith(self._principal.prefixes) for name in self._store.state.routes.names)
             if self._store.ready
             else 0
         )
@@ -153,9 +153,9 @@ class Families(Collector):
 class Totals:
     """What the topics that a key may see come to, counted in turns; the first of them are listed one by one."""
 
-    def __init__(self, store: Store, key: Key) -> None:
+    def __init__(self, store: Store, principal: Principal) -> None:
         self._store = store
-        self._left = _visible(store, key) if store.ready else iter(())
+        self._left = _visible(store, principal) if store.ready else iter(())
         self.shown: list[Topic] = []
         self.topics = self._records = self._bytes = self._queues = 0
         self._by_class = dict.fromkeys(CLASSES, 0)
@@ -196,12 +196,12 @@ class Totals:
         yield gauge("topics_bytes_live", "Bytes of live records of all topics.", self._bytes)
 
 
-def _visible(store: Store, key: Key) -> Iterator[Topic]:
+def _visible(store: Store, principal: Principal) -> Iterator[Topic]:
     """The topics whose names the key may see, by name."""
     names, by_name = store.state.names, store.state.by_name
     index = 0
     # In order, prefixes either follow one another or lie within an earlier one, which then was past them already.
-    for prefix in sorted(key.prefixes):
+    for prefix in sorted(principal.prefixes):
         index = max(index, bisect_left(names, prefix))
         while index < len(names) and names[index].startswith(prefix):
             name = names[index]
@@ -225,13 +225,13 @@ def _per_topic(shown: list[Topic], *, truncated: bool) -> Iterator[Metric]:
     yield gauge("topics_topic_metrics_truncated", "1 if there are more topics than are listed.", int(truncated))
 
 
-def _pipelines(store: Store, key: Key) -> Iterator[Metric]:
+def _pipelines(store: Store, principal: Principal) -> Iterator[Metric]:
     """As their runners said last."""
     up = GaugeMetricFamily("topics_pipeline_up", "1 if a runner said lately that it runs.", labels=["pipeline"])
     lag = GaugeMetricFamily("topics_pipeline_lag", "Records not dealt with yet per pipeline.", labels=["pipeline"])
     rate = GaugeMetricFamily("topics_pipeline_rows_per_second", "Rows a second per pipeline.", labels=["pipeline"])
     shown = store.pipelines.list(
-        page_size=TOPICS_SHOWN_MAX, wanted=lambda state: state.name.startswith(key.prefixes)
+        page_size=TOPICS_SHOWN_MAX, wanted=lambda state: state.name.startswith(principal.prefixes)
     ).pipelines
     for state in shown:
         status = state.status

@@ -116,8 +116,8 @@ def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
         if route.decode_lines is not None:
             content["application/x-ndjson"] = {"schema": {"type": "string", "description": "A payload per line."}}
         operation["requestBody"] = {"required": required, "content": content}
-    if route.entrance is not None:
-        operation["security"] = [{route.entrance.scheme: []}] if route.entrance.scheme else []
+    if route.family is not None:
+        operation["security"] = [{route.family.scheme: []}] if route.family.scheme else []
     elif not route.public:
         operation["security"] = [{"key": [scope.name.lower() for scope in route.scopes if scope.name]}]
     return operation
@@ -166,7 +166,7 @@ def _forget_null_defaults(components: Mapping[str, Any]) -> None:
 
 
 def _error_type(route: Route, status: int) -> Any:
-    return ErrorReply if route.entrance is None else route.entrance.error_type(status)
+    return ErrorReply if route.family is None else route.family.error_type(status)
 
 
 def _errors_by_status(route: Route) -> dict[int, list[str]]:
@@ -189,5 +189,5 @@ def _writes(route: Route) -> bool:
     """A POST that needs no more than to read is a question with a body; consumers of groups leave traces by reading."""
     if route.method not in ("PUT", "POST", "PATCH", "DELETE"):
         return False
-    reads_at_most = Scope.READ if route.entrance is None else Scope.NONE
+    reads_at_most = Scope.READ if route.family is None else Scope.NONE
     return bool(route.scopes & ~reads_at_most)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from topics.api.auth import Scope
-from topics.api.entrance import Entrance
 from topics.api.errors import answer
+from topics.api.route_family import RouteFamily
 from topics.model.requests.large_bodies import BatchLimits, decode_large
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Route:
     media_type: str = "application/json"
     # what a client may ask for instead by `Accept`, by media type
     other_forms: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    # whom to ask instead of the keys, and how errors look then
-    entrance: Entrance | None = None
+    # how callers authenticate instead, and how errors look then
+    family: RouteFamily | None = None
 
     @property
     def parameters(self) -> list[str]:
@@ -93,15 +93,15 @@ class Route:
 
 
 class Node:
-    """One segment of the paths; `name` is where a variable segment leads, `entrance` whom paths below it belong to."""
+    """One segment of the paths; `name` is where a variable segment leads, `family` that of the paths below."""
 
-    __slots__ = ("by_method", "entrance", "literals", "name")
+    __slots__ = ("by_method", "family", "literals", "name")
 
     def __init__(self) -> None:
         self.literals: dict[str, Node] = {}
         self.name: Node | None = None
         self.by_method: dict[str, Bound] = {}
-        self.entrance: Entrance | None = None
+        self.family: RouteFamily | None = None
 
 
 class Bound:
@@ -115,7 +115,7 @@ class Bound:
         "decode_large",
         "decode_lines",
         "decoder",
-        "entrance",
+        "family",
         "handler",
         "key_in_query",
         "key_in_subprotocol",
@@ -130,8 +130,8 @@ class Bound:
     def __init__(self, route: Route) -> None:
         self.route = route
         self.handler = route.handler
-        self.entrance = route.entrance
-        self.answer = answer if route.entrance is None else route.entrance.answer
+        self.family = route.family
+        self.answer = answer if route.family is None else route.family.answer
         self.always = route.always
         self.public = route.public
         self.long_lived = route.long_lived
@@ -165,23 +165,23 @@ class RouteTable:
                 node = node.name
             else:
                 node = node.literals.setdefault(segment, Node())
-            # Of several, the one that asks who is there: what does not exist is nobody else's business.
-            if depth >= FAMILY_DEPTH and (node.entrance is None or not node.entrance.scheme):
-                node.entrance = route.entrance or node.entrance
+            # Of several, the one that authenticates: only its callers may learn which paths exist.
+            if depth >= FAMILY_DEPTH and (node.family is None or not node.family.scheme):
+                node.family = route.family or node.family
         assert route.method not in node.by_method, f"{route.method} {route.path} is in the table twice"
         bound = node.by_method[route.method] = Bound(route)
         if route.method == "GET":
             node.by_method["HEAD"] = bound
 
-    def entrance_of(self, segments: list[str]) -> Entrance | None:
-        """Whose a path is that has no route, at least not for its method."""
+    def family_of(self, segments: list[str]) -> RouteFamily | None:
+        """The family of a path that has no route, at least not for its method."""
         node = self._root
         for segment in segments:
             step = node.literals.get(segment, node.name)
             if step is None:
                 break
             node = step
-        return node.entrance
+        return node.family
 
     def find(self, segments: list[str]) -> tuple[dict[str, Bound], str] | None:
         """What the path answers to, by method, and the name in it. A literal segment wins over a name."""

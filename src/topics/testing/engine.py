@@ -20,7 +20,7 @@ from typing import Self
 
 import httpx2
 
-from topics.api.auth import open_door
+from topics.api.auth import authenticator_of
 from topics.client import AsyncClient, Client
 from topics.http.request import Header, Request
 from topics.model.clock import Clock, ManualClock
@@ -65,7 +65,7 @@ class Engine:
 
     def _opened(self) -> tuple[HandLoop, Server]:
         loop = HandLoop(self.clock)
-        server = Server(self._settings, open_door(self._settings), loop, Disk(), clock=self.clock)
+        server = Server(self._settings, authenticator_of(self._settings), loop, Disk(), clock=self.clock)
         for _ in server.store.opening():
             pass
         server.take_requests()

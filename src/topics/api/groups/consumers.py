@@ -139,7 +139,7 @@ class Groups:
                 query=() if body is not None else _LIST_QUERY,
                 replies={200: reply},
                 errors=("topic_not_found",),
-                entrance=self._tokens,
+                family=self._tokens,
             )
 
         read, admin = Scope.READ, Scope.ADMIN
@@ -226,7 +226,7 @@ class Groups:
 
     def list(self, call: Call) -> None:
         topic_id, group_id = call.text("topic_id"), call.text("group_id")
-        prefixes = call.key.prefixes
+        prefixes = call.principal.prefixes
 
         def wanted(name: str, group: str) -> bool:
             if not name.startswith(prefixes) or (group_id is not None and group != group_id):
@@ -261,10 +261,10 @@ class Groups:
     ) -> list[tuple[int, Topic]]:
         """The partitions asked for, if the bearer may touch their topics."""
         if every:
-            call.key.check_name(topic_id, "topic_id")
+            call.principal.check_name(topic_id, "topic_id")
             return self._consuming.partitions(topic_id)
         number = partition if isinstance(partition, int) else 0
-        call.key.check_name(partition_name(topic_id, number), "topic_id")
+        call.principal.check_name(partition_name(topic_id, number), "topic_id")
         return [(number, self._consuming.partition(topic_id, number))]
 
 

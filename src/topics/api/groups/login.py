@@ -1,6 +1,6 @@
-"""Logging in: a user and a password become tokens, a refresh token becomes new ones; guessing is slowed down.
+"""Login: exchanges a user and a password, or a refresh token, for new tokens; guessing is slowed down.
 
-login ─▶ wait in line ─▶ wrong too often? 429 ─▶ a thread compares the password (scrypt is slow) ─▶ tokens, or 401
+login ─▶ wait in line ─▶ too many failures? 429 ─▶ a thread checks the password (scrypt is slow) ─▶ tokens, or 401
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from topics.api.auth import ANY_NAME, Headers, Key, Scope
+from topics.api.auth import ANY_NAME, Headers, Principal, Scope
 from topics.api.call import Call
 from topics.api.errors import Unauthorized, headers_of, status_of
-from topics.api.groups.login_limits import Attempts, Proxies
+from topics.api.groups.login_limits import LoginLimits, TrustedProxies
 from topics.api.groups.tokens import ANYONE, CODES, TokenRefused, Tokens, bearer_of, error_type
-from topics.api.groups.users import PasswordHash, User, nobody
+from topics.api.groups.users import PasswordHash, User, unknown_user
 from topics.api.replies import encode
 from topics.api.routes import Route
 from topics.api.waiting import Turns
@@ -40,7 +40,7 @@ class LoginRequest(msgspec.Struct):
 
 
 class RefreshRequest(msgspec.Struct):
-    """The refresh token, unless it comes as the bearer token."""
+    """The refresh token, unless it is sent as the bearer token."""
 
     refresh_token: str | None = None
 
@@ -68,15 +68,15 @@ class LoginErrorReply(msgspec.Struct):
     code: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class Doorstep:
-    """An Entrance that anyone may use: this is where a token is to be had."""
+class LoginFamily:
+    """The family of the login routes: nobody authenticates, because this is where tokens are issued."""
 
     scheme = ""
 
     def __init__(self) -> None:
-        self._anyone = Key(0, b"", Scope.NONE, ANY_NAME)
+        self._anyone = Principal(Scope.NONE, ANY_NAME)
 
-    def authenticate(self, headers: Headers) -> Key:
+    def authenticate(self, headers: Headers) -> Principal:
         del headers
         return self._anyone
 
@@ -92,8 +92,8 @@ class Doorstep:
         return usual if status in (408, 413, 414, 431) else LoginErrorReply
 
 
-class Attempt(NamedTuple):
-    """A login that waits for its password to be compared."""
+class LoginAttempt(NamedTuple):
+    """A login that waits for its password to be checked."""
 
     call: Call
     name: str
@@ -103,21 +103,21 @@ class Attempt(NamedTuple):
 
 
 class Login:
-    def __init__(self, tokens: Tokens, turns: Turns, loop: asyncio.AbstractEventLoop, proxies: Proxies) -> None:
+    def __init__(self, tokens: Tokens, turns: Turns, loop: asyncio.AbstractEventLoop, proxies: TrustedProxies) -> None:
         self._tokens = tokens
         self._turns = turns
         self._loop = loop
         self._proxies = proxies
-        self._attempts = Attempts(loop.time)
-        self._nobody = nobody()
+        self._limits = LoginLimits(loop.time)
+        self._unknown_user = unknown_user()
         self._since = _stamp(datetime.now(UTC).timestamp())
-        # One password is compared at a time, the others wait; the thread ends with the process.
+        # One password is checked at a time, the others wait; the thread ends with the process.
         self._threads = ThreadPoolExecutor(1, "password")
-        self._waiting: deque[Attempt] = deque()
+        self._waiting: deque[LoginAttempt] = deque()
         self._comparing = False
 
     def routes(self) -> list[Route]:
-        doorstep = Doorstep()
+        family = LoginFamily()
         return [
             Route(
                 method="POST",
@@ -126,7 +126,7 @@ class Login:
                 summary="Tokens for a user and a password.",
                 body=LoginRequest,
                 replies={200: LoginReply},
-                entrance=doorstep,
+                family=family,
             ),
             Route(
                 method="POST",
@@ -135,7 +135,7 @@ class Login:
                 summary="New tokens for a refresh token.",
                 body=RefreshRequest,
                 replies={200: LoginReply},
-                entrance=doorstep,
+                family=family,
             ),
         ]
 
@@ -146,18 +146,18 @@ class Login:
         if not self._tokens.usable or not name or len(name) > NAME_CHARS_MAX or len(password) > PASSWORD_CHARS_MAX:
             raise Unauthorized(WRONG)
         if self._tokens.open:
-            self._welcome(call, self._tokens.guest(name))
+            self._reply_with_tokens(call, self._tokens.guest(name))
             return
         user = self._tokens.users.get(name)
         if call.started is None:
             address = self._proxies.address_of(call.request)
-            self._attempts.check(name, address)
+            self._limits.check(name, address)
             if not password:
                 raise Unauthorized(WRONG)
             if len(self._waiting) >= WAITING_MAX:
-                raise Throttled("too many logins at once; try again", retry_after_ms=1000)
-            password_hash = user.password if user is not None else self._nobody
-            self._waiting.append(Attempt(call, name, address, password_hash, password))
+                raise Throttled(f"more than {WAITING_MAX} logins at once; try again later", retry_after_ms=1000)
+            password_hash = user.password if user is not None else self._unknown_user
+            self._waiting.append(LoginAttempt(call, name, address, password_hash, password))
             self._compare_next()
             return
         outcome: bool | Throttled = call.started
@@ -165,16 +165,16 @@ class Login:
             raise outcome
         if not outcome or user is None:
             raise Unauthorized(WRONG)
-        self._welcome(call, user)
+        self._reply_with_tokens(call, user)
 
     def _compare_next(self) -> None:
-        """Away from the loop. Each attempt is counted before its password is hashed, however many came at once."""
+        """Check passwords in a thread. Each attempt is counted before its password is hashed, even in a burst."""
         while self._waiting and not self._comparing:
             attempt = self._waiting.popleft()
             if not attempt.call.open:
                 continue
             try:
-                time_s = self._attempts.begin(attempt.name, attempt.address)
+                time_s = self._limits.begin(attempt.name, attempt.address)
             except Throttled as refused:
                 self._go_on(attempt, refused)
                 continue
@@ -182,16 +182,16 @@ class Login:
             comparing = self._loop.run_in_executor(self._threads, attempt.password_hash.fits, attempt.password)
             comparing.add_done_callback(partial(self._compared, attempt, time_s))
 
-    def _compared(self, attempt: Attempt, time_s: float, done: asyncio.Future[bool]) -> None:
+    def _compared(self, attempt: LoginAttempt, time_s: float, done: asyncio.Future[bool]) -> None:
         self._comparing = False
         fits = done.result()
         if fits:
-            self._attempts.forgive(attempt.name, attempt.address, time_s)
+            self._limits.forgive(attempt.name, attempt.address, time_s)
         self._go_on(attempt, fits)
         self._compare_next()
 
-    def _go_on(self, attempt: Attempt, outcome: bool | Throttled) -> None:
-        """The call goes on with the outcome in `started`."""
+    def _go_on(self, attempt: LoginAttempt, outcome: bool | Throttled) -> None:
+        """Run the call again, with the outcome in `started`."""
         attempt.call.started = outcome
         self._turns.again(attempt.call)
 
@@ -207,9 +207,9 @@ class Login:
         user = self._tokens.guest(name) if self._tokens.open else self._tokens.users.get(name)
         if user is None:
             raise Unauthorized(WRONG)
-        self._welcome(call, user)
+        self._reply_with_tokens(call, user)
 
-    def _welcome(self, call: Call, user: User) -> None:
+    def _reply_with_tokens(self, call: Call, user: User) -> None:
         issued = self._tokens.issue(user)
         reply = LoginReply(
             user=UserReply(user.name, user.role, None, self._since, self._since),

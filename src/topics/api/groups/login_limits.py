@@ -1,4 +1,4 @@
-"""How often a login may be tried: attempts of the last minute by user and by address, and whose address that is."""
+"""Limits of failed logins, by user and by address within a minute; and which address a request comes from."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from topics.model.settings import find
 ATTEMPTS_PER_USER_MAX, ATTEMPTS_PER_ADDRESS_MAX = 10, 30
 WINDOW_S = 60.0
 NAMES_REMEMBERED_MAX = 10_000
-# One customer of a provider has at least as many addresses.
+# Providers give every customer at least a network of this size.
 IPV6_PREFIX_BITS = 64
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Window:
-    """Attempts of the last minute for each name; beyond a number of names the oldest is forgotten."""
+class AttemptWindow:
+    """The attempts of the last minute for each name; beyond NAMES_REMEMBERED_MAX names, the oldest is forgotten."""
 
     def __init__(self, attempts_max: int, what: str) -> None:
         self._attempts_max = attempts_max
@@ -49,22 +49,22 @@ class Window:
             times.remove(time_s)
 
 
-class Attempts:
+class LoginLimits:
     """An attempt counts as failed from before its password is hashed until the password turns out to be right."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._users = Window(ATTEMPTS_PER_USER_MAX, "of this user")
-        self._addresses = Window(ATTEMPTS_PER_ADDRESS_MAX, "from this address")
+        self._users = AttemptWindow(ATTEMPTS_PER_USER_MAX, "of this user")
+        self._addresses = AttemptWindow(ATTEMPTS_PER_ADDRESS_MAX, "from this address")
 
     def check(self, user: str, address: str) -> None:
-        """Raises Throttled. The user first: what is refused for a user does not count against the address."""
+        """Raises Throttled. The user is checked first: refusals by user do not count against the address."""
         now_s = self._now_s()
         self._users.check(user, now_s)
         self._addresses.check(address, now_s)
 
     def begin(self, user: str, address: str) -> float:
-        """Count one more, or raise Throttled; the time by which it can be forgiven."""
+        """Count one more attempt, or raise Throttled; returns the time that `forgive` takes."""
         self.check(user, address)
         now_s = self._now_s()
         self._users.add(user, now_s)
@@ -76,21 +76,21 @@ class Attempts:
         self._addresses.remove(address, time_s)
 
 
-class Proxies:
-    """Whose address a request comes from. `X-Forwarded-For` counts only as far as trusted proxies wrote it."""
+class TrustedProxies:
+    """Finds the client's address of a request. `X-Forwarded-For` counts only as far as trusted proxies wrote it."""
 
     def __init__(self, trusted: Sequence[str]) -> None:
         self._trusted = [_network(text) for text in trusted]
 
     def address_of(self, request: Request) -> str:
-        """The client's address; of IPv6, its network."""
+        """The client's address; for IPv6, its network."""
         address = _parse(request.peer.rpartition(":")[0])
         if address is None:
             return ""
         for text in reversed(b",".join(request.header_values(b"x-forwarded-for")).decode("latin-1").split(",")):
             if not self._trusts(address):
                 break
-            # Each proxy adds, at the end, the address that it was reached from.
+            # Each proxy appends the address of its own client.
             before = _parse(_without_port(text.strip()))
             if before is None:
                 break

@@ -1,7 +1,7 @@
-"""Tokens: who a bearer of a signed token is, tokens for those who logged in, and how the group routes tell errors.
+"""Tokens of the group routes: authenticating their bearers, issuing them at login, and how errors look there.
 
-A token is a JWT signed with HS256. A valid signature and a time in the future are all it takes: its `role` counts, and
-its `sub` need not be one of our users; if it is, the user's prefixes hold.
+A token is a JWT signed with HS256. Any token with a valid signature that has not expired is accepted: its `role`
+decides, and its `sub` need not be a configured user; if it is one, that user's prefixes apply.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, cast
 import jwt
 import msgspec
 
-from topics.api.auth import ANY_NAME, Door, Headers, Key, OpenDoor, Scope, is_loopback
+from topics.api.auth import ANY_NAME, Authenticator, Headers, OpenAuthenticator, Principal, Scope, is_loopback
 from topics.api.errors import Forbidden, Unauthorized, headers_of, status_of
-from topics.api.groups.users import User, nobody, parse_users
+from topics.api.groups.users import User, parse_users, unknown_user
 from topics.api.replies import encode
 from topics.api.schema import ErrorReply
 from topics.http.request import Request
@@ -33,11 +33,11 @@ SECRET_CHARS_MIN = 32
 LEEWAY_S = 60
 REFRESH_HOURS_MIN = 7 * 24
 TOKENS_REMEMBERED_MAX = 4_096
-# Who asks, and with which role, where no token is needed.
+# The user and role of all requests where no token is needed.
 ANYONE: Final = "anyone"
 ROLE_OF_ANYONE: Final = "dba"
 
-# What a role may do; the others may do nothing here.
+# What a role may do; other roles may do nothing.
 SCOPES_OF: Final[Mapping[str, Scope]] = {
     "service": Scope.READ | Scope.WRITE,
     "dba": Scope.ALL,
@@ -71,25 +71,25 @@ class TokenErrorReply(msgspec.Struct):
     took: float
 
 
-class Visitor(Key):
-    """The bearer of a token, as a key: one for all requests with the same subject, role and prefixes."""
+class TokenUser(Principal):
+    """The bearer of a token: one principal for all requests with the same subject, role and prefixes."""
 
     __slots__ = ("role", "subject")
     noun = "user"
 
     def __init__(self, subject: str, role: str, prefixes: tuple[str, ...], inflight_max: int) -> None:
-        super().__init__(0, b"", SCOPES_OF.get(role, Scope.NONE), prefixes, inflight_max)
+        super().__init__(SCOPES_OF.get(role, Scope.NONE), prefixes, inflight_max)
         self.subject = subject
         self.role = role
 
     def check_scopes(self, scopes: int) -> None:
         if scopes & ~self.scopes:
             roles = [role for role, granted in SCOPES_OF.items() if not scopes & ~granted]
-            raise Forbidden(f"the role {self.role} may not do this; it takes one of {', '.join(roles)}")
+            raise Forbidden(f"the role {self.role} may not do this; it needs one of the roles {', '.join(roles)}")
 
 
-class Pass(NamedTuple):
-    """An access token and the one that renews it, with the times (in s) at which they end."""
+class IssuedTokens(NamedTuple):
+    """An access token and the refresh token that renews it, with the times (in s) at which they expire."""
 
     access: str
     access_ends: int
@@ -98,34 +98,37 @@ class Pass(NamedTuple):
 
 
 class Tokens:
-    """An Entrance: takes access tokens. Without a secret it takes none.
+    """The family of the group routes: authenticates by access tokens. Without a secret it accepts none.
 
-    `open`: there is nothing to authenticate by, neither API keys nor a secret nor users, and only this machine reaches
-    the server. Then no token is needed and none is looked at.
+    `open`: neither API keys nor a secret nor users are configured, and only this machine can reach the server. Then no
+    token is needed, and one that is sent is ignored.
     """
 
     scheme = "token"
 
-    def __init__(self, settings: Settings, door: Door, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, settings: Settings, authenticator: Authenticator, now_s: Callable[[], float] = time.time
+    ) -> None:
         self._now_s = now_s
         self._secret = settings.jwt_secret
         if self._secret is not None and len(self._secret) < SECRET_CHARS_MIN:
             variable = find("jwt_secret").variable
-            raise WrongSetting(f"{variable} must have at least {SECRET_CHARS_MIN} characters", setting="jwt_secret")
+            raise WrongSetting(f"{variable} must be at least {SECRET_CHARS_MIN} characters long", setting="jwt_secret")
         self.users = parse_users(settings.users)
-        keyless = isinstance(door, OpenDoor) and is_loopback(settings.host)
+        keyless = isinstance(authenticator, OpenAuthenticator) and is_loopback(settings.host)
         self.open = keyless and self._secret is None and not self.users
-        self._anyone = Visitor(ANYONE, ROLE_OF_ANYONE, ANY_NAME, 0)
+        self._anyone = TokenUser(ANYONE, ROLE_OF_ANYONE, ANY_NAME, 0)
         if self.open:
-            # Clients want a token to log in with; nobody checks it.
+            # Clients expect a token when they log in; it is never checked.
             self._secret = secrets.token_hex()
         self._issuers = frozenset((ISSUER, *settings.jwt_trusted_issuers))
         self._access_s = settings.jwt_expiry_hours * 3600
         self._refresh_s = max(REFRESH_HOURS_MIN * 3600, self._access_s)
         self._inflight_max = settings.max_inflight_per_key
-        # What checking a token led to, and when to check again; the bearers, so that their requests are counted.
-        self._checked: OrderedDict[bytes, tuple[float, Visitor]] = OrderedDict()
-        self._visitors: OrderedDict[tuple[str, str, tuple[str, ...]], Visitor] = OrderedDict()
+        # Tokens that were checked, by digest, each with the time at which it must be checked again.
+        self._checked: OrderedDict[bytes, tuple[float, TokenUser]] = OrderedDict()
+        # The principals of live tokens: the requests of one bearer are counted together.
+        self._token_users: OrderedDict[tuple[str, str, tuple[str, ...]], TokenUser] = OrderedDict()
 
     @property
     def usable(self) -> bool:
@@ -133,7 +136,7 @@ class Tokens:
 
     # --- who asks ---
 
-    def authenticate(self, headers: Headers) -> Visitor:
+    def authenticate(self, headers: Headers) -> TokenUser:
         if self.open:
             return self._anyone
         token = bearer_of(headers)
@@ -142,24 +145,24 @@ class Tokens:
         if known is not None and known[0] > self._now_s():
             return known[1]
         claims = self.check(token, "access")
-        visitor = self._visitor(claims)
-        _remember(self._checked, digest, (float(claims["exp"]) + LEEWAY_S, visitor))
-        return visitor
+        bearer = self._token_user(claims)
+        _remember(self._checked, digest, (float(claims["exp"]) + LEEWAY_S, bearer))
+        return bearer
 
-    def _visitor(self, claims: Mapping[str, Any]) -> Visitor:
+    def _token_user(self, claims: Mapping[str, Any]) -> TokenUser:
         user = self.users.get(claims["sub"])
         prefixes = user.prefixes if user is not None else _prefixes_of(claims)
         role = str(claims.get("role", "user"))
         key = claims["sub"], role, prefixes
-        visitor = self._visitors.get(key) or Visitor(*key, self._inflight_max)
-        _remember(self._visitors, key, visitor)
-        return visitor
+        bearer = self._token_users.get(key) or TokenUser(*key, self._inflight_max)
+        _remember(self._token_users, key, bearer)
+        return bearer
 
     def check(self, token: bytes, kind: str) -> dict[str, Any]:
-        """The claims of a token that is signed, current and of this kind; an access token need not say its kind."""
+        """The claims of a valid token of this kind; an access token may leave out its kind."""
         if self._secret is None:
             variable = find("jwt_secret").variable
-            raise TokenRefused("INVALID_CREDENTIALS", f"this server takes no tokens: {variable} is not set")
+            raise TokenRefused("INVALID_CREDENTIALS", f"this server accepts no tokens: {variable} is not set")
         try:
             claims = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
                 token,
@@ -180,13 +183,13 @@ class Tokens:
     # --- new tokens ---
 
     def guest(self, name: str) -> User:
-        """Whoever logs in where no token is needed."""
-        return User(name, ROLE_OF_ANYONE, nobody())
+        """A user who logs in where no token is needed."""
+        return User(name, ROLE_OF_ANYONE, unknown_user())
 
-    def issue(self, user: User) -> Pass:
+    def issue(self, user: User) -> IssuedTokens:
         now = int(self._now_s())
         access_ends, refresh_ends = now + self._access_s, now + self._refresh_s
-        return Pass(
+        return IssuedTokens(
             self._sign(user, "access", now, access_ends),
             access_ends,
             self._sign(user, "refresh", now, refresh_ends),
@@ -226,7 +229,7 @@ class Tokens:
 
 
 def error_type(status: int) -> Any:
-    """What the protocol finds by itself it tells in the usual envelope, whatever the route."""
+    """Errors that the HTTP layer finds come in the usual envelope, whatever the route."""
     match status:
         case 401:
             return TokenErrorReply
@@ -239,18 +242,18 @@ def error_type(status: int) -> Any:
 def bearer_of(headers: Headers) -> bytes:
     header = headers.get(b"authorization")
     if header is None:
-        raise TokenRefused("MISSING_AUTHORIZATION", "a token is needed: Authorization: Bearer <token>")
+        raise TokenRefused("MISSING_AUTHORIZATION", "a token is required: Authorization: Bearer <token>")
     if header[:7].lower() != b"bearer ":
         raise TokenRefused("MISSING_AUTHORIZATION", "the Authorization header is not of the form: Bearer <token>")
     return header[7:].strip(b" \t")
 
 
 def _invalid() -> TokenRefused:
-    return TokenRefused("INVALID_CREDENTIALS", "the token is not valid here")
+    return TokenRefused("INVALID_CREDENTIALS", "the token is not valid")
 
 
 def _prefixes_of(claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """A token of a user that is gone keeps the limits it was made with."""
+    """The token of a user who was removed keeps the limits it was issued with."""
     prefixes = claims.get("prefixes")
     if prefixes is None:
         return ANY_NAME

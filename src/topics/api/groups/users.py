@@ -32,7 +32,7 @@ class PasswordHash(NamedTuple):
     key: bytes
 
     def fits(self, password: str) -> bool:
-        """Slow on purpose; lets other threads run meanwhile."""
+        """Slow on purpose; other threads run meanwhile."""
         return hmac.compare_digest(_derive(password, self.log_n, self.r, self.p, self.salt), self.key)
 
 
@@ -49,8 +49,8 @@ def hash_password(password: str) -> str:
     return f"scrypt${LOG_N}${R}${P}${_text(salt)}${_text(key)}"
 
 
-def nobody() -> PasswordHash:
-    """What the password of an unknown user is compared with, so that it takes as long as any other."""
+def unknown_user() -> PasswordHash:
+    """A hash for users that do not exist, so that checking their passwords takes as long as any other."""
     return PasswordHash(LOG_N, R, P, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(KEY_BYTES))
 
 
@@ -61,7 +61,7 @@ def parse_users(entries: Sequence[str]) -> dict[str, User]:
         role, _, rest = rest.partition(":")
         password, _, prefixes = rest.partition(":")
         if not name or name in users:
-            raise _wrong(number, "has no name of its own before the first colon")
+            raise _wrong(number, "has no unique name before the first colon")
         if role not in ROLES:
             raise _wrong(number, f"has an unknown role; roles are {', '.join(ROLES)}")
         names = tuple(prefixes.split("|")) if prefixes else ANY_NAME
@@ -72,15 +72,15 @@ def parse_users(entries: Sequence[str]) -> dict[str, User]:
 
 
 def _parse_hash(text: str, number: int) -> PasswordHash:
-    """A password in the place of its hash is refused without being repeated."""
+    """Refuses a plain password in the place of its hash, without repeating it."""
     try:
         scheme, log_n, r, p, salt, key = text.split("$")
         parsed = PasswordHash(int(log_n), int(r), int(p), _bytes(salt), _bytes(key))
     except ValueError:
-        raise _wrong(number, "has no hash as `topics hash` prints it") from None
+        raise _wrong(number, "has no hash in the format that `topics hash` prints") from None
     bounded = 1 <= parsed.log_n <= LOG_N_MAX and 1 <= parsed.r <= R_MAX and 1 <= parsed.p <= P_MAX
     if scheme != "scrypt" or not bounded or len(parsed.key) != KEY_BYTES or len(parsed.salt) < SALT_BYTES:
-        raise _wrong(number, "has no hash as `topics hash` prints it")
+        raise _wrong(number, "has no hash in the format that `topics hash` prints")
     return parsed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from topics.api.auth import Key
+from topics.api.auth import Principal
 from topics.api.call import Call
 from topics.api.errors import NotAcceptable
 from topics.api.live.pulse import Pulse
@@ -35,18 +35,18 @@ class Gate:
         self._max_per_key = settings.max_sse_connections_per_key
         self._usage = usage
 
-    def enter(self, key: Key) -> None:
+    def enter(self, principal: Principal) -> None:
         """Take a place; every `enter` is followed by one `leave`. Without keys there is nobody to count for."""
         if self._max and self._usage.sse_connections >= self._max:
             raise _full("max_sse_connections", self._max)
-        if key.number and self._max_per_key and key.streams >= self._max_per_key:
+        if principal.number and self._max_per_key and principal.streams >= self._max_per_key:
             raise _full("max_sse_connections_per_key", self._max_per_key)
         self._usage.sse_connections += 1
-        key.streams += 1
+        principal.streams += 1
 
-    def leave(self, key: Key) -> None:
+    def leave(self, principal: Principal) -> None:
         self._usage.sse_connections -= 1
-        key.streams -= 1
+        principal.streams -= 1
 
 
 def _full(limit: str, maximum: int) -> Throttled:
@@ -61,14 +61,14 @@ class EventStreams:
         self.pulse = pulse
         self.clock = clock
 
-    def open(self, call: Call, heartbeat_ms: int, key: Key | None = None) -> EventStream:
+    def open(self, call: Call, heartbeat_ms: int, principal: Principal | None = None) -> EventStream:
         """Answer the call with a stream that counts for `key` (the caller's, if not given)."""
-        key = key or call.key
-        self.gate.enter(key)
+        principal = principal or call.principal
+        self.gate.enter(principal)
         call.end()
         request = call.request
         headers = (*HEADERS, KEEP_ALIVE) if request.http_version == "1.1" and request.keep_alive else HEADERS
-        stream = EventStream(self, key, request.stream(headers=headers), clamp_heartbeat(heartbeat_ms))
+        stream = EventStream(self, principal, request.stream(headers=headers), clamp_heartbeat(heartbeat_ms))
         stream.write(RETRY)
         if stream.closed:
             stream.leave()
@@ -80,7 +80,7 @@ class EventStream:
 
     __slots__ = (
         "_http",
-        "_key",
+        "_principal",
         "_streams",
         "interval_s",
         "on_beat",
@@ -91,9 +91,9 @@ class EventStream:
         "stalled_s",
     )
 
-    def __init__(self, streams: EventStreams, key: Key, http: ReplyStream, heartbeat_ms: int) -> None:
+    def __init__(self, streams: EventStreams, principal: Principal, http: ReplyStream, heartbeat_ms: int) -> None:
         self._streams = streams
-        self._key = key
+        self._principal = principal
         self._http = http
         self.interval_s = heartbeat_ms / 1000
         self.sent_s = 0.0
@@ -170,7 +170,7 @@ class EventStream:
     def leave(self) -> None:
         """Break every cycle and give the place back."""
         self._streams.pulse.discard(self)
-        self._streams.gate.leave(self._key)
+        self._streams.gate.leave(self._principal)
         self.on_room = self.on_stall = self.on_beat = None
         self._http.on_pause = self._http.on_resume = self._http.on_close = None
 

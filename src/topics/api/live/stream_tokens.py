@@ -1,9 +1,9 @@
-"""Stream tokens: leave to read some topics as event streams for a while, without giving a key away.
+"""Stream tokens: permission to read some topics as event streams for a limited time, without giving away a key.
 
     st_<base64url of: expires_ms u64 | names, separated by line feeds>.<base64url of HMAC-SHA256>
 
-The signature is made with the server's secret and the digest of the key that asked for the token: a token outlives a
-restart, and ends when its time is up, when its key leaves the settings, or when the secret changes.
+The signature is made with the server's secret and the digest of the key that requested the token: a token survives a
+restart, and ends when it expires, when its key is removed from the settings, or when the secret changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from topics.api.auth import Door, Headers, Key, Keyring, Scope
+from topics.api.auth import Authenticator, Headers, Key, KeyAuthenticator, Principal, Scope
 from topics.api.call import Call
 from topics.api.errors import Forbidden, Unauthorized
 from topics.api.replies import encode, performance
@@ -49,14 +49,14 @@ class StreamTokenReply(msgspec.Struct):
     performance: Performance
 
 
-class StreamPass(Key):
-    """The bearer of a stream token: reads the topics it names, as far as the token's key still may."""
+class StreamReader(Principal):
+    """The bearer of a stream token: may read the topics it names, as long as the token's key may."""
 
     __slots__ = ("_clock", "expires_ms", "owner", "topics")
 
     def __init__(self, owner: Key, topics: frozenset[str], expires_ms: int, clock: Clock) -> None:
-        # Without any prefix every name is asked for below.
-        super().__init__(owner.number, b"", Scope.READ & Scope(owner.scopes), ())
+        # Without any prefix, every name is checked by `check_name`.
+        super().__init__(Scope.READ & Scope(owner.scopes), (), number=owner.number)
         self.owner = owner
         self.topics = topics
         self.expires_ms = expires_ms
@@ -67,15 +67,15 @@ class StreamPass(Key):
 
     def check_name(self, name: str, field: str, *, given: bool = True) -> None:
         if name not in self.topics:
-            raise Forbidden(f'{field} is "{name}", which the stream token is not for', field=field, name=name)
+            raise Forbidden(f'{field} is "{name}", which the stream token does not cover', field=field, name=name)
         self.owner.check_name(name, field, given=given)
 
 
 class StreamTokens:
-    """Makes tokens and knows them again. Without keys there is nothing to prove, and every token is ignored."""
+    """Issues and verifies stream tokens. Without keys, every token is ignored."""
 
-    def __init__(self, door: Door, secret: bytes, clock: Clock) -> None:
-        self._keys = door.keys if isinstance(door, Keyring) else ()
+    def __init__(self, authenticator: Authenticator, secret: bytes, clock: Clock) -> None:
+        self._keys = authenticator.keys if isinstance(authenticator, KeyAuthenticator) else ()
         self._clock = clock
         self.secret = secret
 
@@ -85,7 +85,7 @@ class StreamTokens:
                 method="POST",
                 path="/v0/stream-tokens",
                 handler=self.create,
-                summary="Make a short-lived token that opens the event streams of some topics.",
+                summary="Issue a short-lived token that opens the event streams of some topics.",
                 scopes=Scope.READ,
                 body=StreamTokenRequest,
                 replies={200: StreamTokenReply},
@@ -99,27 +99,29 @@ class StreamTokens:
             raise InvalidRequest("topics must name at least one topic", field="topics")
         if len(topics) > TOPICS_MAX:
             raise InvalidRequest(
-                f"topics names {len(topics)} topics; a token is for at most {TOPICS_MAX}",
+                f"topics names {len(topics)} topics; a token covers at most {TOPICS_MAX}",
                 field="topics",
                 max=TOPICS_MAX,
             )
         for number, name in enumerate(topics):
             check_topic_name(name, f"topics[{number}]")
         for number, name in enumerate(topics):
-            call.key.check_name(name, f"topics[{number}]")
+            call.principal.check_name(name, f"topics[{number}]")
         expires_ms = self._clock.now_ms() + params.ttl_ms
-        token = self._sign(call.key, topics, expires_ms)
+        # Without keys a token means nothing, but a page that asks for one works all the same.
+        digest = call.principal.digest if isinstance(call.principal, Key) else b""
+        token = self._sign(digest, topics, expires_ms)
         if len(token) > TOKEN_CHARS_MAX:
             raise InvalidRequest(
-                f"a token for these topics has {len(token)} characters; at most {TOKEN_CHARS_MAX} fit a URL, "
-                "ask for fewer topics",
+                f"a token for these topics would be {len(token)} characters long; at most {TOKEN_CHARS_MAX} fit into "
+                "a URL: request fewer topics",
                 field="topics",
                 max=TOKEN_CHARS_MAX,
             )
         call.reply(200, encode(StreamTokenReply(token, topics, expires_ms, performance(call))))
 
-    def bearer(self, headers: Headers) -> StreamPass | None:
-        """Whom the request stands for; None if it carries something else than a stream token."""
+    def bearer(self, headers: Headers) -> StreamReader | None:
+        """The principal of the request's stream token; None if it carries none."""
         text = headers.get(b"authorization", b"").partition(b" ")[2].strip(b" \t").decode("latin-1")
         if not self._keys or not self.secret or not text.startswith(PREFIX):
             return None
@@ -128,15 +130,15 @@ class StreamTokens:
             return None
         owner, topics, expires_ms = found
         if self._clock.now_ms() >= expires_ms:
-            raise Unauthorized("the stream token has expired: ask for a new one")
-        return StreamPass(owner, topics, expires_ms, self._clock)
+            raise Unauthorized("the stream token has expired: request a new one")
+        return StreamReader(owner, topics, expires_ms, self._clock)
 
-    def _sign(self, key: Key, topics: list[str], expires_ms: int) -> str:
+    def _sign(self, key_digest: bytes, topics: list[str], expires_ms: int) -> str:
         payload = _expiry.pack(expires_ms) + "\n".join(topics).encode()
-        return f"{PREFIX}{_base64url(payload)}.{_base64url(self._signature(key, payload))}"
+        return f"{PREFIX}{_base64url(payload)}.{_base64url(self._signature(key_digest, payload))}"
 
     def _read(self, text: str) -> tuple[Key, frozenset[str], int] | None:
-        """What a token says, if one of the keys vouches for it. Every key is asked, whichever it is."""
+        """The content of a token that one of the keys has signed. Every key is compared, whichever matches."""
         payload_text, _, signature_text = text.removeprefix(PREFIX).partition(".")
         try:
             payload, signature = _from_base64url(payload_text), _from_base64url(signature_text)
@@ -144,15 +146,15 @@ class StreamTokens:
             return None
         owner: Key | None = None
         for key in self._keys:
-            if hmac.compare_digest(signature, self._signature(key, payload)):
+            if hmac.compare_digest(signature, self._signature(key.digest, payload)):
                 owner = key
         if owner is None:
             return None
         (expires_ms,) = _expiry.unpack_from(payload)
         return owner, frozenset(payload[_expiry.size :].decode().split("\n")), expires_ms
 
-    def _signature(self, key: Key, payload: bytes) -> bytes:
-        own = hmac.digest(self.secret, key.digest, hashlib.sha256)
+    def _signature(self, key_digest: bytes, payload: bytes) -> bytes:
+        own = hmac.digest(self.secret, key_digest, hashlib.sha256)
         return hmac.digest(own, payload, hashlib.sha256)
 
 

@@ -19,7 +19,7 @@ from topics.api.errors import status_of
 from topics.api.lifecycle import Lifecycle
 from topics.api.live.following import Fetching, Follower
 from topics.api.live.sse import RETRY, EventStream, EventStreams, check_accepts_events, error_frame
-from topics.api.live.stream_tokens import StreamPass
+from topics.api.live.stream_tokens import StreamReader
 from topics.api.live.watch import EVENT_STREAM, GOING_DOWN, UNREADABLE, gap_data, gone_data, paced_frame
 from topics.api.routes import QueryField, Route
 from topics.engine.core.deadlines import Deadline, Deadlines
@@ -127,8 +127,8 @@ class TopicStreams:
         if call.request.method == "HEAD":
             call.reply(200, b"", content_type=EVENT_STREAM)
             return
-        owner, lasts_ms = call.key, None
-        if isinstance(owner, StreamPass):
+        owner, lasts_ms = call.principal, None
+        if isinstance(owner, StreamReader):
             owner, lasts_ms = owner.owner, owner.lasts_ms()
         stream = TopicStream(self, self._streams.open(call, HEARTBEAT_MS_DEFAULT, owner), topic)
         self._open[stream] = None

@@ -91,7 +91,7 @@ class Watch:
         self._subscriptions.check_count(len(wanted))
         lens = self._subscriptions.lens(params)
         for name in wanted:
-            call.key.check_name(name, f"topics.{name}")
+            call.principal.check_name(name, f"topics.{name}")
         positions: dict[str, Position] = {}
         shown: dict[str, WatchedTopic] = {}
         for name, start in wanted.items():
@@ -107,7 +107,7 @@ class Watch:
             shown[name] = self._subscriptions.describe(topic, seq)
         call.check_slot()
         self.sessions.check_room()
-        session = Session(call.key, lens, params.heartbeat_ms, positions)
+        session = Session(call.principal, lens, params.heartbeat_ms, positions)
         self.sessions.add(session)
         reply = WatchReply(
             wid=session.wid,
@@ -121,7 +121,7 @@ class Watch:
     # --- its stream ---
 
     def open(self, call: Call) -> None:
-        session = self.sessions.find(call.name, call.key)
+        session = self.sessions.find(call.name, call.principal)
         check_accepts_events(call.request)
         if call.request.method == "HEAD":
             call.reply(200, b"", content_type=EVENT_STREAM)
@@ -129,7 +129,7 @@ class Watch:
         if session.stream is not None:
             session.stream.end(SUPERSEDED, "another stream was opened for this session")
         try:
-            stream = WatchStream(self, session, self._streams.open(call, session.heartbeat_ms, session.key))
+            stream = WatchStream(self, session, self._streams.open(call, session.heartbeat_ms, session.principal))
         except TopicsError:
             self.sessions.rest(session)
             raise

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from topics.api.auth import Key
+from topics.api.auth import Principal
 from topics.api.errors import NotFound, Unauthorized
 from topics.api.live.watch_cursor import RESTARTS
 from topics.api.metrics import Usage
@@ -35,11 +35,11 @@ class Position:
 
 
 class Session:
-    __slots__ = ("heartbeat_ms", "key", "lens", "positions", "restarts", "stream", "used_s", "wid")
+    __slots__ = ("heartbeat_ms", "lens", "positions", "principal", "restarts", "stream", "used_s", "wid")
 
-    def __init__(self, key: Key, lens: Lens, heartbeat_ms: int, positions: dict[str, Position]) -> None:
+    def __init__(self, principal: Principal, lens: Lens, heartbeat_ms: int, positions: dict[str, Position]) -> None:
         self.wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
-        self.key = key
+        self.principal = principal
         self.lens = lens
         self.heartbeat_ms = heartbeat_ms
         self.positions = positions
@@ -94,13 +94,13 @@ class Sessions:
         self.rest(session)
         self._count()
 
-    def find(self, wid: str, key: Key) -> Session:
+    def find(self, wid: str, principal: Principal) -> Session:
         """The session, for the key that made it."""
         self.collect()
         session = self._by_wid.get(wid)
         if session is None:
             raise NotFound("there is no such watch session, or no longer: create a new one")
-        if session.key is not key:
+        if session.principal is not principal:
             raise Unauthorized("the watch session was created with another key")
         return session
 

@@ -135,9 +135,9 @@ class Sockets:
             logger=quiet_log,
         )
         response = _shake_hands(protocol, request)
-        self._gate.enter(call.key)
+        self._gate.enter(call.principal)
         call.end()
-        request.upgrade(WsConnection(self, call.key, protocol), response)
+        request.upgrade(WsConnection(self, call.principal, protocol), response)
 
     def opened(self, connection: WsConnection) -> None:
         self._open[connection] = None
@@ -147,7 +147,7 @@ class Sockets:
         self._open.pop(connection, None)
         self.pulse.discard(connection)
         self.release(connection)
-        self._gate.leave(connection.key)
+        self._gate.leave(connection.principal)
         if self._empty is not None and not self._open:
             self._empty.set()
 
@@ -203,7 +203,7 @@ class Sockets:
             match command.op:
                 case "publish":
                     if len(message) > LARGE_BYTES and connection.decoded is None:
-                        connection.key.check_scopes(Scope.WRITE)
+                        connection.principal.check_scopes(Scope.WRITE)
                         self._decode_in_slices(connection, request_id, message)
                         return False
                     self._publish(connection, request_id, message)
@@ -273,15 +273,15 @@ class Sockets:
             return False
 
     def _publish(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
-        key = connection.key
-        key.check_scopes(Scope.WRITE)
+        principal = connection.principal
+        principal.check_scopes(Scope.WRITE)
         command = connection.decoded or decode_body(publish_decoder, message)
         if command.config is not None:
-            key.check_scopes(Scope.ADMIN)
-        key.check_name(command.topic, "topic")
+            principal.check_scopes(Scope.ADMIN)
+        principal.check_name(command.topic, "topic")
         if command.config is not None and command.config.dead_letter is not None:
             resolve(command.config, command.topic)
-            key.check_name(command.config.dead_letter, "dead_letter")
+            principal.check_name(command.config.dead_letter, "dead_letter")
         if self._pressure.floor is not None and self.is_shed(self._engine.state.by_name.get(command.topic)):
             raise self._pressure.refusal()
         change = self._engine.append(command.topic, command)
@@ -298,8 +298,8 @@ class Sockets:
         return (self._engine.effective_priority(topic) if topic is not None else 0) < floor
 
     def _subscribe(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
-        key = connection.key
-        key.check_scopes(Scope.READ)
+        principal = connection.principal
+        principal.check_scopes(Scope.READ)
         self._subscriptions.check_size(message)
         command = decode_body(subscribe_decoder, message)
         starts = command.starts()
@@ -308,7 +308,7 @@ class Sockets:
         lens = self._subscriptions.lens(command)
         fields = {name: f"topics.{name}" if name in (command.topics or ()) else "topic" for name in starts}
         for name, field in fields.items():
-            key.check_name(name, field)
+            principal.check_name(name, field)
         chosen: list[tuple[Topic, int]] = []
         shown: dict[str, WatchedTopic] = {}
         for name, start in starts.items():
@@ -329,7 +329,7 @@ class Sockets:
         connection.catch_up()
 
     def _unsubscribe(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
-        connection.key.check_scopes(Scope.READ)
+        connection.principal.check_scopes(Scope.READ)
         for name in decode_body(unsubscribe_decoder, message).names():
             trail = connection.trails.get(name)
             if trail is not None:

@@ -15,7 +15,7 @@ from websockets.frames import Frame as WireFrame
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from topics.api.auth import Key
+from topics.api.auth import Principal
 from topics.api.live.following import Follower
 from topics.api.live.ws_commands import PublishCommand, encode
 from topics.api.live.ws_gauge import WsGauge
@@ -54,19 +54,19 @@ class WsConnection(Follower, asyncio.Protocol):
         "decoded",
         "gone",
         "interval_s",
-        "key",
+        "principal",
         "reserved_bytes",
         "sent_s",
         "stalled_s",
         "unacked",
     )
 
-    def __init__(self, sockets: Sockets, key: Key, protocol: ServerProtocol) -> None:
+    def __init__(self, sockets: Sockets, principal: Principal, protocol: ServerProtocol) -> None:
         super().__init__(sockets.live, sockets.fetching)
         self._sockets = sockets
         self._ws = protocol
         self._transport = cast("asyncio.Transport", None)
-        self.key = key
+        self.principal = principal
         # receiving: bytes not yet parsed and how far that is, whether a slice of it is due, memory for a large message
         self._gauge = WsGauge(sockets.pulse.now_s)
         self._unfed = b""

@@ -57,7 +57,7 @@ class Backups:
         ]
 
     def begin(self, call: Call) -> None:
-        if not call.key.sees_all_names:
+        if not call.principal.sees_all_names:
             raise Forbidden("a backup holds every topic, and the key is limited to some", field="prefixes")
         if call.request.method == "HEAD":
             call.end()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from topics.api.admission import Pressure
-from topics.api.auth import Key, Scope
+from topics.api.auth import Principal, Scope
 from topics.api.call import Call
 from topics.api.live.following import Fetching
 from topics.api.live.pulse import Pulse
@@ -84,9 +84,9 @@ class Exports:
         export = Export(self, BulkRead(topic, view, from_seq, to_seq, engine.state.cold.load, self.live.expire))
         first = export.read()
         topic.last_read_ts = self.live.now_ms()
-        self.gate.enter(call.key)
+        self.gate.enter(call.principal)
         call.end()
-        export.start(self._open(call), call.key, first)
+        export.start(self._open(call), call.principal, first)
 
     def _view(self, call: Call, topic: Topic) -> View:
         nodes = frozenset(value for name, value in call.request.query_pairs() if name == "node")
@@ -120,7 +120,7 @@ class Export:
     __slots__ = (
         "_bulk",
         "_exports",
-        "_key",
+        "_principal",
         "_stream",
         "_waits_for_cold",
         "interval_s",
@@ -132,7 +132,7 @@ class Export:
         self._exports = exports
         self._bulk = bulk
         self._stream: ReplyStream | None = None
-        self._key: Key | None = None
+        self._principal: Principal | None = None
         self._waits_for_cold = False
         # for the pulse, which only looks for stalls here
         self.interval_s = 3_600.0
@@ -157,9 +157,9 @@ class Export:
 
     # --- coming and going ---
 
-    def start(self, stream: ReplyStream, key: Key, first: Diff | None) -> None:
+    def start(self, stream: ReplyStream, principal: Principal, first: Diff | None) -> None:
         self._stream = stream
-        self._key = key
+        self._principal = principal
         stream.on_pause = lambda: self._exports.stalls.paused(self)
         stream.on_resume = self._resumed
         stream.on_close = self._leave
@@ -172,12 +172,12 @@ class Export:
 
     def _leave(self) -> None:
         """Give the place back and break every cycle; nothing more is written."""
-        stream, key, self._stream, self._key = self._stream, self._key, None, None
-        if stream is None or key is None:
+        stream, principal, self._stream, self._principal = self._stream, self._principal, None, None
+        if stream is None or principal is None:
             return
         self._exports.stalls.discard(self)
         self._exports.live.unqueue(self)
-        self._exports.gate.leave(key)
+        self._exports.gate.leave(principal)
         stream.on_pause = stream.on_resume = stream.on_close = None
 
     def _cut(self, reason: str) -> None:

@@ -96,14 +96,14 @@ class MultiAppend:
         """Every topic, and those that a configuration names. One that takes effect is an administrator's business."""
         params: MultiAppendRequest = call.params
         for name in params.topics:
-            call.key.check_name(name, f"topics.{name}")
+            call.principal.check_name(name, f"topics.{name}")
         for name, part in params.topics.items():
             if part.config is None:
                 continue
             if part.config.dead_letter is not None:
-                call.key.check_name(part.config.dead_letter, f"topics.{name}.config.dead_letter")
+                call.principal.check_name(part.config.dead_letter, f"topics.{name}.config.dead_letter")
             if part.create is not False and name not in self._engine.state.by_name:
-                call.key.check_scopes(Scope.ADMIN)
+                call.principal.check_scopes(Scope.ADMIN)
 
     def _admit(self, call: Call, topics: Sequence[Topic | None]) -> None:
         call.check_slot()

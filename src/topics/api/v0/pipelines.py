@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from topics.api.auth import Key, Scope
+from topics.api.auth import Principal, Scope
 from topics.api.call import Call
 from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
@@ -109,7 +109,7 @@ class Pipelines:
         params: PipelineRequest = call.params
         check_topic_name(call.name, "pipeline")
         check_pipeline(params)
-        _check_ends(call.key, params, given=True)
+        _check_ends(call.principal, params, given=True)
         self._check_existing(call)
         self._verbs.put(call.name, params).then(answering(call, self._was_put))
 
@@ -120,13 +120,13 @@ class Pipelines:
 
     def look(self, call: Call) -> None:
         state = self._verbs.look(call.name)
-        _check_ends(call.key, state.definition)
+        _check_ends(call.principal, state.definition)
         call.reply(200, encode(_reply(state, performance(call))))
 
     def list(self, call: Call) -> None:
         def wanted(state: PipelineState) -> bool:
             names = [state.name, *(name for name, _ in _ends(state.definition))]
-            return all(name.startswith(call.key.prefixes) for name in names)
+            return all(name.startswith(call.principal.prefixes) for name in names)
 
         page = self._verbs.list(
             call.text("prefix") or "",
@@ -147,7 +147,7 @@ class Pipelines:
     def _check_existing(self, call: Call) -> None:
         """A pipeline of this name that is about to be replaced or removed."""
         try:
-            _check_ends(call.key, self._verbs.look(call.name).definition)
+            _check_ends(call.principal, self._verbs.look(call.name).definition)
         except PipelineNotFound:
             pass
 
@@ -157,7 +157,7 @@ class Pipelines:
 
     def report(self, call: Call) -> None:
         check_status_size(call.request.body)
-        _check_ends(call.key, self._verbs.look(call.name).definition)
+        _check_ends(call.principal, self._verbs.look(call.name).definition)
         call.reply(200, encode(_reply(self._verbs.report(call.name, call.params), performance(call))))
 
 
@@ -177,7 +177,7 @@ def _ends(params: PipelineRequest) -> list[tuple[str, str]]:
     return ends
 
 
-def _check_ends(key: Key, params: PipelineRequest, *, given: bool = False) -> None:
+def _check_ends(principal: Principal, params: PipelineRequest, *, given: bool = False) -> None:
     """A pipeline moves what its topics hold: the key must be allowed to see those, too."""
     for name, field in _ends(params):
-        key.check_name(name, field, given=given)
+        principal.check_name(name, field, given=given)

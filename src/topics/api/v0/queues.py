@@ -179,11 +179,11 @@ class Queues:
     # --- redrive, pause, resume ---
 
     def redrive(self, call: Call) -> None:
-        key = call.key
+        principal = call.principal
         before: Driven | None = call.started
         try:
             change = self._queues.redriver.redrive(
-                call.name, call.params, lambda name: name.startswith(key.prefixes), before or NOTHING, PIECE_MAX
+                call.name, call.params, lambda name: name.startswith(principal.prefixes), before or NOTHING, PIECE_MAX
             )
         except TopicsError:
             if before is None:

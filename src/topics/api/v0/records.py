@@ -140,7 +140,7 @@ class Records:
         check_batch(params, self._engine.settings)
         check_config_names(call, params.config)
         if params.create is not False and call.name not in self._engine.state.by_name:
-            call.key.check_scopes(Scope.ADMIN)
+            call.principal.check_scopes(Scope.ADMIN)
 
     def _admit(self, call: Call, topic: Topic | None) -> None:
         call.check_slot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from topics.api.auth import Key, Scope
+from topics.api.auth import Principal, Scope
 from topics.api.call import Call
 from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
@@ -75,8 +75,8 @@ class Routers:
         params: RouterRequest = call.params
         check_router_name(call.name)
         self._verbs.resolve(params)
-        call.key.check_name(params.source, "source")
-        call.key.check_name(params.dest, "dest")
+        call.principal.check_name(params.source, "source")
+        call.principal.check_name(params.dest, "dest")
         self._check_existing(call)
         call.check_slot()
         self._verbs.put(call.name, params).then(answering(call, self._was_put))
@@ -100,7 +100,7 @@ class Routers:
 
     def look(self, call: Call) -> None:
         state = self._verbs.look(call.name)
-        _check_ends(call.key, state.config)
+        _check_ends(call.principal, state.config)
         config = state.config
         reply = RouterReply(
             router=state.name,
@@ -119,7 +119,7 @@ class Routers:
         call.reply(200, encode(reply))
 
     def list(self, call: Call) -> None:
-        source, dest, prefixes = call.text("source"), call.text("dest"), call.key.prefixes
+        source, dest, prefixes = call.text("source"), call.text("dest"), call.principal.prefixes
 
         def wanted(state: RouterState) -> bool:
             config = state.config
@@ -157,7 +157,7 @@ class Routers:
     def _check_existing(self, call: Call) -> None:
         """A router of this name that is about to be replaced or removed."""
         try:
-            _check_ends(call.key, self._verbs.look(call.name).config)
+            _check_ends(call.principal, self._verbs.look(call.name).config)
         except RouterNotFound:
             pass
 
@@ -166,7 +166,7 @@ class Routers:
         call.reply(200, encode(reply))
 
 
-def _check_ends(key: Key, config: RouterConfig) -> None:
+def _check_ends(principal: Principal, config: RouterConfig) -> None:
     """A router concerns its two topics: the key must be allowed to touch those, too."""
-    key.check_name(config.source, "source", given=False)
-    key.check_name(config.dest, "dest", given=False)
+    principal.check_name(config.source, "source", given=False)
+    principal.check_name(config.dest, "dest", given=False)

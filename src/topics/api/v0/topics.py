@@ -151,7 +151,7 @@ class Topics:
             call.text("prefix") or "",
             call.text("cursor"),
             call.integer("page_size", PAGE_SIZE_DEFAULT),
-            prefixes=call.key.prefixes,
+            prefixes=call.principal.prefixes,
             touch=call.flag("touch", False),
         )
         items = [
@@ -178,7 +178,7 @@ class Topics:
         change.then(answering(call, self._dropped))
 
     def _dropped(self, call: Call, change: PendingChange) -> None:
-        removed = [name for name in change.routers_removed or () if name.startswith(call.key.prefixes)]
+        removed = [name for name in change.routers_removed or () if name.startswith(call.principal.prefixes)]
         reply = DroppedReply(
             topic=call.name, deleted=change.result, routers_removed=removed, performance=write_performance(call, change)
         )
@@ -189,4 +189,4 @@ def check_config_names(call: Call, params: ConfigRequest) -> None:
     """A configuration may name another topic; the key must be allowed to touch that one, too."""
     if params.dead_letter is not None:
         resolve(params, call.name)
-        call.key.check_name(params.dead_letter, "dead_letter")
+        call.principal.check_name(params.dead_letter, "dead_letter")

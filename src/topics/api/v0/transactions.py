@@ -205,10 +205,10 @@ class Txns:
         app, version = _names(call)
         names = {record.topic for record in params.records}
         if params.topic is not None:
-            call.key.check_name(params.topic, "topic")
+            call.principal.check_name(params.topic, "topic")
         for name in names:
             if name is not None:
-                call.key.check_name(name, "records[].topic")
+                call.principal.check_name(name, "records[].topic")
         self._transactions.stage(app, version, params).then(answering(call, self._was_staged))
 
     def _was_staged(self, call: Call, change: PendingChange) -> None:
@@ -230,7 +230,7 @@ class Txns:
         app, version = _names(call)
 
         def admit(name: str) -> None:
-            call.key.check_name(name, "stages")
+            call.principal.check_name(name, "stages")
 
         self._transactions.commit(app, version, call.params, admit).then(answering(call, self._was_committed))
 
@@ -288,7 +288,7 @@ class Txns:
     def list(self, call: Call) -> None:
         page_size = max(1, min(PAGE_SIZE_MAX, call.integer("page_size", PAGE_SIZE_DEFAULT)))
         found = self._transactions.list(
-            call.text("prefix") or "", call.text("cursor") or "", page_size + 1, prefixes=call.key.prefixes
+            call.text("prefix") or "", call.text("cursor") or "", page_size + 1, prefixes=call.principal.prefixes
         )
         apps = [AppItem(app.name, app.version, app.fence, len(app.stages), app.bytes) for app in found[:page_size]]
         next_cursor = apps[-1].app if len(found) > page_size else None
@@ -301,7 +301,7 @@ def _names(call: Call) -> tuple[str, int]:
     if not text.isascii() or not text.isdigit() or len(text) > VERSION_DIGITS_MAX:
         raise InvalidRequest("version must be a whole number from 0 to 9223372036854775807", field="version")
     # The route compares prefixes with the whole path, in which a slash follows the app.
-    call.key.check_name(app, "app")
+    call.principal.check_name(app, "app")
     return app, int(text)
 
 
