@@ -199,6 +199,7 @@ class QueueMachine(RuleBasedStateMachine):
         store._checkpoint = store._checkpoint or store._checkpointer.steps()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoint, "SLICE_MS", 0)
+            patch.setattr(leaselog, "JOBS_AT_ONCE_MAX", 2)
             patch.setattr(leaselog, "JOBS_PER_PART", 2)
             for _ in range(steps):
                 store.settle()

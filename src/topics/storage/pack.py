@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from threading import Lock
 from typing import NamedTuple
@@ -39,6 +39,7 @@ PACK_FOOTER_BYTES = 32
 PACK_SUFFIX = ".pack"
 ASIDE_SUFFIX = ".tmp"
 WRITE_BYTES = 1 << 20
+BUFFERS_MAX = 64  # more small ones are copied together: that is quicker than to hand each of them to the kernel
 OPEN_MAX = 128
 EXTENTS_PER_STEP = 500
 SPARSE_SHARE = 4  # a pack with less than one part in this many alive is worth copying out
@@ -70,17 +71,25 @@ class _Pack:
 
 
 class PackWriter:
-    """Fills one pack. Used by one thread at a time; what it is given must not change until `finish`."""
+    """Fills one pack. What it is given must not change until `finish`.
+
+    One thread adds, and takes what was added as a job that writes it; another runs these jobs and `finish`, in order.
+    """
 
     def __init__(self, packs: Packs, disk: Disk, path: str, number: int, shard: int, room: Room | None) -> None:
         self._packs = packs
         self._disk = disk
         self._path = path
+        # what was added and not taken yet: writes, and buffers that follow them
+        self._writes: list[Callable[[], int]] = []
         self._pending: list[Buffer] = []
-        self._pending_bytes = 0
+        # where in the pack: `_pending` begins, what was not taken begins, what was added ends
+        self._pending_at = self._taken_to = self._end = 0
         self._written_bytes = 0
+        # held while something is written, so that nothing goes to a descriptor that is closed
+        self._writing = Lock()
+        self._error: OSError | None = None
         self._rows: list[bytes] = []
-        self._deferred: list[tuple[int, int, Deferred]] = []  # which row, and where in the pack
         self.number = number
         self.bytes_added = 0
         self._fd = (room or Room(disk, path)).open_as(path + ASIDE_SUFFIX)
@@ -91,18 +100,19 @@ class PackWriter:
         digest = xxh3_64()
         for buffer in buffers:
             digest.update(buffer)
-        offset = self._written_bytes + self._pending_bytes
+        offset = self._end
         length = self._put(buffers)
         self._rows.append(_row.pack(offset, length, digest.intdigest()))
         return self._added(offset, length)
 
     def add_deferred(self, content: Deferred) -> Extent:
-        """Keep a place for a large extent; `finish` makes its bytes and writes them."""
-        self._write()
-        offset, length = self._written_bytes, len(content)
-        self._deferred.append((len(self._rows), offset, content))
+        """Keep a place for a large extent, whose bytes are made when they are written."""
+        self._end_pending()
+        number, offset, length = len(self._rows), self._end, len(content)
         self._rows.append(b"")
-        self._written_bytes += length
+        self._writes.append(lambda: self._write_deferred(number, offset, content))
+        self._end += length
+        self._pending_at = self._end
         return self._added(offset, length)
 
     def _added(self, offset: int, length: int) -> Extent:
@@ -111,28 +121,43 @@ class PackWriter:
         self._packs.add_live(extent)
         return extent
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is enough for a write."""
+        return self._end - self._taken_to >= WRITE_BYTES
+
+    @property
+    def unwritten_bytes(self) -> int:
+        return self._end - self._written_bytes
+
+    def take(self) -> Callable[[], None]:
+        """A job that writes what was added since the last one. If it fails, so does `finish`."""
+        self._end_pending()
+        writes, self._writes = self._writes, []
+        self._taken_to = self._end
+        return lambda: self._write(writes)
+
     def finish(self) -> None:
         """Write what is left and the directory, make the pack durable, and give it its name. Blocks."""
-        while self._deferred:
-            self._write_deferred(*self._deferred.pop())
-        directory_offset = self._written_bytes + self._pending_bytes
+        self.take()()
         directory = b"".join(self._rows)
-        footer = _footer.pack(directory_offset, len(self._rows), PACK_MAGIC)
+        footer = _footer.pack(self._end, len(self._rows), PACK_MAGIC)
         self._put([directory, footer, _checksum.pack(xxh3_64_intdigest(directory + footer))])
-        self._write()
-        self._disk.truncate(self._fd, self._written_bytes)
+        self.take()()
+        self._disk.truncate(self._fd, self._end)
         self._disk.fdatasync(self._fd)
         self._disk.close(self._fd)
         self._fd = -1
         self._disk.rename(self._path + ASIDE_SUFFIX, self._path)
         self._disk.fsync_dir(os.path.dirname(self._path))
-        self._packs.finished(self.number, self._written_bytes)
+        self._packs.finished(self.number, self._end)
 
     def abort(self) -> None:
         """Forget the pack; after a failure, too."""
-        if self._fd >= 0:
-            self._disk.close(self._fd)
-            self._fd = -1
+        with self._writing:
+            if self._fd >= 0:
+                self._disk.close(self._fd)
+                self._fd = -1
         for path in (self._path + ASIDE_SUFFIX, self._path):
             if self._disk.exists(path):
                 self._disk.unlink(path)
@@ -141,22 +166,40 @@ class PackWriter:
     def _put(self, buffers: Sequence[Buffer]) -> int:
         length = sum(map(len, buffers))
         self._pending.extend(buffers)
-        self._pending_bytes += length
-        if self._pending_bytes >= WRITE_BYTES:
-            self._write()
+        self._end += length
         return length
 
-    def _write_deferred(self, number: int, offset: int, content: Deferred) -> None:
+    def _end_pending(self) -> None:
+        """What is pending becomes a write."""
+        if self._pending:
+            buffers, offset = self._pending, self._pending_at
+            self._writes.append(lambda: self._write_buffers(buffers, offset))
+            self._pending, self._pending_at = [], self._end
+
+    def _write(self, writes: list[Callable[[], int]]) -> None:
+        with self._writing:
+            if self._error is not None:
+                raise self._error
+            try:
+                for write in writes:
+                    if self._fd >= 0:
+                        self._written_bytes += write()
+            except OSError as error:
+                self._error = error
+                raise
+
+    def _write_buffers(self, buffers: list[Buffer], offset: int) -> int:
+        joined = buffers if len(buffers) <= BUFFERS_MAX else [b"".join(buffers)]
+        return write_all(self._disk, self._fd, joined, offset)
+
+    def _write_deferred(self, number: int, offset: int, content: Deferred) -> int:
         digest = xxh3_64()
         buffers = content.buffers()
         for buffer in buffers:
             digest.update(buffer)
-        self._rows[number] = _row.pack(offset, write_all(self._disk, self._fd, buffers, offset), digest.intdigest())
-
-    def _write(self) -> None:
-        self._written_bytes += write_all(self._disk, self._fd, self._pending, self._written_bytes)
-        self._pending = []
-        self._pending_bytes = 0
+        length = write_all(self._disk, self._fd, buffers, offset)
+        self._rows[number] = _row.pack(offset, length, digest.intdigest())
+        return length
 
 
 class Packs:

@@ -23,8 +23,8 @@ from topics.engine.core.image import encode_topic
 from topics.engine.core.ops import Timed
 from topics.engine.core.state import NEVER, State
 from topics.engine.log.block import Block
-from topics.engine.log.extent import extent_of
 from topics.engine.log.hot_window import HotWindow
+from topics.engine.log.packing import Packing
 from topics.engine.log.repacking import Copies, Found, find_in, find_thin, is_being_copied, is_thin
 from topics.engine.log.topic import Topic
 from topics.engine.queues.lease_log import is_large, parts
@@ -33,7 +33,7 @@ from topics.model.clock import Clock
 from topics.model.errors import DamagedData, StorageError, TopicsError
 from topics.model.settings import Settings
 from topics.storage.directory import DataDirectory
-from topics.storage.pack import Extent, Packs, PackWriter
+from topics.storage.pack import Packs
 from topics.storage.reserve import Room
 from topics.storage.snapshot import Snapshots
 from topics.storage.wal.syncer import Syncer
@@ -46,8 +46,6 @@ SLICE_MS = 1.0
 # Under a heavy load there is always more to seal; each time it is less.
 SEALINGS_MAX = 4
 LITTLE_BYTES = 1024 * 1024
-# A block above this, of a large batch, takes longer than a slice may: the worker thread sums it up and writes it.
-LARGE_BYTES = 1024 * 1024
 COOLING_EVERY_MS = 1_000
 RETRY_AFTER_MS = 5_000
 # A checkpoint that takes long (very many topics) does not start again at once only to cool memory down.
@@ -95,11 +93,11 @@ class Checkpointer:
         self._room = commit_log.room
         # per checkpoint
         self._copies = Copies(None)
-        self._packed: dict[Block, tuple[Topic, Extent, int]] = {}
+        self._packing: Packing | None = None
         self._chunks: list[bytes] = []
+        self._has_queues = False
         self._large_queues: list[Topic] = []
         self._referred: set[int] = set()
-        self._writer: PackWriter | None = None
 
     def due(self) -> bool:
         now_ms = self._clock.monotonic_ms()
@@ -128,13 +126,13 @@ class Checkpointer:
             self._last_ms = started_ms
             return True
         dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
-        self._packed, self._chunks, self._referred, self._large_queues = {}, [], set(), []
+        self._chunks, self._referred, self._has_queues, self._large_queues = [], set(), False, []
         snapshot = failure = None
         position = 0
         rooms: list[Room] = []
         try:
             rooms, self._copies = self._room.begin()
-            self._writer = self._packs.writer(rooms[0])
+            self._packing = Packing(self._packs, self._packs.writer(rooms[0]), self._worker)
             yield from self._thin_out(dirty)
             yield from self._sliced(self._seal(dirty))
             yield from self._rescue()
@@ -160,7 +158,7 @@ class Checkpointer:
                 yield from self._give_up_older()
             self._room.renew()
             return False
-        self._install()
+        yield from self._install()
         self._last_position, self._last_ms = position, self._clock.monotonic_ms()
         self._took_ms = self._last_ms - started_ms
         yield from self._clean_up()
@@ -210,9 +208,11 @@ class Checkpointer:
                     self._state.shrink_block(block)
                 self._pack(topic, block)
                 yield
+            yield
 
     def _thin_out(self, dirty: set[Topic]) -> Steps[None]:
         """Shrink the blocks that lost most of their records while they were on disk only."""
+        assert self._packing is not None
         found: Found = []
         yield from self._sliced(find_thin(dirty, found))
         for topic, block, extent in found:
@@ -227,32 +227,25 @@ class Checkpointer:
                 continue
             if block.body is not None and block.live and not block.gone and not is_being_copied(topic):
                 self._state.shrink_block(block)
-                self._pack(topic, block)
+                self._packing.pack(topic, block)
+                yield from self._packing.hand_over()
 
     def _seal_the_rest(self, dirty: set[Topic]) -> Steps[None]:
         """What came while the others were sealed: a topic that is captured with much to pack would be a pause."""
-        assert self._writer is not None
+        assert self._packing is not None
         for _ in range(SEALINGS_MAX):
-            before = self._writer.bytes_added
+            before = self._packing.bytes_added
             yield from self._sliced(self._seal(dirty | self._state.dirty))
-            if self._writer.bytes_added - before < LITTLE_BYTES:
+            if self._packing.bytes_added - before < LITTLE_BYTES:
                 return
 
     def _pack(self, topic: Topic, block: Block) -> None:
-        """Have the block written, unless all of it is on disk already."""
-        known = self._packed.get(block)
-        if block.packed == block.count or (known is not None and known[2] == block.count):
-            return
-        assert block.body is not None and self._writer is not None
-        if known is not None:
-            self._packs.release(known[1])
-        content = extent_of(block.body, block.first_seq, block.seqs)
-        large = len(content) > LARGE_BYTES
-        extent = self._writer.add_deferred(content) if large else self._writer.add(content.buffers())
-        self._packed[block] = topic, extent, block.count
+        assert self._packing is not None
+        self._packing.pack(topic, block)
 
     def _rescue(self) -> Steps[None]:
         """Copy what still lives in packs that are mostly dead, so that they can go."""
+        assert self._packing is not None
         sparse = set(self._packs.sparse())
         if not sparse:
             return
@@ -264,9 +257,10 @@ class Checkpointer:
             except DamagedData as error:
                 log.error("a block of topic %s cannot be copied and stays where it is: %s", topic.name, error)
                 continue
-            is_there = not block.gone and block.extent == extent and block not in self._packed
-            if is_there and self._writer is not None and self._copies.allow(topic, extent.length):
-                self._packed[block] = topic, self._writer.add([data]), block.packed
+            is_there = not block.gone and block.extent == extent and block not in self._packing
+            if is_there and self._copies.allow(topic, extent.length):
+                self._packing.copy(topic, block, data)
+                yield from self._packing.hand_over()
 
     # --- 2, 3: one position for all ---
 
@@ -304,7 +298,7 @@ class Checkpointer:
             if app.captured != self._state.checkpoint:
                 self._capture_app(app)
                 yield
-        if self._state.noted is not None or any(topic.queue is not None for topic in self._state.by_id.values()):
+        if self._state.noted is not None or self._has_queues:
             # The images hold deadlines; this is what they count from.
             self._chunks.append(Timed(self._commit_log.steady.moment()).encode())
         if self._state.ledger.fence_floor:
@@ -325,10 +319,12 @@ class Checkpointer:
         for block in blocks:
             if block.packed != block.count:
                 self._pack(topic, block)
-        places = {block: self._packed[block][1] for block in blocks if block in self._packed}
+        assert self._packing is not None
+        places = self._packing.places(blocks)
         self._referred.update(extent.pack for extent in places.values())
         self._referred.update(block.extent.pack for block in blocks if block.extent is not None)
         self._chunks.append(encode_topic(topic, places))
+        self._has_queues |= topic.queue is not None
         if is_large(topic):
             self._large_queues.append(topic)
         topic.attic = None
@@ -363,12 +359,9 @@ class Checkpointer:
     # --- 4: durable ---
 
     def _finish(self, add: Callable[[bytes], None], finish: Callable[[list[int]], None]) -> Steps[None]:
-        writer, chunks = self._writer, self._chunks
-        assert writer is not None
-        if self._packed:
-            yield from self._wait_for(writer.finish)
-        else:
-            yield from self._wait_for(writer.abort)
+        packing, chunks = self._packing, self._chunks
+        assert packing is not None
+        yield from self._wait_for(packing.finish())
 
         def write_chunks() -> None:
             for chunk in chunks:
@@ -378,36 +371,24 @@ class Checkpointer:
         yield from self._wait_for(lambda: finish(sorted(self._referred)))
 
     def _abort(self, abort_snapshot: Callable[[], None] | None, rooms: list[Room]) -> None:
-        for _, extent, _ in self._packed.values():
-            self._packs.release(extent)
-        self._packed, self._chunks = {}, []
+        packing, self._packing, self._chunks = self._packing, None, []
         try:
-            if self._writer is not None:
-                self._writer.abort()
+            if packing is not None:
+                packing.abort()
             if abort_snapshot is not None:
                 abort_snapshot()
             for room in rooms:
                 room.discard()
         except OSError as error:
             log.warning("what a failed checkpoint left behind stays until the next start: %s", error)
-        self._writer = None
 
     # --- 5: what follows ---
 
-    def _install(self) -> None:
-        grown_bytes = 0
-        for block, (topic, extent, count) in self._packed.items():
-            if block.gone:
-                self._packs.release(extent)
-                continue
-            if block.extent is not None:
-                self._packs.release(block.extent)
-            block.extent, block.packed, block.image = extent, count, None
-            if block.packed != block.count and block.body is not None:
-                grown_bytes += len(block.body.buf)
-            self._window.packed(topic, block)
-        self._room.finished(grown_bytes)
-        self._packed, self._chunks, self._writer = {}, [], None
+    def _install(self) -> Steps[None]:
+        packing, self._packing, self._chunks = self._packing, None, []
+        assert packing is not None
+        yield from self._sliced(packing.install(self._window))
+        self._room.finished(packing.grown_bytes)
 
     def _clean_up(self) -> Steps[None]:
         self._wal.trim(self._snapshots.trim_position)
@@ -439,6 +420,8 @@ class Checkpointer:
         """Run until the slice is used up, then let the owner do something else."""
         until_ms = self._clock.monotonic_ms() + SLICE_MS
         for _ in work:
+            if self._packing is not None and self._packing.is_full:
+                yield from self._packing.hand_over()
             if self._clock.monotonic_ms() >= until_ms:
                 yield True
                 until_ms = self._clock.monotonic_ms() + SLICE_MS

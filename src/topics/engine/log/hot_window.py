@@ -28,7 +28,8 @@ class HotWindow:
     def cool(self) -> Iterator[None]:
         """Let go of the bodies behind each topic's window, then of the oldest ones until the budget holds."""
         resident_bytes = 0
-        for block, topic in list(self._resident.items()):
+        for block in list(self._resident):
+            topic = self._resident[block]
             topic = topic.into or topic
             if block.gone or block.body is None:
                 del self._resident[block]
@@ -37,12 +38,14 @@ class HotWindow:
             else:
                 resident_bytes += len(block.body.buf)
             yield
-        for block, topic in list(self._resident.items()):
-            if resident_bytes <= self._settings.hot_retain_bytes:
-                break
+        if resident_bytes <= self._settings.hot_retain_bytes:
+            return
+        for block in list(self._resident):
             if block.body is not None and self._may_go(block):
                 resident_bytes -= len(block.body.buf)
-                self._let_go(topic, block)
+                self._let_go(self._resident[block], block)
+                if resident_bytes <= self._settings.hot_retain_bytes:
+                    return
             yield
 
     def cold_packs(self) -> list[int]:

@@ -83,7 +83,9 @@ class QueuePart(msgspec.Struct, array_like=True):
 
 # Chunks of a snapshot that hold a part; no other chunk begins with this byte.
 PART_CHUNK = b"\xc7"
-JOBS_PER_PART = 2_000
+# Above this they are captured in parts, each of which takes about a millisecond.
+JOBS_AT_ONCE_MAX = 2_000
+JOBS_PER_PART = 500
 _part_encoder = msgspec.msgpack.Encoder()
 _part_decoder = msgspec.msgpack.Decoder(QueuePart)
 
@@ -93,7 +95,7 @@ def is_large(topic: Topic) -> bool:
     queue = topic.queue
     if queue is None or topic.config.durability == "ephemeral":
         return False
-    return len(queue.jobs) + len(queue.unique) > JOBS_PER_PART
+    return len(queue.jobs) + len(queue.unique) > JOBS_AT_ONCE_MAX
 
 
 def picture(topic: Topic, queue: Queue) -> QueueImage:
