@@ -220,6 +220,7 @@ class FaultyDisk(Disk):
         self._faults: list[_Fault] = []
         self._directories: dict[str, _Directory] = {}
         self._open_files: dict[int, tuple[str, _Node]] = {}
+        # by kind, and by kind and suffix of the file: calls["pwritev"], calls["pwritev.log"]
         self.calls: Counter[str] = Counter()
 
     # --- asking for faults ---
@@ -236,6 +237,7 @@ class FaultyDisk(Disk):
     ) -> None:
         """The nth call of `kind` (whose path contains `path`) raises; so do `times` in all, -1 for ever.
 
+        For the log, say path=".log": beside it lies `synced`, which the commit thread writes when it comes to it.
         A pwritev with `keep_bytes` writes that many bytes before it raises.
         """
         self._faults.append(_Fault(kind, nth, times, path, error=error, keep_bytes=keep_bytes))
@@ -258,6 +260,8 @@ class FaultyDisk(Disk):
         """Count a call and apply what is asked for; the verdict is for writes, which may fail half-way."""
         with self._lock:
             self.calls[kind] += 1
+            if suffix := os.path.splitext(path)[1]:
+                self.calls[kind + suffix] += 1
             due = [fault for fault in self._faults if fault.applies(kind, path)]
         verdict = _Verdict(None, 0)
         for fault in due:

@@ -1,6 +1,7 @@
 """The style rules that a machine can hold: what each file says, how long it grows, what it may not contain."""
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,13 @@ class Source(NamedTuple):
 
     @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        return parsed(self.text)
+
+
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    """Once for all rules: none of them changes a tree."""
+    return ast.parse(text)
 
 
 Rule = Callable[[Source], Iterator[str]]
@@ -138,6 +145,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+@functools.cache
 def sources() -> list[Source]:
     paths = [path for folder in ("src", "tests", "bench", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
     return [Source(path.relative_to(ROOT).as_posix(), path.read_text()) for path in paths]

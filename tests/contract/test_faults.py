@@ -101,7 +101,7 @@ def client(server: ServerThread) -> Client:
 
 def test_a_refused_write_is_a_500_and_leaves_nothing(server: ServerThread, client: Client) -> None:
     client.append("a", 1)
-    server.disk.fail("pwritev", error=errno.EIO)
+    server.disk.fail("pwritev", path=".log", error=errno.EIO)
     reply = client.append("a", 2)
     assert (reply.status, reply.code) == (500, "internal")
     assert client.payloads("a") == [1]
@@ -110,7 +110,7 @@ def test_a_refused_write_is_a_500_and_leaves_nothing(server: ServerThread, clien
 
 def test_a_full_disk_is_507_while_reads_go_on_and_writing_resumes(server: ServerThread, client: Client) -> None:
     client.append("a", 1)
-    server.disk.fail("pwritev", error=errno.ENOSPC)
+    server.disk.fail("pwritev", path=".log", error=errno.ENOSPC)
     reply = client.append("a", 2)
     assert (reply.status, reply.code) == (507, "storage_full")
     assert int(reply.headers["retry-after"]) >= 1
@@ -122,7 +122,7 @@ def test_a_full_disk_is_507_while_reads_go_on_and_writing_resumes(server: Server
 def test_after_a_failed_sync_the_server_is_read_only_and_says_so(server: ServerThread, client: Client) -> None:
     client.put("/v0/topics/f", {"durable": True})
     client.append("f", 1)
-    server.disk.fail("fdatasync", error=errno.EIO)
+    server.disk.fail("fdatasync", path=".log", error=errno.EIO)
     reply = client.append("f", 2)
     assert (reply.status, reply.code) == (503, "read_only")
     assert int(reply.headers["retry-after"]) >= 1

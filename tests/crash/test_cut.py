@@ -206,7 +206,7 @@ def test_a_torn_end_that_was_never_synced_does_not_refuse_the_start(open_rig: Op
     rig = open_rig(disk=disk)
     rig.append("a", 1)
     rig.configure("sync")
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     rig.append("a", 2)
     rig.append("a", 3)
     for seed in range(20):

@@ -51,7 +51,7 @@ def restart(rig: Rig) -> None:
 
 
 def test_a_failed_sync_turns_the_engine_read_only_until_a_restart(rig: Rig, disk: FaultyDisk) -> None:
-    disk.fail("fdatasync", path="wal")
+    disk.fail("fdatasync", path=".log")
     with pytest.raises(ReadOnly):
         rig.append("f", 2)
     for verb in (
@@ -71,7 +71,7 @@ def test_a_failed_sync_turns_the_engine_read_only_until_a_restart(rig: Rig, disk
 
 
 def test_after_a_failed_sync_a_restart_has_everything_acknowledged_and_writes_again(rig: Rig, disk: FaultyDisk) -> None:
-    disk.fail("fdatasync", path="wal")
+    disk.fail("fdatasync", path=".log")
     with pytest.raises(ReadOnly):
         rig.append("f", 2)
     rig.close()
@@ -83,7 +83,7 @@ def test_after_a_failed_sync_a_restart_has_everything_acknowledged_and_writes_ag
 
 
 def test_a_sync_that_failed_in_the_background_is_noticed_by_the_next_write(rig: Rig, disk: FaultyDisk) -> None:
-    disk.fail("fdatasync", path="wal")
+    disk.fail("fdatasync", path=".log")
     rig.append("a", 4)
     rig.store.syncer.want_sync(rig.store.wal.written_to)
     while rig.store.syncer.failed is None:
@@ -95,7 +95,7 @@ def test_a_sync_that_failed_in_the_background_is_noticed_by_the_next_write(rig: 
 
 
 def test_nothing_waiting_for_a_sync_is_ever_acknowledged_after_it_failed(rig: Rig, disk: FaultyDisk) -> None:
-    disk.fail("fdatasync", path="wal", times=1)
+    disk.fail("fdatasync", path=".log", times=1)
     change = [rig.engine.append("f", request(number)) for number in range(5)]
     rig.store.commit_log.flush()
     change += [rig.engine.append("f", request(number)) for number in range(5)] if not rig.store.wal.broken else []
@@ -109,7 +109,7 @@ def test_nothing_waiting_for_a_sync_is_ever_acknowledged_after_it_failed(rig: Ri
 
 
 def test_refusing_again_and_again_costs_no_memory(rig: Rig, disk: FaultyDisk) -> None:
-    disk.fail("fdatasync", path="wal")
+    disk.fail("fdatasync", path=".log")
     with pytest.raises(ReadOnly):
         rig.append("f", 2)
     lengths: list[int] = []
@@ -121,7 +121,7 @@ def test_refusing_again_and_again_costs_no_memory(rig: Rig, disk: FaultyDisk) ->
 
 
 def test_an_error_of_the_checkpoint_after_a_failed_sync_is_no_success(rig: Rig, disk: FaultyDisk) -> None:
-    disk.fail("fdatasync", path="wal")
+    disk.fail("fdatasync", path=".log")
     with pytest.raises(ReadOnly):
         rig.append("f", 2)
     assert rig.store.checkpoint() is False
@@ -165,7 +165,7 @@ def test_a_write_that_fails_fails_every_op_of_its_tick_and_no_other(rig: Rig, di
 
 
 def test_records_waiting_for_their_sync_survive_a_later_write_that_fails(rig: Rig, disk: FaultyDisk) -> None:
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     waiting = rig.engine.append("f", request(2))
     rig.store.commit_log.flush()
     disk.fail("pwritev", path=".log")
@@ -184,11 +184,11 @@ def test_records_waiting_for_their_sync_survive_a_later_write_that_fails(rig: Ri
 @pytest.mark.parametrize("keep_bytes", [0, 1, 31, 33, 60])
 def test_a_short_write_is_finished(rig: Rig, disk: FaultyDisk, keep_bytes: int) -> None:
     if keep_bytes:
-        disk.shorten(keep_bytes=keep_bytes, path="wal")
+        disk.shorten(keep_bytes=keep_bytes, path=".log")
         rig.append("a", 4)
         assert rig.seqs("a") == [1, 2, 3, 4]
     else:
-        disk.shorten(keep_bytes=0, path="wal", times=-1)
+        disk.shorten(keep_bytes=0, path=".log", times=-1)
         with pytest.raises(StorageError):
             rig.append("a", 4)
         disk.heal()
@@ -419,7 +419,7 @@ def test_checkpoints_that_fail_leave_no_files_behind(rig: Rig, disk: FaultyDisk)
 
 def stall(rig: Rig, disk: FaultyDisk) -> Gate:
     """A sync that is out, and counts as out for longer than the owner waits before it hands writing over."""
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     rig.engine.append("f", request("stalled"))
     rig.store.commit_log.flush()
     assert gate.reached.wait(WAIT_S_MAX)
@@ -465,7 +465,7 @@ def test_too_much_that_is_not_synced_is_throttled_until_it_is(
     rig: Rig, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal_module, "UNSYNCED_BYTES_MAX", 10_000)
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     refusal: Throttled | None = None
     for _ in range(20):
         try:

@@ -146,7 +146,7 @@ def test_a_lost_suffix_is_a_tombstone_and_numbering_goes_on_above_what_was_seen(
     rig.append("a", 1, 2, 3)
     rig.configure("sync", durability="fsync")
     lives.disk.fail("fdatasync", times=0)
-    gate = lives.disk.hold("fdatasync", path="wal")
+    gate = lives.disk.hold("fdatasync", path=".log")
     rig.append("a", 4, 5)
     assert rig.seqs("a") == [1, 2, 3, 4, 5]
     survivor = lives.disk.power_loss(rig.path, tmp_path / "after", "drop")

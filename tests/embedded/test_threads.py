@@ -296,7 +296,7 @@ def test_closing_ends_every_tail(open_db: OpenDatabase) -> None:
 def test_closing_while_writers_wait_for_their_sync_hangs_nobody(open_db: OpenDatabase, faulty: FaultyDisk) -> None:
     db = open_db()
     db.configure("f", durability="fsync")
-    gate = faulty.hold("fdatasync", path="wal")
+    gate = faulty.hold("fdatasync", path=".log")
     outcomes: list[Any] = []
 
     def write(number: int) -> None:
@@ -401,7 +401,7 @@ def test_after_a_failed_sync_readers_go_on_and_writers_are_told(open_db: OpenDat
     db = open_db()
     db.append("a", 1)
     db.configure("f", durability="fsync")
-    faulty.fail("fdatasync", path="wal")
+    faulty.fail("fdatasync", path=".log")
     with threads() as running:
         for _ in range(3):
 

@@ -152,7 +152,7 @@ def test_a_first_batch_that_is_half_durable_is_not_numbered_twice(open_rig: Open
     disk = FaultyDisk()
     rig = open_rig(disk=disk, wal_file_bytes=4096)
     rig.append("filler", "x" * 3_700)
-    gate = disk.hold("fdatasync", nth=2)
+    gate = disk.hold("fdatasync", nth=2, path=".log")
     first = rig.engine.append("a", request("x" * 200, idempotency_key="k", config={"durability": "fsync"}))
     rig.store.commit_log.flush()
     second: PendingChange | None = None

@@ -164,7 +164,7 @@ def test_what_is_still_on_its_way_does_not_exist_yet(open_rig: OpenRig) -> None:
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
     rig.append("a", {"data": 1, "tag": "t"})
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     change = rig.engine.append("a", request(2))
     rig.store.commit_log.flush()
     gate.open()
@@ -178,7 +178,7 @@ def test_a_delete_on_an_fsync_topic_is_seen_when_it_is_durable(open_rig: OpenRig
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
     rig.append("a", 1, 2)
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     finding = rig.engine.delete("a", decode_body(delete_decoder, b'{"before_seq":2}'))
     with pytest.raises(StopIteration) as end:
         next(finding)

@@ -129,7 +129,7 @@ def test_an_fsync_record_is_never_visible_before_it_is_durable(open_rig: OpenRig
     disk = FaultyDisk()
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     change = rig.engine.append("a", request(1))
     for _ in range(3):
         rig.store.commit_log.flush()
@@ -148,7 +148,7 @@ def test_later_records_of_a_topic_wait_for_earlier_ones_whatever_their_class(ope
     rig = open_rig(disk=disk)
     rig.configure("a", durability="disk")
     rig.append("b", 0)
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     configured = rig.engine.configure("a", decode_body(config_decoder, b'{"ttl_ms":5}'))
     rig.store.commit_log.flush()
     other = rig.engine.append("b", request(1))
@@ -165,10 +165,10 @@ def test_a_disk_record_is_acknowledged_after_the_write_without_a_sync(open_rig: 
     rig.configure("a")
     gate = disk.hold("fdatasync")
     change = rig.engine.append("a", request(1))
-    written = disk.calls["pwritev"]
+    written = disk.calls["pwritev.log"]
     rig.store.commit_log.flush()
     assert change.done
-    assert disk.calls["pwritev"] == written + 1
+    assert disk.calls["pwritev.log"] == written + 1
     gate.open()
 
 
@@ -177,11 +177,11 @@ def test_one_tick_is_one_write(open_rig: OpenRig) -> None:
     rig = open_rig(disk=disk)
     for topic in "abc":
         rig.configure(topic)
-    written = disk.calls["pwritev"]
+    written = disk.calls["pwritev.log"]
     change = [rig.engine.append(topic, request(*range(5))) for topic in "abcabc"]
     rig.store.commit_log.flush()
     assert all(one.done for one in change)
-    assert disk.calls["pwritev"] == written + 1
+    assert disk.calls["pwritev.log"] == written + 1
 
 
 def test_many_fsync_appends_share_one_sync(open_rig: OpenRig) -> None:
@@ -212,7 +212,7 @@ def test_the_time_of_a_sync_is_the_time_the_answer_was_held(open_rig: OpenRig) -
     disk = FaultyDisk()
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     change = rig.engine.append("a", request(1))
     rig.store.commit_log.flush()
     rig.clock.advance(40)

@@ -156,7 +156,7 @@ def test_a_read_only_engine_still_answers_a_hit(open_rig: OpenRig) -> None:
     disk = FaultyDisk()
     rig = open_rig(disk=disk)
     rig.append("a", 1, idempotency_key="k")
-    disk.fail("fdatasync", times=-1, path="wal")
+    disk.fail("fdatasync", times=-1, path=".log")
     with pytest.raises(TopicsError):
         rig.append("b", 1, config={"durable": True})
     assert rig.append("a", 1, idempotency_key="k").deduped
@@ -174,7 +174,7 @@ def test_a_key_whose_write_waits_for_its_sync_waits_with_it(open_rig: OpenRig) -
     disk = FaultyDisk()
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     first = rig.engine.append("a", request(1, 2, idempotency_key="k"))
     rig.store.commit_log.flush()
     echo = rig.engine.append("a", request("other", idempotency_key="k"))

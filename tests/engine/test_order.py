@@ -21,7 +21,7 @@ def held(open_rig: OpenRig) -> tuple[Rig, FaultyDisk, Gate]:
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
     rig.append("a", 1)
-    return rig, disk, disk.hold("fdatasync", path="wal")
+    return rig, disk, disk.hold("fdatasync", path=".log")
 
 
 Held = tuple[Rig, FaultyDisk, Gate]

@@ -59,7 +59,7 @@ def test_an_fsync_record_wakes_only_when_it_is_durable(open_rig: OpenRig) -> Non
     rig = open_rig(disk=disk)
     rig.configure("a", durability="fsync")
     woken = waiting(rig, "a")
-    gate = disk.hold("fdatasync", path="wal")
+    gate = disk.hold("fdatasync", path=".log")
     change = rig.engine.append("a", request(1))
     rig.store.commit_log.flush()
     rig.store.settle()

@@ -111,7 +111,7 @@ def test_a_websocket_that_stops_reading_is_cut_off(tmp_path: Path) -> None:
     with serving(tmp_path, slow_consumer_timeout_ms=500) as server, watching(server) as watcher:
         client = watcher.client
         client.append("t", 0)
-        with open_socket(server, max_queue=1) as ws:
+        with open_socket(server, max_queue=1, close_timeout=0.1) as ws:
             ws.ask("subscribe", topic="t")
             for _ in range(400):
                 client.append("t", *["x" * 10_000] * 5)

@@ -172,7 +172,7 @@ def test_a_write_between_the_mark_of_a_checkpoint_and_its_captures_is_in_the_log
     with MultiRig(tmp_path / "data", disk=disk, wal_file_bytes=WAL_FILE_BYTES) as rig:
         # The last of the topics is made by the write itself.
         rig.append_all({"x": [0], "y": [0]})
-        gate = disk.hold("fdatasync", path="wal")
+        gate = disk.hold("fdatasync", path=".log")
         checkpoint = rig.store._checkpointer.steps()
         while rig.store.state.capture_from == NEVER:
             next(checkpoint)

@@ -144,7 +144,7 @@ def test_a_full_disk_refuses_the_commit_whole_and_it_can_be_tried_again(tmp_path
         rig.append("x", "before")
         stage_version(rig, 1)
         outcome = rig.begin_commit("app", 1, "s")
-        disk.fail("pwritev", nth=nth, error=errno.ENOSPC)
+        disk.fail("pwritev", nth=nth, path=".log", error=errno.ENOSPC)
         for _ in driven(rig, outcome):
             pass
         if isinstance(outcome.error, StorageFull):
@@ -205,7 +205,7 @@ def test_a_commit_between_the_mark_of_a_checkpoint_and_its_captures_is_in_the_lo
         rig.stage("app", 3, "next", 3, topic="x")
         outcome = rig.begin_commit("app", 2, "s")
         rig.store.transactions.step(0.0)
-        gate = disk.hold("fdatasync", path="wal")
+        gate = disk.hold("fdatasync", path=".log")
         checkpoint = rig.store._checkpointer.steps()
         while rig.store.state.capture_from == NEVER:
             next(checkpoint)
