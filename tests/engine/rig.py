@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import shutil
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from tests.faults import QuickDisk
 from topics.engine.core.configuration import Edit
 from topics.engine.core.listing import TopicState
 from topics.engine.core.pending import Busy, PendingChange
@@ -30,6 +33,8 @@ from topics.model.settings import Settings
 from topics.storage.disk import Disk
 
 WAIT_S_MAX = 60
+# Not everything that a test waits for is told.
+NEWS_S_MAX = 0.01
 
 
 class Rig:
@@ -43,10 +48,13 @@ class Rig:
         self.generation = 0
         # Whether a sync that is out counts as stalled: the test decides, not how long the machine takes for it.
         self.syncs_stall = False
+        self.news = threading.Event()
         self.open()
 
     def open(self) -> None:
-        self.store = Store(str(self.path), self.settings, clock=self.clock, disk=self.disk)
+        self.store = Store(
+            str(self.path), self.settings, clock=self.clock, disk=self.disk or QuickDisk(), notify=self.news.set
+        )
         self.progress = list(self.store.opening())
         self.engine = self.store.engine
         self.store.wal._clock = lambda: math.inf if self.syncs_stall else 0.0
@@ -159,13 +167,18 @@ class Rig:
         cold = self.store.state.cold
         cold.take(miss, cold.read(miss))
 
+    def wait_until(self, is_so: Callable[[], object]) -> None:
+        """Settle whenever the threads of the store have news, until it is so."""
+        give_up_s = time.monotonic() + WAIT_S_MAX
+        while not is_so():
+            assert time.monotonic() < give_up_s, "the threads of the store have no news"
+            self.news.wait(NEWS_S_MAX)
+            self.news.clear()
+            self.store.settle()
+
     def finish(self, change: PendingChange) -> PendingChange:
         self.store.commit_log.flush()
-        give_up_s = time.monotonic() + WAIT_S_MAX
-        while not change.done:
-            assert time.monotonic() < give_up_s, "the commit thread has no news"
-            time.sleep(0.0001)
-            self.store.settle()
+        self.wait_until(lambda: change.done)
         if change.error is not None:
             raise change.error
         return change

@@ -65,11 +65,11 @@ def test_a_claim_that_was_not_written_is_not_answered_and_not_taken(
     server = start()
     server.client.append("t", 0, 1, 2)
     consumer = connect(server)
-    server.disk.fail("pwritev", error=error)
+    server.disk.fail("pwritev", path=".log", error=error)
     reply = consumer.ask()
     assert (reply.status, reply.json["code"]) == (status, code)
     assert consumer.offsets() == [0, 1, 2]
-    server.disk.fail("pwritev", error=error)
+    server.disk.fail("pwritev", path=".log", error=error)
     request = {"topic_id": "t", "group_id": "workers", "upto_offset": 2}
     assert consumer.client.post("/v1/api/topics/ack", request).status == status
     assert consumer.standing()["committed_offset"] is None
@@ -85,7 +85,7 @@ def test_a_first_latest_that_was_not_written_is_not_answered(
     for name in ("t", "t:p1"):
         server.client.append(name, 0)
     consumer = connect(server)
-    server.disk.fail("pwritev", error=errno.ENOSPC)
+    server.disk.fail("pwritev", path=".log", error=errno.ENOSPC)
     assert consumer.ask(start="Latest", partition_id=partition).status == 507
     server.client.append("t", 1)
     assert consumer.batch(start="Latest", partition_id=partition)["next_offset"] == 2
@@ -101,7 +101,7 @@ def test_after_a_failed_sync_groups_are_refused_and_plain_reads_go_on(
     server.client.append("t", 0, 1)
     consumer = connect(server)
     assert consumer.offsets() == [0, 1]
-    server.disk.fail("fdatasync", error=errno.EIO)
+    server.disk.fail("fdatasync", path=".log", error=errno.EIO)
     request = {"topic_id": "t", "group_id": "workers", "upto_offset": 1}
     reply = consumer.client.post("/v1/api/topics/ack", request)
     assert (reply.status, reply.json["code"]) == (503, "READ_ONLY")

@@ -104,7 +104,7 @@ def test_a_full_disk_refuses_the_write_whole_and_it_can_be_tried_again(tmp_path:
     disk = FaultyDisk()
     with MultiRig(tmp_path / "data", disk=disk, wal_file_bytes=WAL_FILE_BYTES) as rig:
         for number in (1, 2):
-            disk.fail("pwritev", error=errno.ENOSPC)
+            disk.fail("pwritev", path=".log", error=errno.ENOSPC)
             with pytest.raises(StorageFull):
                 rig.append_all(write(number), idempotency_key=str(number))
             disk.heal()
@@ -124,7 +124,7 @@ def test_what_is_still_on_its_way_keeps_its_seqs_when_a_later_write_fails(tmp_pa
         rig.append_all(write(1, config={"durability": "fsync"}))
         waiting = rig.begin_all(write(2))
         rig.store.commit_log.flush()
-        disk.fail("pwritev", error=errno.ENOSPC)
+        disk.fail("pwritev", path=".log", error=errno.ENOSPC)
         failed = rig.begin_all(write(3))
         rig.store.commit_log.flush()
         assert isinstance(failed.error, StorageFull)

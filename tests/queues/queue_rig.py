@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, TypeVar
 
 import msgspec
 
-from tests.engine.rig import WAIT_S_MAX, Rig
+from tests.engine.rig import Rig
 from topics.engine.core.listing import QueueState
 from topics.engine.log.topic import Topic
 from topics.engine.queues.claims import Grant
@@ -49,11 +48,7 @@ class QueueRig(Rig):
     def finish_all(self) -> None:
         """What a claim has set off besides its answer: dead letters on their way."""
         self.store.commit_log.flush()
-        give_up_s = time.monotonic() + WAIT_S_MAX
-        while self.store.commit_log.depth:
-            assert time.monotonic() < give_up_s, "the commit thread has no news"
-            time.sleep(0.0001)
-            self.store.settle()
+        self.wait_until(lambda: not self.store.commit_log.depth)
 
     def claimed(self, node: str = "w", name: str = "q", **fields: Any) -> list[int]:
         return [job["$seq"] for job in self.claim(node, name, **fields)]

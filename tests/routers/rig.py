@@ -38,12 +38,10 @@ class RoutedRig(Rig):
         """Whatever the threads still have to say."""
         position = self.store.wal.written_to
         self.store.syncer.want_sync(position)
-        while self.store.wal.synced_to < position:
-            pass
+        self.wait_until(lambda: self.store.wal.synced_to >= position)
         self.store.settle()
         self.store.worker.submit(lambda: None)
-        while not self.store.worker.poll():
-            pass
+        self.wait_until(lambda: not self.store.worker.pending)
 
     def copies(self, topic: str, **fields: Any) -> list[Any]:
         """The payloads there are, forwarded first."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from tests.engine.rig import WAIT_S_MAX, Rig
+from tests.engine.rig import Rig
 from topics.engine.core.pending import PendingChange
 from topics.engine.transactions.commit import Committed
 from topics.engine.transactions.verbs import StagedPart
@@ -78,12 +77,13 @@ class TxnRig(Rig):
     def finish(self, change: PendingChange) -> PendingChange:
         """Run commits, too, until this is done."""
         self.store.commit_log.flush()
-        give_up_s = time.monotonic() + WAIT_S_MAX
-        while not change.done:
-            assert time.monotonic() < give_up_s, "there is no progress"
-            if not self.store.transactions.step():
-                time.sleep(0.0001)
-            self.store.settle()
+
+        def is_done() -> bool:
+            while not change.done and self.store.transactions.step():
+                self.store.settle()
+            return change.done
+
+        self.wait_until(is_done)
         if change.error is not None:
             raise change.error
         return change
