@@ -8,6 +8,10 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# Tests wait for servers, disks and clocks more than they compute. A file stays with one worker, as servers and Spark do;
+# tests/conftest.py says which files come first.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+PARALLEL := --dist loadfile --no-loadscope-reorder
 
 # The first Python on PATH that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -20,8 +24,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT = $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Otherwise every worker of every run would compile all tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test check lint torture soak bench packages clean
+.PHONY: help run test check lint fast slow spark torture soak bench packages clean
 
 help: ## What can be done here
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
@@ -29,8 +35,8 @@ help: ## What can be done here
 run: $(VENV)/.ready-run ## Serve on 127.0.0.1:4000 with data in ./data (docs/SETTINGS.md: TOPICS_PORT and others change that)
 	@exec $(BIN)/topics serve
 
-check: lint ## Format, lint, types, layers and the fast tests: under 3 minutes
-	$(PYTEST) -n 2 --dist loadfile -m "not slow and not crash"
+check: $(VENV)/.ready-dev ## Format, lint, types, layers and the fast tests: under 3 minutes on two cores
+	@$(MAKE) --no-print-directory --jobs=2 lint fast
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
@@ -38,11 +44,19 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-# Spark has processes of its own: py4j waits by select(), which knows no file number above 1023, and other tests open more.
-test: check $(VENV)/declarative ## Everything: check, then the slow and the crash tests
+test: check $(VENV)/declarative ## Everything: check, then the slow and the crash tests, under 20 minutes on two cores
 	@.ci/packages chromium nginx
-	$(PYTEST) -n 2 --dist loadfile -m "slow or crash" --ignore=tests/spark
-	$(PYTEST) -n 2 --dist loadfile -m "slow or crash" tests/spark
+	@$(MAKE) --no-print-directory --jobs=2 slow spark
+
+fast: $(VENV)/.ready-dev
+	$(PYTEST) -n $(WORKERS) $(PARALLEL) -m "not slow and not crash"
+
+slow: $(VENV)/.ready-dev
+	$(PYTEST) -n 2 $(PARALLEL) -m "slow or crash" --ignore=tests/spark
+
+# In processes of its own: py4j waits by select(), which knows no file number above 1023, and other tests open more.
+spark: $(VENV)/declarative
+	$(PYTEST) -n 2 $(PARALLEL) -m "slow or crash" tests/spark
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
 	TOPICS_TORTURE=$${TORTURE:-10} $(PYTEST) -m crash --timeout=3600

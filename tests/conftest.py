@@ -1,11 +1,14 @@
-"""What holds for every test: which environment it has, and how hard the property tests look.
+"""What holds for every test: which environment it has, how hard the property tests look, what comes first.
 
 Few examples by default, many and fresh ones with HYPOTHESIS_PROFILE=soak.
 """
 
 import os
 import signal
+from collections import defaultdict
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("fast", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -29,3 +32,12 @@ os.environ["LC_ALL"] = "C.UTF-8"
 
 # A shell that runs the tests in the background ignores SIGINT, and every child would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with tests that may take long come first: of several workers, none is left with them at the end."""
+    seconds: defaultdict[Path, float] = defaultdict(float)
+    for item in items:
+        if marker := item.get_closest_marker("timeout"):
+            seconds[item.path] = max(seconds[item.path], marker.args[0])
+    items.sort(key=lambda item: -seconds[item.path])
