@@ -7,66 +7,18 @@ from typing import Any, cast
 
 import pytest
 
+from tests.http.pipe import Pipe, service_of
 from tests.http.wire import Clock
 from topics.http.http1.connection import Http1Connection
 from topics.http.http2.connection import Http2Connection
 from topics.http.http2.frame_scanner import PREFACE
 from topics.http.limits import HttpLimits
-from topics.http.refusal import render_error
-from topics.http.request import Request
-from topics.http.service import Service
 from topics.http.slices import TURN_S, Slices
 from topics.http.watchdog import Watchdog
 
 READ_BYTES = 256 * 1024  # what uvloop reads at once
 UNLIMITED = HttpLimits(h2_control_frames_max=10**9, h2_resets_max=10**9, body_bytes_max=2**26)
 EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
-
-
-class Pipe(asyncio.Transport):
-    """A transport that takes everything and remembers whether anyone wants to read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-        self.closed = self.paused = False
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def pause_reading(self) -> None:
-        self.paused = True
-
-    def resume_reading(self) -> None:
-        self.paused = False
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def write_eof(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def service_of(limits: HttpLimits, clock: Callable[[], float] | None = None) -> Service:
-    def answer(request: Request) -> None:
-        request.reply(200, b"{}")
-
-    return Service(
-        answer,
-        loop=asyncio.get_running_loop(),
-        limits=limits,
-        clock=clock or Clock(),
-        render_error=render_error,
-        on_bug=lambda *_: "",
-        on_head=None,
-    )
 
 
 def frame(kind: int, payload: bytes, stream: int = 0, flags: int = 0) -> bytes:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from topics.http.budget import BodyBudget
+from topics.http.budget import MemoryBudget
 from topics.http.http1.connection import Http1Connection
 from topics.http.limits import HttpLimits
 from topics.http.refusal import Refusal
@@ -74,7 +74,7 @@ class Listener:
         return self._service.watchdog
 
     @property
-    def budget(self) -> BodyBudget:
+    def budget(self) -> MemoryBudget:
         """Memory for what is large and not yet complete."""
         return self._service.budget
 

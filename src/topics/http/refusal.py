@@ -59,7 +59,7 @@ class UnsupportedEncoding(Refusal):
         super().__init__(f"content-encoding {encoding!r} is not supported, only gzip is", {"encoding": encoding})
 
 
-class Overcrowded(Refusal):
+class TooManyConnections(Refusal):
     status = 429
     code = "throttled"
     headers = ((b"Retry-After", b"1"),)

@@ -47,27 +47,18 @@ class Request:
 
     __slots__ = (
         "answered",
-        "awaits_share",
         "body",
         "gone",
         "has_body",
         "headers",
-        "held",
         "http_version",
         "keep_alive",
         "method",
         "on_disconnect",
-        "open_stream",
-        "packed",
         "path_segments",
-        "plain",
         "query",
         "raw_path",
         "received_s",
-        "refusal",
-        "reserved_bytes",
-        "stream_id",
-        "unsent",
         "upgrade_to",
         "writer",
     )
@@ -83,23 +74,13 @@ class Request:
         self.body: bytes | bytearray = b""  # a large one is where it was gathered
         self.has_body = False
         self.upgrade_to = ""
+        self.keep_alive = True  # the client wants to send further requests
         self.received_s = 0.0
         # how it is answered
         self.writer = writer
         self.answered = False
         self.gone = False
         self.on_disconnect: Callable[[], None] | None = None
-        # the connection's own notes
-        self.keep_alive = True
-        self.plain = True  # ready for its handler as soon as it is complete
-        self.packed = False
-        self.held = False
-        self.awaits_share = False
-        self.refusal: Refusal | None = None
-        self.reserved_bytes = 0
-        self.stream_id = 0
-        self.unsent: list[Bytes] | None = None
-        self.open_stream: ReplyStream | None = None
 
     @property
     def peer(self) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from topics.http.budget import BodyBudget
+from topics.http.budget import MemoryBudget
 from topics.http.closing import Closing
 from topics.http.limits import HttpLimits
 from topics.http.refusal import Detail, Refusal
@@ -86,7 +86,7 @@ class Service:
         self.wheel = Wheel(loop, clock)
         self.heads = Heads(time.time)
         self.wheel.on_turn(self.heads.refresh)
-        self.budget = BodyBudget(limits.large_bodies_bytes_max)
+        self.budget = MemoryBudget(limits.large_bodies_bytes_max)
         self.draining = False
         # connections that were one too many
         self.refused_total = 0
@@ -98,7 +98,7 @@ class Service:
         request.received_s = time.perf_counter()
         try:
             self.handle(request)
-        except Exception as exc:  # noqa: BLE001  (a bug of a handler must not reach the others)
+        except Exception as exc:  # noqa: BLE001  (a handler's bug must not reach other requests)
             self._answer_failure(request, exc)
         self.watchdog.ran(request, time.perf_counter() - request.received_s)
 
@@ -107,38 +107,9 @@ class Service:
         if self.on_head is not None:
             try:
                 self.on_head(request)
-            except Exception as exc:  # noqa: BLE001  (a bug of a handler must not reach the others)
+            except Exception as exc:  # noqa: BLE001  (a handler's bug must not reach other requests)
                 self._answer_failure(request, exc)
         return not request.answered
-
-    def give_back(self, request: Request) -> None:
-        """The memory set aside for a request's body is free again."""
-        if request.reserved_bytes:
-            share_bytes, request.reserved_bytes = request.reserved_bytes, 0
-            self.budget.give_back(share_bytes)
-
-    def shrink_reservation(self, request: Request, body_bytes: int) -> None:
-        """The size of the body is known now; small bodies are not counted at all."""
-        keep_bytes = body_bytes if body_bytes > self.limits.large_body_bytes else 0
-        surplus_bytes = request.reserved_bytes - keep_bytes
-        if surplus_bytes > 0:
-            request.reserved_bytes = keep_bytes
-            self.budget.give_back(surplus_bytes)
-
-    def abandon(self, request: Request) -> None:
-        """The client has gone before its answer was complete: tell whoever holds something for it."""
-        request.gone = True
-        self.give_back(request)
-        self.budget.settle()
-        callback, request.on_disconnect = request.on_disconnect, None
-        stream, request.open_stream = request.open_stream, None
-        try:
-            if stream is not None:
-                stream.client_gone()
-            elif callback is not None and not request.answered:
-                callback()
-        except Exception as exc:  # noqa: BLE001  (a bug of a handler must not reach the others)
-            self.on_bug(request, exc)
 
     def connection_left(self) -> None:
         if self.on_empty is not None and not len(self.wheel):

@@ -21,7 +21,7 @@ from topics.api.v0.export import STALL_S_MAX, Exports
 from topics.engine.core.deadlines import Deadlines
 from topics.engine.core.engine import Engine
 from topics.engine.live.trails import Live
-from topics.http.budget import BodyBudget
+from topics.http.budget import MemoryBudget
 from topics.http.content_coding import InThread
 from topics.http.slices import Slices
 from topics.model.clock import Clock
@@ -48,7 +48,7 @@ class Delivery:
         wake: Callable[[], None],
         in_thread: InThread,
         slices: Slices,
-        budget: BodyBudget,
+        budget: MemoryBudget,
     ) -> None:
         live = Live(engine, clock, wake)
         fetching = Fetching(fetch)

@@ -44,7 +44,7 @@ from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.live.trails import Live
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.topic import Topic
-from topics.http.budget import BodyBudget
+from topics.http.budget import MemoryBudget
 from topics.http.request import Request
 from topics.http.slices import Slices
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError
@@ -83,7 +83,7 @@ class Sockets:
         wake: Callable[[], None],
         settings: Settings,
         slices: Slices,
-        budget: BodyBudget,
+        budget: MemoryBudget,
     ) -> None:
         self.live = live
         self.fetching = fetching
@@ -100,7 +100,7 @@ class Sockets:
         self._settings = settings
         self._budget = budget
         self._message_bytes_max = min(MESSAGE_BYTES_MAX, settings.max_body_bytes)
-        # Connections with a share of the budget or in line for one, and when their message began.
+        # Connections with memory for a large message or in line for it, and when the message began.
         self._receiving: dict[WsConnection, float] = {}
         pulse.on_turn.append(self._end_slow_messages)
         self._open: dict[WsConnection, None] = {}
@@ -177,18 +177,19 @@ class Sockets:
             return True
         self._receiving[connection] = self.pulse.now_s
         most_bytes = self._message_bytes_max
-        share_bytes = min(message_bytes, most_bytes) if is_last else most_bytes
-        return self._budget.take(connection, share_bytes, lambda: self.later(connection.go_on_reading))
+        size_bytes = min(message_bytes, most_bytes) if is_last else most_bytes
+        connection.memory = self._budget.reserve(size_bytes, lambda: self.later(connection.go_on_reading))
+        return connection.memory.granted
 
     def release(self, connection: WsConnection) -> None:
         """The message is dealt with."""
-        if self._receiving.pop(connection, None) is not None:
-            share_bytes, connection.reserved_bytes = connection.reserved_bytes, 0
-            self._budget.give_back(share_bytes)
+        if self._receiving.pop(connection, None) is not None and connection.memory is not None:
+            connection.memory.release()
+            connection.memory = None
 
     def _end_slow_messages(self) -> None:
         for connection, since_s in list(self._receiving.items()):
-            if connection.reserved_bytes and self.pulse.now_s - since_s > MESSAGE_S_MAX:
+            if connection.has_memory and self.pulse.now_s - since_s > MESSAGE_S_MAX:
                 connection.close(CloseCode.POLICY_VIOLATION, "the message took too long")
                 self.release(connection)
 

@@ -21,6 +21,7 @@ from topics.api.live.ws_commands import PublishCommand, encode
 from topics.api.live.ws_gauge import WsGauge
 from topics.engine.live.trails import Frame, Trail
 from topics.engine.log.retention import Tombstone
+from topics.http.budget import Reservation
 from topics.model.errors import TopicsError
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class WsConnection(Follower, asyncio.Protocol):
         "decoded",
         "gone",
         "interval_s",
+        "memory",
         "principal",
-        "reserved_bytes",
         "sent_s",
         "stalled_s",
         "unacked",
@@ -73,7 +74,7 @@ class WsConnection(Follower, asyncio.Protocol):
         self._unfed_at = 0
         self._feeding = False
         self._waits_for_memory = False
-        self.reserved_bytes = 0
+        self.memory: Reservation | None = None
         self.gone = False
         self._parts: list[bytes] = []
         self._inbox: deque[bytes] = deque()
@@ -187,9 +188,14 @@ class WsConnection(Follower, asyncio.Protocol):
                 self._inbox.popleft()
             else:
                 self._held = True
-        if self.reserved_bytes and not self._inbox and not self._gauge.message_bytes:
+        if self.has_memory and not self._inbox and not self._gauge.message_bytes:
             self._sockets.release(self)
         self._update_reading()
+
+    @property
+    def has_memory(self) -> bool:
+        """Memory was reserved for a large message and granted."""
+        return self.memory is not None and self.memory.granted
 
     def go_on_reading(self) -> None:
         """There is memory for the message now."""

@@ -1,23 +1,28 @@
-"""The receiving side of an HTTP/1 connection and its life: requests reach handlers in order, as far as there is room.
+"""An HTTP/1 connection: its states, the requests that wait for their handler, when the socket is read, its time limits.
 
-socket ─▶ RequestReader ─▶ accept ─┬─▶ handler ─▶ Http1Writer
-                            └─ no room, gzip, large body, upgrade: in line, and reading stops meanwhile
+socket ─▶ RequestReader ─▶ accept ─┬─▶ handler ─▶ Http1Writer ─▶ socket
+                                   └─ no room, gzip, large body, upgrade: in line, and reading stops meanwhile
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import cast
+from typing import Final, cast
 
 from topics.http.http1.reader import FEED_BYTES_MAX, SLICE_WEIGHT_MAX, RequestReader
+from topics.http.http1.request import Http1Request
+from topics.http.http1.states import RECEIVING_NEXT, Receiving
 from topics.http.http1.writer import Http1Writer
 from topics.http.http2.connection import Http2Connection
 from topics.http.http2.frame_scanner import PREFACE
-from topics.http.preparation import prepare
-from topics.http.refusal import Overcrowded, Refusal, RequestTimeout
-from topics.http.request import Request
+from topics.http.received import abandon, prepare
+from topics.http.refusal import Refusal, RequestTimeout, TooManyConnections
 from topics.http.service import Service
+
+# Looked up once: an attribute of an Enum costs as much as a call.
+_READING: Final = Receiving.READING
+_CLOSED: Final = Receiving.CLOSED
 
 
 class Http1Connection(asyncio.Protocol):
@@ -26,18 +31,15 @@ class Http1Connection(asyncio.Protocol):
     __slots__ = (
         "_bucket",
         "_continue_for",
+        "_discarded_bytes",
         "_early",
-        "_ended",
-        "_linger",
-        "_offering",
+        "_memory_waits",
+        "_quiet_since_s",
         "_read_paused",
         "_reader",
+        "_receiving",
         "_service",
-        "_shares_awaited",
-        "_shut",
-        "_since_s",
-        "_sliced",
-        "_swallowed_bytes",
+        "_slice_scheduled",
         "_transport",
         "_unfed",
         "_waiting",
@@ -46,29 +48,28 @@ class Http1Connection(asyncio.Protocol):
     )
 
     def __init__(self, service: Service) -> None:
-        # per connection
         self._service = service
         self._transport = cast("asyncio.Transport", None)
         self._writer = cast("Http1Writer", None)
         self._reader: RequestReader | None = None
+        self._receiving = Receiving.DETECTING
         self._bucket = -1
-        self._since_s = service.wheel.now_s
-        # requests not yet with their handler, and bytes not yet parsed
-        self._waiting: deque[Request] | None = None
+        self._quiet_since_s = service.wheel.now_s
+        # requests that are not with their handler yet, and bytes that are not parsed yet
+        self._waiting: deque[Http1Request] | None = None
         self._unfed: bytes | None = None
-        self._sliced = False  # they wait for their slice of the loop's time
-        self._early = b""
-        self._continue_for: Request | None = None
-        # why reading stops
-        self._shares_awaited = 0
+        self._slice_scheduled = False
+        self._early = b""  # kept until the protocol is detected, or for the one the client may upgrade to
+        self._continue_for: Http1Request | None = None
+        self._discarded_bytes = 0
+        # why reading stops, and whether it has
+        self._memory_waits = 0
         self._write_paused = False
         self._read_paused = False
-        self._offering = False  # an upgrade: what follows may be another protocol's
-        # the end
-        self._ended = False  # no further request is read
-        self._linger = False  # the client may still be sending when the last reply leaves
-        self._swallowed_bytes = 0
-        self._shut = False
+
+    def _enter(self, state: Receiving) -> None:
+        assert state in RECEIVING_NEXT[self._receiving], f"{self._receiving} cannot become {state}"
+        self._receiving = state
 
     # the transport's side
 
@@ -83,13 +84,13 @@ class Http1Connection(asyncio.Protocol):
         self._bucket = service.wheel.add(self)
         if connections >= connections_max:
             service.refused_total += 1
-            self.refuse(Overcrowded(connections_max), None)
+            self.refuse(TooManyConnections(connections_max), None)
             if connections >= connections_max + service.limits.refused_max:
                 self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
-        if reader is None or len(data) > FEED_BYTES_MAX or self._ended:
+        if reader is None or len(data) > FEED_BYTES_MAX or self._receiving is not _READING:
             self._receive_carefully(data)
             return
         rest = reader.feed(data)
@@ -97,93 +98,96 @@ class Http1Connection(asyncio.Protocol):
             self._feed_pieces(rest)
 
     def eof_received(self) -> bool:
-        """A client may close its sending side and still wait for short answers; parked requests count as abandoned."""
-        self._ended = True
-        service, writer, waiting = self._service, self._writer, self._waiting
-        if any(request.on_disconnect or request.open_stream for request in writer.pending):
+        """A client may close its sending side and still wait for short replies; parked requests count as abandoned."""
+        self.last_request_came()
+        writer, waiting = self._writer, self._waiting
+        if any(request.on_disconnect or request.reply_stream for request in writer.pending):
             for request in tuple(writer.pending):
-                service.abandon(request)
-            service.closing.add(self._transport)
-        elif self._shut or (writer.idle and not waiting):
-            service.closing.add(self._transport)
+                abandon(self._service, request)
+            writer.close_later()
+        elif writer.closed or (writer.idle and not waiting):
+            writer.close_later()
         elif waiting:
-            waiting[-1].keep_alive = waiting[-1].plain = False
+            waiting[-1].make_last()
         else:
             writer.finish()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
-        if self._bucket >= 0:
-            self._leave()
+        if self._receiving is not _CLOSED:
+            self._detach()
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._since_s = self._service.wheel.now_s
+        self._quiet_since_s = self._service.wheel.now_s
         self._update_reading()
-        if self._writer.live_stream is not None:
-            self._writer.live_stream.client_paused()
+        if self._writer.reply_stream is not None:
+            self._writer.reply_stream.client_paused()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._since_s = self._service.wheel.now_s
-        if self._writer.live_stream is not None:
-            self._writer.live_stream.client_resumed()
+        self._quiet_since_s = self._service.wheel.now_s
+        if self._writer.reply_stream is not None:
+            self._writer.reply_stream.client_resumed()
         self._pump()
 
     # bytes to requests
 
     def _receive_carefully(self, data: bytes) -> None:
         """Everything but the usual: first bytes, large reads, bytes after the last request."""
-        if self._ended:
-            self._swallowed_bytes += len(data)
-            if self._swallowed_bytes > self._service.limits.linger_bytes_max:
-                self._transport.abort()
-            return
-        if self._reader is None:
+        if self._receiving is Receiving.DETECTING:
             data = self._early + data
             if PREFACE.startswith(data[: len(PREFACE)]):
                 self._early = data
                 if len(data) >= len(PREFACE):
-                    self._become_http2(data)
+                    self._switch_to_http2(data)
                 return
             self._early = b""
+            self._enter(_READING)
             self._reader = RequestReader(self._writer, self, self._service.limits, self._service.wheel)
-        self._feed_pieces(data)
+        if self._receiving is _READING:
+            self._feed_pieces(data)
+            return
+        self._discarded_bytes += len(data)
+        if self._discarded_bytes > self._service.limits.linger_bytes_max:
+            self._transport.abort()
 
     def _feed_pieces(self, data: bytes) -> None:
         """Feed in pieces, so that a pause takes effect soon; what is left is fed when the pause is over.
 
-        A slice ends after a few milliseconds of work; the next one has to wait until others had their turn.
+        A slice ends after a few milliseconds of work; the next one waits until other connections had their turn.
         """
         view = memoryview(data)
         if self._reader is not None:
             self._reader.weight = 0
-        while view and not self._ended and self._reader is not None:
+        while view and self._receiving is _READING and self._reader is not None:
             if self._must_pause() or self._reader.weight > SLICE_WEIGHT_MAX:
                 self._unfed = bytes(view)
                 if not self._must_pause():
-                    self._sliced = True
+                    self._slice_scheduled = True
                     self._service.slices.add(self._next_slice)
                 self._update_reading()
                 return
-            piece_bytes = self._reader.swallow_bytes_max()
+            piece_bytes = self._reader.feed_bytes_max()
             rest = self._reader.feed(view[:piece_bytes])
             view = view[piece_bytes:]
             if rest is not None:
                 view = memoryview(rest + bytes(view))
 
     def _next_slice(self) -> bool:
-        self._sliced = False
+        self._slice_scheduled = False
         self._pump()
         return False
 
-    def accept(self, request: Request) -> None:
+    # the reader's side
+
+    def accept(self, request: Http1Request) -> None:
         """A request is complete."""
-        if self._ended:
+        if self._receiving is not _READING:
             return  # it follows the last one in the same packet
-        if not request.keep_alive:
-            self._ended = True
-        if request.plain and self._waiting is None and self._has_room():
+        if request.is_last:
+            self._enter(Receiving.DONE)
+        if request.is_plain and self._waiting is None and self._has_room():
             service = self._service
             self._writer.pending.append(request)
             if not service.tick.armed:
@@ -193,54 +197,55 @@ class Http1Connection(asyncio.Protocol):
             self._continue_for = None
             self._hold(request)
 
-    def refuse(self, refusal: Refusal, request: Request | None) -> None:
+    def refuse(self, refusal: Refusal, request: Http1Request | None) -> None:
         """The rest of this connection's bytes cannot be trusted or is not wanted: answer in order, then close."""
-        if self._ended:
+        if self._receiving is not _READING and self._receiving is not Receiving.DETECTING:
             return
         if request is None:
-            request = Request(self._writer, "GET", "1.1", [])
-        self._ended = self._linger = True
+            request = Http1Request(self._writer, "GET", [])
+        self._enter(Receiving.REFUSED)
         self._continue_for = self._unfed = None
-        request.plain = request.keep_alive = False
+        request.make_last()
         request.refusal = refusal.without_trace()
         self._hold(request)
 
-    def offer_upgrade(self, request: Request, early: bytes) -> None:
-        """What follows is another protocol's, if the handler takes the offer; else the connection ends."""
-        self._ended = self._linger = self._offering = True
+    def offer_upgrade(self, request: Http1Request, early: bytes) -> None:
+        """What follows is another protocol's, if the handler accepts the upgrade; else the connection ends."""
+        if self._receiving is not _READING:
+            return
+        self._enter(Receiving.UPGRADING)
         self._early = early
-        request.plain = request.keep_alive = False
+        request.make_last()
         self._hold(request)
 
-    def check_head(self, request: Request) -> bool:
-        """Ask the server what it thinks of a head; if it answers, that is the last reply of this connection."""
-        request.plain = False
-        keep_alive, request.keep_alive = request.keep_alive, False
+    def check_head(self, request: Http1Request) -> bool:
+        """Let the server refuse a request by its head; its answer is the last reply of this connection."""
+        request.is_plain = False
+        was_last, request.is_last = request.is_last, True
         if not self._service.check_head(request):
             return False
-        request.keep_alive = keep_alive
+        request.is_last = was_last
         return True
 
-    def want_continue(self, request: Request) -> None:
-        """Ask for the body, but not before earlier requests are answered: the client counts answers."""
+    def expect_continue(self, request: Http1Request) -> None:
+        """Ask for the body, but not before earlier requests are answered: the client counts replies."""
         self._continue_for = request
         self._send_continue()
 
-    def want_share(self, request: Request, share_bytes: int) -> None:
+    def reserve_memory(self, request: Http1Request, size_bytes: int) -> None:
         """Memory for a large body; reading stops until there is some."""
 
         def granted() -> None:
-            self._shares_awaited -= 1
-            request.awaits_share = False
+            self._memory_waits -= 1
             if request.held:
                 prepare(self._service, request, self._pump)
             if self._reader is not None:
                 self._reader.restart_body_clock(self._service.wheel.now_s)
             self._service.loop.call_soon(self._pump)
 
-        if not self._service.budget.take(request, share_bytes, granted):
-            self._shares_awaited += 1
-            request.awaits_share = True
+        request.memory = self._service.budget.reserve(size_bytes, granted)
+        if not request.memory.granted:
+            self._memory_waits += 1
             self._update_reading()
 
     # room, and requests that have to wait for it
@@ -255,12 +260,17 @@ class Http1Connection(asyncio.Protocol):
         )
 
     def _must_pause(self) -> bool:
-        return self._waiting is not None or self._shares_awaited > 0 or self._write_paused
+        return self._waiting is not None or self._memory_waits > 0 or self._write_paused
 
     def _update_reading(self) -> None:
-        """Read only what can be handled soon; what follows the last request is read and dropped."""
-        pause = self._offering if self._ended else self._must_pause() or self._unfed is not None
-        if pause == self._read_paused or self._bucket < 0:
+        """Read only what can be handled soon; what follows the last request is read and discarded."""
+        if self._receiving is _READING:
+            pause = self._must_pause() or self._unfed is not None
+        elif self._receiving is not _CLOSED:
+            pause = self._receiving is Receiving.UPGRADING
+        else:
+            return
+        if pause == self._read_paused:
             return
         self._read_paused = pause
         if pause:
@@ -268,43 +278,41 @@ class Http1Connection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def _hold(self, request: Request) -> None:
+    def _hold(self, request: Http1Request) -> None:
         """Put a request in line; handlers are called in request order."""
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.append(request)
-        if request.awaits_share:
+        if request.awaits_memory:
             request.held = True
         else:
             prepare(self._service, request, self._pump)
         self._pump()
 
     def _pump(self) -> None:
-        """Move on: whoever waits in line, then bytes not yet parsed, then the socket."""
-        if self._bucket < 0:
+        """Move on: requests in line, then bytes not yet parsed, then the socket."""
+        if self._receiving is _CLOSED:
             return
         waiting = self._waiting
         while waiting and not waiting[0].held and self._has_room():
             if waiting[0].upgrade_to and self._writer.pending:
                 break
             self._dispatch(waiting.popleft())
-        if self._bucket < 0:
-            return
         if not waiting:
             self._waiting = None
-        if self._unfed is not None and not self._sliced and not self._must_pause():
+        if self._unfed is not None and not self._slice_scheduled and not self._must_pause():
             unfed, self._unfed = self._unfed, None
             self._feed_pieces(unfed)
         self._send_continue()
         self._update_reading()
 
     def _send_continue(self) -> None:
-        if self._continue_for is None or self._writer.pending or self._waiting or self._shares_awaited:
+        if self._continue_for is None or self._writer.pending or self._waiting or self._memory_waits:
             return
         self._continue_for = None
         self._writer.send_continue()
 
-    def _dispatch(self, request: Request) -> None:
+    def _dispatch(self, request: Http1Request) -> None:
         self._writer.pending.append(request)
         service = self._service
         refusal = request.refusal
@@ -321,38 +329,45 @@ class Http1Connection(asyncio.Protocol):
 
     @property
     def mid_request(self) -> bool:
-        """Whether more requests than those with their handlers have begun to arrive."""
+        """Whether a request has begun to arrive that is not with its handler."""
         if self._waiting or self._unfed is not None:
             return True
-        return self._reader is not None and not self._reader.idle and not self._ended
+        return self._reader is not None and not self._reader.idle and self._receiving is _READING
 
-    def stop_reading(self) -> None:
-        self._ended = True
+    def last_request_came(self) -> None:
+        """No further request is read; if one was refused or may upgrade, none is anyway."""
+        if self._receiving is _READING or self._receiving is Receiving.DETECTING:
+            self._enter(Receiving.DONE)
 
     def flushed(self) -> None:
-        self._since_s = self._service.wheel.now_s
+        self._quiet_since_s = self._service.wheel.now_s
         if self._waiting is not None or self._unfed is not None or self._continue_for is not None:
             self._pump()
 
     def last_reply_sent(self) -> None:
-        """Close; a client that is still sending gets the time to read the reply before the reset its bytes cause."""
-        if self._shut:
-            return
-        self._shut = self._ended = True
-        self._offering = False
-        self._since_s = self._service.wheel.now_s
-        self._waiting = self._unfed = None
-        if self._linger:
+        """A client that is still sending gets the time to read the reply before the reset that its bytes cause."""
+        if self._receiving is Receiving.UPGRADING:
+            self._enter(Receiving.REFUSED)
+        self._shut(lingering=self._receiving is Receiving.REFUSED)
+
+    def _shut(self, *, lingering: bool) -> None:
+        """All replies are sent."""
+        self.last_request_came()
+        self._quiet_since_s = self._service.wheel.now_s
+        self._unfed = None
+        unanswered, self._waiting = self._waiting, None
+        for request in unanswered or ():
+            abandon(self._service, request)
+        if lingering:
             self._update_reading()
-            self._transport.write_eof()
-        else:
-            self._transport.close()
+        self._writer.shut(lingering=lingering)
 
     def switch_protocol(self, protocol: asyncio.Protocol) -> None:
+        """The handler has accepted the upgrade, and the client knows."""
         transport, early = self._transport, self._early
         if self._read_paused:
             transport.resume_reading()
-        self._leave()
+        self._detach()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         if early:
@@ -363,15 +378,15 @@ class Http1Connection(asyncio.Protocol):
     def expire(self, now_s: float) -> None:
         """Close what takes too long: a half-sent request, a client that does not read, an idle connection."""
         limits = self._service.limits
-        quiet_ms = (now_s - self._since_s) * 1000
-        if self._shut:
+        quiet_ms = (now_s - self._quiet_since_s) * 1000
+        if self._writer.closed:
             unsent = self._transport.get_write_buffer_size() > 0
             if quiet_ms > (limits.write_stall_ms_max if unsent else limits.linger_ms_max):
                 self._transport.abort()
         elif self._write_paused:
-            if quiet_ms > limits.write_stall_ms_max and self._writer.live_stream is None:
+            if quiet_ms > limits.write_stall_ms_max and self._writer.reply_stream is None:
                 self._transport.abort()
-        elif self._shares_awaited or self._waiting or self._writer.pending:
+        elif self._memory_waits or self._waiting or self._writer.pending:
             return
         elif self._reader is not None and not self._reader.idle:
             try:
@@ -379,30 +394,31 @@ class Http1Connection(asyncio.Protocol):
             except RequestTimeout as timeout:
                 self.refuse(timeout, self._reader.incoming)
         elif quiet_ms > limits.idle_ms_max:
-            self._transport.close()
+            self._shut(lingering=False)
 
     def drain(self) -> None:
         """Finish what was begun, then close."""
-        if self._writer.idle and not self.mid_request and not self._shut:
-            self._transport.close()
+        if self._writer.idle and not self.mid_request and not self._writer.closed:
+            self._shut(lingering=False)
 
     def abort(self) -> None:
         self._transport.abort()
 
     # leaving
 
-    def _become_http2(self, data: bytes) -> None:
-        self._leave()
+    def _switch_to_http2(self, data: bytes) -> None:
+        self._detach()
         successor = Http2Connection(self._service)
         self._transport.set_protocol(successor)
         successor.connection_made(self._transport)
         successor.data_received(data)
 
-    def _leave(self) -> None:
-        """The socket is lost or another's: free what unanswered requests hold and break every cycle."""
+    def _detach(self) -> None:
+        """The socket is lost, or another protocol's: free what unanswered requests hold and break every cycle."""
         service = self._service
         service.wheel.remove(self, self._bucket)
         self._bucket = -1
+        self._enter(_CLOSED)
         abandoned = self._writer.close()
         abandoned.extend(self._waiting or ())
         reader, self._reader = self._reader, None
@@ -412,5 +428,5 @@ class Http1Connection(asyncio.Protocol):
             reader.close()
         self._waiting = self._unfed = self._continue_for = None
         for request in abandoned:
-            service.abandon(request)
+            abandon(service, request)
         service.connection_left()

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import httptools
 
+from topics.http.http1.request import Http1Request
 from topics.http.limits import HttpLimits
 from topics.http.refusal import (
     BadRequest,
@@ -17,10 +18,9 @@ from topics.http.refusal import (
     HeadersTooLarge,
     Refusal,
     RequestTimeout,
-    UnsupportedEncoding,
     UriTooLong,
 )
-from topics.http.request import Header, ReplyWriter, Request
+from topics.http.request import Header, ReplyWriter
 from topics.http.target import SLASH, origin_form, split_target
 from topics.http.wheel import Wheel
 
@@ -47,12 +47,12 @@ _weighed: Final = frozenset(
 class Connection(Protocol):
     """The connection, as far as arriving requests are concerned."""
 
-    def accept(self, request: Request) -> None: ...
-    def refuse(self, refusal: Refusal, request: Request | None) -> None: ...
-    def offer_upgrade(self, request: Request, early: bytes) -> None: ...
-    def check_head(self, request: Request) -> bool: ...
-    def want_share(self, request: Request, share_bytes: int) -> None: ...
-    def want_continue(self, request: Request) -> None: ...
+    def accept(self, request: Http1Request) -> None: ...
+    def refuse(self, refusal: Refusal, request: Http1Request | None) -> None: ...
+    def offer_upgrade(self, request: Http1Request, early: bytes) -> None: ...
+    def check_head(self, request: Http1Request) -> bool: ...
+    def reserve_memory(self, request: Http1Request, size_bytes: int) -> None: ...
+    def expect_continue(self, request: Http1Request) -> None: ...
 
 
 class BodyUnread(Exception):
@@ -100,7 +100,7 @@ class RequestReader:
         # per request
         self._url = b""
         self._headers: list[Header] = []
-        self._request: Request | None = None
+        self._request: Http1Request | None = None
         self._content_length = -1
         self._head_checked = False
         self._upgrading = False
@@ -124,7 +124,7 @@ class RequestReader:
         return not self._url
 
     @property
-    def incoming(self) -> Request | None:
+    def incoming(self) -> Http1Request | None:
         """The request whose body is being read."""
         return self._request
 
@@ -133,7 +133,7 @@ class RequestReader:
         del self._parser
         self._request = None
 
-    def swallow_bytes_max(self) -> int:
+    def feed_bytes_max(self) -> int:
         """How much may be fed at once: the rest of a body of known length holds no further request."""
         if self._request is not None and self._content_length > self._body_bytes:
             return max(FEED_BYTES_MAX, self._content_length - self._body_bytes)
@@ -165,7 +165,7 @@ class RequestReader:
             if self._head_since_s and now_s - self._head_since_s > limits.head_ms_max / 1000:
                 raise RequestTimeout("the head of the request took too long")
         elif self._body_since_s:
-            large = self._request.reserved_bytes > 0
+            large = self._request.memory is not None
             bytes_per_s_min = limits.large_body_bytes_per_s_min if large else limits.body_bytes_per_s_min
             allowed_s = limits.body_ms_max / 1000 + self._body_bytes / bytes_per_s_min
             if now_s - self._body_since_s > allowed_s:
@@ -192,7 +192,7 @@ class RequestReader:
         limits = self._limits
         headers, self._headers = self._headers, []
         method = _methods.get(parser.get_method()) or parser.get_method().decode("ascii")
-        request = self._request = Request(self._writer, method, "1.1", headers)
+        request = self._request = Http1Request(self._writer, method, headers)
         if len(headers) > limits.header_count_max or self._fed_bytes + self._feed_bytes > limits.header_bytes_max:
             self._check_head_size(headers)
         hosts = 0
@@ -251,7 +251,7 @@ class RequestReader:
         if self._gathered is not None:
             body, self._gathered = self._gathered, None
             if self._body_bytes > self._limits.large_body_bytes:
-                request.plain = False
+                request.is_plain = False
                 request.body = body  # as it is: to copy it would take long
             else:
                 request.body = bytes(body) + b"".join(parts)
@@ -278,7 +278,7 @@ class RequestReader:
         if sum([len(name) + len(value) + 4 for name, value in headers]) > limits.header_bytes_max:
             raise HeadersTooLarge(f"headers above {limits.header_bytes_max} bytes", limits.header_bytes_max)
 
-    def _read_unusual_head(self, request: Request, keep_alive: bool, hosts: int) -> bytes:
+    def _read_unusual_head(self, request: Http1Request, keep_alive: bool, hosts: int) -> bytes:
         """What the usual request has no need of: version, Host, HEAD; returns the target as a path."""
         http_version = request.http_version = self._parser.get_http_version()
         if http_version not in ("1.0", "1.1"):
@@ -286,10 +286,11 @@ class RequestReader:
         if hosts > 1 or (hosts == 0 and http_version == "1.1"):
             raise BadRequest("exactly one Host header is needed")
         request.keep_alive = keep_alive
-        request.plain = keep_alive and http_version == "1.1" and request.method != "HEAD"
+        request.is_last = not keep_alive
+        request.is_plain = keep_alive and http_version == "1.1" and request.method != "HEAD"
         return origin_form(self._url, request.header(b"host") or b"")
 
-    def _read_rare_headers(self, request: Request) -> None:
+    def _read_rare_headers(self, request: Http1Request) -> None:
         if self._parser.should_upgrade():
             self._upgrading = True
             if (request.header(b"upgrade") or b"").lower() == b"websocket" and request.method == "GET":
@@ -304,17 +305,19 @@ class RequestReader:
         if request.header(b"content-encoding") is not None:
             # Unpacking costs more than sending: the server has a say before it.
             self._ask(request)
-        read_content_encoding(request)
+        request.read_content_encoding()
+        if request.compressed:
+            request.is_plain = False
 
-    def _heed_expectation(self, request: Request) -> None:
+    def _heed_expectation(self, request: Http1Request) -> None:
         expectation = request.header(b"expect")
         if expectation is None or expectation.lower() != b"100-continue":
             return
         if request.http_version == "1.1" and request.has_body:
             self._ask(request)
-            self._connection.want_continue(request)
+            self._connection.expect_continue(request)
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, request: Http1Request) -> None:
         """The server judges a head once; if it answers, the body stays unread."""
         if not self._head_checked and not self._connection.check_head(request):
             raise BodyUnread
@@ -322,15 +325,15 @@ class RequestReader:
 
     # body
 
-    def _admit_large(self, request: Request, body_bytes: int) -> None:
+    def _admit_large(self, request: Http1Request, body_bytes: int) -> None:
         """The server has a say before memory is set aside or the body is refused."""
         self._ask(request)
         body_bytes_max = self._limits.body_bytes_max
         if body_bytes > body_bytes_max:
             raise BodyTooLarge(body_bytes_max)
         # what a packed body or one in chunks will come to is not known: the most it may be is set aside
-        self._connection.want_share(
-            request, body_bytes_max if request.packed or self._content_length < 0 else body_bytes
+        self._connection.reserve_memory(
+            request, body_bytes_max if request.compressed or self._content_length < 0 else body_bytes
         )
 
     def _body_grows_to(self, body_bytes: int) -> None:
@@ -399,15 +402,3 @@ class RequestReader:
             self._connection.refuse(cause, request)
         else:
             raise cause
-
-
-def read_content_encoding(request: Request) -> None:
-    """gzip is unpacked before the handler sees the body; anything else is refused."""
-    encoding = b",".join(request.header_values(b"content-encoding")).lower()
-    if encoding in (b"", b"identity"):
-        return
-    if encoding not in (b"gzip", b"x-gzip"):
-        raise UnsupportedEncoding(encoding.decode("latin-1"))
-    if request.has_body:
-        request.packed = True
-        request.plain = False

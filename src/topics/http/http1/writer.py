@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from topics.http.content_coding import compress_reply
+from topics.http.http1.request import Http1Request
+from topics.http.http1.states import SENDING_NEXT, Sending
 from topics.http.refusal import Detail
 from topics.http.reply_head import BODILESS, CONTINUE, as_parts, body_length, header_lines
 from topics.http.request import JSON, Body, Bytes, Header, ReplyStream, Request
@@ -19,12 +21,17 @@ from topics.http.service import Service
 JOIN_BYTES_MAX = 64 * 1024  # above this, parts go to the kernel one by one instead of being copied together
 
 
+# Looked up once: an attribute of an Enum costs as much as a call.
+_OPEN: Final = Sending.OPEN
+_FINISHING: Final = Sending.FINISHING
+
+
 class Connection(Protocol):
-    """The connection an writer belongs to."""
+    """The connection a writer belongs to."""
 
     @property
     def mid_request(self) -> bool: ...
-    def stop_reading(self) -> None: ...
+    def last_request_came(self) -> None: ...
     def flushed(self) -> None: ...
     def last_reply_sent(self) -> None: ...
     def switch_protocol(self, protocol: asyncio.Protocol) -> None: ...
@@ -39,10 +46,9 @@ class Http1Writer:
         "_out",
         "_service",
         "_transport",
-        "closed",
-        "finishing",
-        "live_stream",
         "pending",
+        "reply_stream",
+        "sending",
         "unsent_bytes",
     )
 
@@ -52,16 +58,20 @@ class Http1Writer:
         self._connection = connection
         self._out: list[Bytes] = []
         self._flush_scheduled = False
-        self.pending: list[Request] = []
+        self.pending: list[Http1Request] = []
         self.unsent_bytes = 0
-        self.live_stream: Http1ReplyStream | None = None
-        self.finishing = False  # the last reply of the connection is in `_out`
-        self.closed = False
+        self.reply_stream: Http1ReplyStream | None = None  # the first in line has not ended
+        self.sending = _OPEN
 
     @property
     def peer(self) -> str:
         host, port, *_ = self._transport.get_extra_info("peername") or ("", 0)
         return f"{host}:{port}"
+
+    @property
+    def closed(self) -> bool:
+        """The last reply has been sent, or will never be."""
+        return self.sending is not _OPEN and self.sending is not _FINISHING
 
     @property
     def idle(self) -> bool:
@@ -71,11 +81,11 @@ class Http1Writer:
     def buffered_bytes(self) -> int:
         return self.unsent_bytes + self._transport.get_write_buffer_size()
 
-    def close(self) -> list[Request]:
+    def close(self) -> list[Http1Request]:
         """The connection is lost: nothing is sent any more. Returns the requests that were not fully answered."""
-        self.closed = True
+        self._enter(Sending.CLOSED)
         self._out.clear()
-        self.live_stream = None
+        self.reply_stream = None
         del self._connection  # which holds this object in turn
         abandoned, self.pending = self.pending, []
         return abandoned
@@ -83,7 +93,8 @@ class Http1Writer:
     def send_reply(
         self, request: Request, status: int, body: Body, headers: Sequence[Header], content_type: bytes
     ) -> None:
-        if self.closed:
+        assert isinstance(request, Http1Request)
+        if self.sending is not _OPEN:
             return
         service = self._service
         if service.reply_headers is not None:
@@ -93,7 +104,7 @@ class Http1Writer:
             or len(body) >= service.limits.gzip_reply_bytes_min
             or headers
             or content_type is not JSON
-            or not request.plain
+            or not request.is_plain
             or service.draining
             or status in BODILESS
         ):
@@ -115,36 +126,37 @@ class Http1Writer:
     def send_error(
         self, request: Request, status: int, code: str, message: str, detail: Detail | None, headers: Sequence[Header]
     ) -> None:
-        if not self.closed:
+        if self.sending is _OPEN:
             self.send_reply(request, status, self._service.render_error(status, code, message, detail), headers, JSON)
 
     def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> ReplyStream:
+        assert isinstance(request, Http1Request)
         chunked = request.http_version == "1.1"
         stream = Http1ReplyStream(self, request, chunked)
-        if self.closed:
+        if self.sending is not _OPEN:
             stream.closed = True
             return stream
         if not chunked:
-            request.keep_alive = False
+            request.is_last = True
         if self._service.reply_headers is not None:
             headers = (*self._service.reply_headers(request), *headers)
-        self._service.give_back(request)
+        request.release_memory()
         head = b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
             self._service.heads.opening(status),
             content_type,
             header_lines(headers),
             b"Transfer-Encoding: chunked\r\n" if chunked else b"",
-            b"" if request.keep_alive else b"Connection: close\r\n",
+            b"Connection: close\r\n" if request.is_last else b"",
         )
         if request.method == "HEAD":
             stream.closed = True
         else:
-            request.open_stream = stream
+            request.reply_stream = stream
         self._deliver(request, [head])
         return stream
 
     def upgrade(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
-        if self.closed:
+        if self.sending is not _OPEN:
             return
         assert self.pending == [request], "an upgrade is offered only when nothing else is under way"
         self.pending.clear()
@@ -165,11 +177,25 @@ class Http1Writer:
     def finish(self) -> None:
         """No further request will come: close after the replies that are still due."""
         if self.pending:
-            self.pending[-1].keep_alive = False
-            self.pending[-1].plain = False
-        else:
-            self.finishing = True
+            self.pending[-1].make_last()
+        elif self.sending is _OPEN:
+            self._enter(_FINISHING)
             self.schedule_flush()
+
+    def shut(self, *, lingering: bool) -> None:
+        """Nothing follows what the transport has; lingering means that the client's bytes are still read."""
+        if lingering:
+            self._enter(Sending.LINGERING)
+            self._transport.write_eof()
+        else:
+            self._enter(Sending.CLOSING)
+            self._transport.close()
+
+    def close_later(self) -> None:
+        """The client has left: close when it is this connection's turn, because thousands may leave at once."""
+        if not self.closed:
+            self._enter(Sending.CLOSING)
+        self._service.closing.add(self._transport)
 
     def flush(self) -> None:
         """End of the tick: one write."""
@@ -178,8 +204,7 @@ class Http1Writer:
             return
         if self._out:
             self._write_out()
-        if self.finishing:
-            self.closed = True
+        if self.sending is _FINISHING:
             self._connection.last_reply_sent()
         else:
             self._connection.flushed()
@@ -187,28 +212,28 @@ class Http1Writer:
     # replies that need more than the usual head
 
     def _send_any_reply(
-        self, request: Request, status: int, parts: Sequence[Bytes], lines: bytes, content_type: bytes
+        self, request: Http1Request, status: int, parts: Sequence[Bytes], lines: bytes, content_type: bytes
     ) -> None:
-        self._service.give_back(request)
+        request.release_memory()
 
         def send(parts: Sequence[Bytes], coding: Sequence[Header]) -> None:
-            if not self.closed:
+            if self.sending is _OPEN:
                 rendered = self._render(request, status, parts, lines + header_lines(coding), content_type)
                 self._deliver(request, rendered)
 
         compress_reply(self._service, request, parts, send)
 
     def _render(
-        self, request: Request, status: int, parts: Sequence[Bytes], lines: bytes, content_type: bytes
+        self, request: Http1Request, status: int, parts: Sequence[Bytes], lines: bytes, content_type: bytes
     ) -> list[Bytes]:
         if self._service.draining and self.pending[-1:] == [request] and not self._connection.mid_request:
-            request.keep_alive = False
-            self._connection.stop_reading()
+            request.is_last = True
+            self._connection.last_request_came()
         head = [self._service.heads.opening(status)]
         if status not in BODILESS:
             head.append(b"Content-Type: %b\r\nContent-Length: %d\r\n" % (content_type, body_length(parts)))
         head.append(lines)
-        if not request.keep_alive:
+        if request.is_last:
             head.append(b"Connection: close\r\n")
         elif request.http_version == "1.0":
             head.append(b"Connection: keep-alive\r\n")
@@ -220,7 +245,7 @@ class Http1Writer:
 
     # order
 
-    def deliver_stream(self, request: Request, parts: list[Bytes]) -> None:
+    def deliver_stream(self, request: Http1Request, parts: list[Bytes]) -> None:
         """More bytes of an open stream."""
         self.unsent_bytes += body_length(parts)
         if request.unsent is not None:
@@ -229,7 +254,7 @@ class Http1Writer:
             self._out.extend(parts)
             self.schedule_flush()
 
-    def deliver_piece(self, request: Request, piece: bytes) -> None:
+    def deliver_piece(self, request: Http1Request, piece: bytes) -> None:
         """As above, for the usual case of one small piece."""
         self.unsent_bytes += len(piece)
         if request.unsent is not None:
@@ -239,17 +264,17 @@ class Http1Writer:
         if not self._flush_scheduled:
             self.schedule_flush()
 
-    def stream_ended(self, request: Request) -> None:
+    def stream_ended(self, request: Http1Request) -> None:
         """An open stream is complete; if it was the first in line, the next reply may go."""
-        request.open_stream = None
+        request.reply_stream = None
         if request.unsent is None:
-            self.live_stream = None
+            self.reply_stream = None
             if self._service.draining:
-                request.keep_alive = False
+                request.is_last = True
             request.unsent = []
             self.release()
 
-    def _deliver(self, request: Request, rendered: list[Bytes]) -> None:
+    def _deliver(self, request: Http1Request, rendered: list[Bytes]) -> None:
         self.unsent_bytes += body_length(rendered)
         request.unsent = rendered
         self.release()
@@ -257,18 +282,17 @@ class Http1Writer:
     def release(self) -> None:
         """Move to the socket whatever is first in line and has its bytes."""
         pending = self.pending
-        while pending and pending[0].unsent is not None:
+        while pending and pending[0].unsent is not None and self.sending is _OPEN:
             request = pending[0]
             self._out.extend(request.unsent or ())
             request.unsent = None
             self.schedule_flush()
-            if isinstance(request.open_stream, Http1ReplyStream):
-                self.live_stream = request.open_stream
+            if isinstance(request.reply_stream, Http1ReplyStream):
+                self.reply_stream = request.reply_stream
                 return
             del pending[0]
-            if not request.keep_alive:
-                self.finishing = True
-                return
+            if request.is_last:
+                self._enter(_FINISHING)
 
     def schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -277,6 +301,10 @@ class Http1Writer:
             tick.unflushed.append(self)
             if not tick.armed:
                 tick.arm()
+
+    def _enter(self, state: Sending) -> None:
+        assert state in SENDING_NEXT[self.sending], f"{self.sending} cannot become {state}"
+        self.sending = state
 
     def _write_out(self) -> None:
         out = self._out
@@ -303,7 +331,7 @@ class Http1ReplyStream(ReplyStream):
 
     __slots__ = ("_chunked", "_request", "_writer")
 
-    def __init__(self, writer: Http1Writer, request: Request, chunked: bool) -> None:
+    def __init__(self, writer: Http1Writer, request: Http1Request, chunked: bool) -> None:
         super().__init__()
         self._writer = writer
         self._request = request

@@ -17,14 +17,12 @@ import h2.exceptions
 import h2.settings
 from hyperframe.frame import GoAwayFrame
 
-from topics.http.http1.reader import read_content_encoding
 from topics.http.http2.frame_scanner import FrameGauge
-from topics.http.http2.headers import read_request
+from topics.http.http2.request import Http2Request
 from topics.http.http2.stream import Http2Stream
 from topics.http.http2.writer import Http2Writer
-from topics.http.preparation import prepare
+from topics.http.received import abandon, prepare
 from topics.http.refusal import BodyTooLarge, Refusal, RequestTimeout
-from topics.http.request import Request
 from topics.http.service import Service
 
 # Window updates and pings that a client may send for each frame of a reply.
@@ -145,7 +143,7 @@ class Http2Connection(asyncio.Protocol):
         self._bucket = -1
         self._waiting.clear()
         for request in self._writer.close():
-            service.abandon(request)
+            abandon(service, request)
         vars(self._h2).clear()  # its table of methods holds it in turn, and nobody collects cycles here
         service.connection_left()
 
@@ -187,19 +185,17 @@ class Http2Connection(asyncio.Protocol):
         if self._service.draining:
             self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
             return
-        request = Request(self._writer, "GET", "2", [])
-        request.stream_id = stream_id
-        request.plain = False
+        request = Http2Request(self._writer, stream_id)
         stream = Http2Stream(stream_id, request, self._service.wheel.now_s)
         self._writer.streams[stream_id] = stream
         try:
             request.has_body = event.stream_ended is None
-            read_request(request, event.headers, self._service.limits)
+            request.read_head(event.headers, self._service.limits)
             # Unpacking costs more than sending: the server has a say before it.
             if request.header(b"content-encoding") is not None:
                 if not self._check_head(stream):
                     return
-                read_content_encoding(request)
+                request.read_content_encoding()
             announced_bytes = int(request.header(b"content-length") or 0)
             if announced_bytes > self._service.limits.large_body_bytes:
                 self._admit_large(stream, announced_bytes)
@@ -227,16 +223,13 @@ class Http2Connection(asyncio.Protocol):
         if body_bytes > body_bytes_max:
             raise BodyTooLarge(body_bytes_max)
         length = request.header(b"content-length")
-        share_bytes = body_bytes_max if request.packed or length is None else int(length)
+        size_bytes = body_bytes_max if request.compressed or length is None else int(length)
 
         def granted() -> None:
-            stream.waits_for_share = False
             stream.since_s = service.wheel.now_s
             service.loop.call_soon(self._acknowledge, stream)
 
-        stream.waits_for_share = True
-        if service.budget.take(request, share_bytes, granted):
-            stream.waits_for_share = False
+        request.memory = service.budget.reserve(size_bytes, granted)
 
     def _read_body(self, event: h2.events.DataReceived) -> None:
         stream = self._writer.streams.get(event.stream_id)
@@ -252,7 +245,7 @@ class Http2Connection(asyncio.Protocol):
         if stream.request.answered:
             return
         stream.add(event.data, self._service.limits.large_body_bytes)
-        if not stream.waits_for_share:
+        if not stream.request.awaits_memory:
             self._acknowledge(stream)
 
     def _check_growth(self, stream: Http2Stream, body_bytes: int) -> None:
@@ -260,7 +253,7 @@ class Http2Connection(asyncio.Protocol):
         limits = self._service.limits
         if body_bytes > limits.body_bytes_max:
             self._admit_large(stream, body_bytes)
-        elif not stream.request.reserved_bytes and not stream.waits_for_share:
+        elif stream.request.memory is None:
             small_bytes = sum([other.small_body_bytes for other in self._writer.streams.values()])
             if small_bytes + body_bytes - stream.body_bytes > limits.large_body_bytes:
                 self._admit_large(stream, body_bytes)
@@ -315,7 +308,7 @@ class Http2Connection(asyncio.Protocol):
         """Resets are cheap for a client and not for us: one that does little else is sent away."""
         stream = self._writer.drop(stream_id)
         if stream is not None:
-            self._service.abandon(stream.request)
+            abandon(self._service, stream.request)
         self._resets += 1
         if self._resets > self._service.limits.h2_resets_max and not self._writer.closed:
             self._h2.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
@@ -351,12 +344,12 @@ class Http2Connection(asyncio.Protocol):
             self._transport.abort()
             return
         for stream in list(streams.values()):
-            if stream.parts is not None and not stream.waits_for_share:
+            if stream.parts is not None and not stream.request.awaits_memory:
                 self._check_deadline(stream, now_s)
 
     def _check_deadline(self, stream: Http2Stream, now_s: float) -> None:
         limits = self._service.limits
-        large = stream.request.reserved_bytes > 0
+        large = stream.request.memory is not None
         bytes_per_s_min = limits.large_body_bytes_per_s_min if large else limits.body_bytes_per_s_min
         if now_s - stream.since_s > limits.body_ms_max / 1000 + stream.body_bytes / bytes_per_s_min:
             self._refuse(stream, RequestTimeout("the body of the request took too long"))

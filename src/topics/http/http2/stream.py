@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from topics.http.request import Bytes, ReplyStream, Request
+from topics.http.http2.request import Http2Request
+from topics.http.request import Bytes, ReplyStream
 
 
 class Http2Stream:
@@ -25,10 +26,9 @@ class Http2Stream:
         "since_s",
         "stream_id",
         "unacknowledged_bytes",
-        "waits_for_share",
     )
 
-    def __init__(self, stream_id: int, request: Request, now_s: float) -> None:
+    def __init__(self, stream_id: int, request: Http2Request, now_s: float) -> None:
         self.stream_id = stream_id
         self.request = request
         # receiving
@@ -38,7 +38,6 @@ class Http2Stream:
         self.body_complete = False
         self.unacknowledged_bytes = 0
         self.head_checked = False
-        self.waits_for_share = False
         self.since_s = now_s
         # sending
         self.outgoing: deque[memoryview] = deque()
@@ -48,9 +47,8 @@ class Http2Stream:
 
     @property
     def small_body_bytes(self) -> int:
-        """What is kept for it without a share of the budget."""
-        unbudgeted = self.parts is not None and not self.request.reserved_bytes and not self.waits_for_share
-        return self.body_bytes if unbudgeted else 0
+        """What is kept for it without a reservation."""
+        return self.body_bytes if self.parts is not None and self.request.memory is None else 0
 
     def add(self, data: bytes, large_body_bytes: int) -> None:
         """Take a part of the body. A large one is not joined at the end, which would take long."""

@@ -10,7 +10,9 @@ import h2.connection
 import h2.errors
 
 from topics.http.content_coding import compress_reply
+from topics.http.http2.request import Http2Request
 from topics.http.http2.stream import Http2ReplyStream, Http2Stream
+from topics.http.received import abandon
 from topics.http.refusal import Detail
 from topics.http.reply_head import BODILESS, as_parts, body_length, check_headers
 from topics.http.request import JSON, Body, Bytes, Header, ReplyStream, Request
@@ -20,7 +22,7 @@ BURST_BYTES_MAX = 256 * 1024  # sent in one tick, so that one connection does no
 
 
 class Connection(Protocol):
-    """The connection an writer belongs to."""
+    """The connection a writer belongs to."""
 
     def flushed(self) -> None: ...
     def data_sent(self, frames: int) -> None: ...
@@ -65,7 +67,7 @@ class Http2Writer:
         host, port, *_ = self._transport.get_extra_info("peername") or ("", 0)
         return f"{host}:{port}"
 
-    def close(self) -> list[Request]:
+    def close(self) -> list[Http2Request]:
         """The connection is lost. Returns the requests that were not fully answered."""
         self.closed = True
         streams = [stream for stream in map(self.drop, list(self.streams)) if stream is not None]
@@ -77,10 +79,11 @@ class Http2Writer:
     def send_reply(
         self, request: Request, status: int, body: Body, headers: Sequence[Header], content_type: bytes
     ) -> None:
+        assert isinstance(request, Http2Request)
         if self._service.reply_headers is not None:
             headers = (*self._service.reply_headers(request), *headers)
         check_headers(headers)
-        self._service.give_back(request)
+        request.release_memory()
 
         def send(parts: Sequence[Bytes], coding: tuple[Header, ...]) -> None:
             stream = self._stream_of(request)
@@ -103,6 +106,7 @@ class Http2Writer:
         self.send_reply(request, status, self._service.render_error(status, code, message, detail), headers, JSON)
 
     def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> ReplyStream:
+        assert isinstance(request, Http2Request)
         if self._service.reply_headers is not None:
             headers = (*self._service.reply_headers(request), *headers)
         check_headers(headers)
@@ -114,12 +118,12 @@ class Http2Writer:
         if stream is None:
             reply_stream.closed = True
             return reply_stream
-        self._service.give_back(request)
+        request.release_memory()
         self._h2.send_headers(stream.stream_id, self._fields(status, headers, content_type))
         if request.method == "HEAD":
             reply_stream.close()
         else:
-            stream.reply_stream = request.open_stream = reply_stream
+            stream.reply_stream = request.reply_stream = reply_stream
             self.schedule_flush()
         return reply_stream
 
@@ -137,14 +141,14 @@ class Http2Writer:
 
     def end(self, stream: Http2Stream) -> None:
         stream.ended = True
-        stream.reply_stream = stream.request.open_stream = None
+        stream.reply_stream = stream.request.reply_stream = None
         self.schedule_flush()
 
     def reset(self, stream: Http2Stream) -> None:
         """Drop one client's stream; the others of the connection live on."""
         if not self.closed and self.drop(stream.stream_id) is not None:
             self._h2.reset_stream(stream.stream_id, h2.errors.ErrorCodes.CANCEL)
-            self._service.abandon(stream.request)
+            abandon(self._service, stream.request)
             self.schedule_flush()
 
     def drop(self, stream_id: int) -> Http2Stream | None:
@@ -221,7 +225,7 @@ class Http2Writer:
         if not stream.body_complete:
             self._h2.reset_stream(stream.stream_id, h2.errors.ErrorCodes.NO_ERROR)
 
-    def _stream_of(self, request: Request) -> Http2Stream | None:
+    def _stream_of(self, request: Http2Request) -> Http2Stream | None:
         stream = self.streams.get(request.stream_id)
         return stream if stream is not None and stream.request is request and not self.closed else None
 

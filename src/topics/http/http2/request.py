@@ -1,0 +1,50 @@
+"""A request of an HTTP/2 connection: its header list, under the same limits as the head of an HTTP/1 request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from topics.http.limits import HttpLimits
+from topics.http.received import ReceivedRequest
+from topics.http.refusal import BadRequest, HeadersTooLarge, UriTooLong
+from topics.http.request import Header, ReplyWriter
+from topics.http.target import check_visible, split_target
+
+
+class Http2Request(ReceivedRequest):
+    __slots__ = ("stream_id",)
+
+    def __init__(self, writer: ReplyWriter, stream_id: int) -> None:
+        ReceivedRequest.__init__(self, writer, "GET", "2", [])
+        self.stream_id = stream_id
+
+    def read_head(self, fields: Iterable[tuple[bytes, bytes]], limits: HttpLimits) -> None:
+        """Take over checked fields (the h2 library has held them to the RFC: order, case, no hop-by-hop)."""
+        pseudo: dict[bytes, bytes] = {}
+        headers: list[Header] = []
+        header_bytes = 0
+        for name, value in fields:
+            header_bytes += len(name) + len(value) + 4
+            if name[:1] == b":":
+                pseudo[bytes(name)] = bytes(value)
+            else:
+                headers.append((bytes(name), bytes(value)))
+        self.method = pseudo.get(b":method", b"").decode("latin-1")
+        target = pseudo.get(b":path", b"")
+        if len(target) > limits.uri_bytes_max:
+            raise UriTooLong(limits.uri_bytes_max)
+        if len(headers) > limits.header_count_max:
+            raise HeadersTooLarge(f"more than {limits.header_count_max} headers", limits.header_count_max)
+        if header_bytes > limits.header_bytes_max:
+            raise HeadersTooLarge(f"headers above {limits.header_bytes_max} bytes", limits.header_bytes_max)
+        hosts = [value for name, value in headers if name == b"host"]
+        authority = pseudo.get(b":authority")
+        if not hosts and authority is not None:
+            headers.append((b"host", authority))
+        elif len(hosts) != 1:
+            raise BadRequest("exactly one host is needed")
+        self.headers = headers
+        if self.method == "CONNECT":
+            raise BadRequest("this is not a proxy")
+        check_visible(target)
+        self.raw_path, self.path_segments, self.query = split_target(target, self.method)
