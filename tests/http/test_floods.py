@@ -11,7 +11,7 @@ from tests.http.pipe import Pipe, service_of
 from tests.http.wire import Clock
 from topics.http.http1.connection import Http1Connection
 from topics.http.http2.connection import Http2Connection
-from topics.http.http2.frame_scanner import PREFACE
+from topics.http.http2.frames import PREFACE
 from topics.http.limits import HttpLimits
 from topics.http.slices import TURN_S, Slices
 from topics.http.watchdog import Watchdog

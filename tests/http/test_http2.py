@@ -13,7 +13,7 @@ from tests.http.test_lifecycle import drain
 from tests.http.wire import Server, echo, get, park, serving
 from tests.http.wire2 import Client2, Reply2
 from topics.http.http2.connection import Http2Connection
-from topics.http.http2.frame_scanner import PREFACE
+from topics.http.http2.frames import PREFACE
 from topics.http.http2.stream import Http2Stream
 from topics.http.http2.writer import Http2Writer
 from topics.http.limits import HttpLimits

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.http.wire import Server, chunked, echo, get, post, serving
-from topics.http.http2.frame_scanner import PREFACE
+from topics.http.http2.frames import PREFACE
 from topics.http.limits import HttpLimits
 
 LIMITS = HttpLimits(body_bytes_max=50_000, large_body_bytes=1_000, large_bodies_bytes_max=50_000, pipelined_max=3)

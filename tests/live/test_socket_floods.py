@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.serving import ServerProcess
-from topics.api.live.ws_gauge import CREDIT_MAX, SLICE_WEIGHT_MAX, WsGauge
+from topics.api.live.ws_frames import BURST_MAX, FRAME_WEIGHT, SLICE_WEIGHT_MAX, WsFrameScanner
 
 PATIENCE_S = 20.0
 TEXT, CONTINUED, CLOSE, PING = 0x1, 0x0, 0x8, 0x9
@@ -63,7 +63,7 @@ def test_frames_that_carry_nothing_end_the_connection(server: ServerProcess, flo
     with opened(server) as sock:
         start = frame(TEXT, final=False) if flood == frame(CONTINUED, final=False) else b""
         try:
-            sock.sendall(start + flood * (4 * CREDIT_MAX))
+            sock.sendall(start + flood * (4 * BURST_MAX))
         except ConnectionError:
             pass
         assert b"too many control frames or small fragments" in received_to_end(sock)
@@ -71,31 +71,31 @@ def test_frames_that_carry_nothing_end_the_connection(server: ServerProcess, flo
 
 @pytest.mark.parametrize("cuts", [1, 3, 7, 1000])
 def test_a_slice_ends_after_some_frames_wherever_the_bytes_were_cut(cuts: int) -> None:
-    gauge = WsGauge(0.0)
+    scanner = WsFrameScanner(0.0)
     flood = (frame(TEXT, b"x" * 130) + frame(PING, b"hello") + frame(TEXT, b"{}")) * 20
     frames, position, slices = 60, 0, 0
     pieces = [flood[at : at + cuts] for at in range(0, len(flood), cuts)]
     for piece in pieces:
         position = 0
         while position < len(piece):
-            position = gauge.measure(piece, position)
+            position = scanner.scan(piece, position)
             slices += 1
-    assert gauge.message_bytes == 0
-    assert gauge.credit == CREDIT_MAX - 20
-    assert slices >= max(len(pieces), frames // SLICE_WEIGHT_MAX)
+    assert scanner.message_bytes == 0
+    assert scanner.limit.allowance == BURST_MAX - 20
+    assert slices >= max(len(pieces), frames * FRAME_WEIGHT // SLICE_WEIGHT_MAX)
 
 
 def test_an_unfinished_message_is_counted_from_its_first_frame_to_its_last() -> None:
-    gauge = WsGauge(0.0)
+    scanner = WsFrameScanner(0.0)
     start = frame(TEXT, b"x" * 2000, final=False)
-    assert gauge.measure(start, 0) == len(start)
-    assert (gauge.message_bytes, gauge.is_last) == (2000, False)
-    gauge.measure(frame(PING), 0)
-    assert gauge.message_bytes == 2000
-    gauge.measure(frame(CONTINUED, b"", announced=70_000), 0)
-    assert (gauge.message_bytes, gauge.is_last) == (72_000, True)
-    gauge.measure(bytes(70_000), 0)
-    assert (gauge.message_bytes, gauge.is_last) == (0, False)
+    assert scanner.scan(start, 0) == len(start)
+    assert (scanner.message_bytes, scanner.is_last) == (2000, False)
+    scanner.scan(frame(PING), 0)
+    assert scanner.message_bytes == 2000
+    scanner.scan(frame(CONTINUED, b"", announced=70_000), 0)
+    assert (scanner.message_bytes, scanner.is_last) == (72_000, True)
+    scanner.scan(bytes(70_000), 0)
+    assert (scanner.message_bytes, scanner.is_last) == (0, False)
 
 
 def test_unfinished_messages_share_the_memory_of_large_bodies(server: ServerProcess) -> None:

@@ -18,7 +18,7 @@ from websockets.server import ServerProtocol
 from topics.api.auth import Principal
 from topics.api.live.following import Follower
 from topics.api.live.ws_commands import PublishCommand, encode
-from topics.api.live.ws_gauge import WsGauge
+from topics.api.live.ws_frames import WsFrameScanner
 from topics.engine.live.trails import Frame, Trail
 from topics.engine.log.retention import Tombstone
 from topics.http.budget import Reservation
@@ -40,12 +40,12 @@ class WsConnection(Follower, asyncio.Protocol):
         "_asked",
         "_closing",
         "_feeding",
-        "_gauge",
         "_held",
         "_inbox",
         "_paced",
         "_parts",
         "_read_paused",
+        "_scanner",
         "_sockets",
         "_transport",
         "_unfed",
@@ -69,7 +69,7 @@ class WsConnection(Follower, asyncio.Protocol):
         self._transport = cast("asyncio.Transport", None)
         self.principal = principal
         # receiving: bytes not yet parsed and how far that is, whether a slice of it is due, memory for a large message
-        self._gauge = WsGauge(sockets.pulse.now_s)
+        self._scanner = WsFrameScanner(sockets.pulse.now_s)
         self._unfed = b""
         self._unfed_at = 0
         self._feeding = False
@@ -100,7 +100,7 @@ class WsConnection(Follower, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._asked = False
-        self._gauge.earn(self._sockets.pulse.now_s)
+        self._scanner.limit.refill(self._sockets.pulse.now_s)
         self._unfed = self._unfed[self._unfed_at :] + data
         self._unfed_at = 0
         if not self._feeding and self._feed():
@@ -108,17 +108,17 @@ class WsConnection(Follower, asyncio.Protocol):
 
     def _feed(self) -> bool:
         """Parse a slice of what has arrived; returns whether the next one can follow."""
-        gauge, start = self._gauge, self._unfed_at
+        scanner, start = self._scanner, self._unfed_at
         self._feeding = True
-        self._unfed_at = gauge.measure(self._unfed, start)
-        if gauge.credit < 0:
+        self._unfed_at = scanner.scan(self._unfed, start)
+        if scanner.limit.allowance < 0:
             self._ws.fail(CloseCode.POLICY_VIOLATION, "too many control frames or small fragments")
         else:
             self._ws.receive_data(self._unfed[start : self._unfed_at])
-        if gauge.credit < 0 or self._unfed_at == len(self._unfed):
+        if scanner.limit.allowance < 0 or self._unfed_at == len(self._unfed):
             self._unfed, self._unfed_at = b"", 0
         self._take_events()
-        self._waits_for_memory = not self._sockets.reserve(self, gauge.message_bytes, is_last=gauge.is_last)
+        self._waits_for_memory = not self._sockets.reserve(self, scanner.message_bytes, is_last=scanner.is_last)
         self._work()
         self._feeding = bool(self._unfed) and not self._crowded
         self._update_reading()
@@ -188,7 +188,7 @@ class WsConnection(Follower, asyncio.Protocol):
                 self._inbox.popleft()
             else:
                 self._held = True
-        if self.has_memory and not self._inbox and not self._gauge.message_bytes:
+        if self.has_memory and not self._inbox and not self._scanner.message_bytes:
             self._sockets.release(self)
         self._update_reading()
 

@@ -15,7 +15,7 @@ from topics.http.http1.request import Http1Request
 from topics.http.http1.states import RECEIVING_NEXT, Receiving
 from topics.http.http1.writer import Http1Writer
 from topics.http.http2.connection import Http2Connection
-from topics.http.http2.frame_scanner import PREFACE
+from topics.http.http2.frames import PREFACE
 from topics.http.received import abandon, prepare
 from topics.http.refusal import Refusal, RequestTimeout, TooManyConnections
 from topics.http.service import Service

@@ -17,7 +17,8 @@ import h2.exceptions
 import h2.settings
 from hyperframe.frame import GoAwayFrame
 
-from topics.http.http2.frame_scanner import FrameGauge
+from topics.http.frame_scanner import RateLimit
+from topics.http.http2.frames import Http2FrameScanner
 from topics.http.http2.request import Http2Request
 from topics.http.http2.stream import Http2Stream
 from topics.http.http2.writer import Http2Writer
@@ -26,7 +27,7 @@ from topics.http.refusal import BodyTooLarge, Refusal, RequestTimeout
 from topics.http.service import Service
 
 # Window updates and pings that a client may send for each frame of a reply.
-CREDIT_PER_FRAME = 4
+CONTROL_FRAMES_PER_FRAME = 4
 
 
 class Http2Connection(asyncio.Protocol):
@@ -34,11 +35,11 @@ class Http2Connection(asyncio.Protocol):
 
     __slots__ = (
         "_bucket",
-        "_gauge",
         "_h2",
         "_last_number",
         "_read_paused",
         "_resets",
+        "_scanner",
         "_service",
         "_since_s",
         "_transport",
@@ -58,7 +59,9 @@ class Http2Connection(asyncio.Protocol):
         self._last_number = 0
         self._resets = 0
         limits = service.limits
-        self._gauge = FrameGauge(limits.h2_control_frames_max, limits.h2_control_frames_per_s, self._since_s)
+        self._scanner = Http2FrameScanner(
+            RateLimit(limits.h2_control_frames_max, limits.h2_control_frames_per_s, self._since_s)
+        )
         # bytes not yet parsed, and how far that is
         self._unfed = b""
         self._unfed_at = 0
@@ -91,7 +94,7 @@ class Http2Connection(asyncio.Protocol):
         if self._writer.closed:
             return
         self._since_s = self._service.wheel.now_s
-        self._gauge.earn(0, self._since_s)
+        self._scanner.limit.refill(self._since_s)
         under_way = bool(self._unfed)
         self._unfed = self._unfed[self._unfed_at :] + data
         self._unfed_at = 0
@@ -106,7 +109,7 @@ class Http2Connection(asyncio.Protocol):
             return False
         start = self._unfed_at
         try:
-            self._unfed_at = self._gauge.measure(self._unfed, start)
+            self._unfed_at = self._scanner.scan(self._unfed, start)
             events = self._h2.receive_data(self._unfed[start : self._unfed_at])
         except h2.exceptions.ProtocolError as error:
             self._h2.close_connection(error.error_code)
@@ -317,7 +320,7 @@ class Http2Connection(asyncio.Protocol):
     # the writer's side
 
     def data_sent(self, frames: int) -> None:
-        self._gauge.earn(CREDIT_PER_FRAME * frames, self._service.wheel.now_s)
+        self._scanner.limit.refill(self._service.wheel.now_s, CONTROL_FRAMES_PER_FRAME * frames)
 
     def flushed(self) -> None:
         if self._waiting:
