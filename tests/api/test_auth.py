@@ -17,7 +17,7 @@ from topics.api.auth import (
     is_loopback,
     parse_keys,
 )
-from topics.api.errors import Forbidden, Unauthorized
+from topics.model.errors import Forbidden, Unauthorized
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -10,9 +12,9 @@ from typing import Any
 import pytest
 
 import topics
+import topics.client
 from topics.client import Client, errors
 from topics.embedded import Database
-from topics.embedded.errors import raised
 from topics.model import errors as engine_errors
 
 # What belongs to a server, and why a database in a program does not have it.
@@ -79,14 +81,26 @@ def is_error(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, engine_errors.TopicsError)
 
 
-def test_an_error_is_what_the_client_raises_and_what_the_engine_raised() -> None:
-    kinds: list[Any] = [kind for kind in vars(engine_errors).values() if is_error(kind)]
-    assert len(kinds) > 20
+def test_an_error_is_one_class_for_the_server_the_client_and_a_database() -> None:
+    kinds: list[Any] = [
+        kind for kind in vars(engine_errors).values() if is_error(kind) and kind is not topics.TopicsError
+    ]
+    assert len(kinds) > 30
     for kind in kinds:
-        found = raised(kind("x"))
-        assert (found.code, found.message) == (kind.code, kind("x").message)
-        assert isinstance(found, errors.TopicsError)
-        assert isinstance(found, errors.KINDS.get(kind.code, errors.TopicsError))
-        if kind.code in errors.KINDS:
-            assert isinstance(found, kind)
-    assert issubclass(errors.TopicsError, topics.TopicsError)
+        assert getattr(errors, kind.__name__, kind) is kind
+        assert getattr(topics.client, kind.__name__, kind) is kind
+        assert getattr(topics, kind.__name__, kind) is kind
+        assert issubclass(kind, errors.KINDS.get(kind.code, errors.TopicsError))
+
+
+def test_an_error_of_a_server_is_kept_whole_by_copying_and_pickling() -> None:
+    told = errors.error_of("topic_not_found", "no topic here", 404, {"topic": "t"}, 2.5)
+    for found in (told, copy.copy(told), pickle.loads(pickle.dumps(told))):
+        assert type(found) is topics.TopicNotFound
+        assert (str(found), found.message, found.code) == ("no topic here", "no topic here", "topic_not_found")
+        assert (found.status, found.detail, found.retry_after_s) == (404, {"topic": "t"}, 2.5)
+
+
+def test_an_error_of_a_database_says_when_to_try_again_as_one_of_a_server_does() -> None:
+    assert engine_errors.Throttled("wait", retry_after_ms=1500).retry_after_s == 1.5
+    assert (engine_errors.TopicNotFound("t").status, engine_errors.TopicNotFound("t").retry_after_s) == (0, None)

@@ -98,7 +98,7 @@ def test_errors_are_of_the_same_class(
         call(verbs, topic)
     assert isinstance(caught.value, topics.TopicsError)
     assert detail <= set(caught.value.detail)
-    assert caught.value.code == kind.CODE  # type: ignore[attr-defined]
+    assert caught.value.code == kind.code  # type: ignore[attr-defined]
 
 
 # --- writing ---

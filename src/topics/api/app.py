@@ -13,7 +13,7 @@ from typing import Any
 from topics.api.auth import BEARER_PROTOCOL, Authenticator, Headers, KeyAuthenticator, OpenAuthenticator, Principal
 from topics.api.call import Call
 from topics.api.cors import Cors
-from topics.api.errors import MethodNotAllowed, NotFound, UnsupportedMediaType, answer
+from topics.api.errors import answer
 from topics.api.lifecycle import Lifecycle
 from topics.api.live.stream_tokens import StreamTokens
 from topics.api.routes import Bound, RouteTable
@@ -21,7 +21,7 @@ from topics.api.waiting import Turns
 from topics.http.refusal import BodyTooLarge, Refusal
 from topics.http.request import Request
 from topics.http.service import log_bug
-from topics.model.errors import TopicsError
+from topics.model.errors import MethodNotAllowed, NotFound, TopicsError, UnsupportedMediaType
 from topics.model.requests.large_bodies import LARGE_BYTES
 from topics.model.requests.records import decode_body
 from topics.model.settings import Settings

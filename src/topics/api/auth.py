@@ -11,7 +11,7 @@ from enum import IntFlag
 from typing import Final
 
 from topics.api.cors import DEFAULT_PORTS, Cors
-from topics.api.errors import Forbidden, Unauthorized
+from topics.model.errors import Forbidden, Unauthorized
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings, find
 

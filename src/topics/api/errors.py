@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: the one table from codes to statuses, the envelope, and the errors only HTTP can have."""
+"""Errors as HTTP replies: the one table from codes to statuses, headers, and the envelope."""
 
 from __future__ import annotations
 
@@ -10,35 +10,6 @@ import msgspec
 
 from topics.http.request import Header, Request
 from topics.model.errors import TopicsError
-
-
-class Unauthorized(TopicsError):
-    code = "unauthorized"
-
-
-class Forbidden(TopicsError):
-    code = "forbidden"
-
-
-class NotFound(TopicsError):
-    """There is nothing at this path."""
-
-    code = "not_found"
-
-
-class MethodNotAllowed(TopicsError):
-    """`allow` in the detail lists what the path answers to."""
-
-    code = "method_not_allowed"
-
-
-class NotAcceptable(TopicsError):
-    code = "not_acceptable"
-
-
-class UnsupportedMediaType(TopicsError):
-    code = "unsupported_media_type"
-
 
 STATUSES: Final[Mapping[str, int]] = {
     "invalid_request": 400,
@@ -88,7 +59,7 @@ def status_of(code: str) -> int:
 
 
 def headers_of(error: TopicsError) -> tuple[Header, ...]:
-    """What a client needs besides the body: when to come back, how to authenticate, which methods there are."""
+    """Headers that go with an error: when to retry, how to authenticate, which methods the path has."""
     match error.code:
         case "unauthorized":
             return ((b"WWW-Authenticate", b"Bearer"),)
@@ -113,13 +84,13 @@ def envelope(code: str, message: str, detail: Mapping[str, Any] | None, server_t
 
 
 def render_error(status: int, code: str, message: str, detail: Mapping[str, Any] | None) -> bytes:
-    """For errors the protocol layer finds by itself: the same envelope."""
+    """The same envelope for errors that the HTTP layer finds."""
     del status
     return envelope(code, message, detail)
 
 
 def answer(request: Request, error: TopicsError) -> None:
-    """Before a request is complete it has no time of receipt, and its answer no performance."""
+    """Before a request is complete it has no time of receipt, and the reply has no `performance`."""
     server_total_ms = (perf_counter() - request.received_s) * 1000 if request.received_s else None
     body = envelope(error.code, error.message, error.detail, server_total_ms)
     request.reply(status_of(error.code), body, headers=headers_of(error))

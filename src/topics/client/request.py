@@ -68,7 +68,7 @@ class Options:
             message = (
                 f"{url!r} is not the URL of a server; http://host:port is one (TOPICS_URL counts if none is given)"
             )
-            raise InvalidRequest(message, detail={"field": "url"})
+            raise InvalidRequest(message, field="url")
         url = url.rstrip("/")
         return cls(url=url, key=(os.environ.get("TOPICS_API_KEY") if key is None else key) or None, **rest)
 
@@ -80,7 +80,7 @@ def _url_here() -> str:
         return URL_DEFAULT
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
         message = f"TOPICS_PORT must be a port from 1 to 65535, not {port!r}; or give its URL (TOPICS_URL)"
-        raise InvalidRequest(message, detail={"field": "url"})
+        raise InvalidRequest(message, field="url")
     return f"http://127.0.0.1:{port}"
 
 

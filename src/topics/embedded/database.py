@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from topics.embedded.errors import raised
 from topics.embedded.groups import Groups
 from topics.embedded.host import Host
 from topics.embedded.pipelines import Pipelines
@@ -17,7 +16,6 @@ from topics.embedded.topics import Topics
 from topics.embedded.transactions import Transactions
 from topics.embedded.watch import Streaming
 from topics.model.clock import Clock
-from topics.model.errors import TopicsError
 from topics.model.settings import Settings
 
 
@@ -46,12 +44,9 @@ class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions
     def checkpoint(self) -> bool:
         """Pack everything and trim the log now, instead of when it is due; whether it worked."""
         host = self._host
-        try:
-            with host.lock:
-                host.check_open()
-                return host.store.checkpoint()
-        except TopicsError as error:
-            raise raised(error) from None
+        with host.lock:
+            host.check_open()
+            return host.store.checkpoint()
 
     def backup(self, path: str) -> int:
         """Copy all that is there now into a new file, while everything goes on; its length.
@@ -61,21 +56,18 @@ class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions
         from topics import __version__
 
         host = self._host
+        with host.lock:
+            host.check_open()
+            backup = host.store.begin_backup(f"topics {__version__}")
         try:
             with host.lock:
-                host.check_open()
-                backup = host.store.begin_backup(f"topics {__version__}")
-            try:
-                with host.lock:
-                    host.wait_synced(lambda: backup.is_synced)
-                    for _ in backup.plan():
-                        pass
-                backup.save(path)
-            finally:
-                with host.lock:
-                    backup.release()
-        except TopicsError as error:
-            raise raised(error) from None
+                host.wait_synced(lambda: backup.is_synced)
+                for _ in backup.plan():
+                    pass
+            backup.save(path)
+        finally:
+            with host.lock:
+                backup.release()
         return backup.archive_bytes
 
     def close(self) -> None:

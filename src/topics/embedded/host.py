@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator
+from copy import copy
 from typing import Final, NoReturn, TypeVar
 
 from topics.api.live.following import Fetching
-from topics.embedded.errors import StorageError, raised
 from topics.engine.core.deadlines import Deadlines
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.groups.verbs import Consuming
@@ -24,7 +24,7 @@ from topics.engine.log.cold import ColdMiss
 from topics.engine.opening.store import Store
 from topics.engine.queues.cohorts import Cohorts
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import DamagedData, ShuttingDown, TopicsError
+from topics.model.errors import DamagedData, ShuttingDown, StorageError, TopicsError
 from topics.model.settings import Settings
 from topics.storage.worker import Job
 
@@ -134,7 +134,7 @@ class Host:
                         miss = cold_miss
                 self._fetch_now(miss)
         except TopicsError as error:
-            raise raised(error) from None
+            raise copy(error) from None
 
     def commit(self, verb: Callable[[], PendingChange]) -> PendingChange:
         """Run a verb that changes something, and wait until that is as durable as it has to be."""
@@ -162,11 +162,11 @@ class Host:
                     with self.lock:
                         self._wait_done(busy.change)
         except TopicsError as error:
-            raise raised(error) from None
+            raise copy(error) from None
 
     def fail(self, error: TopicsError) -> NoReturn:
-        """Raise what ended a wait."""
-        raise raised(error)
+        """Raise what ended a wait. Others may wait for the same change: every thread raises a copy of its own."""
+        raise copy(error)
 
     def finished(self, change: PendingChange) -> PendingChange:
         try:
@@ -176,7 +176,7 @@ class Host:
             if change.error is not None:
                 raise change.error
         except TopicsError as error:
-            raise raised(error) from None
+            raise copy(error) from None
         return change
 
     def wait_until(self, over: Callable[[], bool], timeout_s: float | None = None) -> bool:
@@ -189,7 +189,7 @@ class Host:
         while not is_synced():
             self.check_open()
             if read_only := self.store.commit_log.read_only:
-                raise read_only
+                raise copy(read_only)
             self.moved.wait()
 
     def end_turn(self) -> None:

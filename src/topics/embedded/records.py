@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.client.errors import ShuttingDown
 from topics.client.request import body_of
 from topics.client.sync.producer import Producer
 from topics.client.values import AppendedAll, AppendedTo, Outgoing, Outgoings, TopicBatch, topics_json
@@ -18,6 +17,7 @@ from topics.embedded.values import Appended, Diff, Record, Tombstone, encoded, r
 from topics.engine.core.multi_append import Landed
 from topics.engine.core.pending import PendingChange
 from topics.engine.log.topic import Topic
+from topics.model.errors import ShuttingDown
 from topics.model.requests.config import ConfigRequest, resolve
 from topics.model.requests.multi_append import MultiAppendRequest
 from topics.model.requests.nesting import SHALLOW_BYTES_MAX

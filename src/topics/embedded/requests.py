@@ -9,8 +9,6 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET
 
-from topics.embedded.errors import raised
-from topics.model.errors import TopicsError
 from topics.model.requests.mistakes import mistake, nested_too_deeply
 from topics.model.requests.nesting import SHALLOW_BYTES_MAX, TooDeep, is_too_deep
 from topics.model.requests.records import RecordRequest, decode_body
@@ -28,15 +26,12 @@ def converted(kind: type[W], fields: Mapping[str, object] | msgspec.Struct) -> W
     try:
         return msgspec.convert(fields, kind, from_attributes=isinstance(fields, msgspec.Struct))
     except msgspec.ValidationError as error:
-        raise raised(mistake(error, kind)) from None
+        raise mistake(error, kind) from None
 
 
 def decoded(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
     """The same for what is JSON already; payloads in it are for `check_nesting`."""
-    try:
-        return decode_body(decoder, body, _decode)
-    except TopicsError as error:
-        raise raised(error) from None
+    return decode_body(decoder, body, _decode)
 
 
 def _decode(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
@@ -52,7 +47,7 @@ def check_nesting(records: Iterable[RecordRequest], within: str = "records") -> 
     for number, record in enumerate(records):
         for field, payload in (("data", record.data), ("meta", record.meta)):
             if payload is not UNSET and memoryview(payload).nbytes > SHALLOW_BYTES_MAX and is_too_deep(bytes(payload)):
-                raise raised(nested_too_deeply(f"{within}[{number}].{field}"))
+                raise nested_too_deeply(f"{within}[{number}].{field}")
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -8,12 +8,10 @@ import msgspec
 from msgspec import Raw
 
 from topics.client import values
-from topics.client.errors import InvalidRequest
 from topics.client.values import Outgoing, Outgoings, records_json
-from topics.embedded.errors import raised
 from topics.engine.log import retention
 from topics.engine.log.reading import Diff as EngineDiff
-from topics.model.errors import TopicsError
+from topics.model.errors import InvalidRequest, TopicsError
 from topics.model.requests.mistakes import nested_too_deeply
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.routers import RouterConfig
@@ -30,9 +28,9 @@ class Json:
             str(self.text, "utf-8")
             msgspec.json.decode(self.text, type=Raw)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise InvalidRequest(f"not valid JSON: {error}", detail={"field": "data"}) from None
+            raise InvalidRequest(f"not valid JSON: {error}", field="data") from None
         except RecursionError:
-            raise raised(nested_too_deeply("data")) from None
+            raise nested_too_deeply("data") from None
 
 
 class Record(values.Record, dict=True):
@@ -110,7 +108,7 @@ def encoded(records: Outgoings) -> bytes:
     except TopicsError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"data cannot be written as JSON: {error}", detail={"field": "data"}) from None
+        raise InvalidRequest(f"data cannot be written as JSON: {error}", field="data") from None
 
 
 def _plain(record: Any) -> Any:

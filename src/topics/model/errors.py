@@ -1,30 +1,68 @@
-"""Every way a request or a data directory can fail, as classes with a code and fields.
+"""Every way a request or a data directory can fail, as classes with a code and fields, for server, client and database.
 
-A code is stable and machine-readable; the detail carries the facts a caller can act on. What HTTP status a
-code becomes is decided in one table of the API layer, never here.
+A code is stable and machine-readable; the detail carries the facts a caller can act on. Which HTTP status a code
+becomes is decided in one table of the API layer, never here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 
 class TopicsError(Exception):
-    """Base of all errors that a caller is meant to see."""
+    """Base of all errors that a caller is meant to see.
+
+    `status` is that of the HTTP reply, 0 if no server replied. `retry_after_s` is how long to wait before the next
+    attempt, None if unknown.
+    """
 
     code: str = "internal"
 
-    def __init__(self, message: str, **detail: Any) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        status: int = 0,
+        detail: Mapping[str, Any] | None = None,
+        retry_after_s: float | None = None,
+        **fields: Any,
+    ) -> None:
+        if retry_after_s is None and "retry_after_ms" in fields:
+            retry_after_s = fields["retry_after_ms"] / 1000
+        self._set(message, code, status, {**detail, **fields} if detail else fields, retry_after_s)
+
+    def _set(
+        self, message: str, code: str | None, status: int, detail: dict[str, Any], retry_after_s: float | None
+    ) -> None:
+        Exception.__init__(self, message)
         self.message = message
-        self.detail: dict[str, Any] = detail
+        if code is not None:
+            self.code = code
+        self.status = status
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+
+    @classmethod
+    def reported(
+        cls, message: str, code: str, status: int, detail: Mapping[str, Any] | None, retry_after_s: float | None
+    ) -> Self:
+        """An error as a server reported it, whatever the class would say by itself."""
+        error = cls.__new__(cls)
+        error._set(message, code, status, dict(detail or {}), retry_after_s)
+        return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel between processes with all their fields."""
+        return type(self).reported, (self.message, self.code, self.status, self.detail, self.retry_after_s)
 
 
-# --- a request that cannot be taken ---
+# --- the request is wrong ---
 
 
 class InvalidRequest(TopicsError):
-    """Malformed input; `field` in the detail names the place."""
+    """Malformed input; `detail["field"]` names the place."""
 
     code = "invalid_request"
 
@@ -37,24 +75,60 @@ class RecordTooLarge(TopicsError):
     code = "record_too_large"
 
 
+class PayloadTooLarge(TopicsError):
+    code = "payload_too_large"
+
+
+class UriTooLong(TopicsError):
+    code = "uri_too_long"
+
+
+class HeadersTooLarge(TopicsError):
+    code = "headers_too_large"
+
+
+class RequestTimeout(TopicsError):
+    """The server stopped waiting for the rest of the request."""
+
+    code = "request_timeout"
+
+
+class UnsupportedMediaType(TopicsError):
+    code = "unsupported_media_type"
+
+
+class NotAcceptable(TopicsError):
+    code = "not_acceptable"
+
+
+class MethodNotAllowed(TopicsError):
+    """`detail["allow"]` lists the methods of the path."""
+
+    code = "method_not_allowed"
+
+
+# --- not allowed, not found ---
+
+
+class Unauthorized(TopicsError):
+    code = "unauthorized"
+
+
+class Forbidden(TopicsError):
+    code = "forbidden"
+
+
+class NotFound(TopicsError):
+    """A path that the server does not have."""
+
+    code = "not_found"
+
+
 class TopicNotFound(TopicsError):
     code = "topic_not_found"
 
     def __init__(self, topic: str) -> None:
         super().__init__(f'topic "{topic}" does not exist', topic=topic)
-
-
-class TopicExistsIncompatible(TopicsError):
-    code = "topic_exists_incompatible"
-
-
-class NotAQueue(TopicsError):
-    """A job was asked of a topic that only keeps records."""
-
-    code = "not_a_queue"
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(f'topic "{topic}" is not a queue', topic=topic)
 
 
 class RouterNotFound(TopicsError):
@@ -71,39 +145,55 @@ class PipelineNotFound(TopicsError):
         super().__init__(f'pipeline "{pipeline}" does not exist', pipeline=pipeline)
 
 
-class RouterCycle(TopicsError):
-    """`cycle` in the detail is the way round."""
-
-    code = "router_cycle"
+# --- the current state forbids it ---
 
 
-class StageNotFound(TopicsError):
-    """A stage that was never begun, has expired, was aborted, or did not outlive a power failure."""
-
-    code = "stage_not_found"
-
-
-class Fenced(TopicsError):
-    """The token is not the newest one of its app: somebody else took over."""
-
-    code = "fenced"
+class TopicExistsIncompatible(TopicsError):
+    code = "topic_exists_incompatible"
 
 
 class TopicNotEmpty(TopicsError):
     code = "topic_not_empty"
 
 
+class NotAQueue(TopicsError):
+    """A verb of queues was used on a topic that only keeps records."""
+
+    code = "not_a_queue"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f'topic "{topic}" is not a queue', topic=topic)
+
+
+class RouterCycle(TopicsError):
+    """`detail["cycle"]` names the topics of the cycle in order."""
+
+    code = "router_cycle"
+
+
+class StageNotFound(TopicsError):
+    """The stage was never begun, has expired, was aborted, or was lost in a power failure."""
+
+    code = "stage_not_found"
+
+
+class Fenced(TopicsError):
+    """The token is not the newest of its application: another process took over."""
+
+    code = "fenced"
+
+
 class TopicFull(TopicsError):
     code = "topic_full"
 
 
+# --- not now ---
+
+
 class Throttled(TopicsError):
-    """A resource cap (`limit`, `max`) or pressure (`retry_after_ms`)."""
+    """A cap is reached (`detail["limit"]`, `["max"]`), or there is pressure (`detail["retry_after_ms"]`)."""
 
     code = "throttled"
-
-
-# --- a server that cannot take it now ---
 
 
 class NotReady(TopicsError):
@@ -115,7 +205,7 @@ class ShuttingDown(TopicsError):
 
 
 class ReadOnly(TopicsError):
-    """A sync failed, or another process may have the directory: nothing may be acknowledged until a restart."""
+    """A sync failed, or another process may own the directory: nothing is acknowledged until a restart."""
 
     code = "read_only"
 
@@ -124,19 +214,21 @@ class StorageFull(TopicsError):
     code = "storage_full"
 
 
-# --- a data directory that cannot be trusted or taken ---
-
-
-class StorageError(TopicsError):
-    """A disk refused; nothing of the request became visible."""
+class Internal(TopicsError):
+    """A bug in the server, or a disk that failed; `detail["trace_id"]` is in the server's log."""
 
     code = "internal"
 
 
-class DamagedData(TopicsError):
+# --- a data directory that cannot be trusted or opened ---
+
+
+class StorageError(Internal):
+    """A disk failed; nothing of the request became visible."""
+
+
+class DamagedData(Internal):
     """Bytes on disk fail their checksum; `file`, `offset` (and for a read `from_seq`, `to_seq`) say where."""
-
-    code = "internal"
 
 
 class DataDirLocked(TopicsError):

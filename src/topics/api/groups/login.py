@@ -16,7 +16,7 @@ import msgspec
 
 from topics.api.auth import ANY_NAME, Headers, Principal, Scope
 from topics.api.call import Call
-from topics.api.errors import Unauthorized, headers_of, status_of
+from topics.api.errors import headers_of, status_of
 from topics.api.groups.login_limits import LoginLimits, TrustedProxies
 from topics.api.groups.tokens import ANYONE, CODES, TokenRefused, Tokens, bearer_of, error_type
 from topics.api.groups.users import PasswordHash, User, unknown_user
@@ -24,7 +24,7 @@ from topics.api.replies import encode
 from topics.api.routes import Route
 from topics.api.waiting import Turns
 from topics.http.request import Request
-from topics.model.errors import Throttled, TopicsError
+from topics.model.errors import Throttled, TopicsError, Unauthorized
 
 WAITING_MAX = 256
 NAME_CHARS_MAX, PASSWORD_CHARS_MAX = 256, 1_024

@@ -18,12 +18,12 @@ import jwt
 import msgspec
 
 from topics.api.auth import ANY_NAME, Authenticator, Headers, OpenAuthenticator, Principal, Scope, is_loopback
-from topics.api.errors import Forbidden, Unauthorized, headers_of, status_of
+from topics.api.errors import headers_of, status_of
 from topics.api.groups.users import User, parse_users, unknown_user
 from topics.api.replies import encode
 from topics.api.schema import ErrorReply
 from topics.http.request import Request
-from topics.model.errors import TopicsError
+from topics.model.errors import Forbidden, TopicsError, Unauthorized
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings, find
 

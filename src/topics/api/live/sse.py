@@ -9,12 +9,11 @@ import msgspec
 
 from topics.api.auth import Principal
 from topics.api.call import Call
-from topics.api.errors import NotAcceptable
 from topics.api.live.pulse import Pulse
 from topics.api.metrics import Usage
 from topics.http.request import Bytes, ReplyStream, Request
 from topics.model.clock import Clock
-from topics.model.errors import Throttled
+from topics.model.errors import NotAcceptable, Throttled
 from topics.model.settings import Settings
 
 RETRY = b"retry: 2000\n\n"

@@ -19,12 +19,11 @@ from msgspec import Meta
 
 from topics.api.auth import Authenticator, Headers, Key, KeyAuthenticator, Principal, Scope
 from topics.api.call import Call
-from topics.api.errors import Forbidden, Unauthorized
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.api.schema import Performance
 from topics.model.clock import Clock
-from topics.model.errors import InvalidRequest
+from topics.model.errors import Forbidden, InvalidRequest, Unauthorized
 from topics.model.names import check_topic_name
 
 PREFIX = "st_"

@@ -14,13 +14,12 @@ from collections.abc import Iterator
 
 from topics.api.auth import Scope
 from topics.api.call import Call
-from topics.api.errors import Forbidden
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.routes import Route
 from topics.engine.core.deadlines import Deadline, Deadlines
 from topics.engine.opening.store import Store
 from topics.http.request import ReplyStream
-from topics.model.errors import Throttled, TopicsError
+from topics.model.errors import Forbidden, Throttled, TopicsError
 from topics.storage.backup import Backup
 from topics.storage.worker import Job
 

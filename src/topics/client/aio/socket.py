@@ -305,7 +305,7 @@ class AsyncSocket:
                 headers = {name.lower(): value for name, value in answer.headers.raw_items()}
                 error = failure_of(answer.status_code, headers, bytes(answer.body or b""), f"GET {url}/v0/ws")
             except (OSError, websockets.WebSocketException) as failed:
-                error = ConnectionFailed(f"cannot open a WebSocket to {url}: {failed}", detail={"unsent": True})
+                error = ConnectionFailed(f"cannot open a WebSocket to {url}: {failed}", unsent=True)
 
     async def _connect(self) -> None:
         """Open, subscribe again, and send what was not answered."""

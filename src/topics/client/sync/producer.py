@@ -80,7 +80,7 @@ class Producer:
         create: bool,
     ) -> None:
         if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidRequest(f"partitions must be 1 to {PARTITIONS_MAX}", detail={"field": "partitions"})
+            raise InvalidRequest(f"partitions must be 1 to {PARTITIONS_MAX}", field="partitions")
         self._appends = appends
         self._names = [partition_name(name, number) for number in range(partitions)]
         self._node = node

@@ -40,7 +40,7 @@ class Transport:
         try:
             self._http = ground.open_http(options.url, self._timeout(0), limits, transport)
         except httpx2.InvalidURL as error:
-            raise InvalidRequest(f"{options.url!r} is not a URL: {error}", detail={"field": "url"}) from None
+            raise InvalidRequest(f"{options.url!r} is not a URL: {error}", field="url") from None
         # These are certain to have changed nothing.
         self._unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
         self._timeouts = httpx2.TimeoutException

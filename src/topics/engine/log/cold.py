@@ -135,7 +135,7 @@ def unreadable(
     seqs = f"seqs {from_seq} to {to_seq} cannot be read"
     where = {"from_seq": from_seq, "to_seq": to_seq, "pack": extent.pack, "offset": extent.offset}
     if isinstance(reason, OSError):
-        return StorageError(f"{seqs}: {reason.strerror or reason}; try again", **where)
-    damage = DamagedBlock(f"{seqs}: {reason.message}; `topics repair` turns them into an explicit gap", **where)
+        return StorageError(f"{seqs}: {reason.strerror or reason}; try again", detail=where)
+    damage = DamagedBlock(f"{seqs}: {reason.message}; `topics repair` turns them into an explicit gap", detail=where)
     damage.salvaged = salvaged
     return damage

@@ -116,7 +116,7 @@ def _of_some_topic(error: TopicsError) -> TopicsError:
     field = str(error.detail["field"])
     if field == BODY:
         return error
-    return type(error)(f"topics[...].{error.message}", **{**error.detail, "field": f"topics[...].{field}"})
+    return type(error)(f"topics[...].{error.message}", detail={**error.detail, "field": f"topics[...].{field}"})
 
 
 class _Pieces:
@@ -226,7 +226,7 @@ class _Pieces:
             return InvalidRequest(error.message + aside, **error.detail)
         name = f"records[{len(self.records) + int(found[1])}]"
         detail = {**error.detail, "field": name + field[found.end() :]}
-        return InvalidRequest(name + error.message.removeprefix(found[0]), **detail)
+        return InvalidRequest(name + error.message.removeprefix(found[0]), detail=detail)
 
     def _record_end(self, start: int) -> Generator[None, None, int | None]:
         """Where the next object after `start` ends; None if the list ends before one, or it is longer than allowed."""

@@ -54,7 +54,7 @@ def _read(body: bytes | bytearray, start: int, end: int, number: int, limits: Ba
         decode_body(_payload, line)
     except InvalidRequest as error:
         message = error.message.removeprefix(f"{BODY} ")
-        raise InvalidRequest(f"line {number} {message}", **{**error.detail, "line": number}) from None
+        raise InvalidRequest(f"line {number} {message}", detail={**error.detail, "line": number}) from None
     return Raw(line)
 
 

@@ -94,7 +94,7 @@ def within(place: str, error: TopicsError) -> TopicsError:
     if error.detail["field"] == "idempotency_key":
         return error
     detail = {**error.detail, "field": f"topics.{place}.{error.detail['field']}"}
-    return type(error)(f"topics.{place}.{error.message}", **detail)
+    return type(error)(f"topics.{place}.{error.message}", detail=detail)
 
 
 def multi_digest(key: str, names: Iterable[str]) -> bytes:
