@@ -5,6 +5,8 @@
     tests/storage/versions/v0_1_clean.json.xz      what the version that wrote it answers after opening it again
     tests/storage/versions/v0_1_killed.json.xz     the same, on the boot that it was killed on
     tests/storage/versions/v0_1_power.json.xz      the killed one on another boot, which counts as a power failure
+    tests/storage/versions/before_17_….xz          the same of commit c847115, before issue 17 moved the code around
+    tests/storage/versions/before_17_images.json.xz   digests of what it writes into a snapshot of what it read
 
 A release adds its own: check out its tag, teach `write` and `QUESTIONS` what is new in it, and run
 
@@ -101,6 +103,7 @@ def write(asker: Asker, clock: ManualClock) -> None:
             assert asker.engine._server.store.checkpoint()
     write_groups(asker)
     write_transactions(asker)
+    write_since_v0_1(asker)
     asker.engine.advance(1)
 
 
@@ -210,11 +213,32 @@ def write_transactions(asker: Asker) -> None:
     asker.do("POST", "/v0/txns/many/1/commit", {"stages": ["bulk"]})
 
 
+def write_since_v0_1(asker: Asker) -> None:
+    """What version 0.1 had not: one write to several topics, a topic that turned ephemeral, jobs known by their key."""
+
+    def both(key: str, number: int) -> dict[str, Any]:
+        topics = {name: {"records": [{"data": number}]} for name in ("both.a", "both.b")}
+        return {"topics": topics, "idempotency_key": key}
+
+    asker.do("POST", "/v0/append", both("first", 1))
+    asker.do("POST", "/v0/topics/turned", {"records": [{"data": "lasts"}]})
+    asker.do("PUT", "/v0/topics/turned", {"durability": "ephemeral"})
+    asker.do("POST", "/v0/topics/turned", {"records": [{"data": "goes"}]})
+    known = {"records": [{"data": "again", "unique_key": "unique-1"}], "idempotency_key": "known"}
+    asker.do("POST", "/v0/topics/jobs", known)
+    place = {"topic_id": "events", "group_id": "d", "start": "Latest", "limit": 1}
+    asker.do("POST", "/v1/api/topics/consume", place)
+    asker.engine.advance(1)
+    assert asker.engine._server.store.checkpoint()
+    asker.do("POST", "/v0/append", both("second", 2))
+    asker.do("POST", "/v0/topics/log.disk", {"records": [{"data": "copied from the log"}]})
+
+
 # --- asking ---
 
 TOPICS = (
     "log.fsync", "log.disk", "log.memory", "log.ephemeral", "capped", "full", "expiring", "gone", "events", "events:p1",
-    "failed", "jobs", "paused", "copies", "stamped", "new", "bulk",
+    "failed", "jobs", "paused", "copies", "stamped", "new", "bulk", "both.a", "both.b", "turned",
 )  # fmt: skip
 
 # Looking changes nothing but times of reading; what comes after it goes on where the writer stopped.
@@ -260,6 +284,13 @@ QUESTIONS: list[tuple[str, str, Any]] = [
     ("POST", "/v0/txns/nightly/8/commit", {"stages": ["next"], "fence": 1}),
     ("POST", "/v0/txns/nightly/9/commit", {"stages": ["next"]}),
     ("GET", "/v0/topics/new/export", None),
+    # since version 0.1
+    ("POST", "/v0/append", {"topics": {"both.a": {"records": [{"data": 1}]}, "both.b": {"records": [{"data": 1}]}},
+                            "idempotency_key": "second"}),
+    ("POST", "/v0/topics/jobs", {"records": [{"data": "again", "unique_key": "unique-1"}], "idempotency_key": "known"}),
+    ("POST", "/v0/topics/turned", {"records": [{"data": "more"}]}),
+    ("POST", "/v0/topics/turned/diff", {"from_seq": 0}),
+    ("POST", "/v1/api/topics/consume", {"topic_id": "events", "group_id": "d", "start": "Latest"}),
 ]  # fmt: skip
 
 

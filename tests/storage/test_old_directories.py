@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,15 @@ from typing import Any
 import pytest
 
 from tests.storage.old_directories import BOOT, OTHER_BOOT, VERSIONS, answers, differences, recorded, records_of, unpack
+from topics.engine.core.image import encode_topic
+from topics.engine.core.state import State
+from topics.engine.opening.restore import restore
+from topics.engine.transactions.ledger import encode_app
+from topics.model.settings import Settings
+from topics.storage.disk import Disk
+from topics.storage.pack import Packs
+from topics.storage.snapshot import Snapshots
+from topics.storage.steps import at_once
 
 WRITTEN_BY = sorted({path.name.rpartition("_")[0] for path in VERSIONS.glob("*.tar.xz")})
 # How the directory was left, and the boot it is opened on.
@@ -39,3 +49,17 @@ def changes(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
         lines, now_lines = records_of(was["answer"]), records_of(now["answer"])
         return [] if lines == now_lines else [f"{asked}: records differ:\n{lines}\n{now_lines}"]
     return list(differences(json.loads(was["answer"]), json.loads(now["answer"]), asked))
+
+
+@pytest.mark.parametrize("kind", ["clean", "killed"])
+def test_a_snapshot_of_what_was_read_has_the_bytes_that_it_had_then(kind: str, tmp_path: Path) -> None:
+    unpack("before_17", kind, tmp_path / "data")
+    disk = Disk()
+    snapshot = Snapshots(disk, str(tmp_path / "data/shard-00/snapshots")).load_newest()
+    state = State(Settings(), Packs(disk, str(tmp_path / "data/shard-00/packs"), None))
+    at_once(restore(state, snapshot))
+    images = {topic.name: encode_topic(topic, {}) for topic in state.by_id.values()}
+    images |= {f"app {app.name}": encode_app(app) for app in state.ledger.by_id.values()}
+    wanted = recorded("before_17", "images")[kind]
+    assert {"jobs", "failed", "stamped", "events", "both.a", "turned", "app nightly"} <= wanted.keys()
+    assert {name: hashlib.sha256(image).hexdigest() for name, image in images.items()} == wanted
