@@ -14,6 +14,7 @@ from bench.engine import append, body_of, kill, opened
 from tests.serving import Client, ServerProcess, serving
 from topics.engine.core.pending import Busy
 from topics.engine.opening.store import Store
+from topics.engine.routers.fold import Routes
 from topics.model.requests.routers import RouterRequest
 
 DESTINATIONS = 50
@@ -69,7 +70,7 @@ def fan_out(batches: int, *, skewed: bool) -> float:
 
         run(batches // 10)
         took = run(batches)
-        while store.forwarder.pending or any(router.lag for router in store.state.routes.by_name.values()):
+        while store.forwarder.pending or any(router.lag for router in store.state.feature(Routes).by_name.values()):
             store.settle()
             store.forwarder.step()
         kill(store)

@@ -17,6 +17,7 @@ from tests.engine.test_checkpoint import drive, everything
 from tests.faults import FaultyDisk
 from topics.engine.core.checkpoint import SLICE_MS, Steps
 from topics.engine.log.packing import UNWRITTEN_BYTES_MAX
+from topics.engine.queues.part import queue_of
 from topics.model.clock import ManualClock
 from topics.storage.disk import Buffer
 
@@ -91,7 +92,7 @@ def test_no_step_of_a_checkpoint_goes_over_all_jobs_of_a_queue(open_rig: OpenRig
     # 500 jobs a part, and a few calls for each
     assert longest_step_ms(rig, clock) < 500 * 5 * CALL_MS
     rig.crash()
-    queue = rig.store.state.by_name["q"].queue
+    queue = queue_of(rig.store.state.by_name["q"])
     assert queue is not None
     assert queue.delayed == 4_000
 

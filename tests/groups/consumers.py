@@ -12,6 +12,7 @@ import jwt
 from tests.engine.rig import Rig
 from tests.serving import Client, Reply
 from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.groups.part import groups_of
 from topics.engine.groups.verbs import Acked, Consuming
 from topics.model.requests.groups import Start, parse_start
 
@@ -123,7 +124,7 @@ class Partition:
 
     def committed(self, group: str = "g") -> int | None:
         """The last offset that is committed."""
-        known = self.consuming.topic(self.topic).groups or {}
+        known = groups_of(self.consuming.topic(self.topic))
         return known[group].committed - 1 if group in known and known[group].committed > 0 else None
 
     def _commit(self, verb: Any) -> PendingChange:

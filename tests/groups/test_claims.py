@@ -13,6 +13,7 @@ from topics.api.groups.messages import Marked, render
 from topics.engine.core.ops import decode
 from topics.engine.core.pending import Busy
 from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced, GroupReset, SeqRange
+from topics.engine.groups.part import groups_of
 from topics.model.errors import Throttled, TopicNotFound
 from topics.model.requests.groups import partition_for, partition_name, split_partition
 
@@ -120,7 +121,7 @@ def test_an_ack_ahead_joins_the_rest_in_any_order(rig: Rig, partition: Partition
         assert partition.committed() is None
     partition.ack(1, since=0)
     assert partition.committed() == 9
-    group = partition.consuming.topic("t").groups["g"]  # pyright: ignore[reportOptionalSubscript]
+    group = groups_of(partition.consuming.topic("t"))["g"]
     assert (group.claims, group.acked) == ([], [])
 
 

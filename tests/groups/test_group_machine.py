@@ -12,6 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.engine.rig import Rig
 from tests.groups.consumers import Partition
+from topics.engine.groups.part import groups_of
 
 VISIBLE_MS = 1_000
 GROUPS = ("a", "b")
@@ -75,7 +76,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def settled(self, group: str) -> bool:
         """Whether the group ignores `start`. What lies before its work is then nothing that it has to do."""
-        known = (self.partition.consuming.topic("t").groups or {}).get(group)
+        known = groups_of(self.partition.consuming.topic("t")).get(group)
         if known is None or known.committed < 0:
             return False
         self.acked[group] |= set(range(self.begun.get(group, 0)))

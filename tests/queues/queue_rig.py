@@ -10,6 +10,7 @@ from tests.engine.rig import Rig
 from topics.engine.core.listing import QueueState
 from topics.engine.log.topic import Topic
 from topics.engine.queues.claims import Grant
+from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import Queue
 from topics.engine.queues.redrive import Driven
 from topics.engine.queues.verbs import Held
@@ -84,5 +85,6 @@ class QueueRig(Rig):
 
     def parts(self, name: str = "q") -> tuple[Topic, Queue]:
         topic = self.store.state.by_name[name]
-        assert topic.queue is not None
-        return topic, topic.queue
+        queue = queue_of(topic)
+        assert queue is not None
+        return topic, queue

@@ -10,6 +10,7 @@ import pytest
 from tests.queues.queue_rig import QueueRig
 from tests.serving import ServerProcess, serving
 from topics.engine.queues import dead_letters as letters
+from topics.engine.queues.part import letters_of
 
 RESTARTS: list[Any] = [
     pytest.param(QueueRig.reopen, id="stopped"),
@@ -158,7 +159,7 @@ def test_at_random(rig: QueueRig, monkeypatch: pytest.MonkeyPatch) -> None:
                 give_up(rig, chance.randrange(1, 4), chance.choice(names), chance.choice("xyz"))
         homes = [record["meta"]["$dead_letter_from"] for record in rig.records("dead")]
         assert [dead(rig, name)[0] for name in names] == [homes.count(name) for name in names]
-    found = rig.store.state.by_name["dead"].letters
+    found = letters_of(rig.store.state.by_name["dead"])
     assert found is not None
     assert len(found.encode()) <= 24 * (4 + 3 + 2 * rig.look("dead").count)
 

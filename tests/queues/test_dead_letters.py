@@ -14,7 +14,7 @@ from tests.queues.conftest import OpenRig
 from tests.queues.queue_rig import QueueRig, request_of
 from topics.engine.core.ops import Appended
 from topics.engine.log.block import Block
-from topics.model.errors import DamagedData, InvalidRequest
+from topics.model.errors import DamagedData, InvalidRequest, NotAQueue
 from topics.model.requests.batch import render
 from topics.model.requests.records import AppendRequest, ClaimRequest, RecordRequest
 
@@ -49,6 +49,17 @@ def test_a_job_is_moved_instead_of_being_delivered_once_too_often(rig: QueueRig)
     assert rig.look("q").count == 0
     assert rig.counters().dead_lettered == 1
     assert rig.places() == (0, 0, 0)
+
+
+def test_a_log_that_holds_dead_letters_is_still_a_log(rig: QueueRig) -> None:
+    rig.queue(max_deliveries=1, dead_letter="dead")
+    rig.jobs(1)
+    fail_until_dead(rig, 1)
+    assert rig.look("dead").queue is None
+    with pytest.raises(NotAQueue):
+        rig.claim(name="dead")
+    with pytest.raises(InvalidRequest, match="this topic is a log"):
+        rig.append("dead", {"data": 1, "delay_ms": 5})
 
 
 def test_leases_that_run_out_count_as_deliveries(rig: QueueRig) -> None:

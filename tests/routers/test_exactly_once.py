@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.routers.rig import RoutedRig
+from topics.engine.routers.part import routing_of
 
 
 def put(rig: RoutedRig, **fields: Any) -> bool:
@@ -126,7 +127,7 @@ def test_evidence_stays_small_where_nobody_else_writes(rig: RoutedRig) -> None:
     for number in range(300):
         rig.append("a", number)
         rig.forward()
-    evidence = rig.store.state.by_name["b"].evidence
+    evidence = routing_of(rig.store.state.by_name["b"]).evidence  # pyright: ignore[reportOptionalMemberAccess]
     assert evidence is not None
     [found] = evidence.values()
     assert len(found.counts) == 1

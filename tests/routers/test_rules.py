@@ -9,6 +9,7 @@ import pytest
 
 from tests.routers.conftest import OpenRoutedRig
 from tests.routers.rig import RoutedRig
+from topics.engine.routers.fold import Routes
 from topics.model.errors import (
     InvalidRequest,
     RouterCycle,
@@ -241,7 +242,7 @@ def test_dropping_a_topic_removes_every_router_that_names_it(rig: RoutedRig, way
     assert staged.routers_removed == ["a->b", "b->c", "b->d"]
     if way:
         getattr(rig, way)()
-    assert rig.store.state.routes.names == ["x->y"]
+    assert rig.store.state.feature(Routes).names == ["x->y"]
     assert rig.append("a", 1).done
     assert rig.copies("c") == []
     assert rig.route("new", "a", "c")

@@ -11,9 +11,9 @@ import pytest
 
 from tests.storage.old_directories import BOOT, OTHER_BOOT, VERSIONS, answers, differences, recorded, records_of, unpack
 from topics.engine.core.image import encode_topic
-from topics.engine.core.state import State
+from topics.engine.opening.composition import new_state
 from topics.engine.opening.restore import restore
-from topics.engine.transactions.ledger import encode_app
+from topics.engine.transactions.ledger import Ledger, encode_app
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
 from topics.storage.pack import Packs
@@ -56,10 +56,10 @@ def test_a_snapshot_of_what_was_read_has_the_bytes_that_it_had_then(kind: str, t
     unpack("before_17", kind, tmp_path / "data")
     disk = Disk()
     snapshot = Snapshots(disk, str(tmp_path / "data/shard-00/snapshots")).load_newest()
-    state = State(Settings(), Packs(disk, str(tmp_path / "data/shard-00/packs"), None))
+    state = new_state(Settings(), Packs(disk, str(tmp_path / "data/shard-00/packs"), None))
     at_once(restore(state, snapshot))
-    images = {topic.name: encode_topic(topic, {}) for topic in state.by_id.values()}
-    images |= {f"app {app.name}": encode_app(app) for app in state.ledger.by_id.values()}
+    images = {topic.name: encode_topic(topic, {}, state.features) for topic in state.by_id.values()}
+    images |= {f"app {app.name}": encode_app(app) for app in state.feature(Ledger).by_id.values()}
     wanted = recorded("before_17", "images")[kind]
     assert {"jobs", "failed", "stamped", "events", "both.a", "turned", "app nightly"} <= wanted.keys()
     assert {name: hashlib.sha256(image).hexdigest() for name, image in images.items()} == wanted

@@ -9,6 +9,7 @@ import pytest
 
 from tests.txns.rig import TxnRig
 from topics.engine.core.pending import Busy
+from topics.engine.transactions.ledger import Ledger
 from topics.model.errors import (
     BatchTooLarge,
     InvalidRequest,
@@ -211,7 +212,7 @@ def test_nonsense_is_refused_and_the_field_named(rig: TxnRig, fields: dict[str, 
             topic=wanted["topic"],
         )
     assert refused.value.detail["field"] == field
-    assert rig.store.state.ledger.by_name == {}
+    assert rig.store.state.feature(Ledger).by_name == {}
 
 
 def test_a_failed_request_leaves_nothing_behind(rig: TxnRig) -> None:

@@ -12,6 +12,7 @@ from tests.txns.rig import TxnRig
 from topics.client import Client
 from topics.client.errors import Fenced as FencedAnswer
 from topics.engine.core.pending import Busy
+from topics.engine.transactions.ledger import Ledger
 from topics.model.errors import Fenced, InvalidRequest
 from topics.model.requests.transactions import OWNERS_MAX
 
@@ -71,7 +72,7 @@ def test_only_the_last_owners_are_remembered(rig: TxnRig) -> None:
     for number in range(1, OWNERS_MAX):
         with pytest.raises(Fenced):
             rig.take_fence("app", f"run-{number}")
-    assert len(rig.store.state.ledger.by_name["app"].owners) == OWNERS_MAX
+    assert len(rig.store.state.feature(Ledger).by_name["app"].owners) == OWNERS_MAX
     assert rig.take_fence("app", "run-0") == OWNERS_MAX + 2
 
 

@@ -13,6 +13,7 @@ from tests.faults import FaultyDisk
 from tests.serving import Client, ServerProcess, serving
 from tests.txns.rig import TxnRig
 from topics.engine.transactions import ledger
+from topics.engine.transactions.ledger import Ledger
 from topics.engine.transactions.ops import TxnCommitted, decode_txn_op
 from topics.model.errors import Fenced, InvalidRequest, StageNotFound
 from topics.model.requests.transactions import EMPTY_RAISE_MAX
@@ -147,7 +148,7 @@ def test_a_commit_from_before_this_rule_is_still_done(rig: TxnRig, monkeypatch: 
     """A log of version 0.1 does not say which stages a commit named."""
     rig.stage("app", 5, "a", 1, topic="t")
     rig.commit("app", 5, "a")
-    app = rig.store.state.ledger.by_name["app"]
+    app = rig.store.state.feature(Ledger).by_name["app"]
     app.named = b""
     image = ledger.encode_app(app)
     assert ledger.encode_app(app) == image

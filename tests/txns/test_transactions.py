@@ -9,6 +9,7 @@ import pytest
 
 from tests.txns.rig import TxnRig
 from topics.engine.core.pending import Busy
+from topics.engine.transactions.ledger import Ledger
 from topics.model.errors import (
     Fenced,
     InvalidRequest,
@@ -236,7 +237,7 @@ def test_aborted_stages_are_gone(rig: TxnRig) -> None:
     assert rig.abort("app", 1, "a", "never") == 1
     assert rig.abort("app", 1, "a") == 0
     assert rig.hidden() == 0
-    assert rig.store.state.ledger.bytes == 0
+    assert rig.store.state.feature(Ledger).bytes == 0
     with pytest.raises(StageNotFound):
         rig.commit("app", 1, "a")
 
@@ -255,7 +256,7 @@ def test_a_stage_expires_an_hour_after_its_last_part(rig: TxnRig) -> None:
     rig.store.step()
     rig.store.commit_log.flush()
     assert rig.hidden() == 0
-    assert rig.store.state.ledger.bytes == 0
+    assert rig.store.state.feature(Ledger).bytes == 0
 
 
 def test_a_stage_that_expired_is_not_gone_on_with(rig: TxnRig) -> None:

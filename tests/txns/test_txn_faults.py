@@ -16,6 +16,7 @@ from tests.txns.rig import TxnRig
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.state import NEVER
 from topics.engine.transactions import commit as committing
+from topics.engine.transactions.ledger import Ledger
 from topics.model.errors import ReadOnly, StageNotFound, StorageFull
 
 # Records of one version in each of the topics.
@@ -69,7 +70,9 @@ def check_aftermath(path: Path, disk: FaultyDisk, acknowledged: int, begun: int,
     with TxnRig(path, disk=disk, wal_file_bytes=WAL_FILE_BYTES) as rig:
         there = check_all_or_nothing(rig, acknowledged, begun)
         assert rig.hidden() == sum(
-            len(stage.shelves) for app in rig.store.state.ledger.by_id.values() for stage in app.stages.values()
+            len(stage.shelves)
+            for app in rig.store.state.feature(Ledger).by_id.values()
+            for stage in app.stages.values()
         )
         if there < begun:
             if not stages_last:

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.txns.rig import TxnRig
 from topics.engine.transactions import commit as committing
+from topics.engine.transactions.ledger import Ledger
 from topics.model.errors import Fenced, StageNotFound
 
 APPS, TOPICS, STAGES = ("app-1", "app-2"), ("x", "y"), ("s1", "s2")
@@ -191,7 +192,7 @@ class TxnMachine(RuleBasedStateMachine):
         state = self.rig.store.state
         assert state.count == sum(map(len, self.topics.values()))
         assert state.bytes == sum(topic.bytes for topic in state.by_name.values())
-        ledger = state.ledger
+        ledger = state.feature(Ledger)
         stages = [stage for app in ledger.by_id.values() for stage in app.stages.values()]
         assert ledger.bytes == sum(app.bytes for app in ledger.by_id.values()) == sum(stage.bytes for stage in stages)
         assert ledger.stages == len(stages)

@@ -25,6 +25,8 @@ from topics.api.routes import Route
 from topics.api.waiting import Turns
 from topics.engine.log.topic import Topic
 from topics.engine.opening.store import Store
+from topics.engine.queues.part import queue_of
+from topics.engine.routers.fold import Routes
 from topics.http.listener import Listener
 from topics.http.watchdog import Watchdog
 from topics.storage.stats import LatencyHistogram, WalStats
@@ -144,7 +146,7 @@ class Families(Collector):
     def _routers(self) -> int:
         """Those whose names the key may see."""
         return (
-            sum(name.startswith(self._principal.prefixes) for name in self._store.state.routes.names)
+            sum(name.startswith(self._principal.prefixes) for name in self._store.state.feature(Routes).names)
             if self._store.ready
             else 0
         )
@@ -171,11 +173,12 @@ class Totals:
             self._by_class[topic.config.durability] += 1
             self._records += topic.count
             self._bytes += topic.bytes
-            if topic.queue is not None:
+            queue = queue_of(topic)
+            if queue is not None:
                 self._queues += 1
-                topic.queue.advance(self._store.engine.queues.now())
+                queue.advance(self._store.engine.queues.now())
                 for place in jobs:
-                    jobs[place] += getattr(topic.queue, place)
+                    jobs[place] += getattr(queue, place)
         return len(found) == TOPICS_PER_TURN
 
     def families(self) -> Iterator[Metric]:
@@ -218,9 +221,10 @@ def _per_topic(shown: list[Topic], *, truncated: bool) -> Iterator[Metric]:
         families["topics_topic_earliest_seq"].add_metric(label, topic.earliest_seq)
         families["topics_topic_records_live"].add_metric(label, topic.count)
         families["topics_topic_bytes_live"].add_metric(label, topic.bytes)
-        if topic.queue is not None:
-            families["topics_topic_queue_ready"].add_metric(label, topic.queue.ready)
-            families["topics_topic_queue_in_flight"].add_metric(label, topic.queue.in_flight)
+        queue = queue_of(topic)
+        if queue is not None:
+            families["topics_topic_queue_ready"].add_metric(label, queue.ready)
+            families["topics_topic_queue_in_flight"].add_metric(label, queue.in_flight)
     yield from families.values()
     yield gauge("topics_topic_metrics_truncated", "1 if there are more topics than are listed.", int(truncated))
 

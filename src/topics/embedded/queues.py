@@ -20,7 +20,7 @@ from topics.engine.queues.cohorts import Cohort
 from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.redrive import NOTHING, PIECE_MAX, Driven
 from topics.engine.queues.verbs import Held
-from topics.model.errors import TopicNotFound, TopicsError
+from topics.model.errors import TopicsError
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.records import AckRequest, ClaimRequest, ExtendRequest, NackRequest, RedriveRequest
 from topics.model.requests.warnings import match_warnings
@@ -159,11 +159,8 @@ class Queues:
 
     def _counters(self, name: str) -> tuple[int, int]:
         def count() -> tuple[int, int]:
-            topic = self._host.store.state.by_name.get(name)
-            if topic is None or topic.queue is None:
-                raise TopicNotFound(name)
-            topic.queue.advance(self._host.engine.queues.now())
-            return topic.queue.ready, topic.queue.in_flight
+            queue = self._host.engine.queues.existing(name)
+            return queue.ready, queue.in_flight
 
         return self._host.look(count)
 

@@ -88,7 +88,7 @@ class Work:
         if successor is None:
             return f'queue "{name}" was deleted'
         again = f'queue "{name}" was deleted and created again as a {successor.config.type}'
-        return f"{again}; open a new stream" if successor.queue is not None else again
+        return f"{again}; open a new stream" if successor.config.type == "queue" else again
 
     def wake(self) -> None:
         self._cohorts.wake()

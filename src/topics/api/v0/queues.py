@@ -34,7 +34,7 @@ from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.queue import Queue
 from topics.engine.queues.redrive import NOTHING, PIECE_MAX, Driven
 from topics.engine.queues.verbs import Held
-from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
+from topics.model.errors import InvalidRequest, TopicsError
 from topics.model.requests.records import (
     AckRequest,
     ClaimRequest,
@@ -150,11 +150,8 @@ class Queues:
         call.reply(200, body)
 
     def _counters(self, name: str) -> tuple[int, int]:
-        topic = self._engine.state.by_name.get(name)
-        if topic is None or topic.queue is None:
-            raise TopicNotFound(name)
-        topic.queue.advance(self._queues.now())
-        return topic.queue.ready, topic.queue.in_flight
+        queue = self._queues.existing(name)
+        return queue.ready, queue.in_flight
 
     def nack(self, call: Call) -> None:
         self._check_slot(call)
@@ -218,10 +215,9 @@ class Queues:
 
     def _paused(self, call: Call, change: PendingChange) -> None:
         del change
-        ready, in_flight = self._counters(call.name)
-        queue = self._engine.state.by_name[call.name].queue
-        paused = queue is not None and queue.paused
-        call.reply(200, encode(PausedReply(call.name, paused, ready, in_flight, performance(call))))
+        queue = self._queues.existing(call.name)
+        reply = PausedReply(call.name, queue.paused, queue.ready, queue.in_flight, performance(call))
+        call.reply(200, encode(reply))
 
     # --- leases ---
 

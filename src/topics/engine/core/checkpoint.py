@@ -27,8 +27,6 @@ from topics.engine.log.hot_window import HotWindow
 from topics.engine.log.packing import Packing
 from topics.engine.log.repacking import Copies, Found, find_in, find_thin, is_being_copied, is_thin
 from topics.engine.log.topic import Topic
-from topics.engine.queues.lease_log import is_large, parts
-from topics.engine.transactions.ledger import App, encode_app, encode_fence_floor
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, StorageError, TopicsError
 from topics.model.settings import Settings
@@ -96,7 +94,6 @@ class Checkpointer:
         self._packing: Packing | None = None
         self._chunks: list[bytes] = []
         self._has_queues = False
-        self._large_queues: list[Topic] = []
         self._referred: set[int] = set()
 
     def due(self) -> bool:
@@ -126,7 +123,7 @@ class Checkpointer:
             self._last_ms = started_ms
             return True
         dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
-        self._chunks, self._referred, self._has_queues, self._large_queues = [], set(), False, []
+        self._chunks, self._referred, self._has_queues = [], set(), False
         snapshot = failure = None
         position = 0
         rooms: list[Room] = []
@@ -140,14 +137,15 @@ class Checkpointer:
             position = yield from self._mark()
             snapshot = self._snapshots.writer(position, rooms[1])
             yield from self._sliced(self._capture_all())
-            yield from self._capture_large_queues()
+            yield from self._capture_late()
             yield from self._finish(snapshot.add, snapshot.finish)
         except (OSError, TopicsError) as error:
             log.error("the checkpoint failed and is tried again: %s", error)
             state.dirty |= self._existing(dirty)
             self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
             self._abort(snapshot.abort if snapshot is not None else None, rooms)
-            state.routes.after_capture()
+            for feature in state.features:
+                feature.capture_failed()
             failure = error
         finally:
             state.capture_from = NEVER
@@ -269,10 +267,11 @@ class Checkpointer:
         while self._commit_log.marks_unwritten():
             yield False
         position = self._wal.written_to
-        self._state.routes.before_capture()
+        for feature in self._state.features:
+            feature.marked()
         self._state.checkpoint += 1
         self._state.capture = self._capture
-        self._state.capture_app = self._capture_app
+        self._state.keep_chunk = self._chunks.append
         self._state.capture_from = position
         self._syncer.want_sync(position)
         while self._wal.synced_to < position or self._commit_log.unpublished_at(position):
@@ -294,28 +293,23 @@ class Checkpointer:
             if topic.captured != self._state.checkpoint:
                 self._capture(topic)
                 yield
-        for app in list(self._state.ledger.by_id.values()):
-            if app.captured != self._state.checkpoint:
-                self._capture_app(app)
+        for feature in self._state.features:
+            for chunk in feature.capture():
+                self._chunks.append(chunk)
                 yield
         if self._state.noted is not None or self._has_queues:
             # The images hold deadlines; this is what they count from.
             self._chunks.append(Timed(self._commit_log.steady.moment()).encode())
-        if self._state.ledger.fence_floor:
-            self._chunks.append(encode_fence_floor(self._state.ledger.fence_floor))
         if self._state.dropped:
             # What was deleted since the mark may be in it: replaying the log adds it once more.
             self._chunks.append(self._state.dropped.encode())
 
-    def _capture_app(self, app: App) -> None:
-        app.captured = self._state.checkpoint
-        self._chunks.append(encode_app(app))
-
     def _capture(self, topic: Topic) -> None:
         topic.captured = self._state.checkpoint
         blocks = topic.lasting_blocks()
-        if topic.attic and topic.config.durability != "ephemeral":
-            blocks = [*blocks, *topic.attic]
+        routing = topic.routing
+        if routing is not None and topic.config.durability != "ephemeral":
+            blocks = [*blocks, *routing.kept_blocks()]
         for block in blocks:
             if block.packed != block.count:
                 self._pack(topic, block)
@@ -323,30 +317,28 @@ class Checkpointer:
         places = self._packing.places(blocks)
         self._referred.update(extent.pack for extent in places.values())
         self._referred.update(block.extent.pack for block in blocks if block.extent is not None)
-        self._chunks.append(encode_topic(topic, places))
-        self._has_queues |= topic.queue is not None
-        if is_large(topic):
-            self._large_queues.append(topic)
-        topic.attic = None
+        self._chunks.append(encode_topic(topic, places, self._state.features))
+        self._has_queues |= topic.config.type == "queue"
+        if routing is not None:
+            routing.captured()
 
-    def _capture_large_queues(self) -> Steps[None]:
-        """Their jobs, as they are now. What the log says of them by now must be as durable as this will be."""
-        large, self._large_queues = self._large_queues, []
-        if not large:
+    def _capture_late(self) -> Steps[None]:
+        """What features capture as it is now. What the log says of it by now must be as durable as this will be."""
+        captured = len(self._chunks)
+        yield from self._sliced(self._late_chunks())
+        if len(self._chunks) == captured:
             return
-        yield from self._sliced(self._jobs_of(large))
         # Leases run ahead of the log.
         self._commit_log.flush()
         while self._commit_log.marks_unwritten():
             yield False
         yield from self._synced(self._wal.written_to)
 
-    def _jobs_of(self, large: list[Topic]) -> Iterator[None]:
-        for topic in large:
-            if topic.queue is not None and self._state.by_id.get(topic.id) is topic:
-                for chunk in parts(topic, topic.queue):
-                    self._chunks.append(chunk)
-                    yield
+    def _late_chunks(self) -> Iterator[None]:
+        for feature in self._state.features:
+            for chunk in feature.capture_late():
+                self._chunks.append(chunk)
+                yield
 
     def _synced(self, position: int) -> Steps[None]:
         """Wait until the log is durable up to there."""

@@ -232,9 +232,10 @@ class Engine:
         return change
 
     def admit_jobs(self, topic: Topic, request: AppendRequest) -> Admitted | None:
-        if topic.queue is not None:
+        to_queue = topic.config.type == "queue"
+        if to_queue:
             self.expire(topic)
-        return self.uniqueness.admit(topic, request, to_queue=topic.queue is not None)
+        return self.uniqueness.admit(topic, request, to_queue=to_queue)
 
     def _append_new(
         self, name: str, request: AppendRequest, admit: Callable[[Topic | None], None] | None, *, bare: bool

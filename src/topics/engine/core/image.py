@@ -12,19 +12,16 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec import Raw
 
-from topics.engine.groups import group
+from topics.engine.core.feature import Feature
 from topics.engine.log.block import Block
-from topics.engine.log.copying import Origin
 from topics.engine.log.idempotency import Written
 from topics.engine.log.retention import Hole, Loss, note_hole
 from topics.engine.log.topic import Topic
-from topics.engine.queues.dead_letters import Letters
-from topics.engine.queues.lease_log import QueueImage, picture, restore
-from topics.engine.routers.router import Evidence, EvidenceImage, RouterImage
 from topics.model.requests.config import TopicConfig
 from topics.storage.pack import Extent
 from topics.storage.steps import Steps
@@ -34,9 +31,12 @@ _KEY = struct.Struct("<16sQQI")
 _NO_TAGS = 2**32 - 1
 # Blocks or keys of one topic that are decoded in one step.
 ITEMS_PER_STEP = 256
+NOTHING, EMPTY = Raw(b"\xc0"), Raw(b"\x90")
 
 
 class TopicImage(msgspec.Struct, array_like=True):
+    """An array: a field's place in it never changes. What is Raw belongs to a feature, which encodes and decodes it."""
+
     id: int
     name: str
     epoch: int
@@ -57,18 +57,18 @@ class TopicImage(msgspec.Struct, array_like=True):
     resident: int
     blocks: bytes
     keys: bytes
-    queue: QueueImage | None = None
+    queue: Raw = NOTHING
     # The router into this topic, where its copies are, and blocks that are gone but may have to be copied from.
-    router: RouterImage | None = None
-    evidence: list[EvidenceImage] = []
-    attic: bytes = b""
+    router: Raw = NOTHING
+    evidence: Raw = EMPTY
+    left_blocks: bytes = b""
     # Consumer groups.
-    groups: list[group.GroupImage] = []
+    groups: Raw = EMPTY
     # Up to where the records of an ephemeral topic are not ephemeral.
     lasting_to: int = 0
     # The seqs of those keys whose records are not simply those of one batch.
     answers: dict[bytes, list[int]] = {}
-    # Dead letters by queue, see engine/queues/dead_letters.py. None: version 0.1 did not keep it.
+    # Dead letters by queue. None: version 0.1 did not keep it.
     letters: bytes | None = None
     # How many records each of `holes` had.
     holes_lost: list[int] = []
@@ -78,7 +78,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(TopicImage)
 
 
-def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
+def encode_topic(topic: Topic, extents: dict[Block, Extent], features: Sequence[Feature]) -> bytes:
     """`extents` tells where this checkpoint packs blocks.
 
     An ephemeral topic keeps its head, not its records, except for those that were written before it was ephemeral.
@@ -111,13 +111,14 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent]) -> bytes:
         blocks=b"".join([block_image(block, extents) for block in lasting]),
         keys=b"".join([_KEY.pack(key, *written[:3]) for key, written in keys]),
         answers={key: written.seqs for key, written in keys if written.seqs is not None},
-        groups=group.picture(topic.groups) if topic.groups else [],
-        queue=picture(topic, topic.queue) if topic.queue is not None else None,
-        router=None if topic.inbound is None else topic.inbound.image(),
-        evidence=[EvidenceImage(origin, found.encode()) for origin, found in (topic.evidence or {}).items()],
-        letters=b"" if topic.letters is None else topic.letters.encode(),
-        attic=b"" if ephemeral else b"".join([block_image(block, extents) for block in topic.attic or ()]),
+        letters=b"",
     )
+
+    def images_of(blocks: Iterable[Block]) -> bytes:
+        return b"".join([block_image(block, extents) for block in blocks])
+
+    for feature in features:
+        feature.encode(topic, image, images_of)
     return _encoder.encode(image)
 
 
@@ -157,8 +158,7 @@ def block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
     return image
 
 
-def decode_topic(chunk: bytes) -> Steps[tuple[Topic, RouterImage | None]]:
-    """The topic, and the router into it, which can be made when all topics are there."""
+def decode_topic(chunk: bytes, features: Sequence[Feature]) -> Steps[Topic]:
     image = _decoder.decode(chunk)
     topic = Topic(image.id, image.name, image.epoch, image.config, image.ceiling)
     topic.head_seq = topic.assigned_seq = image.head_seq
@@ -185,22 +185,10 @@ def decode_topic(chunk: bytes) -> Steps[tuple[Topic, RouterImage | None]]:
             topic.note_key(key, Written(ts, first_seq, count, image.answers.get(key)))
             if number % ITEMS_PER_STEP == 0:
                 yield
-    if topic.queue is not None:
-        topic.queue.fresh = topic.count
-        if image.queue is not None:
-            restore(topic, topic.queue, image.queue)
-    topic.evidence = {Origin(*origin): Evidence.decode(spans) for origin, spans in map(_fields, image.evidence)} or None
-    if image.letters is not None:
-        topic.letters = Letters.decode(image.letters, topic.blocks)
-    if image.attic:
-        topic.attic = list(decode_blocks(image.attic))
-    if image.groups:
-        topic.groups = group.restore(image.groups)
-    return topic, image.router
-
-
-def _fields(image: EvidenceImage) -> tuple[tuple[str, str, int, int], bytes]:
-    return image.origin, image.spans
+    for feature in features:
+        feature.created(topic)
+        feature.decode(topic, image)
+    return topic
 
 
 def decode_blocks(data: bytes) -> Iterator[Block]:

@@ -13,8 +13,6 @@ import msgspec
 
 from topics.engine.core.state import State
 from topics.engine.log.topic import Topic
-from topics.engine.queues.dead_letters import left_of
-from topics.engine.queues.queue import Queue
 from topics.model.errors import InvalidRequest
 from topics.model.requests.config import TopicConfig
 
@@ -65,6 +63,7 @@ class Page(NamedTuple):
 
 
 def describe(topic: Topic, state: State, now_ms: int, steady_ms: int) -> TopicState:
+    described = (feature.describe(topic, steady_ms) for feature in state.features)
     return TopicState(
         topic=topic.name,
         type=topic.config.type,
@@ -77,20 +76,7 @@ def describe(topic: Topic, state: State, now_ms: int, steady_ms: int) -> TopicSt
         effective_priority=effective_priority(topic, now_ms),
         last_write_ts=topic.last_write_ts,
         last_read_ts=topic.last_read_ts,
-        queue=None if topic.queue is None else describe_queue(topic.queue, left_of(state, topic), steady_ms),
-    )
-
-
-def describe_queue(queue: Queue, dead: int, steady_ms: int) -> QueueState:
-    queue.advance(steady_ms)
-    return QueueState(
-        ready=queue.ready,
-        in_flight=queue.in_flight,
-        dead_lettered=queue.dead_lettered,
-        delayed=queue.delayed,
-        paused=queue.paused,
-        dead=dead,
-        dead_letter_error=queue.refusal if queue.refused else None,
+        queue=next((lines for lines in described if lines is not None), None),
     )
 
 

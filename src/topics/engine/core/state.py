@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+from topics.engine.core.feature import Feature
 from topics.engine.core.multi_append import fold_multi_append
 from topics.engine.core.ops import (
     Appended,
-    Buried,
     Configured,
     Created,
     Deleted,
     Dropped,
     Floored,
     KeyNoted,
-    Moved,
     MultiAppended,
     Op,
     Reserved,
     Resumed,
-    RouterDropped,
-    RouterPut,
     Run,
     Skipped,
     Timed,
 )
-from topics.engine.groups.group import fold
-from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset
 from topics.engine.log.block import BLOCK_BYTES, Block
 from topics.engine.log.body import Body
 from topics.engine.log.cold import Cold
@@ -36,13 +31,6 @@ from topics.engine.log.dropped_names import DroppedNames
 from topics.engine.log.idempotency import Written
 from topics.engine.log.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.log.topic import SEQ_CHUNK, Topic
-from topics.engine.queues import lease_log as leaselog
-from topics.engine.queues.dead_letters import Moves
-from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
-from topics.engine.routers.fold import Routes
-from topics.engine.routers.ops import Forwarded
-from topics.engine.transactions.ledger import App, Ledger
-from topics.engine.transactions.ops import TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
 from topics.model.clock import Moment
 from topics.model.requests.batch import Batch
 from topics.model.settings import Settings
@@ -53,11 +41,13 @@ HIDDEN = "!"
 # Copies that come in batches of this size are not copied into a growing block: all destinations share their bytes.
 SHARED_BYTES = BLOCK_BYTES // 4
 
+F = TypeVar("F", bound=Feature)
+
 
 class State:
     """Reads no clock and no other topic: the same ops give the same state."""
 
-    def __init__(self, settings: Settings, packs: Packs) -> None:
+    def __init__(self, settings: Settings, packs: Packs, features: Sequence[Callable[[State], Feature]] = ()) -> None:
         self._settings = settings
         self._packs = packs
         self.cold = Cold(packs)
@@ -83,10 +73,7 @@ class State:
         self._position = 0
         self.noted: Moment | None = None  # what both clocks said when the log was last told
         self.capture: Callable[[Topic], None] = self.dirty.add
-        self.capture_app: Callable[[App], None] = lambda _app: None
-        self.routes = Routes(self)
-        self.ledger = Ledger(self)
-        self._moves = Moves(self)
+        self.keep_chunk: Callable[[bytes], None] = lambda _chunk: None
         self._folds: dict[type, Callable[[Any], Any]] = {
             Appended: self.append,
             MultiAppended: lambda op: fold_multi_append(self, op),
@@ -98,25 +85,18 @@ class State:
             Skipped: self._skipped,
             Resumed: self._skipped,
             Floored: self._floored,
-            GroupClaimed: self._grouped,
-            GroupAcked: self._grouped,
-            GroupReset: self._grouped,
-            GroupPlaced: self._grouped,
-            **dict.fromkeys((Leased, Released, Extended), self._leased),
-            Paused: self._paused,
             Timed: lambda op: setattr(self, "noted", op.moment),
-            Moved: self._moves.moved,
-            Buried: self._moves.buried,
             KeyNoted: self.note_key,
-            Forwarded: self.routes.forwarded,
-            RouterPut: self.routes.put,
-            RouterDropped: self.routes.drop,
-            TxnStaged: self.ledger.staged,
-            TxnFenced: self.ledger.fenced,
-            TxnCommitted: self.ledger.committed,
-            TxnAborted: self.ledger.aborted,
-            TxnForgotten: self.ledger.forgotten,
         }
+        self.features = [make(self) for make in features]
+        self._by_kind = {type(feature): feature for feature in self.features}
+        for feature in self.features:
+            self._folds |= feature.folds()
+
+    def feature(self, kind: type[F]) -> F:
+        feature = self._by_kind[kind]
+        assert isinstance(feature, kind)
+        return feature
 
     def apply(self, op: Op, position: int) -> Any:
         """Fold one op in; what the fold found out (a delete: how many records and bytes went)."""
@@ -184,9 +164,9 @@ class State:
         if op.key:
             topic.note_key(op.key, Written(batch.ts, batch.first_seq, batch.count, op.answer))
         if topic.queue is not None:
-            topic.queue.appended(batch)
-        if topic.outbound is not None:
-            self.routes.moved[topic] = None
+            topic.queue.appended(topic, batch)
+        if topic.routing is not None:
+            topic.routing.appended(topic, batch)
 
     def note_key(self, op: KeyNoted) -> None:
         self.by_id[op.topic_id].note_key(op.key, Written(op.ts, min(op.seqs), len(op.seqs), op.seqs))
@@ -204,12 +184,12 @@ class State:
         self.count += count
         self.bytes += size
         if dest.queue is not None:
-            dest.queue.fresh += count
-        if dest.outbound is not None:
-            self.routes.moved[dest] = None
+            dest.queue.grown(dest, count)
+        if dest.routing is not None:
+            dest.routing.grown(dest, count)
         self.remove(hidden)
 
-    def take_in(self, op: Forwarded) -> None:
+    def take_in(self, op: Appended) -> None:
         """Copies are records like others once their batch is there; many destinations may hold the bytes of one."""
         self.append(op, SHARED_BYTES)
 
@@ -302,26 +282,6 @@ class State:
         topic.head_seq = seq
         topic.assigned_seq = max(topic.assigned_seq, seq)
 
-    # --- jobs ---
-
-    def _leased(self, op: LeaseOp) -> None:
-        topic = self.by_id[op.topic_id]
-        if topic.queue is not None and not op.ahead:
-            leaselog.fold(topic, topic.queue, op)
-
-    def _paused(self, op: Paused) -> None:
-        queue = self.by_id[op.topic_id].queue
-        if queue is not None:
-            queue.paused = op.paused
-
-    # --- groups ---
-
-    def _grouped(self, op: GroupOp) -> None:
-        topic = self.by_id[op.topic_id]
-        if topic.groups is None:
-            topic.groups = {}
-        fold(topic.groups, op)
-
     # --- retention: between ops, by the owner; the next op of the topic carries the floor into the log ---
 
     def enforce_caps(self, topic: Topic, load: Callable[[Block], None]) -> None:
@@ -366,6 +326,8 @@ class State:
     def create(self, op: Created) -> None:
         topic = Topic(op.topic_id, op.name, op.epoch, op.config, op.ceiling)
         topic.clock_ms = op.ts
+        for feature in self.features:
+            feature.created(topic)
         self.add(topic)
         self.dirty.add(topic)
 
@@ -404,10 +366,11 @@ class State:
 
     def _dropped(self, op: Dropped) -> list[str]:
         """The names of the routers that went with the topic."""
-        routers = self.routes.cascade(self.by_id[op.topic_id])
-        self.dropped.add(self.by_id[op.topic_id].name)
-        self.remove(self.by_id[op.topic_id])
-        return routers
+        topic = self.by_id[op.topic_id]
+        gone = [name for feature in self.features for name in feature.dropped(topic)]
+        self.dropped.add(topic.name)
+        self.remove(topic)
+        return gone
 
     def remove(self, topic: Topic) -> None:
         """The topic is gone, and what it holds."""

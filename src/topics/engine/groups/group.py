@@ -10,7 +10,7 @@ A claim whose time is up stays in the list but holds nothing: its records are fr
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -193,7 +193,7 @@ def fold(groups: dict[str, Group], op: GroupOp) -> None:
             groups.setdefault(op.group, Group()).ack(op)
 
 
-def picture(groups: dict[str, Group]) -> list[GroupImage]:
+def picture(groups: Mapping[str, Group]) -> list[GroupImage]:
     """Copies: the group goes on changing while its image waits to be written."""
     return [
         GroupImage(name, group.committed, group.claims[:], group.acked[:], group.begin_seq, group.latest_seq)

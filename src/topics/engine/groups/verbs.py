@@ -16,6 +16,7 @@ from topics.engine.core.engine import Engine
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.groups.group import Group
 from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
+from topics.engine.groups.part import groups_of
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
 from topics.engine.log.cold import ColdMiss
@@ -257,7 +258,7 @@ class Consuming:
         return 1 + (topic.last_live_within(done + 1, from_seq - 1) or done)
 
     def _acked(self, topic: Topic, group_id: str, seq: int) -> Acked:
-        group = (topic.groups or {}).get(group_id, _UNTOUCHED)
+        group = groups_of(topic).get(group_id, _UNTOUCHED)
         return Acked(group.committed, list(islice(group.undone(seq), HELD_BACK_SHOWN_MAX)))
 
     def reset(self, topic: Topic, group_id: str, start: Start) -> PendingChange:
@@ -275,14 +276,14 @@ class Consuming:
         """Remove the group from this partition. `result` tells whether it was there."""
         self._group(topic, group_id)
         self._commit_log.check_writable()
-        known = topic.groups is not None and group_id in topic.groups
+        known = group_id in groups_of(topic)
         change = self._stage(topic, GroupReset(topic.id, group_id, FORGOTTEN), gated=True)
         change.result = known
         return change
 
     def next_expiry_ms(self, topic: Topic, group_id: str) -> int | None:
         """In how many milliseconds somebody's claim runs out; None if none is open."""
-        group = (topic.groups or {}).get(group_id, _UNTOUCHED)
+        group = groups_of(topic).get(group_id, _UNTOUCHED)
         now_ms = self._steady.now_ms()
         deadline = group.next_expiry(now_ms)
         return None if deadline is None else deadline - now_ms
@@ -295,7 +296,7 @@ class Consuming:
             if topic.groups is None:
                 continue
             self._state.expire(topic, self._clock.now_ms(), None)
-            for group_id, group in sorted(topic.groups.items()):
+            for group_id, group in sorted(groups_of(topic).items()):
                 if wanted(name, group_id):
                     found.append(_standing(topic, group_id, group, self._steady.now_ms()))
                     if len(found) == limit:
@@ -312,7 +313,7 @@ class Consuming:
 
     def _group(self, topic: Topic, group_id: str) -> Group:
         self.check_idle(topic, group_id)
-        return (topic.groups or {}).get(group_id, _UNTOUCHED)
+        return groups_of(topic).get(group_id, _UNTOUCHED)
 
     def _stage(self, topic: Topic, op: GroupOp, *, gated: bool) -> PendingChange:
         key = topic.id, op.group
@@ -322,7 +323,7 @@ class Consuming:
         return change
 
     def _refuse_another_group(self, topic: Topic, group_id: str) -> None:
-        groups = topic.groups or {}
+        groups = groups_of(topic)
         if group_id not in groups and len(groups) >= GROUPS_PER_TOPIC_MAX:
             raise Throttled(f"{GROUPS_PER_TOPIC_MAX} groups read this partition; forget some", max=GROUPS_PER_TOPIC_MAX)
 

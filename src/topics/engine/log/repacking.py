@@ -40,7 +40,7 @@ def is_thin(block: Block) -> bool:
 
 def is_being_copied(topic: Topic) -> bool:
     """A mark on its way names records of this topic: they stay where they are until it is written."""
-    return any(router.inflight is not None for router in topic.outbound or ())
+    return topic.routing is not None and topic.routing.pins_blocks()
 
 
 def find_thin(topics: Iterable[Topic], found: Found) -> Iterator[None]:

@@ -6,19 +6,15 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from topics.engine.groups.group import Group
 from topics.engine.log.block import Block
 from topics.engine.log.idempotency import KeyTable, Written
 from topics.engine.log.retention import Hole, Loss
-from topics.engine.queues.queue import Queue
 from topics.model.requests.config import TopicConfig
 
 if TYPE_CHECKING:
     from topics.engine.core.pending import PendingChange
     from topics.engine.core.waiters import Waiter
-    from topics.engine.log.copying import Origin
-    from topics.engine.queues.dead_letters import Letters
-    from topics.engine.routers.router import Evidence, Hops, Router
+    from topics.engine.log.part import TopicPart
 
 SEQ_CHUNK = 65_536
 # How the names of the hidden topics start that hold what is staged, or prepared for a commit.
@@ -31,7 +27,6 @@ class Topic:
 
     __slots__ = (
         "assigned_seq",
-        "attic",
         "blocks",
         "bytes",
         "captured",
@@ -44,31 +39,27 @@ class Topic:
         "counted",
         "epoch",
         "evict_floor",
-        "evidence",
         "groups",
         "head_seq",
         "held",
         "holes",
-        "hops",
         "id",
-        "inbound",
         "into",
         "keys",
         "last_read_ts",
         "last_write_ts",
         "lasting_to",
-        "letters",
         "logged_floor",
         "losses",
         "name",
         "noted_from",
         "noted_to",
-        "outbound",
         "pending_bytes",
         "pending_count",
         "queue",
         "reserved_ms",
         "reserving",
+        "routing",
         "segment",
         "segment_bytes",
         "segment_events",
@@ -100,10 +91,10 @@ class Topic:
         # What was lost from the middle: what is older can still be read.
         self.holes: list[Hole] = []
         self.keys: KeyTable | None = None
-        self.groups: dict[str, Group] | None = None  # consumer groups by name
-        # jobs, if this is a queue
-        self.queue: Queue | None = Queue() if config.type == "queue" else None
-        self.letters: Letters | None = None  # dead letters that queues left here
+        # One part for each feature that has to do with this topic; its package knows what is in it.
+        self.queue: TopicPart | None = None
+        self.routing: TopicPart | None = None
+        self.groups: TopicPart | None = None
         # the segment that new records fall into
         self.segment = 0
         self.segment_events = 0
@@ -126,13 +117,6 @@ class Topic:
         self.clock_ms = 0
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
-        # routers: the one into this topic, those out of it, which copies are here, and how far they have come
-        self.inbound: Router | None = None
-        self.outbound: list[Router] | None = None
-        self.evidence: dict[Origin, Evidence] | None = None
-        self.hops: Hops | None = None
-        # Blocks that left while somebody may still have to copy from them.
-        self.attic: list[Block] | None = None
         # Up to this seq neither log nor snapshot may have the records: they were appended to an `ephemeral` topic.
         self.volatile_to = 0
         # readers
@@ -158,8 +142,6 @@ class Topic:
         """The live records start … stop − 1 of a block are about to die, whatever kills them."""
         if self.queue is not None:
             self.queue.dying(block, start, stop)
-        if self.letters is not None:
-            self.letters.dying(block, start, stop)
 
     def note_key(self, key: bytes, written: Written) -> None:
         if self.keys is None:
@@ -209,8 +191,8 @@ class Topic:
         block = self.blocks.pop(index)
         if block is self.tail:
             self.tail = None
-        if self.attic is not None:
-            self.attic.append(block)
+        if self.routing is not None:
+            self.routing.removed(block)
         return block
 
     def take_blocks_of(self, other: Topic) -> None:

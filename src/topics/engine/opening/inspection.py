@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topics.engine.core.state import State
+from topics.engine.opening.composition import new_state
 from topics.engine.opening.repair import apply_what_fits
 from topics.engine.opening.restore import restore
 from topics.engine.routers.ops import decode as decode_op
@@ -24,7 +24,7 @@ class Inspection:
         cold_path = directory.cold_path if directory.cold_path and disk.exists(directory.cold_path) else None
         self.packs = Packs(disk, directory.packs_path, cold_path)
         try:
-            self.state = State(Settings(), self.packs)
+            self.state = new_state(Settings(), self.packs)
             self.snapshots = Snapshots(disk, directory.snapshots_path)
             snapshot = self.snapshots.load_newest(repair=repair, thorough=thorough)
             at_once(restore(self.state, snapshot))
@@ -46,7 +46,8 @@ class Inspection:
                     self.given_up += apply_what_fits(self.state, op, position)
                 else:
                     self.state.apply(op, position)
-            self.state.routes.replayed()
+            for feature in self.state.features:
+                feature.replayed()
         except BaseException:
             self.close()
             raise

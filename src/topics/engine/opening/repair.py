@@ -9,6 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from topics.engine.core.ops import Created, MultiAppended, Op, Timed, TxnOp
 from topics.engine.core.state import State
+from topics.engine.groups.part import groups_of
 from topics.engine.log.block import Block
 from topics.engine.log.extent import Salvaged, decode_body, salvage
 from topics.engine.log.retention import note_hole
@@ -170,9 +171,9 @@ def may_come_back(state: State, gaps: list[LogGap]) -> list[str]:
         return []
     lost = sum(gap.to_position - gap.from_position for gap in gaps)
     lines = [f"records that were deleted in the lost part of the log ({lost} bytes)"]
-    if queues := [topic.name for topic in state.by_name.values() if topic.queue is not None]:
+    if queues := [topic.name for topic in state.by_name.values() if topic.config.type == "queue"]:
         lines.append(f"jobs that were acked in it, and are delivered again: {_named('queue', queues)}")
-    if groups := [name for name, topic in state.by_name.items() if topic.groups]:
+    if groups := [name for name, topic in state.by_name.items() if groups_of(topic)]:
         lines.append(f"records whose offsets a consumer group committed in it: {_named('topic', groups)}")
     lines.append("topics and routers that were deleted in it, and configurations that were changed in it")
     return lines

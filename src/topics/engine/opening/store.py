@@ -13,14 +13,14 @@ from topics.engine.core.checkpoint_room import CheckpointRoom
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import MultiAppend
-from topics.engine.core.state import State
 from topics.engine.core.waiters import Waiters
 from topics.engine.log.topic import SEQ_CHUNK
 from topics.engine.opening import loss_estimates as estimates
+from topics.engine.opening.composition import new_state
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.pipelines.verbs import Pipelines
-from topics.engine.queues.dead_letters import find_unknown
+from topics.engine.queues.feature import QueuesFeature
 from topics.engine.routers.forwarding import Forwarder
 from topics.engine.routers.ops import decode as decode_op
 from topics.engine.routers.verbs import Routers
@@ -120,7 +120,7 @@ class Store:
         previous = directory.previous
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
-        self.state = State(self.settings, self.packs)
+        self.state = new_state(self.settings, self.packs)
         snapshot = yield from self.snapshots.loading(repair=self._repair, thorough=self._repair)
         yield from restore(self.state, snapshot)
         self.progress = SNAPSHOT_SHARE
@@ -128,7 +128,7 @@ class Store:
         yield from self.packs.adopting(
             (extent for extent in live if extent is not None), keep=self.snapshots.kept_packs
         )
-        yield from find_unknown(self.state)
+        yield from self.state.feature(QueuesFeature).read_old_letters()
         synced_to = noted_position(self._disk, directory.wal_path)
         replay = Replay(
             self._disk,
@@ -209,7 +209,8 @@ class Store:
             self.settings,
             self._directory,
         )
-        self.state.routes.replayed()
+        for feature in self.state.features:
+            feature.replayed()
         for topic in self.state.by_id.values():
             topic.assigned_seq = topic.head_seq
             self.state.enforce_caps(topic, self.state.cold.load_now)
@@ -312,13 +313,6 @@ class Store:
         self.syncer.want_sync(backup.position)
         return backup
 
-    def _keep_what_queues_know(self) -> None:
-        """Deliveries and nacks are no ops where leases are not durable: the last checkpoint has to look at them."""
-        for topic in self.state.by_id.values():
-            if topic.queue is not None and topic.queue.jobs:
-                topic.queue.closing = True
-                self.state.dirty.add(topic)
-
     def close(self) -> None:
         """Finish what is under way, write a last checkpoint, and leave the directory clean."""
         if not self.ready:
@@ -329,7 +323,8 @@ class Store:
         if healthy:
             at_once(self._wait_synced())
             self.settle()
-            self._keep_what_queues_know()
+            for feature in self.state.features:
+                feature.closing()
             healthy = self.checkpoint()
         self.syncer.stop()
         self.worker.stop()

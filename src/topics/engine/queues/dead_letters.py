@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from topics.engine.core.ops import Appended, Buried, Deleted, Moved
 from topics.engine.queues import transfers as moving
-from topics.model.errors import DamagedData
+from topics.engine.queues.part import letters_of, put_letters, queue_of
 
 if TYPE_CHECKING:
     from topics.engine.core.state import State
@@ -111,15 +111,17 @@ class Moves:
         """Gone here and there in one step, so that no crash loses a record or leaves it in both places."""
         source = self._state.by_id[op.topic_id]
         found = self._state.delete(Deleted(op.topic_id, op.ts, op.runs))
-        if source.queue is not None and op.dead:
-            source.queue.dead_lettered += found[0]
+        queue = queue_of(source)
+        if queue is not None and op.dead:
+            queue.dead_lettered += found[0]
         self._land(op.appended, source.epoch if op.dead else None)
         return found
 
     def buried(self, op: Buried) -> None:
         source = self._state.by_id[op.topic_id]
-        if source.queue is not None:
-            source.queue.dead_lettered += op.letters
+        queue = queue_of(source)
+        if queue is not None:
+            queue.dead_lettered += op.letters
         if isinstance(op.rest, Appended):
             self._land(op.rest, source.epoch)
         elif op.rest is not None:
@@ -133,37 +135,20 @@ class Moves:
         self._state.touch(topic)
         self._state.append(appended)
         if epoch is not None:
-            if topic.letters is None:
-                topic.letters = Letters()
-            topic.letters.add(epoch, appended.batch.first_seq, appended.batch.count)
-            topic.letters.tidy(topic)
+            letters = letters_of(topic) or put_letters(topic, Letters())
+            letters.add(epoch, appended.batch.first_seq, appended.batch.count)
+            letters.tidy(topic)
 
 
 def left_of(state: State, queue: Topic) -> int:
     """How many of this queue's jobs are in its dead-letter topic now."""
     topic = state.by_name.get(queue.config.dead_letter or "")
-    return topic.letters.left(queue) if topic is not None and topic.letters is not None else 0
+    letters = letters_of(topic) if topic is not None else None
+    return letters.left(queue) if letters is not None else 0
 
 
-def find_unknown(state: State) -> Iterator[None]:
-    """Version 0.1 kept no count: read the stamps of the letters that it left. Yields after each block."""
-    queues = {topic.config.dead_letter for topic in state.by_name.values() if topic.queue is not None}
-    for name in queues:
-        topic = state.by_name.get(name or "")
-        if topic is None or topic.letters is not None:
-            continue
-        topic.letters = Letters()
-        for block in topic.blocks:
-            try:
-                state.cold.load_now(block)
-            except (DamagedData, OSError):
-                # Whoever reads the topic is told; a count is not worth refusing the start.
-                continue
-            _read_stamps(state, topic.letters, block)
-            yield
-
-
-def _read_stamps(state: State, letters: Letters, block: Block) -> None:
+def read_stamps(state: State, letters: Letters, block: Block) -> None:
+    """Add the live records of a block whose stamps say that they are dead letters."""
     body = block.body
     if body is None or body.metas is None:
         return
@@ -171,5 +156,5 @@ def _read_stamps(state: State, letters: Letters, block: Block) -> None:
         for number in range(first, stop):
             home = moving.home_of(moving.record_of(block, number)) if body.metas[number] else None
             queue = state.by_name.get(home or "")
-            if queue is not None and queue.queue is not None:
+            if queue is not None and queue_of(queue) is not None:
                 letters.add(queue.epoch, block.seq_at(number), 1)

@@ -14,6 +14,7 @@ import msgspec
 
 from topics.engine.queues.due import Place
 from topics.engine.queues.ops import Extended, Leased, LeaseOp, Released
+from topics.engine.queues.part import queue_of
 
 if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
@@ -73,7 +74,7 @@ class QueueImage(msgspec.Struct, array_like=True):
     unique: list[tuple[bytes, int]]
 
 
-class QueuePart(msgspec.Struct, array_like=True):
+class QueueChunk(msgspec.Struct, array_like=True):
     """Some of the jobs and unique keys of a queue that has too many to be captured at once."""
 
     topic_id: int
@@ -87,13 +88,12 @@ PART_CHUNK = b"\xc7"
 JOBS_AT_ONCE_MAX = 2_000
 JOBS_PER_PART = 500
 _part_encoder = msgspec.msgpack.Encoder()
-_part_decoder = msgspec.msgpack.Decoder(QueuePart)
+_part_decoder = msgspec.msgpack.Decoder(QueueChunk)
 
 
-def is_large(topic: Topic) -> bool:
+def is_large(topic: Topic, queue: Queue) -> bool:
     """Whether the jobs are captured in parts, after the topic."""
-    queue = topic.queue
-    if queue is None or topic.config.durability == "ephemeral":
+    if topic.config.durability == "ephemeral":
         return False
     return len(queue.jobs) + len(queue.unique) > JOBS_AT_ONCE_MAX
 
@@ -105,7 +105,7 @@ def picture(topic: Topic, queue: Queue) -> QueueImage:
         return QueueImage(queue.paused, queue.dead_lettered, 0, [], [])
     cursor = queue.cursor if config.leases_durable else 0
     image = QueueImage(queue.paused, queue.dead_lettered, cursor, [], [])
-    if not is_large(topic):
+    if not is_large(topic, queue):
         image.jobs, image.unique = _job_images(topic, queue, queue.jobs), list(queue.unique.items())
     return image
 
@@ -121,14 +121,15 @@ def parts(topic: Topic, queue: Queue) -> Iterator[bytes]:
         stop = first + JOBS_PER_PART
         jobs = _job_images(topic, queue, seqs[first:stop])
         unique = [(key, queue.unique[key]) for key in keys[first:stop] if key in queue.unique]
-        yield PART_CHUNK + _part_encoder.encode(QueuePart(topic.id, jobs, unique))
+        yield PART_CHUNK + _part_encoder.encode(QueueChunk(topic.id, jobs, unique))
 
 
 def restore_part(chunk: bytes, by_id: Mapping[int, Topic]) -> None:
     part = _part_decoder.decode(chunk[len(PART_CHUNK) :])
     topic = by_id.get(part.topic_id)
-    if topic is not None and topic.queue is not None:
-        _restore_jobs(topic, topic.queue, part.jobs, part.unique)
+    queue = queue_of(topic) if topic is not None else None
+    if topic is not None and queue is not None:
+        _restore_jobs(topic, queue, part.jobs, part.unique)
 
 
 def _job_images(topic: Topic, queue: Queue, seqs: Iterable[int]) -> list[JobImage]:

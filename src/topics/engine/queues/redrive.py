@@ -10,6 +10,7 @@ from topics.engine.log.block import Block
 from topics.engine.log.deletion import find_seqs
 from topics.engine.queues import transfers as moving
 from topics.engine.queues.due import Place
+from topics.engine.queues.part import queue_of
 from topics.model.errors import DamagedData, TopicNotFound, TopicsError
 from topics.model.requests.config import DELAY_MS_MAX
 from topics.model.requests.records import RecordRequest, RedriveRequest, TagMatch, check_u64, parse_match
@@ -88,8 +89,9 @@ class Redriver:
             raise TopicNotFound(name)
         if topic.id in self._running:
             raise Busy(self._running[topic.id])
-        if topic.queue is not None:
-            self._queues.bring_up(topic, topic.queue)
+        queue = queue_of(topic)
+        if queue is not None:
+            self._queues.bring_up(topic, queue)
         piece = min(limit - before.moved, piece_max)
         scan_max = min(SCAN_RECORDS_MAX - before.scanned, SCANNED_PER_MOVED * piece_max)
         by_home, found = self._choose(topic, match, piece, scan_max, may_touch, before.last_seq)
@@ -125,7 +127,7 @@ class Redriver:
             record = moving.record_of(block, number)
             home = moving.home_of(record)
             queue = self._engine.state.by_name.get(home) if home is not None else None
-            if home is None or queue is None or queue.queue is None or queue is topic or not may_touch(home):
+            if home is None or queue is None or queue_of(queue) is None or queue is topic or not may_touch(home):
                 skipped += 1
                 continue
             moving.unstamp(record)
@@ -136,7 +138,8 @@ class Redriver:
 
     def _candidates(self, topic: Topic, match: TagMatch | None, after_seq: int) -> Iterator[tuple[Block, int | None]]:
         """Live records after a seq that nobody holds, and whose tag matches; None: the whole block is damaged."""
-        jobs = topic.queue.jobs if topic.queue is not None else {}
+        queue = queue_of(topic)
+        jobs = queue.jobs if queue is not None else {}
         for block in topic.blocks[topic.block_after(after_seq) :]:
             if match is not None and not block.may_hold(match):
                 continue
@@ -193,9 +196,10 @@ class Redriver:
         seqs = [letter.seq for letter in letters]
         runs = find_seqs(topic, seqs, self._engine.state.cold.load)
         change = self._queues.move(topic, runs, [letter.record for letter in letters], home, dead=False)
-        if topic.queue is not None:
-            jobs = [topic.queue.job_for(seq) for seq in seqs]
-            topic.queue.take_out(jobs)
+        queue = queue_of(topic)
+        if queue is not None:
+            jobs = [queue.job_for(seq) for seq in seqs]
+            queue.take_out(jobs)
             change.then(lambda done: self._queues.give_back(topic, jobs) if done.error is not None else None)
         return change
 

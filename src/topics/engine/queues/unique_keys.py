@@ -9,6 +9,7 @@ import msgspec
 
 from topics.engine.core.ops import KeyNoted
 from topics.engine.core.pending import Busy, PendingChange, settled
+from topics.engine.queues.part import queue_of
 from topics.model.errors import InvalidRequest
 from topics.model.requests.batch import NO_KEY, Batch, unique_digest
 from topics.model.requests.records import AppendRequest, RecordRequest
@@ -79,7 +80,8 @@ class Uniqueness:
         arriving = self._arriving.get((topic.id, key))
         if arriving is not None:
             raise Busy(arriving)
-        return None if topic.queue is None else topic.queue.unique.get(key)
+        queue = queue_of(topic)
+        return None if queue is None else queue.unique.get(key)
 
     def note(self, topic_id: int, batch: Batch, change: PendingChange) -> None:
         """A batch with job columns is on its way."""

@@ -18,6 +18,7 @@ from topics.engine.queues import transfers as moving
 from topics.engine.queues.claims import Claim, Grant, bytes_for, deal, render_job, rest_after
 from topics.engine.queues.due import NO_STREAM, Job
 from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
+from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
 from topics.engine.queues.redrive import Redriver
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
@@ -69,10 +70,19 @@ class Queues:
         topic = self._engine.find(name)
         if topic is None:
             raise TopicNotFound(name)
-        queue = topic.queue
+        queue = queue_of(topic)
         if queue is None:
             raise NotAQueue(name)
         return topic, queue, self.bring_up(topic, queue)
+
+    def existing(self, name: str) -> Queue:
+        """The queue with its counts of this moment, whatever is on its way."""
+        topic = self._state.by_name.get(name)
+        queue = None if topic is None else queue_of(topic)
+        if queue is None:
+            raise TopicNotFound(name)
+        queue.advance(self.now())
+        return queue
 
     def now(self) -> int:
         """The time that leases and delays run on."""
@@ -188,7 +198,7 @@ class Queues:
 
     def _unlease(self, topic: Topic, leases: dict[int, int]) -> None:
         """The log did not take the leases: nobody was told of them, so the jobs are claimable again."""
-        queue, now = topic.queue, self.now()
+        queue, now = queue_of(topic), self.now()
         assert queue is not None
         for seq, lease in leases.items():
             job = queue.held(seq, now)
@@ -230,7 +240,7 @@ class Queues:
 
     def give_back(self, topic: Topic, jobs: Iterable[Job], rest_ms: int = 0) -> None:
         """Their way out of the queue failed: claimable again, at once or after a rest."""
-        queue, now = topic.queue, self.now()
+        queue, now = queue_of(topic), self.now()
         assert queue is not None
         for job in jobs:
             if job.group is None and queue.jobs.get(job.seq) is job:
@@ -356,10 +366,11 @@ class Queues:
         return change
 
     def _refused(self, topic: Topic, jobs: list[Job], reason: str) -> None:
-        assert topic.queue is not None
+        queue = queue_of(topic)
+        assert queue is not None
         for job in jobs:
             rest_ms = min(REFUSED_REST_MS_MAX, REFUSED_REST_MS << min(job.refusals, 10))
-            topic.queue.refuse(job, reason)
+            queue.refuse(job, reason)
             self.give_back(topic, [job], rest_ms)
 
     def _lift(self, topic: Topic, seqs: list[int]) -> tuple[list[Run], list[RecordRequest]]:

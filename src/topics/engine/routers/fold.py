@@ -2,32 +2,42 @@
 
 Live, a mark arrives with its batch. Read back from the log it has none: the copies are cut from the source's blocks
 again. What the source lost in the meantime must still be there for that, so while the log is replayed, and between the
-position of a checkpoint and the capture of a source, the blocks that leave a source stay in its attic.
+position of a checkpoint and the capture of a source, the blocks that leave a source are kept aside (`left_blocks`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import Raw
+
+from topics.engine.core.feature import Feature
+from topics.engine.core.image import EMPTY, NOTHING, decode_blocks
 from topics.engine.core.ops import KEPT, RouterDropped, RouterPut
 from topics.engine.log.block import Block
-from topics.engine.log.copying import Piece, cut
+from topics.engine.log.copying import Origin, Piece, cut
 from topics.engine.log.retention import note_hole
 from topics.engine.routers.ops import NO_NODE, NO_TAG, STAMPED, VOLATILE, Forwarded
-from topics.engine.routers.router import Evidence, Router, RouterImage
+from topics.engine.routers.part import RoutingPart, inbound_of, outbound_of, routing_of
+from topics.engine.routers.router import Evidence, EvidenceImage, Router, RouterImage
 from topics.model.errors import DamagedData
 from topics.model.requests.batch import Batch
 
 if TYPE_CHECKING:
+    from topics.engine.core.image import TopicImage
     from topics.engine.core.state import State
     from topics.engine.log.topic import Topic
 
 EVIDENCE_SPANS_PRUNED_FROM = 64
+_encode = msgspec.msgpack.Encoder().encode
+_router_decoder = msgspec.msgpack.Decoder(RouterImage)
+_evidence_decoder = msgspec.msgpack.Decoder(list[EvidenceImage])
 
 
-class Routes:
+class Routes(Feature):
     """All routers by name."""
 
     def __init__(self, state: State) -> None:
@@ -39,6 +49,11 @@ class Routes:
         self.replaying = True
         # The piece cut last while replaying: the marks of one source's routers follow each other.
         self._last_cut: tuple[object, Piece] | None = None
+        # Routers of a snapshot, until all topics are there.
+        self._images: list[tuple[Topic, RouterImage]] = []
+
+    def folds(self) -> dict[type, Callable[[Any], Any]]:
+        return {Forwarded: self.forwarded, RouterPut: self.put, RouterDropped: self.drop}
 
     # --- routers come and go ---
 
@@ -54,12 +69,12 @@ class Routes:
         else:
             if router.dest is not dest:
                 self._state.touch(router.dest)
-            router.unlink()
+            self._unlink(router)
             router.source, router.dest = source, dest
             router.config, router.match = op.config, op.config.match()
         if op.cursor != KEPT:
             router.cursor = op.cursor
-        router.link()
+        self._link(router)
         self._keep_what_leaves(source)
         self.moved[source] = None
 
@@ -68,51 +83,100 @@ class Routes:
         insort(self.names, router.name)
 
     def drop(self, op: RouterDropped) -> str | None:
-        router = self._state.by_id[op.topic_id].inbound
+        router = inbound_of(self._state.by_id[op.topic_id])
         return None if router is None else self._remove(router)
 
-    def cascade(self, topic: Topic) -> list[str]:
+    def dropped(self, topic: Topic) -> list[str]:
         """The topic goes, and every router that names it; their names."""
-        routers = [*(topic.outbound or ()), *([topic.inbound] if topic.inbound is not None else [])]
+        inbound = inbound_of(topic)
+        routers = [*outbound_of(topic), *([inbound] if inbound is not None else [])]
         return sorted(self._remove(router) for router in routers)
 
     def _remove(self, router: Router) -> str:
         self._state.touch(router.dest)
-        router.unlink()
+        self._unlink(router)
         del self.by_name[router.name]
         del self.names[bisect_left(self.names, router.name)]
         return router.name
 
+    def part_of(self, topic: Topic) -> RoutingPart:
+        """The topic's part, made if it has none."""
+        part = routing_of(topic)
+        if part is None:
+            part = topic.routing = RoutingPart(self.moved)
+        return part
+
+    def _link(self, router: Router) -> None:
+        """Make the router known to its two ends."""
+        self.part_of(router.dest).inbound = router
+        outbound = self.part_of(router.source).outbound
+        if router not in outbound:
+            outbound.append(router)
+
+    def _unlink(self, router: Router) -> None:
+        dest = self.part_of(router.dest)
+        if dest.inbound is router:
+            dest.inbound = None
+        outbound = outbound_of(router.source)
+        if router in outbound:
+            outbound.remove(router)
+
     # --- snapshots ---
 
-    def restore(self, dest: Topic, image: RouterImage) -> None:
-        """All topics are there: tie a router of a snapshot to its ends."""
-        router = Router(image.name, self._state.by_id[image.source_id], dest, image.config)
-        router.cursor, router.forwarded_total = image.cursor, image.forwarded_total
-        self._add(router)
-        router.link()
-        self._keep_what_leaves(router.source)
+    def encode(self, topic: Topic, image: TopicImage, images_of: Callable[[Iterable[Block]], bytes]) -> None:
+        part = routing_of(topic)
+        if part is None:
+            return
+        if part.inbound is not None:
+            image.router = Raw(_encode(part.inbound.image()))
+        image.evidence = Raw(
+            _encode([EvidenceImage(origin, found.encode()) for origin, found in part.evidence.items()])
+        )
+        if topic.config.durability != "ephemeral":
+            image.left_blocks = images_of(part.kept_blocks())
+
+    def decode(self, topic: Topic, image: TopicImage) -> None:
+        if image.router != NOTHING:
+            self._images.append((topic, _router_decoder.decode(image.router)))
+        if image.evidence != EMPTY:
+            found = _evidence_decoder.decode(image.evidence)
+            self.part_of(topic).evidence = {Origin(*one.origin): Evidence.decode(one.spans) for one in found}
+        if image.left_blocks:
+            self.part_of(topic).left_blocks = list(decode_blocks(image.left_blocks))
+
+    def restored(self) -> Iterator[None]:
+        images, self._images = self._images, []
+        for dest, image in images:
+            router = Router(image.name, self._state.by_id[image.source_id], dest, image.config)
+            router.cursor, router.forwarded_total = image.cursor, image.forwarded_total
+            self._add(router)
+            self._link(router)
+            self._keep_what_leaves(router.source)
+            yield
 
     def _keep_what_leaves(self, source: Topic) -> None:
-        if source.attic is None and (self.replaying or self._state.awaits_capture(source)):
-            source.attic = []
+        part = self.part_of(source)
+        if part.left_blocks is None and (self.replaying or self._state.awaits_capture(source)):
+            part.left_blocks = []
 
-    def before_capture(self) -> None:
-        """The position of a checkpoint is fixed: marks behind it may need what leaves a source before its capture."""
+    def marked(self) -> None:
+        """Marks after the checkpoint's position may need what leaves a source before its capture."""
         for router in self.by_name.values():
-            router.source.attic = []
+            self.part_of(router.source).left_blocks = []
 
-    def after_capture(self) -> None:
+    def capture_failed(self) -> None:
         """No checkpoint needs what left any more."""
         for topic in self._state.by_id.values():
-            topic.attic = None
+            if topic.routing is not None:
+                topic.routing.captured()
 
     def replayed(self) -> None:
-        """The log is folded in; whoever has something to forward may begin."""
+        """The log is folded in; routers that have something to forward may begin."""
         self.replaying = False
         self._last_cut = None
-        self.after_capture()
-        self.moved = {router.source: None for router in self.by_name.values() if router.lag}
+        self.capture_failed()
+        self.moved.clear()
+        self.moved.update((router.source, None) for router in self.by_name.values() if router.lag)
 
     # --- copies ---
 
@@ -134,23 +198,21 @@ class Routes:
             self._state.take_in(op)
             if op.flags & STAMPED:
                 self._note_evidence(dest, op)
-        elif op.lost and dest.outbound is not None:
+        elif op.lost and outbound_of(dest):
             self.moved[dest] = None
         self._advance(dest, op)
 
     def _advance(self, dest: Topic, op: Forwarded) -> None:
-        router = dest.inbound
+        router = inbound_of(dest)
         if router is not None and router.source.id == op.source_id:
             router.cursor = max(router.cursor, op.to_seq)
             router.forwarded_total += op.batch.count
 
     def _note_evidence(self, dest: Topic, op: Forwarded) -> None:
-        router = dest.inbound
+        router = inbound_of(dest)
         if router is None:
             return
-        if dest.evidence is None:
-            dest.evidence = {}
-        evidence = dest.evidence.setdefault(router.origin, Evidence())
+        evidence = self.part_of(dest).evidence.setdefault(router.origin, Evidence())
         seq = op.batch.first_seq
         for source_seq, count in op.runs:
             evidence.add(source_seq, seq, count)
@@ -161,7 +223,7 @@ class Routes:
     def _derive(self, dest: Topic, op: Forwarded) -> Batch:
         """Cut the copies from the source's blocks again, as they were cut before."""
         source = self._state.by_id.get(op.source_id)
-        router = dest.inbound
+        router = inbound_of(dest)
         if source is None or router is None:
             raise DamagedData(
                 f"topic {dest.name} has copies of a topic that the log does not know; see `topics repair`"
@@ -202,9 +264,10 @@ class Routes:
 
 
 def _holding(source: Topic, seq: int) -> Block | None:
-    """The block with this seq, dead or alive, in the topic or in its attic."""
+    """The block with this seq, dead or alive, in the topic or among those that left it."""
     index = source.block_after(seq - 1)
-    candidates = [*source.blocks[index : index + 1], *(source.attic or ())]
+    left = source.routing.kept_blocks() if source.routing is not None else ()
+    candidates = [*source.blocks[index : index + 1], *left]
     for block in candidates:
         if block.first_seq <= seq <= block.last_seq:
             number = block.number_after(seq - 1)

@@ -21,7 +21,9 @@ from topics.engine.log.block import Block
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.copying import Piece, cut
 from topics.engine.log.retention import tombstone
+from topics.engine.routers.fold import Routes
 from topics.engine.routers.ops import FULL, NO_NODE, NO_TAG, STAMPED, VOLATILE, Forwarded
+from topics.engine.routers.part import inbound_of, outbound_of, routing_of
 from topics.engine.routers.router import HOPS_MAX, Hops, Router
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, Throttled, TopicsError
@@ -87,7 +89,7 @@ class Forwarder:
     def __init__(self, engine: Engine, worker: Worker, clock: Clock) -> None:
         self._engine = engine
         self._state = engine.state
-        self._routes = engine.state.routes
+        self._routes = engine.state.feature(Routes)
         self._commit_log = engine.commit_log
         self._worker = worker
         self._clock = clock
@@ -132,7 +134,7 @@ class Forwarder:
         """Routers whose sources moved join those that are ready."""
         while self._routes.moved:
             source, _ = self._routes.moved.popitem()
-            for router in source.outbound or ():
+            for router in outbound_of(source):
                 if router not in self._resting:
                     self._ready[router] = None
         return bool(self._ready)
@@ -197,7 +199,7 @@ class Forwarder:
             return
         self._commit_log.check_writable()
         cursor, lost = _behind_what_is_lost(source, router.cursor)
-        hops, same_to = source.hops.at(cursor + 1) if source.hops is not None else (0, 2**64)
+        hops, same_to = _hops_at(source, cursor + 1)
         hops += router.config.allow_cycle
         taken = self._take(source, cursor, min(same_to, source.head_seq))
         piece = taken.variant(router)
@@ -280,7 +282,7 @@ class Forwarder:
         return piece, batch
 
     def _dressed(self, dest: Topic, piece: Piece) -> Piece:
-        router = dest.inbound
+        router = inbound_of(dest)
         assert router is not None
         return piece.stamped(router.origin) if router.config.guarantee == "exactly_once" else piece
 
@@ -305,15 +307,23 @@ class Forwarder:
         router.last_error = None
         router.backoff_ms = 0.0
         dest = router.dest
-        if hops and change.count and dest.outbound is not None:
-            if dest.hops is None:
-                dest.hops = Hops()
-            dest.hops.add(change.first_seq, change.last_seq, hops)
+        if hops and change.count and outbound_of(dest):
+            part = self._routes.part_of(dest)
+            if part.hops is None:
+                part.hops = Hops()
+            part.hops.add(change.first_seq, change.last_seq, hops)
         source = router.source
-        if source.hops is not None:
-            source.hops.forget_up_to(min(other.cursor for other in source.outbound or (router,)))
+        part = routing_of(source)
+        if part is not None and part.hops is not None:
+            part.hops.forget_up_to(min(other.cursor for other in part.outbound or (router,)))
         if router.cursor < source.head_seq:
             self._ready[router] = None
+
+
+def _hops_at(source: Topic, seq: int) -> tuple[int, int]:
+    """As `Hops.at`."""
+    part = routing_of(source)
+    return part.hops.at(seq) if part is not None and part.hops is not None else (0, 2**64)
 
 
 def _behind_what_is_lost(source: Topic, cursor: int) -> tuple[int, int]:
@@ -330,7 +340,8 @@ def _behind_what_is_lost(source: Topic, cursor: int) -> tuple[int, int]:
 def _unless_there(router: Router, piece: Piece) -> Piece | None:
     """Leave out the records whose copies are still at the destination."""
     dest = router.dest
-    evidence = (dest.evidence or {}).get(router.origin)
+    part = routing_of(dest)
+    evidence = part.evidence.get(router.origin) if part is not None else None
     if evidence is None or not piece.seqs or evidence.last_source_seq < piece.seqs[0]:
         return piece
     missing = [index for index, seq in enumerate(piece.seqs) if not _is_there(dest, evidence.dest_seq(seq))]

@@ -70,23 +70,6 @@ class Router:
     def image(self) -> RouterImage:
         return RouterImage(self.name, self.source.id, self.config, self.cursor, self.forwarded_total)
 
-    def link(self) -> None:
-        """Make the router known to its two ends."""
-        self.dest.inbound = self
-        if self.source.outbound is None:
-            self.source.outbound = []
-        if self not in self.source.outbound:
-            self.source.outbound.append(self)
-
-    def unlink(self) -> None:
-        if self.dest.inbound is self:
-            self.dest.inbound = None
-        outbound = self.source.outbound
-        if outbound is not None and self in outbound:
-            outbound.remove(self)
-            if not outbound:
-                self.source.outbound = None
-
 
 class RouterImage(msgspec.Struct, array_like=True):
     """A router in the image of its destination."""

@@ -9,6 +9,8 @@ from topics.engine.core.listing import PAGE_SIZE_DEFAULT, page_of
 from topics.engine.core.ops import KEPT, RouterDropped, RouterPut
 from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.topic import Topic
+from topics.engine.routers.fold import Routes
+from topics.engine.routers.part import inbound_of
 from topics.engine.routers.router import Router
 from topics.model.errors import RouterCycle, RouterNotFound, Throttled, TopicExistsIncompatible, TopicNotFound
 from topics.model.names import check_router_name
@@ -50,7 +52,7 @@ class Routers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._state = engine.state
-        self._routes = engine.state.routes
+        self._routes = engine.state.feature(Routes)
         self._changing: PendingChange | None = None
 
     def resolve(self, request: RouterRequest) -> RouterConfig:
@@ -159,7 +161,7 @@ def _starting_point(router: Router | None, source: Topic | None, config: RouterC
 
 
 def _refuse_second_source(dest: Topic, router: Router | None, config: RouterConfig) -> None:
-    other = dest.inbound
+    other = inbound_of(dest)
     if other is None or other is router:
         return
     if other.config.source == config.source:
@@ -178,7 +180,7 @@ def _refuse_second_source(dest: Topic, router: Router | None, config: RouterConf
 def _refuse_cycle(source: Topic, dest: Topic, router: Router | None) -> None:
     """A topic has one router into it at most, so there is one way up from the source."""
     way = [source]
-    while (above := way[-1].inbound) is not None and above is not router and above.source not in way:
+    while (above := inbound_of(way[-1])) is not None and above is not router and above.source not in way:
         way.append(above.source)
         if above.source is dest:
             cycle = [topic.name for topic in (*reversed(way), dest)]

@@ -11,11 +11,12 @@ op itself carries, to the topics they are meant for, all in the fold of one op.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
+from topics.engine.core.feature import Feature
 from topics.engine.log.topic import STAGING, Topic
 from topics.engine.transactions.ops import Move, TxnAborted, TxnCommitted, TxnFenced, TxnForgotten, TxnStaged
 from topics.model.requests.config import TopicConfig
@@ -110,8 +111,10 @@ class App:
         self.captured = 0
 
 
-class Ledger:
+class Ledger(Feature):
     """All apps; folds the ops of transactions."""
+
+    chunk: ClassVar[bytes | None] = APP_CHUNK
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -122,8 +125,19 @@ class Ledger:
         self.bytes = 0
         # Tokens up to here may have been given out by the original of a copy, to any app.
         self.fence_floor = 0
+        # Apps of a snapshot, until all topics are there.
+        self._images: list[AppImage] = []
 
     # --- folds ---
+
+    def folds(self) -> dict[type, Callable[[Any], Any]]:
+        return {
+            TxnStaged: self.staged,
+            TxnFenced: self.fenced,
+            TxnCommitted: self.committed,
+            TxnAborted: self.aborted,
+            TxnForgotten: self.forgotten,
+        }
 
     def staged(self, op: TxnStaged) -> None:
         app = self._app(op.topic_id, op.app)
@@ -217,7 +231,7 @@ class Ledger:
 
     def _touch(self, app: App) -> None:
         if self._state.behind_mark and app.captured != self._state.checkpoint:
-            self._state.capture_app(app)
+            self._state.keep_chunk(self._captured(app))
 
     def _drop(self, app: App, keys: Iterable[tuple[int, str]]) -> None:
         for key in keys:
@@ -231,9 +245,28 @@ class Ledger:
 
     # --- snapshots ---
 
+    def capture(self) -> Iterator[bytes]:
+        for app in list(self.by_id.values()):
+            if app.captured != self._state.checkpoint:
+                yield self._captured(app)
+        if self.fence_floor:
+            yield encode_fence_floor(self.fence_floor)
+
+    def _captured(self, app: App) -> bytes:
+        app.captured = self._state.checkpoint
+        return encode_app(app)
+
     def restore(self, chunk: bytes) -> None:
-        """All topics are there: take an app of a snapshot back and tie its stages to them."""
-        image = _decoder.decode(chunk[len(APP_CHUNK) :])
+        self._images.append(_decoder.decode(chunk[len(APP_CHUNK) :]))
+
+    def restored(self) -> Iterator[None]:
+        images, self._images = self._images, []
+        for image in images:
+            self._restore(image)
+            yield
+
+    def _restore(self, image: AppImage) -> None:
+        """Take an app of a snapshot back and tie its stages to their topics."""
         if image.id == FENCE_FLOOR_ID:
             self.fence_floor = image.fence
             return

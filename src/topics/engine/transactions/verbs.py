@@ -15,7 +15,7 @@ from topics.engine.core.ops import Appended, Dropped
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log.topic import STAGING
 from topics.engine.transactions.commit import SLICE_MS, Commit, Commits, Committed
-from topics.engine.transactions.ledger import FENCE_FLOOR_ID, App, Part, Stage
+from topics.engine.transactions.ledger import FENCE_FLOOR_ID, App, Ledger, Part, Stage
 from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten, TxnStaged
 from topics.model.clock import Clock
 from topics.model.errors import Fenced, InvalidRequest, StageNotFound, Throttled, TopicsError
@@ -76,7 +76,7 @@ class Transactions:
     def __init__(self, engine: Engine, worker: Worker, clock: Clock) -> None:
         self._engine = engine
         self._state = engine.state
-        self._ledger = engine.state.ledger
+        self._ledger = engine.state.feature(Ledger)
         self._commit_log = engine.commit_log
         self._settings = engine.settings
         self._clock = clock

@@ -1,0 +1,142 @@
+"""Queues as the state of all topics sees them: their folds, their lines in a description, their part of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from msgspec import Raw
+
+from topics.engine.core.feature import Feature
+from topics.engine.core.image import NOTHING
+from topics.engine.core.listing import QueueState
+from topics.engine.core.ops import Buried, Moved
+from topics.engine.queues import lease_log
+from topics.engine.queues.dead_letters import Letters, Moves, left_of, read_stamps
+from topics.engine.queues.lease_log import QueueImage
+from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
+from topics.engine.queues.part import QueuePart, letters_of, put_letters, queue_of
+from topics.engine.queues.queue import Queue
+from topics.model.errors import DamagedData
+
+if TYPE_CHECKING:
+    from topics.engine.core.image import TopicImage
+    from topics.engine.core.state import State
+    from topics.engine.log.block import Block
+    from topics.engine.log.topic import Topic
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(QueueImage)
+
+
+class QueuesFeature(Feature):
+    chunk: ClassVar[bytes | None] = lease_log.PART_CHUNK
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        # Queues whose jobs the running checkpoint captures last.
+        self._large: list[Topic] = []
+        # Topics of a snapshot that does not say which of their records are dead letters.
+        self._unread: set[Topic] = set()
+
+    def folds(self) -> dict[type, Callable[[Any], Any]]:
+        moves = Moves(self._state)
+        return {
+            **dict.fromkeys((Leased, Released, Extended), self._leased),
+            Paused: self._paused,
+            Moved: moves.moved,
+            Buried: moves.buried,
+        }
+
+    def _leased(self, op: LeaseOp) -> None:
+        topic = self._state.by_id[op.topic_id]
+        queue = queue_of(topic)
+        if queue is not None and not op.ahead:
+            lease_log.fold(topic, queue, op)
+
+    def _paused(self, op: Paused) -> None:
+        queue = queue_of(self._state.by_id[op.topic_id])
+        if queue is not None:
+            queue.paused = op.paused
+
+    # --- topics ---
+
+    def created(self, topic: Topic) -> None:
+        if topic.config.type == "queue":
+            topic.queue = QueuePart(Queue())
+
+    def describe(self, topic: Topic, steady_ms: int) -> QueueState | None:
+        queue = queue_of(topic)
+        if queue is None:
+            return None
+        queue.advance(steady_ms)
+        return QueueState(
+            ready=queue.ready,
+            in_flight=queue.in_flight,
+            dead_lettered=queue.dead_lettered,
+            delayed=queue.delayed,
+            paused=queue.paused,
+            dead=left_of(self._state, topic),
+            dead_letter_error=queue.refusal if queue.refused else None,
+        )
+
+    # --- snapshots ---
+
+    def encode(self, topic: Topic, image: TopicImage, images_of: Callable[[Iterable[Block]], bytes]) -> None:
+        queue, letters = queue_of(topic), letters_of(topic)
+        if letters is not None:
+            image.letters = letters.encode()
+        if queue is not None:
+            image.queue = Raw(_encode(lease_log.picture(topic, queue)))
+            if lease_log.is_large(topic, queue):
+                self._large.append(topic)
+
+    def decode(self, topic: Topic, image: TopicImage) -> None:
+        queue = queue_of(topic)
+        if queue is not None:
+            queue.fresh = topic.count
+            if image.queue != NOTHING:
+                lease_log.restore(topic, queue, _decoder.decode(image.queue))
+        if image.letters is None:
+            self._unread.add(topic)
+        elif image.letters:
+            put_letters(topic, Letters.decode(image.letters, topic.blocks))
+
+    def restore(self, chunk: bytes) -> None:
+        lease_log.restore_part(chunk, self._state.by_id)
+
+    def read_old_letters(self) -> Iterator[None]:
+        """Version 0.1 kept no count: read the stamps of the letters that it left. Yields after each block."""
+        names = {topic.config.dead_letter for topic in self._state.by_name.values() if queue_of(topic) is not None}
+        for topic in self._unread & {self._state.by_name[name] for name in names if name in self._state.by_name}:
+            letters = put_letters(topic, Letters())
+            for block in topic.blocks:
+                try:
+                    self._state.cold.load_now(block)
+                except (DamagedData, OSError):
+                    # Readers of the topic learn of it; a count is not worth refusing the start.
+                    continue
+                read_stamps(self._state, letters, block)
+                yield
+        self._unread.clear()
+
+    # --- checkpoints ---
+
+    def marked(self) -> None:
+        self._large = []
+
+    def capture_late(self) -> Iterator[bytes]:
+        large, self._large = self._large, []
+        for topic in large:
+            queue = queue_of(topic)
+            if queue is not None and self._state.by_id.get(topic.id) is topic:
+                yield from lease_log.parts(topic, queue)
+
+    def closing(self) -> None:
+        """Deliveries and nacks are no ops where leases are not durable: the last checkpoint has to look at them."""
+        for topic in self._state.by_id.values():
+            queue = queue_of(topic)
+            if queue is not None and queue.jobs:
+                queue.closing = True
+                self._state.dirty.add(topic)

@@ -1,0 +1,67 @@
+"""What routers keep of a topic: the one into it, those out of it, which copies are here, and how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from topics.engine.log.part import TopicPart
+
+if TYPE_CHECKING:
+    from topics.engine.log.block import Block
+    from topics.engine.log.copying import Origin
+    from topics.engine.log.topic import Topic
+    from topics.engine.routers.router import Evidence, Hops, Router
+    from topics.model.requests.batch import Batch
+
+
+class RoutingPart(TopicPart):
+    __slots__ = ("_moved", "evidence", "hops", "inbound", "left_blocks", "outbound")
+
+    def __init__(self, moved: dict[Topic, None]) -> None:
+        # Where sources are noted that have something new.
+        self._moved = moved
+        self.inbound: Router | None = None
+        self.outbound: list[Router] = []
+        self.evidence: dict[Origin, Evidence] = {}
+        self.hops: Hops | None = None
+        # Blocks that left the topic while a router may still have to copy from them; None: nobody will.
+        self.left_blocks: list[Block] | None = None
+
+    def appended(self, topic: Topic, batch: Batch) -> None:
+        if self.outbound:
+            self._moved[topic] = None
+
+    def grown(self, topic: Topic, records: int) -> None:
+        if self.outbound:
+            self._moved[topic] = None
+
+    def removed(self, block: Block) -> None:
+        if self.left_blocks is not None:
+            self.left_blocks.append(block)
+
+    def kept_blocks(self) -> Sequence[Block]:
+        return self.left_blocks or ()
+
+    def captured(self) -> None:
+        self.left_blocks = None
+
+    def pins_blocks(self) -> bool:
+        return any(router.inflight is not None for router in self.outbound)
+
+
+def routing_of(topic: Topic) -> RoutingPart | None:
+    part = topic.routing
+    return part if isinstance(part, RoutingPart) else None
+
+
+def inbound_of(topic: Topic) -> Router | None:
+    """The router into this topic."""
+    part = topic.routing
+    return part.inbound if isinstance(part, RoutingPart) else None
+
+
+def outbound_of(topic: Topic) -> list[Router]:
+    """The routers out of this topic."""
+    part = topic.routing
+    return part.outbound if isinstance(part, RoutingPart) else []
