@@ -3,13 +3,13 @@
 import pytest
 
 from tests.engine.rig import Rig
-from topics.engine.log import deletion
+from topics.engine.core import pending
 from topics.model.requests.records import DeleteRequest
 
 
 @pytest.fixture(autouse=True)
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion, "RUNS_PER_CHANGE", 10)
+    monkeypatch.setattr(pending, "RUNS_PER_CHANGE", 10)
 
 
 def fill(rig: Rig, records: int) -> None:

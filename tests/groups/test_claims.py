@@ -10,10 +10,10 @@ from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
 from tests.groups.consumers import Partition
 from topics.api.groups.messages import Marked, render
-from topics.engine.core.ops import decode
 from topics.engine.core.pending import Busy
 from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced, GroupReset, SeqRange
 from topics.engine.groups.part import groups_of
+from topics.engine.opening.composition import OPS
 from topics.model.errors import Throttled, TopicNotFound
 from topics.model.requests.groups import partition_for, partition_name, split_partition
 
@@ -389,7 +389,7 @@ def test_a_topic_may_not_have_groups_without_end(rig: Rig, monkeypatch: pytest.M
     ],
 )
 def test_an_op_comes_back_from_its_bytes(op) -> None:
-    assert decode(op.encode()) == op
+    assert OPS.decode(op.encode()) == op
 
 
 def test_a_partition_is_a_topic_by_name() -> None:

@@ -9,25 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.engine.core import ops
-from topics.engine.core.appended import DeferredBody
+from topics.engine.core.appended import Appended, DeferredBody
+from topics.engine.core.fold import CORE_OPS
+from topics.engine.core.op_table import Op, OpTable
 from topics.engine.core.ops import (
-    Appended,
     Configured,
     Created,
     Deleted,
     Dropped,
+    Floored,
     KeyNoted,
     MultiAppended,
-    Op,
     Reserved,
-    Run,
+    Resumed,
     Skipped,
-    decode,
+    Timed,
 )
+from topics.engine.log.deletion import Run
+from topics.engine.opening.composition import OPS
+from topics.engine.queues.ops import Buried, Extended, Leased, Moved, Paused, Released
+from topics.engine.routers.ops import FULL, Forwarded, RouterDropped, RouterPut
+from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten
+from topics.model.clock import Moment
 from topics.model.requests import batch as batch_module
 from topics.model.requests.batch import Batch, render
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
+from topics.model.requests.routers import RouterConfig
 
 U64S = st.integers(0, 2**63 - 1)
 IDS = st.integers(1, 2**32 - 1)
@@ -85,7 +93,7 @@ def test_an_appended_batch_reads_back_with_every_column(
 ) -> None:
     batch = rendered(records, first_seq, ts, node)
     encoded = Appended(topic_id, floor, key, batch, answer).encode()
-    op = decode(encoded)
+    op = OPS.decode(encoded)
     assert isinstance(op, Appended)
     assert (op.topic_id, op.floor, op.key, op.answer) == (topic_id, floor, key, answer)
     assert columns_of(op.batch) == columns_of(batch)
@@ -110,7 +118,7 @@ def test_an_appended_batch_reads_back_with_every_column(
 
 @given(runs=st.lists(st.tuples(U64S, U64S, U64S).map(lambda run: Run(*run)), max_size=200), topic_id=IDS, ts=U64S)
 def test_a_delete_reads_back_however_many_runs_it_has(runs: list[Run], topic_id: int, ts: int) -> None:
-    assert decode(Deleted(topic_id, ts, runs).encode()) == Deleted(topic_id, ts, runs)
+    assert OPS.decode(Deleted(topic_id, ts, runs).encode()) == Deleted(topic_id, ts, runs)
 
 
 @pytest.mark.parametrize(
@@ -120,23 +128,34 @@ def test_a_delete_reads_back_however_many_runs_it_has(runs: list[Run], topic_id:
         Dropped(7),
         Reserved(7, 2**63),
         Skipped(7, 2**62, 2**63),
+        Resumed(7, 2**62, 2**63, 4),
+        Floored(7, 2**62),
+        Timed(Moment(5, 2**45)),
         KeyNoted(7, 2**45, bytes(range(16)), [3, 1, 2**63]),
+        Leased(7, 5, 2**45, 3, "é", [(1, 2**40, 3), (2, 4, 5)]),
+        Released(7, 2**45, "too hot", [1, 2**62]),
+        Extended(7, 2**45, 3, [1, 2**62]),
+        Paused(7, True),
+        Buried(7, 3, None),
+        Buried(7, 3, Deleted(7, 9, [Run(1, 2, 3)])),
+        RouterPut(7, 8, 2**64 - 1, "r", RouterConfig("a", "b")),
+        RouterDropped(7),
     ],
 )
 def test_an_op_about_a_topic_reads_back(op: Op) -> None:
     assert not isinstance(op, Appended)
-    assert decode(op.encode()) == op
+    assert OPS.decode(op.encode()) == op
 
 
 def test_a_configuration_reads_back() -> None:
     fields = {name: 5 for name in Configured._fields if name != "config"}
     op = Configured(**fields, config=TopicConfig(ttl_ms=2**64 - 1))
-    assert decode(op.encode()) == op
+    assert OPS.decode(op.encode()) == op
 
 
 def test_an_unknown_op_is_not_guessed_at() -> None:
     with pytest.raises(ValueError, match="newer version"):
-        decode(b"\xff" + bytes(60))
+        OPS.decode(b"\xff" + bytes(60))
 
 
 def test_a_bare_batch_of_one_is_the_same_as_one_with_columns() -> None:
@@ -146,3 +165,45 @@ def test_a_bare_batch_of_one_is_the_same_as_one_with_columns() -> None:
     bare, full = render(request, 3, 9, bare=True), render(request, 3, 9, bare=False)
     assert bare.blob == full.blob == b'{"$seq":3,"$ts":9,"data":7},'
     assert bare.ends == full.ends == array("I", [len(bare.blob)])
+
+
+def batch_of(first_seq: int) -> Batch:
+    return rendered([{"data": b"1"}, {"data": b"2"}], first_seq, 9, None)
+
+
+def test_what_carries_records_reads_back_with_them() -> None:
+    appended = Appended(8, 1, b"", batch_of(4))
+    moved = OPS.decode(Moved(7, True, 9, [Run(1, 2, 3)], appended).encode())
+    buried = OPS.decode(Buried(7, 2, appended).encode())
+    copied = Forwarded(8, 7, FULL, 1, batch_of(4), from_seq=0, to_seq=5, lost=1, runs=[(2, 2)])
+    forwarded = OPS.decode(copied.encode())
+    assert isinstance(moved, Moved)
+    assert isinstance(buried, Buried)
+    assert isinstance(forwarded, Forwarded)
+    assert isinstance(buried.rest, Appended)
+    for found in (moved.appended.batch, buried.rest.batch, forwarded.batch):
+        assert columns_of(found) == columns_of(batch_of(4))
+    assert (forwarded.to_seq, forwarded.lost, forwarded.runs) == (5, 1, [(2, 2)])
+
+
+@pytest.mark.parametrize("op", [TxnFenced(3, "app", 2, 9, "owner"), TxnAborted(3, [(1, "s")]), TxnForgotten(3)])
+def test_an_op_of_a_transaction_reads_back(op: Op) -> None:
+    found = OPS.decode(op.encode())
+    assert type(found) is type(op)
+    assert found.encode() == op.encode()
+
+
+def test_every_op_and_every_code_is_declared_once() -> None:
+    with pytest.raises(AssertionError, match="declared once"):
+        OpTable(CORE_OPS, CORE_OPS)
+    codes = [code for kind in OPS.kinds.values() for code in kind.codes]
+    assert sorted(codes) == [*range(1, 15), 32, 33, 34, 40, 41, 42, *range(48, 53), 80, 84, 85, 86, 88, 92]
+
+
+def test_what_an_op_adds_ends_where_its_batch_does() -> None:
+    copied = Forwarded(8, 7, 0, 1, batch_of(4), from_seq=0, to_seq=5, lost=3, runs=[(2, 2)])
+    (added,) = OPS.of(copied).adds(copied)
+    assert (added.topic_id, added.first_seq, added.last_seq, added.records) == (8, 1, 5, 2)
+    moved = Moved(7, True, 9, [Run(1, 2, 3)], Appended(8, 1, b"", batch_of(4)))
+    (added,) = OPS.of(moved).adds(moved)
+    assert (added.topic_id, added.last_seq, added.growth) == (8, 5, 0)

@@ -10,8 +10,10 @@ import pytest
 
 from tests.engine.test_backup import begin, read_all, unpacked
 from tests.multi_append.rig import MultiRig
-from topics.engine.core.ops import Appended, Created, KeyNoted, MultiAppended, decode
+from topics.engine.core.appended import Appended
+from topics.engine.core.ops import Created, KeyNoted, MultiAppended
 from topics.engine.core.pending import Busy
+from topics.engine.opening.composition import OPS
 from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import (
     BatchTooLarge,
@@ -86,7 +88,7 @@ def test_a_write_is_one_op_of_the_log(rig: MultiRig, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rig.store.wal, "append", noted)
     rig.append_all({"a": [2], "b": [3], "c": [4]})
     (body,) = written
-    op = decode(body)
+    op = OPS.decode(body)
     assert isinstance(op, MultiAppended)
     assert [type(part) for part in op.parts] == [Appended, Created, Appended, Created, Appended]
     assert op.encode() == body
@@ -362,7 +364,7 @@ def test_files_and_backups_have_it(rig: MultiRig, tmp_path: Path) -> None:
 
 def test_parts_of_an_op_are_decoded_as_they_were() -> None:
     op = MultiAppended([KeyNoted(7, 5, b"k" * 16, [1, 2]), KeyNoted(8, 5, b"k" * 16, [3])])
-    assert decode(op.encode()) == op
+    assert OPS.decode(op.encode()) == op
     assert op.topic_id == 7
 
 
@@ -373,6 +375,6 @@ def test_seqs_of_all_topics_are_asked_for_at_once(rig: MultiRig) -> None:
         rig.store.state.by_name[name].ceiling = 1
     with pytest.raises(Busy) as busy:
         rig.store.multi_append.append(rig.request(topics))
-    assert all(rig.store.state.by_name[name].reserving is not None for name in topics)
+    assert all(("seqs", rig.store.state.by_name[name].id) in rig.store.engine.in_flight.busy for name in topics)
     rig.finish(busy.value.change)
     assert [place.first_seq for place in rig.landed(topics).values()] == [2, 2, 2]

@@ -219,4 +219,4 @@ def test_a_failed_request_leaves_nothing_behind(rig: TxnRig) -> None:
     for number in range(5):
         with pytest.raises(StageNotFound):
             rig.commit(f"app-{number}", 1, "a")
-    assert rig.store.transactions._desks == {}
+    assert rig.store.engine.in_flight.busy == {}

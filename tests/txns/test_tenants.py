@@ -14,7 +14,7 @@ from tests.serving import Client, ServerProcess, serving
 from tests.txns.rig import TxnRig
 from topics.engine.transactions import ledger
 from topics.engine.transactions.ledger import Ledger
-from topics.engine.transactions.ops import TxnCommitted, decode_txn_op
+from topics.engine.transactions.ops import TxnCommitted, decode_committed
 from topics.model.errors import Fenced, InvalidRequest, StageNotFound
 from topics.model.requests.transactions import EMPTY_RAISE_MAX
 
@@ -157,8 +157,7 @@ def test_a_commit_from_before_this_rule_is_still_done(rig: TxnRig, monkeypatch: 
     # The array's head says six fields and the last is empty: five make the op of version 0.1.
     head = bytearray(old[5:-2])
     head[0] = 0x95
-    decoded = decode_txn_op(old[:1] + len(head).to_bytes(4, "little") + bytes(head))
-    assert isinstance(decoded, TxnCommitted)
+    decoded = decode_committed(old[:1] + len(head).to_bytes(4, "little") + bytes(head))
     assert decoded.named == b""
 
 

@@ -5,38 +5,23 @@
     verb → stage ──┘                                    └── class fsync: unsynced ── synced: apply, publish
 
 Ops of one topic are published in log order: while one waits for its sync, later ones of that topic wait with it,
-whatever their class. If a write fails, its ops are forgotten and what they had reserved is folded again from the rest.
+whatever their class. If a write fails, its ops are forgotten, and what they had reserved is free again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from topics.engine.core.appended import DeferredBody
+from topics.engine.core.appended import Appended, DeferredBody
 from topics.engine.core.checkpoint_room import CheckpointRoom, refusal
-from topics.engine.core.ops import (
-    Appended,
-    Configured,
-    Created,
-    Deleted,
-    Dropped,
-    Floored,
-    Moved,
-    MultiAppended,
-    Op,
-    Reserved,
-    Skipped,
-    Timed,
-)
+from topics.engine.core.in_flight import InFlight
+from topics.engine.core.op_table import Op
+from topics.engine.core.ops import Deleted, Floored, MultiAppended, Skipped, Timed
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.state import State
 from topics.engine.core.waiters import Waiters
-from topics.engine.groups.ops import GroupClaimed
-from topics.engine.queues.ops import Extended, Leased, Released
-from topics.engine.routers.ops import Forwarded
-from topics.engine.transactions.ops import TxnCommitted, TxnStaged
 from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
 from topics.model.requests.batch import Batch
@@ -48,8 +33,6 @@ log = logging.getLogger("topics.engine")
 
 NOTED_SHARE = 64
 
-# Ops that hold deadlines: the log must tell what time it was when they were written.
-DATED = (Leased, Released, Extended, GroupClaimed, TxnStaged)
 TIMED_EVERY_MS = 1_000
 # The steady clock and a `$ts` of the same moment may differ by so much without meaning anything.
 SAME_MS_MAX = 5
@@ -62,6 +45,7 @@ class CommitLog:
         self, state: State, wal: Wal, syncer: Syncer, waiters: Waiters, clock: Clock, room: CheckpointRoom
     ) -> None:
         self._state = state
+        self._kinds = state.ops.kinds
         self.room = room
         self._wal = wal
         self._syncer = syncer
@@ -75,7 +59,7 @@ class CommitLog:
         self._waiting: dict[int, int] = {}
         # Who asked to be told when the log is durable up to a position, in log order.
         self._sync_watchers: deque[tuple[int, Callable[[], None]]] = deque()
-        self.pending_bytes = 0
+        self.in_flight = InFlight()
         self._broken_by: str | None = None
         # for whoever watches
         self.depth_peak = 0
@@ -85,6 +69,11 @@ class CommitLog:
     def depth(self) -> int:
         """Ops decided and not yet published."""
         return len(self._unwritten) + len(self._unsynced)
+
+    @property
+    def pending_bytes(self) -> int:
+        """By how much all topics will grow."""
+        return self.in_flight.bytes
 
     @property
     def read_only(self) -> ReadOnly | None:
@@ -114,52 +103,66 @@ class CommitLog:
         gated: bool,
         urgent: bool = False,
         journaled: bool = True,
-        other_ids: tuple[int, ...] = (),
     ) -> PendingChange:
-        """`other_ids`: further topics that the op changes, for whose earlier ops it waits, too."""
+        kind = self._kinds[type(op)]
         change = PendingChange(op, op.topic_id, gated=gated)
-        change.other_ids = other_ids
+        change.other_ids = kind.other_topics(self._state, op)
         if journaled:
-            if not urgent:
-                self.room.check(self.pending_bytes + len(body))
-            try:
-                if not isinstance(op, Appended):
-                    self._log_floor(op.topic_id)
-                if _is_dated(op):
-                    self._log_time()
-                change.position = self._wal.append(body, urgent)
-            except OSError as error:
-                self._write_failed(error)
-                raise refusal(error) from error
-            except StorageError as error:
-                if not self._wal.broken:
-                    raise
-                raise self._turn_read_only(error) from error
+            self._journal(change, body, None if kind.carries_floor else op.topic_id, kind.dated(op), urgent)
         else:
             change.position = self._wal.buffered_to
         self._unwritten.append(change)
+        for topic_id, _, *amounts in kind.adds(op):
+            self.in_flight.reserve(change, self._state.by_id.get(topic_id), *amounts)
+        names = kind.makes(op)
+        if names:
+            self.in_flight.make(change, names)
         return change
 
     def submit_append(self, op: Appended, durability: Durability) -> PendingChange:
-        journaled = durability != "ephemeral"
-        self.date(op.batch)
-        body = op.body() if journaled else b""
-        if not journaled:
+        """As `submit`, without asking the table: what its row says of an append is written out here."""
+        batch = op.batch
+        dated = batch.jobs is not None
+        if dated:
+            self.date(batch)
+        change = PendingChange(op, op.topic_id, gated=durability == "fsync")
+        if durability != "ephemeral":
+            self._journal(change, op.body(), None, dated, False)
+        else:
             self._note_head(op)
-        change = self.submit(op, body, gated=durability == "fsync", journaled=journaled)
-        self.pending_bytes += op.batch.size
+            change.position = self._wal.buffered_to
+        self._unwritten.append(change)
+        count, size = batch.count, batch.size
+        self.in_flight.reserve(change, self._state.by_id.get(op.topic_id), count, count, size, size)
         return change
+
+    def _journal(
+        self, change: PendingChange, body: bytes | DeferredBody, floor_of: int | None, dated: bool, urgent: bool
+    ) -> None:
+        """Into the log's buffer, after what the log has to know before it."""
+        if not urgent:
+            self.room.check(self.in_flight.bytes + len(body))
+        try:
+            if floor_of is not None:
+                self._log_floor(floor_of)
+            if dated:
+                self._log_time()
+            change.position = self._wal.append(body, urgent)
+        except OSError as error:
+            self._write_failed(error)
+            raise refusal(error) from error
+        except StorageError as error:
+            if not self._wal.broken:
+                raise
+            raise self._turn_read_only(error) from error
 
     def submit_multi_append(self, op: MultiAppended, *, gated: bool, journaled: bool) -> PendingChange:
         for appended in op.batches:
             self.date(appended.batch)
             if not journaled:
                 self._note_head(appended)
-        _, *others = dict.fromkeys(part.topic_id for part in op.parts)
         body = op.body() if journaled else b""
-        change = self.submit(op, body, gated=gated, journaled=journaled, other_ids=tuple(others))
-        self.pending_bytes += sum(appended.batch.size for appended in op.batches)
-        return change
+        return self.submit(op, body, gated=gated, journaled=journaled)
 
     def submit_delete(self, op: Deleted, durability: Durability) -> PendingChange:
         journaled = self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq)
@@ -252,8 +255,8 @@ class CommitLog:
             self._sync_watchers.append((position, callback))
 
     def marks_unwritten(self) -> bool:
-        """Whether a router's mark was decided and is not in the log yet."""
-        return any(isinstance(change.op, Forwarded) for change in self._unwritten)
+        """Whether an op that reads other topics was decided and is not in the log yet."""
+        return any(self._kinds[type(change.op)].derives for change in self._unwritten)
 
     def unpublished_at(self, position: int) -> bool:
         """Whether an op at or below this position of the log still waits to be published."""
@@ -273,7 +276,7 @@ class CommitLog:
                 continue
             now_ms = now_ms or self._clock.monotonic_ms()
             change.written_ms = now_ms
-            for topic_id in _held_up(change):
+            for topic_id in self._held_up(change):
                 waiting[topic_id] = waiting.get(topic_id, 0) + 1
             self._unsynced.append(change)
             sync_to = change.position
@@ -287,7 +290,7 @@ class CommitLog:
         now_ms = self._clock.monotonic_ms()
         while unsynced and unsynced[0].position <= synced_to:
             change = unsynced.popleft()
-            for topic_id in _held_up(change):
+            for topic_id in self._held_up(change):
                 waiting[topic_id] -= 1
                 if not waiting[topic_id]:
                     del waiting[topic_id]
@@ -299,65 +302,43 @@ class CommitLog:
         op = change.op
         assert op is not None
         found = self._state.apply(op, change.position)
-        topic = self._state.by_id.get(change.topic_id)
-        if topic is not None:
-            if isinstance(op, Appended):
-                config = topic.config
-                if config.cap_records or config.cap_bytes:
-                    self._state.enforce_caps(topic, self._state.cold.load)
-                if topic.logged_floor <= topic.lasting_to:
-                    self._log_floor(topic.id)
-                size = op.batch.size
-                self.pending_bytes -= size
-                # The first batch of a topic was decided before there was a topic to count it for.
-                if topic.pending_count:
-                    topic.pending_count -= change.count
-                    topic.pending_bytes -= size
-                head_seq = change.head_seq = topic.head_seq
-                if topic.assigned_seq < head_seq:
-                    topic.assigned_seq = head_seq
-                if topic.waiters:
-                    self._waiters.moved(topic)
-            elif isinstance(op, MultiAppended):
-                self._land_all(op)
-            elif isinstance(op, Configured):
-                self._state.enforce_caps(topic, self._state.cold.load)
-            elif isinstance(op, Deleted | Moved):
-                change.result = found
-                if isinstance(op, Moved):
-                    self._land(op.appended)
-        elif isinstance(op, Dropped):
-            change.routers_removed = found
-        elif isinstance(op, TxnCommitted):
-            for move in op.moves:
-                self._arrived(move.dest_id)
+        self.in_flight.release(change)
+        self._kinds[type(op)].published(self, op, found, change)
         change.finish()
 
-    def _arrived(self, topic_id: int) -> None:
+    # --- what follows publication ---
+
+    def append_published(self, op: Appended, _found: object, change: PendingChange) -> None:
+        topic = self._state.by_id[op.topic_id]
+        config = topic.config
+        if config.cap_records or config.cap_bytes:
+            self._state.enforce_caps(topic, self._state.cold.load)
+        if topic.logged_floor <= topic.lasting_to:
+            self._log_floor(topic.id)
+        change.head_seq = topic.head_seq
+        if topic.waiters:
+            self._waiters.moved(topic)
+
+    def enforce_caps(self, topic_id: int) -> None:
+        topic = self._state.by_id.get(topic_id)
+        if topic is not None:
+            self._state.enforce_caps(topic, self._state.cold.load)
+
+    def arrived(self, topic_id: int) -> None:
         """A commit added to the topic: what publishing an append means for it."""
         topic = self._state.by_id.get(topic_id)
         if topic is not None:
             self._state.enforce_caps(topic, self._state.cold.load)
-            topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
             self._waiters.moved(topic)
 
-    def _land_all(self, op: MultiAppended) -> None:
-        for appended in op.batches:
-            self.pending_bytes -= appended.batch.size
-            self._land(appended)
-
-    def _land(self, appended: Appended) -> None:
+    def landed(self, topic_id: int) -> None:
         """Records came with an op of several topics: what publishing an append means for the topic they are in now."""
-        topic = self._state.by_id.get(appended.topic_id)
+        topic = self._state.by_id.get(topic_id)
         if topic is None:
             return
         self._state.enforce_caps(topic, self._state.cold.load)
         if topic.logged_floor <= topic.lasting_to:
             self._log_floor(topic.id)
-        size = appended.batch.size
-        topic.pending_count = max(0, topic.pending_count - appended.batch.count)
-        topic.pending_bytes = max(0, topic.pending_bytes - size)
-        topic.assigned_seq = max(topic.assigned_seq, topic.head_seq)
         self._waiters.moved(topic)
 
     # --- when it goes wrong ---
@@ -393,57 +374,21 @@ class CommitLog:
         return refusal
 
     def _forget(self, failed: list[PendingChange], refusal: Callable[[], TopicsError]) -> None:
-        """Take back what was decided ahead for these ops: fold what is still on its way again."""
-        ids = [topic_id for change in failed for topic_id in (change.topic_id, *change.other_ids)]
-        topics = [topic for topic in map(self._state.by_id.get, ids) if topic]
-        for topic in topics:
-            topic.assigned_seq = topic.head_seq
-            topic.pending_count = topic.pending_bytes = 0
-            topic.logged_floor = 1
-        touched = {topic.id for topic in topics}
-        self.pending_bytes = 0
-        for op in _parts_of(*self._unsynced, *self._unwritten):
-            if isinstance(op, Moved):
-                op = op.appended
-                self.pending_bytes -= op.batch.size
-            if isinstance(op, Appended):
-                self.pending_bytes += op.batch.size
-                if op.topic_id in touched:
-                    topic = self._state.by_id[op.topic_id]
-                    topic.assigned_seq = max(topic.assigned_seq, op.batch.first_seq + op.batch.count - 1)
-                    topic.pending_count += op.batch.count
-                    topic.pending_bytes += op.batch.size
-            elif isinstance(op, Created):
-                self._state.next_id = max(self._state.next_id, op.topic_id + 1)
+        """They have never been: what they had taken is free again, and the log may not know the floors it was given."""
+        for change in reversed(failed):
+            self.in_flight.release(change)
+            for topic_id in (change.topic_id, *change.other_ids):
+                topic = self._state.by_id.get(topic_id)
+                if topic is not None:
+                    topic.logged_floor = 1
         for change in failed:
             change.finish(refusal())
+
+    def _held_up(self, change: PendingChange) -> tuple[int, ...]:
+        """The topics whose later ops wait for this one."""
+        return (change.topic_id, *change.other_ids) if self._kinds[type(change.op)].ordered else ()
 
 
 def _waits(change: PendingChange, waiting: dict[int, int]) -> bool:
     """Whether an earlier op of a topic that this one changes waits for its sync."""
     return change.topic_id in waiting or any(topic_id in waiting for topic_id in change.other_ids)
-
-
-def _parts_of(*unpublished: PendingChange) -> Iterator[Op | None]:
-    """What is on its way, an op of several appends as those."""
-    for change in unpublished:
-        if isinstance(change.op, MultiAppended):
-            yield from change.op.parts
-        else:
-            yield change.op
-
-
-def _is_dated(op: Op) -> bool:
-    """Whether the op holds deadlines, or delays that become some."""
-    if isinstance(op, Appended):
-        return op.batch.jobs is not None
-    if isinstance(op, MultiAppended):
-        return any(appended.batch.jobs is not None for appended in op.batches)
-    return isinstance(op, DATED) or (isinstance(op, Moved) and op.appended.batch.jobs is not None)
-
-
-def _held_up(change: PendingChange) -> tuple[int, ...]:
-    """The topics whose later ops wait behind this one. A reservation changes nothing that a reader sees."""
-    if isinstance(change.op, Reserved):
-        return ()
-    return (change.topic_id, *change.other_ids)

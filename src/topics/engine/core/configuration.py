@@ -81,9 +81,7 @@ class Configuration:
         op = Configured(topic.id, topic.assigned_seq, topic.assigned_seq + topic.chunk, topic.evict_floor, config)
         change = commit_log.submit(op, op.encode(), gated=True)
         change.result = config
-        topic.control = change
-        change.then(lambda _: setattr(topic, "control", None))
-        return change
+        return self._engine.in_flight.hold(change, ("topic", topic.name))
 
 
 def changes_of(old: TopicConfig, new: TopicConfig) -> dict[str, Change]:

@@ -6,15 +6,17 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator
 
+from topics.engine.core.appended import Appended
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.configuration import Configuration
 from topics.engine.core.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
-from topics.engine.core.ops import Appended, Created, Deleted, Dropped, Reserved, Run
-from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.ops import Created, Deleted, Dropped, Reserved
+from topics.engine.core.pending import Busy, Deletions, PendingChange
 from topics.engine.core.state import State
 from topics.engine.core.waiters import Waiters
 from topics.engine.log import deletion, retention
 from topics.engine.log.cold import ColdMiss
+from topics.engine.log.deletion import Run
 from topics.engine.log.idempotency import digest
 from topics.engine.log.reading import Diff, View, read
 from topics.engine.log.topic import SEQ_CHUNK, Topic
@@ -59,10 +61,7 @@ class Engine:
         self.settings = settings
         self._clock = clock
         self.steady = commit_log.steady
-        # Topics on their way into being, by name.
-        self._creating: dict[str, PendingChange] = {}
-        # Keys whose write is on its way.
-        self._keys: dict[tuple[int, bytes], PendingChange] = {}
+        self.in_flight = commit_log.in_flight
         self.uniqueness = Uniqueness(commit_log)
         self.queues = Queues(self, clock)
         self.configuration = Configuration(self, clock)
@@ -77,7 +76,7 @@ class Engine:
         """Make a topic that is not there, if there may be one more."""
         self.refuse_more_topics()
         self.commit_log.check_writable()
-        return self.announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
+        return self._create(name, config, SEQ_CHUNK, gated=True)
 
     def new_topic(self, name: str, config: TopicConfig, ceiling: int) -> Created:
         now = self._clock.now_ms()
@@ -93,18 +92,12 @@ class Engine:
 
     def create_hidden(self, name: str, config: TopicConfig) -> PendingChange:
         """A topic of the server's own. Whoever wants it before it is there gets the same Staged."""
-        running = self._creating.get(name)
-        return running or self.announce(name, self._create(name, config, SEQ_CHUNK, gated=True))
-
-    def announce(self, name: str, change: PendingChange) -> PendingChange:
-        """Until this is done, whoever asks for the topic has to wait."""
-        self._creating[name] = change
-        change.then(lambda done: self._creating.pop(name) if self._creating.get(name) is done else None)
-        return change
+        running = self.in_flight.with_what(("topic", name))
+        return running or self._create(name, config, SEQ_CHUNK, gated=True)
 
     def refuse_more_topics(self, count: int = 1) -> None:
         limit = self.settings.max_topics
-        if limit and len(self.state.by_name) + len(self._creating) + count > limit:
+        if limit and len(self.state.by_name) + self.in_flight.topics + count > limit:
             raise Throttled(f"there are {limit} topics already, which is the most", limit="max_topics", max=limit)
 
     def drop(self, name: str, *, if_empty: bool = False) -> PendingChange:
@@ -120,14 +113,8 @@ class Engine:
         op = Dropped(topic.id)
         change = self.commit_log.submit(op, op.encode(), gated=True, urgent=True)
         change.result = True
-        topic.control = change
-        change.then(lambda done: self._after_drop(topic, done))
-        return change
-
-    def _after_drop(self, topic: Topic, change: PendingChange) -> None:
-        topic.control = None
-        if change.error is None:
-            self.waiters.moved(topic)
+        change.then(lambda done: self.waiters.moved(topic) if done.error is None else None)
+        return self.in_flight.hold(change, ("topic", name))
 
     def look(self, name: str, *, touch: bool = True) -> TopicState:
         topic = self._existing(name)
@@ -181,7 +168,7 @@ class Engine:
         """
         bare = check_batch(request, self.settings)
         topic = self.state.by_name.get(name)
-        if topic is None or topic.control is not None or topic.held is not None or self._creating:
+        if topic is None or self.in_flight.busy:
             topic = self.find_to_write(name)
         if topic is None:
             return self._append_new(name, request, admit, bare=bare)
@@ -199,13 +186,14 @@ class Engine:
         if admitted is not None:
             if not admitted.request.records:
                 now = topic.now(self._clock.now_ms())
-                return self._keyed(topic, key, self.uniqueness.repeated(topic, admitted, key, now))
+                return self.in_flight.hold(self.uniqueness.repeated(topic, admitted, key, now), ("key", topic.id, key))
             request = admitted.request
         count = len(request.records)
-        if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
+        last_seq = topic.assigned_seq
+        if last_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
             self._reserve(topic, count)
         now = topic.now(self._clock.now_ms())
-        batch = render(request, topic.assigned_seq + 1, now, bare=bare, deferred=config.durability != "ephemeral")
+        batch = render(request, last_seq + 1, now, bare=bare, deferred=config.durability != "ephemeral")
         size = batch.size
         if self.settings.max_total_bytes:
             self.expire(topic)
@@ -217,19 +205,10 @@ class Engine:
         change = self.commit_log.submit_append(op, config.durability)
         change.first_seq = batch.first_seq
         change.count = count
-        topic.assigned_seq += count
-        topic.pending_count += count
-        topic.pending_bytes += size
         change.result = seqs
         if batch.jobs is not None:
             self.uniqueness.note(topic.id, batch, change)
-        return self._keyed(topic, key, change) if key else change
-
-    def _keyed(self, topic: Topic, key: bytes, change: PendingChange) -> PendingChange:
-        """Until this is done, whoever repeats the key waits for it."""
-        self._keys[topic.id, key] = change
-        change.then(lambda _: self._keys.pop((topic.id, key), None))
-        return change
+        return self.in_flight.hold(change, ("key", topic.id, key)) if key else change
 
     def admit_jobs(self, topic: Topic, request: AppendRequest) -> Admitted | None:
         to_queue = topic.config.type == "queue"
@@ -258,7 +237,6 @@ class Engine:
         if config.discard == "reject":
             retention.refuse_above(config, batch.count, size, name)
         created = self._create(name, config, batch.count + SEQ_CHUNK, gated=config.durability == "fsync")
-        self.announce(name, created)
         windowed = request.idempotency_key is not None and config.idempotency_window_ms
         key = digest(request.idempotency_key) if windowed and request.idempotency_key is not None else b""
         seqs = None if admitted is None else admitted.seqs(1)
@@ -268,7 +246,7 @@ class Engine:
         change.count = batch.count
         change.created = True
         change.result = seqs
-        return self.announce(name, change)
+        return self.in_flight.hold(change, ("topic", name))
 
     def room_for(self, name: str, count: int, size: int, durability: Durability | None = None) -> Room:
         """Keep a place for records that come from another topic; the topic is made if it is absent."""
@@ -284,8 +262,7 @@ class Engine:
     def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> PendingChange:
         self.refuse_more_topics()
         config = resolve(ConfigRequest(durability=durability), name)
-        created = self._create(name, config, count + SEQ_CHUNK, gated=config.durability == "fsync")
-        return self.announce(name, created)
+        return self._create(name, config, count + SEQ_CHUNK, gated=config.durability == "fsync")
 
     def keep_seqs(self, topic: Topic, count: int) -> None:
         """Make sure that `count` more seqs may be handed out; Busy until they may."""
@@ -294,7 +271,7 @@ class Engine:
 
     def _earlier(self, topic: Topic, key: bytes) -> PendingChange | None:
         """The write that this key stands for: on its way, or done within the window."""
-        running = self._keys.get((topic.id, key))
+        running = self.in_flight.with_what(("key", topic.id, key))
         if running is not None:
             echo = PendingChange(None, topic.id, gated=False)
             running.then(lambda done: done.repeat(echo))
@@ -313,17 +290,17 @@ class Engine:
 
     def _reserve(self, topic: Topic, count: int) -> None:
         """Ask for more seqs before they run out; without them the caller has to wait."""
-        if topic.reserving is None:
+        asked = self.in_flight.with_what(("seqs", topic.id))
+        if asked is None:
             now_ms = self._clock.monotonic_ms()
             if now_ms - topic.reserved_ms < SEQ_CHUNK_LASTS_MS:
                 topic.chunk = min(SEQ_CHUNK_MAX, 2 * topic.chunk)
             topic.chunk = max(topic.chunk, 4 * count)
             topic.reserved_ms = now_ms
             op = Reserved(topic.id, topic.assigned_seq + count + topic.chunk)
-            topic.reserving = self.commit_log.submit(op, op.encode(), gated=True)
-            topic.reserving.then(lambda _: setattr(topic, "reserving", None))
+            asked = self.in_flight.hold(self.commit_log.submit(op, op.encode(), gated=True), ("seqs", topic.id))
         if topic.assigned_seq + count > topic.ceiling:
-            raise Busy(topic.reserving)
+            raise Busy(asked)
 
     def refuse_if_full(self, topic: Topic, count: int, size: int) -> None:
         self.expire(topic)
@@ -337,7 +314,7 @@ class Engine:
 
     def refuse_over_quota(self, size: int, freed: int) -> None:
         quota = self.settings.max_total_bytes
-        if self.state.bytes + self.commit_log.pending_bytes + size - freed > quota:
+        if self.state.bytes + self.in_flight.bytes + size - freed > quota:
             raise Throttled(
                 f"all topics hold {self.state.bytes} bytes and may hold {quota}; delete some or raise the quota",
                 limit="max_total_bytes",
@@ -400,7 +377,7 @@ class Engine:
             found = deletion.find_before(topic, before_seq, self.state.cold.load)
         else:
             found = deletion.find_tagged(topic, match, before_seq, self.state.cold.load)
-        changes = deletion.Changes()
+        changes = Deletions()
         for runs in found:
             if isinstance(runs, ColdMiss):
                 yield runs
@@ -411,11 +388,11 @@ class Engine:
         self._delete_runs(topic, changes.unstaged, changes)
         return changes.last or PendingChange.settled(topic.id, (0, 0))
 
-    def _delete_runs(self, topic: Topic, runs: list[Run], changes: deletion.Changes) -> None:
+    def _delete_runs(self, topic: Topic, runs: list[Run], changes: Deletions) -> None:
         if self.state.by_id.get(topic.id) is not topic:
             raise TopicNotFound(topic.name)
-        if topic.control is not None and changes.last is None:
-            raise Busy(topic.control)
+        if changes.last is None:
+            self.in_flight.check(("topic", topic.name))
         if runs:
             op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
             changes.add(self.commit_log.submit_delete(op, topic.config.durability))
@@ -425,20 +402,16 @@ class Engine:
     def find(self, name: str) -> Topic | None:
         """The topic, if it exists; Busy while that is being decided."""
         topic = self.state.by_name.get(name)
-        undecided = self._creating.get(name)
-        if topic is not None:
-            undecided = undecided or topic.control
-        else:
+        if topic is None:
             check_topic_name(name)
-        if undecided is not None:
-            raise Busy(undecided)
+        self.in_flight.check(("topic", name))
         return topic
 
     def find_to_write(self, name: str) -> Topic | None:
         """As `find`; Busy as well while a commit prepares what it adds there."""
         topic = self.find(name)
-        if topic is not None and topic.held is not None:
-            raise Busy(topic.held)
+        if topic is not None:
+            self.in_flight.check(("writers", topic.id))
         return topic
 
     def _existing(self, name: str) -> Topic:

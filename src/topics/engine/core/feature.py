@@ -1,9 +1,9 @@
-"""What a feature adds to the state of all topics: its folds, its part of each topic, and its part of a snapshot."""
+"""What a feature adds to the state of all topics: its part of each topic, and its part of a snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from topics.engine.core.image import TopicImage
@@ -17,10 +17,6 @@ class Feature:
 
     # How the feature's own chunks of a snapshot begin; no other chunk does.
     chunk: ClassVar[bytes | None] = None
-
-    def folds(self) -> dict[type, Callable[[Any], Any]]:
-        """How each of its ops changes the state."""
-        return {}
 
     # --- topics ---
 

@@ -161,7 +161,7 @@ def block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
 def decode_topic(chunk: bytes, features: Sequence[Feature]) -> Steps[Topic]:
     image = _decoder.decode(chunk)
     topic = Topic(image.id, image.name, image.epoch, image.config, image.ceiling)
-    topic.head_seq = topic.assigned_seq = image.head_seq
+    topic.head_seq = image.head_seq
     topic.evict_floor = image.evict_floor
     topic.clock_ms = image.clock_ms
     topic.last_write_ts, topic.last_read_ts = image.last_write_ts, image.last_read_ts

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from topics.engine.core.ops import Appended, Created, KeyNoted, MultiAppended
+from topics.engine.core.appended import Appended
+from topics.engine.core.ops import Created, KeyNoted, MultiAppended
 from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log import retention
 from topics.engine.log.topic import SEQ_CHUNK, Topic
@@ -25,7 +26,6 @@ from topics.model.requests.records import AppendRequest
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
-    from topics.engine.core.state import State
 
 Check = Callable[[], None]
 Admit = Callable[[Sequence[Topic | None]], None]
@@ -93,9 +93,8 @@ class MultiAppend:
         self._engine = engine
         self._state = engine.state
         self._commit_log = engine.commit_log
+        self._in_flight = engine.in_flight
         self._clock = clock
-        # Keys whose write is on its way.
-        self._keys: dict[bytes, PendingChange] = {}
 
     def append(
         self, request: MultiAppendRequest, check_names: Check | None = None, admit: Admit | None = None
@@ -153,7 +152,7 @@ class MultiAppend:
 
     def _earlier(self, key: bytes, targets: list[Target]) -> PendingChange | None:
         """The write that this key stands for: on its way, or known to all of its topics within the shortest window."""
-        running = self._keys.get(key)
+        running = self._in_flight.with_what(("key", key))
         if running is not None:
             echo = PendingChange(None, running.topic_id, gated=False)
             running.then(lambda done: done.repeat(echo))
@@ -255,7 +254,7 @@ class MultiAppend:
         target.topic_id = op.topic_id
         if not apart:
             return [op]
-        self._engine.announce(target.name, self._commit_log.submit(op, op.encode(), gated=False))
+        self._commit_log.submit(op, op.encode(), gated=False)
         return []
 
     def _part(self, target: Target, key: bytes) -> list[Appended | KeyNoted]:
@@ -269,18 +268,12 @@ class MultiAppend:
     def _note(self, targets: list[Target], key: bytes, change: PendingChange) -> None:
         """What is decided ahead, until this is published."""
         for target in targets:
-            topic, batch = target.topic, target.batch
-            if topic is None:
-                self._engine.announce(target.name, change)
-            elif batch is not None:
-                topic.assigned_seq += batch.count
-                topic.pending_count += batch.count
-                topic.pending_bytes += batch.size
-            if batch is not None and batch.jobs is not None:
-                self._engine.uniqueness.note(target.topic_id, batch, change)
+            if target.topic is None:
+                self._in_flight.hold(change, ("topic", target.name))
+            if target.batch is not None and target.batch.jobs is not None:
+                self._engine.uniqueness.note(target.topic_id, target.batch, change)
         if key:
-            self._keys[key] = change
-            change.then(lambda _: self._keys.pop(key, None))
+            self._in_flight.hold(change, ("key", key))
 
     def _note_heads(self, change: PendingChange) -> None:
         """Answers tell where each topic's head is once the write is published."""
@@ -308,22 +301,3 @@ def _refuse_mixed(targets: list[Target]) -> None:
             topic=ephemeral[0],
             field="durability",
         )
-
-
-def fold_multi_append(state: State, op: MultiAppended) -> None:
-    for part in op.parts:
-        if isinstance(part, Created):
-            state.create(part)
-            if state.behind_mark:
-                # Made after the checkpoint's position: none of its business.
-                state.by_id[part.topic_id].captured = state.checkpoint
-            continue
-        topic = state.by_id.get(part.topic_id)
-        if topic is None:
-            # Only a log with gaps tells of a topic that is not there.
-            continue
-        state.touch(topic)
-        if isinstance(part, Appended):
-            state.append(part)
-        else:
-            state.note_key(part)

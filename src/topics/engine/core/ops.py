@@ -1,7 +1,7 @@
-"""Ops: what the log stores, in the past tense, each with its bytes.
+"""Ops of topics and records: what the log stores, in the past tense, each with its bytes.
 
 Every op starts with its code; integers are little-endian. An op tells outcomes (seqs, time, floors, which records
-died), so that folding it needs neither a clock nor another topic.
+died), so that folding it needs neither a clock nor another topic. The ops of a feature are in its `ops.py`.
 
     Appended   | 1 | flags u8 | count u32 | topic u32 | first_seq u64 | ts u64 | floor u64 | blob_len u32 |
                | key 16 if flags&1 | ends u32×count if count>1 |
@@ -17,17 +17,12 @@ died), so that folding it needs neither a clock nor another topic.
     Skipped    | 7 | topic u32 | head_seq u64 | ceiling u64 |
     Resumed    | 88 | topic u32 | head_seq u64 | ceiling u64 | lost u64 |
     Floored    | 13 | topic u32 | floor u64 |
-    Leased, Released, Extended, Paused | 8 to 11 | see engine/queues/ops.py
-    Moved      | 12 | kind u8 | topic u32 | ts u64 | runs u32 | (from_seq u64, seqs u64, bytes u64)×runs | Appended |
     KeyNoted   | 14 | topic u32 | ts u64 | key 16 | seqs u64… |
-    Forwarded  | 32 | see engine/routers/ops.py
-    RouterPut  | 33 | dest u32 | source u32 | cursor u64 (2⁶⁴−1: where it was) | name_len u16 | name | config JSON |
-    RouterDropped | 34 | dest u32 |
-    Txn…       | 48 to 52 | see engine/transactions/ops.py
     Timed      | 84 | steady u64 | wall u64 |
-    Buried     | 86 | queue u32 | letters u32 | Appended, Deleted or nothing |
     Appended   | 85 | time from which delays count u64 | Appended |   if that is not its ts
     MultiAppended | 92 | parts u32 | lengths u32×parts | Created, Appended or KeyNoted, of several topics… |
+
+Codes of the features: queues 8 to 12 and 86, routers 32 to 34, groups 40 to 42 and 80, transactions 48 to 52.
 """
 
 from __future__ import annotations
@@ -39,26 +34,21 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from topics.engine.core.appended import (
-    APPEND_CODES,
     APPENDED_BYTES,
+    APPENDED_LATE,
     Appended,
     DeferredBody,
     blob_start,
     decode_appended,
 )
-from topics.engine.groups.ops import GROUP_CODES, GroupOp, decode_group_op
-from topics.engine.queues.ops import LEASE_CODES, LeaseOp, Paused, decode_lease_op
+from topics.engine.log.deletion import Run
 from topics.model.clock import Moment
 from topics.model.requests.batch import DEFERRED_BYTES_MIN
 from topics.model.requests.config import TopicConfig, decode_config, encode_config
-from topics.model.requests.routers import RouterConfig, decode_router_config, encode_router_config
 
 DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(2, 8)
-MOVED, FLOORED, KEY_NOTED = range(12, 15)
-FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
-RESUMED = 88
-TXN_CODES = range(48, 53)
-TIMED, BURIED, MULTI_APPENDED = 84, 86, 92
+FLOORED, KEY_NOTED = 13, 14
+TIMED, RESUMED, MULTI_APPENDED = 84, 88, 92
 
 _DELETED = struct.Struct("<BIQIB")
 _CREATED = struct.Struct("<BIQQQH")
@@ -67,22 +57,11 @@ _DROPPED = struct.Struct("<BI")
 _RESERVED = struct.Struct("<BIQ")
 _SKIPPED = struct.Struct("<BIQQ")
 _RESUMED = struct.Struct("<BIQQQ")
-_MOVED = struct.Struct("<BBIQI")
 _KEY_NOTED = struct.Struct("<BIQ16s")
-_ROUTER_PUT = struct.Struct("<BIIQH")
 _TIMED = struct.Struct("<BQQ")
-_BURIED = struct.Struct("<BII")
 _MULTI = struct.Struct("<BI")
 
 RUNS_COMPRESSED_FROM = 64
-
-
-class Run(NamedTuple):
-    """Records `from_seq … from_seq + seqs − 1` died and gave back `size` bytes."""
-
-    from_seq: int
-    seqs: int
-    size: int
 
 
 class Deleted(NamedTuple):
@@ -91,7 +70,7 @@ class Deleted(NamedTuple):
     runs: list[Run]
 
     def encode(self) -> bytes:
-        flat = array("Q", [number for run in self.runs for number in run]).tobytes()
+        flat = encode_runs(self.runs)
         packed = len(self.runs) >= RUNS_COMPRESSED_FROM
         head = _DELETED.pack(DELETED, self.topic_id, self.ts, len(self.runs), packed)
         return head + (zlib.compress(flat, 1) if packed else flat)
@@ -179,37 +158,6 @@ class Floored(NamedTuple):
         return _RESERVED.pack(FLOORED, self.topic_id, self.floor)
 
 
-class Moved(NamedTuple):
-    """Records left one topic for another, in one step: a dead letter, or one on its way home."""
-
-    topic_id: int
-    dead: bool
-    ts: int
-    runs: list[Run]
-    appended: Appended
-
-    @property
-    def to_id(self) -> int:
-        return self.appended.topic_id
-
-    def encode(self) -> bytes:
-        flat = array("Q", [number for run in self.runs for number in run]).tobytes()
-        head = _MOVED.pack(MOVED, self.dead, self.topic_id, self.ts, len(self.runs))
-        return head + flat + self.appended.encode()
-
-
-class Buried(NamedTuple):
-    """Dead letters left a queue for another topic, and only `rest` of that outlives a restart."""
-
-    topic_id: int
-    letters: int
-    rest: Appended | Deleted | None
-
-    def encode(self) -> bytes:
-        rest = b"" if self.rest is None else self.rest.encode()
-        return _BURIED.pack(BURIED, self.topic_id, self.letters) + rest
-
-
 class KeyNoted(NamedTuple):
     """A write with this idempotency key added nothing: its records are the jobs of these seqs, pending already."""
 
@@ -250,30 +198,6 @@ class MultiAppended(NamedTuple):
         return _MULTI.pack(MULTI_APPENDED, len(lengths)) + array("I", lengths).tobytes()
 
 
-class RouterPut(NamedTuple):
-    """A router into this topic exists, with this configuration. `cursor` is KEPT if it goes on where it was."""
-
-    topic_id: int
-    source_id: int
-    cursor: int
-    name: str
-    config: RouterConfig
-
-    def encode(self) -> bytes:
-        name = self.name.encode()
-        head = _ROUTER_PUT.pack(ROUTER_PUT, self.topic_id, self.source_id, self.cursor, len(name))
-        return head + name + encode_router_config(self.config)
-
-
-class RouterDropped(NamedTuple):
-    """The router into this topic is gone; what it copied stays."""
-
-    topic_id: int
-
-    def encode(self) -> bytes:
-        return _DROPPED.pack(ROUTER_DROPPED, self.topic_id)
-
-
 class Timed(NamedTuple):
     """What both clocks said when deadlines were written near here. It concerns no topic."""
 
@@ -284,120 +208,78 @@ class Timed(NamedTuple):
         return _TIMED.pack(TIMED, *self.moment)
 
 
-class TxnOp:
-    """An op of a transaction; `topic_id` is the id of its app. What it holds is in engine/transactions/ops.py."""
-
-    __slots__ = ("topic_id",)
-
-    topic_id: int
-
-    def encode(self) -> bytes:
-        raise NotImplementedError
+# --- reading back ---
 
 
-KEPT = 2**64 - 1
-RouterOp = RouterPut | RouterDropped
-Op = (
-    GroupOp
-    | Appended
-    | Deleted
-    | Created
-    | Configured
-    | Dropped
-    | Reserved
-    | Skipped
-    | Resumed
-    | Floored
-    | LeaseOp
-    | Paused
-    | Moved
-    | Buried
-    | KeyNoted
-    | MultiAppended
-    | RouterOp
-    | TxnOp
-    | Timed
-)
+def decode_deleted(body: bytes) -> Deleted:
+    _, topic_id, ts, count, packed = _DELETED.unpack_from(body)
+    flat = body[_DELETED.size :]
+    return Deleted(topic_id, ts, decode_runs(zlib.decompress(flat) if packed else flat, count))
 
 
-# Ops whose fields are their bytes.
-_FIXED: Final = {
-    DROPPED: (Dropped, _DROPPED),
-    RESERVED: (Reserved, _RESERVED),
-    SKIPPED: (Skipped, _SKIPPED),
-    RESUMED: (Resumed, _RESUMED),
-    FLOORED: (Floored, _RESERVED),
-    ROUTER_DROPPED: (RouterDropped, _DROPPED),
-}
+def encode_runs(runs: list[Run]) -> bytes:
+    return array("Q", [number for run in runs for number in run]).tobytes()
 
 
-def decode(body: bytes) -> Op:
-    """The op that these bytes of a verified frame stand for."""
-    code = body[0]
-    if code in APPEND_CODES:
-        return decode_appended(body)
-    if code in GROUP_CODES:
-        return decode_group_op(body)
-    if code in LEASE_CODES:
-        return decode_lease_op(body)
-    if code in _FIXED:
-        kind, layout = _FIXED[code]
-        return kind(*layout.unpack_from(body)[1:])
-    match code:
-        case _ if code == DELETED:
-            _, topic_id, ts, count, packed = _DELETED.unpack_from(body)
-            flat = body[_DELETED.size :]
-            numbers = array("Q", zlib.decompress(flat) if packed else flat)
-            runs = [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
-            return Deleted(topic_id, ts, runs)
-        case _ if code == CREATED:
-            _, topic_id, epoch, ts, ceiling, name_len = _CREATED.unpack_from(body)
-            name_end = _CREATED.size + name_len
-            config = decode_config(body[name_end:])
-            return Created(topic_id, epoch, ts, ceiling, body[_CREATED.size : name_end].decode(), config)
-        case _ if code == CONFIGURED:
-            _, topic_id, head_seq, ceiling, floor = _CONFIGURED.unpack_from(body)
-            return Configured(topic_id, head_seq, ceiling, floor, decode_config(body[_CONFIGURED.size :]))
-        case _ if code == MOVED:
-            _, dead, topic_id, ts, count = _MOVED.unpack_from(body)
-            runs_end = _MOVED.size + 24 * count
-            numbers = array("Q", body[_MOVED.size : runs_end])
-            runs = [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
-            return Moved(topic_id, bool(dead), ts, runs, decode_appended(body[runs_end:]))
-        case _ if code == TIMED:
-            return Timed(Moment(*_TIMED.unpack_from(body)[1:]))
-        case _ if code == BURIED:
-            return _decode_buried(body)
-        case _ if code == MULTI_APPENDED:
-            return _decode_multi_appended(body)
-        case _ if code == KEY_NOTED:
-            _, topic_id, ts, key = _KEY_NOTED.unpack_from(body)
-            return KeyNoted(topic_id, ts, key, array("Q", body[_KEY_NOTED.size :]).tolist())
-        case _ if code == ROUTER_PUT:
-            _, topic_id, source_id, cursor, name_len = _ROUTER_PUT.unpack_from(body)
-            name_end = _ROUTER_PUT.size + name_len
-            name = body[_ROUTER_PUT.size : name_end].decode()
-            return RouterPut(topic_id, source_id, cursor, name, decode_router_config(body[name_end:]))
-        case _:
-            raise ValueError(f"op code {code} is unknown: the log was written by a newer version")
+def decode_runs(flat: bytes, count: int) -> list[Run]:
+    numbers = array("Q", flat)
+    return [Run(*numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
 
 
-def _decode_buried(body: bytes) -> Buried:
-    rest = decode(body[_BURIED.size :]) if len(body) > _BURIED.size else None
-    assert rest is None or isinstance(rest, Appended | Deleted)
-    _, topic_id, letters = _BURIED.unpack_from(body)
-    return Buried(topic_id, letters, rest)
+def decode_created(body: bytes) -> Created:
+    _, topic_id, epoch, ts, ceiling, name_len = _CREATED.unpack_from(body)
+    name_end = _CREATED.size + name_len
+    config = decode_config(body[name_end:])
+    return Created(topic_id, epoch, ts, ceiling, body[_CREATED.size : name_end].decode(), config)
 
 
-def _decode_multi_appended(body: bytes) -> MultiAppended:
+def decode_configured(body: bytes) -> Configured:
+    _, topic_id, head_seq, ceiling, floor = _CONFIGURED.unpack_from(body)
+    return Configured(topic_id, head_seq, ceiling, floor, decode_config(body[_CONFIGURED.size :]))
+
+
+def decode_dropped(body: bytes) -> Dropped:
+    return Dropped(*_DROPPED.unpack_from(body)[1:])
+
+
+def decode_reserved(body: bytes) -> Reserved:
+    return Reserved(*_RESERVED.unpack_from(body)[1:])
+
+
+def decode_skipped(body: bytes) -> Skipped:
+    return Skipped(*_SKIPPED.unpack_from(body)[1:])
+
+
+def decode_resumed(body: bytes) -> Resumed:
+    return Resumed(*_RESUMED.unpack_from(body)[1:])
+
+
+def decode_floored(body: bytes) -> Floored:
+    return Floored(*_RESERVED.unpack_from(body)[1:])
+
+
+def decode_timed(body: bytes) -> Timed:
+    return Timed(Moment(*_TIMED.unpack_from(body)[1:]))
+
+
+def decode_key_noted(body: bytes) -> KeyNoted:
+    _, topic_id, ts, key = _KEY_NOTED.unpack_from(body)
+    return KeyNoted(topic_id, ts, key, array("Q", body[_KEY_NOTED.size :]).tolist())
+
+
+_PART_DECODERS: Final = {CREATED: decode_created, KEY_NOTED: decode_key_noted, APPENDED_LATE: decode_appended}
+
+
+def decode_multi_appended(body: bytes) -> MultiAppended:
     count = _MULTI.unpack_from(body)[1]
     at = _MULTI.size + 4 * count
     parts: list[Created | Appended | KeyNoted] = []
     for length in array("I", body[_MULTI.size : at]):
         end = at + length
         blob_at = at + blob_start(body[at : at + APPENDED_BYTES], length)
-        part = decode_appended(body[at:blob_at], body[blob_at:end]) if blob_at > at else decode(body[at:end])
-        assert isinstance(part, Created | Appended | KeyNoted)
-        parts.append(part)
+        if blob_at > at:
+            parts.append(decode_appended(body[at:blob_at], body[blob_at:end]))
+        else:
+            parts.append(_PART_DECODERS[body[at]](body[at:end]))
         at = end
     return MultiAppended(parts)

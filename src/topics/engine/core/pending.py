@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from topics.engine.core.ops import Op
+from topics.engine.core.op_table import Op
+from topics.engine.log.deletion import Run
 from topics.model.errors import TopicsError
+
+if TYPE_CHECKING:
+    from topics.engine.core.in_flight import InFlight, Key
+    from topics.engine.log.topic import Topic
+
+RUNS_PER_CHANGE = 2_000
 
 
 class PendingChange:
@@ -26,9 +33,12 @@ class PendingChange:
         "fsync_ms",
         "gated",
         "head_seq",
+        "keys",
         "op",
         "other_ids",
+        "owner",
         "position",
+        "reserved",
         "result",
         "routers_removed",
         "topic_id",
@@ -45,6 +55,10 @@ class PendingChange:
         self.done = False
         self.error: TopicsError | None = None
         self._callbacks: list[Callable[[PendingChange], object]] | None = None
+        # what it has taken, see InFlight
+        self.owner: InFlight | None = None
+        self.reserved: tuple[tuple[Topic | None, int, int, int, int], ...] = ()
+        self.keys: dict[Key, PendingChange | None] | None = None
         # of an append
         self.first_seq = 0
         self.count = 0
@@ -90,6 +104,8 @@ class PendingChange:
         self.done = True
         self.error = error
         self.op = None
+        if self.owner is not None:
+            self.owner.release(self)
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             callback(self)
@@ -109,3 +125,30 @@ class Busy(Exception):
     def __init__(self, change: PendingChange) -> None:
         super().__init__("an earlier change of this topic is on its way")
         self.change = change
+
+
+class Deletions:
+    """The changes of one delete: `last` is done after all others, and its result is the sum of theirs."""
+
+    def __init__(self) -> None:
+        self.unstaged: list[Run] = []
+        self.last: PendingChange | None = None
+        self._records = self._bytes = 0
+
+    def pieces(self, runs: list[Run]) -> Iterator[list[Run]]:
+        """Collect runs; gives out those that are a change of their own, so that none takes long to apply."""
+        self.unstaged += runs
+        while len(self.unstaged) > RUNS_PER_CHANGE:
+            piece, self.unstaged = self.unstaged[:RUNS_PER_CHANGE], self.unstaged[RUNS_PER_CHANGE:]
+            yield piece
+
+    def add(self, change: PendingChange) -> None:
+        self.last = change
+        change.then(self._count)
+
+    def _count(self, change: PendingChange) -> None:
+        if change.error is None:
+            records, size = change.result
+            self._records += records
+            self._bytes += size
+            change.result = (self._records, self._bytes)

@@ -6,27 +6,14 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from topics.engine.core.appended import Appended
 from topics.engine.core.feature import Feature
-from topics.engine.core.multi_append import fold_multi_append
-from topics.engine.core.ops import (
-    Appended,
-    Configured,
-    Created,
-    Deleted,
-    Dropped,
-    Floored,
-    KeyNoted,
-    MultiAppended,
-    Op,
-    Reserved,
-    Resumed,
-    Run,
-    Skipped,
-    Timed,
-)
+from topics.engine.core.op_table import Op, OpTable
+from topics.engine.core.ops import Configured, Created, Deleted, Dropped, Floored, KeyNoted, Reserved, Resumed, Skipped
 from topics.engine.log.block import BLOCK_BYTES, Block
 from topics.engine.log.body import Body
 from topics.engine.log.cold import Cold
+from topics.engine.log.deletion import Run
 from topics.engine.log.dropped_names import DroppedNames
 from topics.engine.log.idempotency import Written
 from topics.engine.log.retention import enforce_caps, expire, note_hole, note_loss
@@ -38,8 +25,6 @@ from topics.storage.pack import Packs
 
 NEVER = 2**64
 HIDDEN = "!"
-# Copies that come in batches of this size are not copied into a growing block: all destinations share their bytes.
-SHARED_BYTES = BLOCK_BYTES // 4
 
 F = TypeVar("F", bound=Feature)
 
@@ -47,7 +32,10 @@ F = TypeVar("F", bound=Feature)
 class State:
     """Reads no clock and no other topic: the same ops give the same state."""
 
-    def __init__(self, settings: Settings, packs: Packs, features: Sequence[Callable[[State], Feature]] = ()) -> None:
+    def __init__(
+        self, settings: Settings, packs: Packs, ops: OpTable, features: Sequence[Callable[[State], Feature]] = ()
+    ) -> None:
+        self.ops = ops
         self._settings = settings
         self._packs = packs
         self.cold = Cold(packs)
@@ -74,24 +62,8 @@ class State:
         self.noted: Moment | None = None  # what both clocks said when the log was last told
         self.capture: Callable[[Topic], None] = self.dirty.add
         self.keep_chunk: Callable[[bytes], None] = lambda _chunk: None
-        self._folds: dict[type, Callable[[Any], Any]] = {
-            Appended: self.append,
-            MultiAppended: lambda op: fold_multi_append(self, op),
-            Deleted: self.delete,
-            Created: self.create,
-            Configured: self._configured,
-            Dropped: self._dropped,
-            Reserved: self._reserved,
-            Skipped: self._skipped,
-            Resumed: self._skipped,
-            Floored: self._floored,
-            Timed: lambda op: setattr(self, "noted", op.moment),
-            KeyNoted: self.note_key,
-        }
         self.features = [make(self) for make in features]
         self._by_kind = {type(feature): feature for feature in self.features}
-        for feature in self.features:
-            self._folds |= feature.folds()
 
     def feature(self, kind: type[F]) -> F:
         feature = self._by_kind[kind]
@@ -106,7 +78,7 @@ class State:
             if position > self.capture_from:
                 self.touch(topic)
             self.dirty.add(topic)
-        found = self._folds[type(op)](op)
+        found = self.ops.kinds[type(op)].fold(self, op)
         if topic is None and position > self.capture_from and op.topic_id in self.by_id:
             # Made after the checkpoint's position: none of its business.
             self.by_id[op.topic_id].captured = self.checkpoint
@@ -188,10 +160,6 @@ class State:
         if dest.routing is not None:
             dest.routing.grown(dest, count)
         self.remove(hidden)
-
-    def take_in(self, op: Appended) -> None:
-        """Copies are records like others once their batch is there; many destinations may hold the bytes of one."""
-        self.append(op, SHARED_BYTES)
 
     def _block_for(self, topic: Topic, batch: Batch, size: int, whole_bytes: int) -> Block | None:
         """The block that the batch goes into, or None if it became a block by itself, having `whole_bytes` or more."""
@@ -280,7 +248,6 @@ class State:
         topic.close_tail()
         note_hole(topic, topic.head_seq + 1, seq, seq - topic.head_seq if lost is None else lost)
         topic.head_seq = seq
-        topic.assigned_seq = max(topic.assigned_seq, seq)
 
     # --- retention: between ops, by the owner; the next op of the topic carries the floor into the log ---
 
@@ -350,7 +317,7 @@ class State:
             self.bytes += topic.bytes
         self._note_ttl(topic)
 
-    def _configured(self, op: Configured) -> None:
+    def configure(self, op: Configured) -> None:
         topic = self.by_id[op.topic_id]
         if op.head_seq > topic.head_seq:
             self.lose_up_to(topic, op.head_seq)
@@ -364,7 +331,7 @@ class State:
         topic.ceiling = max(topic.ceiling, op.ceiling)
         self._note_ttl(topic)
 
-    def _dropped(self, op: Dropped) -> list[str]:
+    def drop(self, op: Dropped) -> list[str]:
         """The names of the routers that went with the topic."""
         topic = self.by_id[op.topic_id]
         gone = [name for feature in self.features for name in feature.dropped(topic)]
@@ -388,17 +355,23 @@ class State:
         while topic.blocks:
             self.release(topic.remove_block(-1))
 
-    def _reserved(self, op: Reserved) -> None:
+    def reserve_seqs(self, op: Reserved) -> None:
         topic = self.by_id.get(op.topic_id)
         if topic is not None:
             topic.ceiling = max(topic.ceiling, op.ceiling)
 
-    def _floored(self, op: Floored) -> None:
+    def floor(self, op: Floored) -> None:
         self._raise_floor(self.by_id[op.topic_id], op.floor)
 
-    def _skipped(self, op: Skipped | Resumed) -> None:
-        topic = self.by_id[op.topic_id]
-        if op.head_seq > topic.head_seq:
-            self.lose_up_to(topic, op.head_seq, op.lost if isinstance(op, Resumed) else None)
-        topic.ceiling = max(topic.ceiling, op.ceiling)
+    def skip(self, op: Skipped) -> None:
+        self._number_on(op.topic_id, op.head_seq, op.ceiling, None)
+
+    def resume(self, op: Resumed) -> None:
+        self._number_on(op.topic_id, op.head_seq, op.ceiling, op.lost)
+
+    def _number_on(self, topic_id: int, head_seq: int, ceiling: int, lost: int | None) -> None:
+        topic = self.by_id[topic_id]
+        if head_seq > topic.head_seq:
+            self.lose_up_to(topic, head_seq, lost)
+        topic.ceiling = max(topic.ceiling, ceiling)
         topic.chunk = SEQ_CHUNK

@@ -1,9 +1,9 @@
-"""Consumer groups as the state of all topics sees them: their folds, and their part of a snapshot."""
+"""Consumer groups as the state of all topics sees them: their part of a snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
@@ -11,7 +11,6 @@ from msgspec import Raw
 from topics.engine.core.feature import Feature
 from topics.engine.core.image import EMPTY
 from topics.engine.groups import group
-from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset
 from topics.engine.groups.part import GroupsPart, groups_of
 
 if TYPE_CHECKING:
@@ -27,16 +26,6 @@ _decoder = msgspec.msgpack.Decoder(list[group.GroupImage])
 class GroupsFeature(Feature):
     def __init__(self, state: State) -> None:
         self._state = state
-
-    def folds(self) -> dict[type, Callable[[Any], Any]]:
-        return dict.fromkeys((GroupClaimed, GroupAcked, GroupReset, GroupPlaced), self._grouped)
-
-    def _grouped(self, op: GroupOp) -> None:
-        topic = self._state.by_id[op.topic_id]
-        part = topic.groups
-        if not isinstance(part, GroupsPart):
-            part = topic.groups = GroupsPart({})
-        group.fold(part.by_name, op)
 
     def encode(self, topic: Topic, image: TopicImage, images_of: Callable[[Iterable[Block]], bytes]) -> None:
         if topic.groups is not None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
+from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced, SeqRange
 
 NOTHING_YET = -1
 _to_seq = attrgetter("to_seq")
@@ -175,22 +175,6 @@ class Group:
                 kept.append(claim._replace(from_seq=to_seq + 1))
             stop += 1
         claims[start:stop] = kept
-
-
-def fold(groups: dict[str, Group], op: GroupOp) -> None:
-    """Change the groups of a topic as the log says."""
-    match op:
-        case GroupReset():
-            if op.committed == FORGOTTEN:
-                groups.pop(op.group, None)
-            else:
-                groups[op.group] = Group(op.committed)
-        case GroupClaimed():
-            groups.setdefault(op.group, Group()).claim(op)
-        case GroupPlaced():
-            groups.setdefault(op.group, Group()).place(op)
-        case GroupAcked():
-            groups.setdefault(op.group, Group()).ack(op)
 
 
 def picture(groups: Mapping[str, Group]) -> list[GroupImage]:

@@ -15,7 +15,6 @@ from array import array
 from typing import NamedTuple
 
 GROUP_CLAIMED, GROUP_ACKED, GROUP_RESET, GROUP_PLACED = 40, 41, 42, 80
-GROUP_CODES = frozenset((GROUP_CLAIMED, GROUP_ACKED, GROUP_RESET, GROUP_PLACED))
 # In place of a committed seq: the group is to be forgotten.
 FORGOTTEN = 2**64 - 1
 
@@ -87,19 +86,26 @@ class GroupPlaced(NamedTuple):
 GroupOp = GroupClaimed | GroupAcked | GroupReset | GroupPlaced
 
 
-def decode_group_op(body: bytes) -> GroupOp:
-    code = body[0]
-    if code == GROUP_CLAIMED:
-        _, topic_id, from_seq, to_seq, deadline, size = _CLAIMED.unpack_from(body)
-        return GroupClaimed(topic_id, _text(body, _CLAIMED.size, size), from_seq, to_seq, deadline)
-    if code == GROUP_ACKED:
-        _, topic_id, count, size = _ACKED.unpack_from(body)
-        flat = array("Q", body[_ACKED.size + size : _ACKED.size + size + 16 * count])
-        ranges = [SeqRange(*pair) for pair in zip(flat[0::2], flat[1::2], strict=True)]
-        return GroupAcked(topic_id, _text(body, _ACKED.size, size), ranges)
+def decode_claimed(body: bytes) -> GroupClaimed:
+    _, topic_id, from_seq, to_seq, deadline, size = _CLAIMED.unpack_from(body)
+    return GroupClaimed(topic_id, _text(body, _CLAIMED.size, size), from_seq, to_seq, deadline)
+
+
+def decode_acked(body: bytes) -> GroupAcked:
+    _, topic_id, count, size = _ACKED.unpack_from(body)
+    flat = array("Q", body[_ACKED.size + size : _ACKED.size + size + 16 * count])
+    ranges = [SeqRange(*pair) for pair in zip(flat[0::2], flat[1::2], strict=True)]
+    return GroupAcked(topic_id, _text(body, _ACKED.size, size), ranges)
+
+
+def decode_reset(body: bytes) -> GroupReset:
     _, topic_id, seq, size = _RESET.unpack_from(body)
-    made = GroupReset if code == GROUP_RESET else GroupPlaced
-    return made(topic_id, _text(body, _RESET.size, size), seq)
+    return GroupReset(topic_id, _text(body, _RESET.size, size), seq)
+
+
+def decode_placed(body: bytes) -> GroupPlaced:
+    _, topic_id, seq, size = _RESET.unpack_from(body)
+    return GroupPlaced(topic_id, _text(body, _RESET.size, size), seq)
 
 
 def _text(body: bytes, at: int, size: int) -> str:

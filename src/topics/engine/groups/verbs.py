@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from topics.engine.core.engine import Engine
-from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.pending import PendingChange
 from topics.engine.groups.group import Group
 from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
 from topics.engine.groups.part import groups_of
@@ -109,8 +109,7 @@ class Consuming:
         # The time that claims run on.
         self._steady = engine.steady
         self._visibility_ms = visibility_ms
-        # The change of a group that is on its way, by topic and group.
-        self._running: dict[tuple[int, str], PendingChange] = {}
+        self._in_flight = engine.in_flight
         self._turn = 0
 
     # --- partitions ---
@@ -307,20 +306,16 @@ class Consuming:
 
     def check_idle(self, topic: Topic, group_id: str) -> None:
         """Raises Busy while something about the group or its topic is on the way."""
-        running = self._running.get((topic.id, group_id)) or topic.control
-        if running is not None:
-            raise Busy(running)
+        self._in_flight.check(("group", topic.id, group_id), ("topic", topic.name))
 
     def _group(self, topic: Topic, group_id: str) -> Group:
         self.check_idle(topic, group_id)
         return groups_of(topic).get(group_id, _UNTOUCHED)
 
     def _stage(self, topic: Topic, op: GroupOp, *, gated: bool) -> PendingChange:
-        key = topic.id, op.group
-        change = self._commit_log.submit(op, op.encode(), gated=gated)
-        self._running[key] = change
-        change.then(lambda done: self._running.pop(key) if self._running.get(key) is done else None)
-        return change
+        return self._in_flight.hold(
+            self._commit_log.submit(op, op.encode(), gated=gated), ("group", topic.id, op.group)
+        )
 
     def _refuse_another_group(self, topic: Topic, group_id: str) -> None:
         groups = groups_of(topic)

@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from typing import NamedTuple
 
-from topics.engine.core.ops import Run
-from topics.engine.core.pending import PendingChange
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.topic import Topic
 from topics.model.requests.records import TagMatch
 
-RUNS_PER_CHANGE = 2_000
-
 Load = Callable[[Block], None]
+
+
+class Run(NamedTuple):
+    """Records `from_seq … from_seq + seqs − 1` died and gave back `size` bytes."""
+
+    from_seq: int
+    seqs: int
+    size: int
+
+
 # What must be read from disk first, or the runs of one block.
 Finding = Generator[ColdMiss | list[Run], None, None]
-
-
-class Changes:
-    """The changes of one delete: `last` is done after all others, and its result is the sum of theirs."""
-
-    def __init__(self) -> None:
-        self.unstaged: list[Run] = []
-        self.last: PendingChange | None = None
-        self._records = self._bytes = 0
-
-    def pieces(self, runs: list[Run]) -> Iterator[list[Run]]:
-        """Collect runs; gives out those that are a change of their own, so that none takes long to apply."""
-        self.unstaged += runs
-        while len(self.unstaged) > RUNS_PER_CHANGE:
-            piece, self.unstaged = self.unstaged[:RUNS_PER_CHANGE], self.unstaged[RUNS_PER_CHANGE:]
-            yield piece
-
-    def add(self, change: PendingChange) -> None:
-        self.last = change
-        change.then(self._count)
-
-    def _count(self, change: PendingChange) -> None:
-        if change.error is None:
-            records, size = change.result
-            self._records += records
-            self._bytes += size
-            change.result = (self._records, self._bytes)
 
 
 def find_before(topic: Topic, before_seq: int, load: Load) -> Finding:

@@ -12,7 +12,6 @@ from topics.engine.log.retention import Hole, Loss
 from topics.model.requests.config import TopicConfig
 
 if TYPE_CHECKING:
-    from topics.engine.core.pending import PendingChange
     from topics.engine.core.waiters import Waiter
     from topics.engine.log.part import TopicPart
 
@@ -26,7 +25,6 @@ class Topic:
     """Changed only by `apply`, except for what is marked as decided ahead of it."""
 
     __slots__ = (
-        "assigned_seq",
         "blocks",
         "bytes",
         "captured",
@@ -34,14 +32,12 @@ class Topic:
         "chunk",
         "clock_ms",
         "config",
-        "control",
         "count",
         "counted",
         "epoch",
         "evict_floor",
         "groups",
         "head_seq",
-        "held",
         "holes",
         "id",
         "into",
@@ -56,9 +52,9 @@ class Topic:
         "noted_to",
         "pending_bytes",
         "pending_count",
+        "pending_seqs",
         "queue",
         "reserved_ms",
-        "reserving",
         "routing",
         "segment",
         "segment_bytes",
@@ -100,14 +96,10 @@ class Topic:
         self.segment_events = 0
         self.segment_bytes = 0
         self.segment_ts = 0
-        # decided, not yet applied
-        self.assigned_seq = 0
+        # decided, not yet applied: kept by InFlight
+        self.pending_seqs = 0
         self.pending_count = 0
         self.pending_bytes = 0
-        self.control: PendingChange | None = None
-        self.reserving: PendingChange | None = None
-        # While a commit prepares what it adds here, writers wait for it.
-        self.held: PendingChange | None = None
         self.into: Topic | None = None  # where a commit moved the blocks of a hidden topic
         # seqs that may be handed out before they are durable
         self.ceiling = ceiling
@@ -127,6 +119,11 @@ class Topic:
     def recreated(self) -> bool:
         """Whether a topic of this name was deleted before. One made by version 0.1 may say so without cause."""
         return bool(self.epoch & 1)
+
+    @property
+    def assigned_seq(self) -> int:
+        """The last seq that a record has, or will have."""
+        return self.head_seq + self.pending_seqs
 
     @property
     def earliest_seq(self) -> int:

@@ -1,18 +1,26 @@
-"""Which features there are: what a start, an inspection and a scan put their state together from."""
+"""What the engine is made of: its features, and every op that its log may hold."""
 
 from __future__ import annotations
 
+from typing import Final
+
+from topics.engine.core.fold import CORE_OPS
+from topics.engine.core.op_table import OpTable
 from topics.engine.core.state import State
 from topics.engine.groups.feature import GroupsFeature
+from topics.engine.groups.fold import GROUP_OPS
 from topics.engine.queues.feature import QueuesFeature
-from topics.engine.routers.fold import Routes
+from topics.engine.queues.fold import QUEUE_OPS
+from topics.engine.routers.fold import ROUTER_OPS, Routes
+from topics.engine.transactions.fold import TXN_OPS
 from topics.engine.transactions.ledger import Ledger
 from topics.model.settings import Settings
 from topics.storage.pack import Packs
 
 FEATURES = (QueuesFeature, Routes, GroupsFeature, Ledger)
+OPS: Final = OpTable(CORE_OPS, QUEUE_OPS, ROUTER_OPS, GROUP_OPS, TXN_OPS)
 
 
 def new_state(settings: Settings, packs: Packs) -> State:
     """An empty state that knows the ops of every feature."""
-    return State(settings, packs, FEATURES)
+    return State(settings, packs, OPS, FEATURES)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from topics.engine.opening.composition import new_state
+from topics.engine.opening.composition import OPS, new_state
 from topics.engine.opening.repair import apply_what_fits
 from topics.engine.opening.restore import restore
-from topics.engine.routers.ops import decode as decode_op
 from topics.model.settings import Settings
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
@@ -41,7 +40,7 @@ class Inspection:
             # What a repair has to give up of the ops themselves.
             self.given_up: list[str] = []
             for position, body in self.log:
-                op = decode_op(body)
+                op = OPS.decode(body)
                 if repair:
                     self.given_up += apply_what_fits(self.state, op, position)
                 else:

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from topics.engine.core.ops import Created, MultiAppended, Op, Timed, TxnOp
+from topics.engine.core.op_table import Op
 from topics.engine.core.state import State
 from topics.engine.groups.part import groups_of
 from topics.engine.log.block import Block
 from topics.engine.log.extent import Salvaged, decode_body, salvage
 from topics.engine.log.retention import note_hole
 from topics.engine.log.topic import Topic
-from topics.engine.routers.ops import Forwarded
 from topics.model.errors import DamagedData
 from topics.storage.pack import Extent, Packs
 from topics.storage.wal.replay import LogGap
@@ -114,12 +113,14 @@ def _packed(state: State) -> Iterator[tuple[Topic, Block, Extent]]:
 
 def apply_what_fits(state: State, op: Op, position: int) -> list[str]:
     """As `apply`, for a log with gaps: an op of a topic that is gone is passed over. What had to be given up."""
-    if isinstance(op, Created | MultiAppended | TxnOp | Timed) or op.topic_id in state.by_id:
+    kind = state.ops.of(op)
+    if not kind.needs_topic or op.topic_id in state.by_id:
         try:
             state.apply(op, position)
         except DamagedData as error:
-            assert isinstance(op, Forwarded), "nothing else reads while it is folded in"
-            state.lose_up_to(state.by_id[op.topic_id], op.batch.first_seq + op.batch.count - 1)
+            assert kind.derives, "nothing else reads while it is folded in"
+            for added in kind.adds(op):
+                state.lose_up_to(state.by_id[added.topic_id], added.last_seq)
             return [error.message]
     return []
 

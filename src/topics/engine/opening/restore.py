@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topics.engine.core.image import decode_topic
-from topics.engine.core.ops import TIMED, decode
+from topics.engine.core.ops import TIMED, decode_timed
 from topics.engine.core.state import State
 from topics.engine.log.dropped_names import DROPPED_CHUNK
 from topics.storage.snapshot import Snapshot
@@ -17,7 +17,7 @@ def restore(state: State, snapshot: Snapshot | None) -> Steps[None]:
         if (owner := owners.get(chunk[:1])) is not None:
             owner.restore(chunk)
         elif chunk[0] == TIMED:
-            state.apply(decode(chunk), 0)
+            state.apply(decode_timed(chunk), 0)
         elif chunk.startswith(DROPPED_CHUNK):
             state.dropped.restore(chunk)
         else:

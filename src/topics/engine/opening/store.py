@@ -7,22 +7,23 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from topics.engine.core import checkpoint, ops
+from topics.engine.core import checkpoint
+from topics.engine.core.appended import blob_start, decode_appended
 from topics.engine.core.checkpoint import Checkpointer
 from topics.engine.core.checkpoint_room import CheckpointRoom
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import MultiAppend
+from topics.engine.core.ops import Resumed
 from topics.engine.core.waiters import Waiters
 from topics.engine.log.topic import SEQ_CHUNK
 from topics.engine.opening import loss_estimates as estimates
-from topics.engine.opening.composition import new_state
+from topics.engine.opening.composition import OPS, new_state
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.routers.forwarding import Forwarder
-from topics.engine.routers.ops import decode as decode_op
 from topics.engine.routers.verbs import Routers
 from topics.engine.transactions.verbs import Transactions
 from topics.model.clock import Clock, SystemClock
@@ -137,7 +138,7 @@ class Store:
             same_boot=directory.same_boot,
             durable_to=max(previous.log_end, synced_to),
             repair=self._repair,
-            split=ops.blob_start,
+            split=blob_start,
         )
         yield from self._fold(replay, synced_to)
         if self._repair:
@@ -166,7 +167,7 @@ class Store:
         yield from in_thread(directory.mark_open)
 
     def _fold(self, replay: Replay, synced_to: int) -> Steps[None]:
-        apply, decode = self.state.apply, decode_op
+        apply, decode = self.state.apply, OPS.decode
         for frame in replay.steps():
             if frame is None:
                 self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
@@ -174,7 +175,7 @@ class Store:
                 position, body = frame
                 if position > synced_to and self._synced_heads is None:
                     self._synced_heads = {topic.id: topic.head_seq for topic in self.state.by_id.values()}
-                op = ops.decode_appended(*body) if isinstance(body, SplitBody) else decode(body)
+                op = decode_appended(*body) if isinstance(body, SplitBody) else decode(body)
                 if self._repair:
                     self.given_up += apply_what_fits(self.state, op, position)
                 else:
@@ -212,7 +213,6 @@ class Store:
         for feature in self.state.features:
             feature.replayed()
         for topic in self.state.by_id.values():
-            topic.assigned_seq = topic.head_seq
             self.state.enforce_caps(topic, self.state.cold.load_now)
             yield
         self.commit_log.room.renew()
@@ -239,7 +239,7 @@ class Store:
                 # An `fsync` topic reserves nothing: here it is as far ahead as any other would be.
                 ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
                 seen = max(topic.ceiling, topic.head_seq + ahead)
-                op = ops.Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
+                op = Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
                 self.commit_log.submit(op, op.encode(), gated=False, urgent=True)
                 if self.wal.buffered_to - self.wal.written_to >= SKIPPED_BYTES_PER_STEP:
                     self.commit_log.flush()

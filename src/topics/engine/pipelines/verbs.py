@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from topics.engine.core.appended import Appended
 from topics.engine.core.listing import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_of
-from topics.engine.core.ops import Appended, Deleted
+from topics.engine.core.ops import Deleted
 from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log import deletion
 from topics.engine.log.cold import ColdMiss
@@ -80,7 +81,7 @@ class Pipelines:
         self._engine = engine
         self._state = engine.state
         self._clock = clock
-        self._changing: PendingChange | None = None
+        self._in_flight = engine.in_flight
         self._table: dict[str, PipelineState] = {}
         self._names: list[str] = []
         home = self._state.hidden.get(HOME)
@@ -114,8 +115,7 @@ class Pipelines:
         check_topic_name(name, "pipeline")
         check_pipeline(request)
         known = self._table.get(name)
-        if self._changing is not None:
-            raise Busy(self._changing)
+        self._in_flight.check(("pipelines",))
         if known is not None and known.definition == request:
             return settled(0, known)
         if known is None and len(self._table) >= PIPELINES_MAX:
@@ -129,8 +129,7 @@ class Pipelines:
     def drop(self, name: str) -> PendingChange:
         """Forget the pipeline; what it wrote stays. `result` tells whether there was one."""
         check_topic_name(name, "pipeline")
-        if self._changing is not None:
-            raise Busy(self._changing)
+        self._in_flight.check(("pipelines",))
         if name not in self._table:
             return settled(0, False)
         change = self._write(Entry(name))
@@ -147,13 +146,9 @@ class Pipelines:
         record = RecordRequest(data=Raw(msgspec.json.encode(entry)), tag=entry.pipeline)
         batch = render(AppendRequest(records=[record]), home.assigned_seq + 1, ts, bare=False)
         change = engine.commit_log.submit_append(Appended(home.id, home.evict_floor, b"", batch), "fsync")
-        home.assigned_seq += 1
-        home.pending_count += 1
-        home.pending_bytes += batch.size
         self._forget_below(home, entry.pipeline, batch.first_seq)
-        self._changing = change
         change.then(lambda done: self._written(entry, batch.first_seq, ts, done))
-        return change
+        return self._in_flight.hold(change, ("pipelines",))
 
     def _forget_below(self, home: Topic, name: str, seq: int) -> None:
         """What this record replaces need not be kept; a crash before this only leaves more to read."""
@@ -163,7 +158,6 @@ class Pipelines:
             self._engine.commit_log.submit_delete(Deleted(home.id, home.clock_ms, runs), "disk")
 
     def _written(self, entry: Entry, seq: int, ts: int, change: PendingChange) -> None:
-        self._changing = None
         if change.error is None:
             self._fold(entry, seq, ts)
 

@@ -11,9 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from topics.engine.core.ops import Appended, Buried, Deleted, Moved
 from topics.engine.queues import transfers as moving
-from topics.engine.queues.part import letters_of, put_letters, queue_of
+from topics.engine.queues.part import letters_of, queue_of
 
 if TYPE_CHECKING:
     from topics.engine.core.state import State
@@ -99,45 +98,6 @@ class Letters:
             for epoch, found in letters._among(block, 0, block.count):
                 letters._left[epoch] = letters._left.get(epoch, 0) + found
         return letters
-
-
-class Moves:
-    """The folds of records that change their topic."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def moved(self, op: Moved) -> tuple[int, int]:
-        """Gone here and there in one step, so that no crash loses a record or leaves it in both places."""
-        source = self._state.by_id[op.topic_id]
-        found = self._state.delete(Deleted(op.topic_id, op.ts, op.runs))
-        queue = queue_of(source)
-        if queue is not None and op.dead:
-            queue.dead_lettered += found[0]
-        self._land(op.appended, source.epoch if op.dead else None)
-        return found
-
-    def buried(self, op: Buried) -> None:
-        source = self._state.by_id[op.topic_id]
-        queue = queue_of(source)
-        if queue is not None:
-            queue.dead_lettered += op.letters
-        if isinstance(op.rest, Appended):
-            self._land(op.rest, source.epoch)
-        elif op.rest is not None:
-            self._state.delete(op.rest)
-
-    def _land(self, appended: Appended, epoch: int | None) -> None:
-        """Records come from another topic; as dead letters, if that is the epoch of their queue."""
-        topic = self._state.by_id.get(appended.topic_id)
-        if topic is None:
-            return
-        self._state.touch(topic)
-        self._state.append(appended)
-        if epoch is not None:
-            letters = letters_of(topic) or put_letters(topic, Letters())
-            letters.add(epoch, appended.batch.first_seq, appended.batch.count)
-            letters.tidy(topic)
 
 
 def left_of(state: State, queue: Topic) -> int:

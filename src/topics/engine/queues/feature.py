@@ -1,9 +1,9 @@
-"""Queues as the state of all topics sees them: their folds, their lines in a description, their part of a snapshot."""
+"""Queues as the state of all topics sees them: their lines in a description, their part of a snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from msgspec import Raw
@@ -11,11 +11,9 @@ from msgspec import Raw
 from topics.engine.core.feature import Feature
 from topics.engine.core.image import NOTHING
 from topics.engine.core.listing import QueueState
-from topics.engine.core.ops import Buried, Moved
 from topics.engine.queues import lease_log
-from topics.engine.queues.dead_letters import Letters, Moves, left_of, read_stamps
+from topics.engine.queues.dead_letters import Letters, left_of, read_stamps
 from topics.engine.queues.lease_log import QueueImage
-from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
 from topics.engine.queues.part import QueuePart, letters_of, put_letters, queue_of
 from topics.engine.queues.queue import Queue
 from topics.model.errors import DamagedData
@@ -39,26 +37,6 @@ class QueuesFeature(Feature):
         self._large: list[Topic] = []
         # Topics of a snapshot that does not say which of their records are dead letters.
         self._unread: set[Topic] = set()
-
-    def folds(self) -> dict[type, Callable[[Any], Any]]:
-        moves = Moves(self._state)
-        return {
-            **dict.fromkeys((Leased, Released, Extended), self._leased),
-            Paused: self._paused,
-            Moved: moves.moved,
-            Buried: moves.buried,
-        }
-
-    def _leased(self, op: LeaseOp) -> None:
-        topic = self._state.by_id[op.topic_id]
-        queue = queue_of(topic)
-        if queue is not None and not op.ahead:
-            lease_log.fold(topic, queue, op)
-
-    def _paused(self, op: Paused) -> None:
-        queue = queue_of(self._state.by_id[op.topic_id])
-        if queue is not None:
-            queue.paused = op.paused
 
     # --- topics ---
 

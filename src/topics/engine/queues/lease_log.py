@@ -1,4 +1,4 @@
-"""The leases log, folded into who holds what, and that projection as a snapshot keeps it.
+"""Who holds what, as a snapshot keeps it.
 
 A queue whose leases are not durable keeps only what its jobs log says: delays, unique keys, what was moved away. Every
 job that was in flight is then claimable again, as if its lease had run out. A clean stop also keeps how often its jobs
@@ -13,36 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topics.engine.queues.due import Place
-from topics.engine.queues.ops import Extended, Leased, LeaseOp, Released
 from topics.engine.queues.part import queue_of
 
 if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
     from topics.engine.queues.due import Job
     from topics.engine.queues.queue import Queue
-
-
-def fold(topic: Topic, queue: Queue, op: LeaseOp) -> None:
-    """What the log says about live records; a record that has died since needs no lease."""
-    match op:
-        case Leased():
-            queue.pass_over(topic, op.cursor)
-            for seq, lease, deliveries in op.jobs:
-                if is_live(topic, seq):
-                    job = queue.job_for(seq)
-                    job.deliveries = deliveries
-                    queue.lease(job, op.node, lease, op.deadline, op.rest_ms)
-        case Released():
-            for job in _known(queue, op.seqs):
-                job.error = op.error or job.error
-                queue.give_back(job, op.due, 0)
-        case Extended():
-            for job in _known(queue, op.seqs):
-                queue.extend(job, op.deadline, op.rest_ms)
-
-
-def _known(queue: Queue, seqs: list[int]) -> list[Job]:
-    return [job for job in map(queue.jobs.get, seqs) if job is not None]
 
 
 def is_live(topic: Topic, seq: int) -> bool:

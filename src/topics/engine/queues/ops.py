@@ -1,10 +1,12 @@
-"""Leases of a queue in the log: who got which jobs, what came back, for how long, each with its bytes.
+"""Queues in the log: who got which jobs, what came back, for how long, what became a dead letter, each with its bytes.
 
 Leased     | 8 | topic u32 | cursor u64 | deadline u64 | rest u32 | jobs u32 | node_len u16 | node |
            | (seq u64, lease u64, deliveries u64)×jobs |
 Released   | 9 | topic u32 | due u64 | jobs u32 | error_len u16 | error | seq u64×jobs |
 Extended   | 10 | topic u32 | deadline u64 | rest u32 | jobs u32 | seq u64×jobs |
 Paused     | 11 | topic u32 | paused u8 |
+Moved      | 12 | kind u8 | topic u32 | ts u64 | runs u32 | (from_seq u64, seqs u64, bytes u64)×runs | Appended |
+Buried     | 86 | queue u32 | letters u32 | Appended, Deleted or nothing |
 """
 
 from __future__ import annotations
@@ -13,13 +15,19 @@ import struct
 from array import array
 from typing import NamedTuple
 
-LEASED, RELEASED, EXTENDED, PAUSED = range(8, 12)
-LEASE_CODES = range(8, 12)
+from topics.engine.core.appended import APPEND_CODES, Appended, decode_appended
+from topics.engine.core.ops import Deleted, decode_deleted, decode_runs, encode_runs
+from topics.engine.log.deletion import Run
+
+LEASED, RELEASED, EXTENDED, PAUSED, MOVED = range(8, 13)
+BURIED = 86
 
 _LEASED = struct.Struct("<BIQQIIH")
 _RELEASED = struct.Struct("<BIQIH")
 _EXTENDED = struct.Struct("<BIQII")
 _PAUSED = struct.Struct("<BI?")
+_MOVED = struct.Struct("<BBIQI")
+_BURIED = struct.Struct("<BII")
 
 
 class Leased(NamedTuple):
@@ -85,25 +93,72 @@ class Paused(NamedTuple):
         return _PAUSED.pack(PAUSED, self.topic_id, self.paused)
 
 
+class Moved(NamedTuple):
+    """Records left one topic for another, in one step: a dead letter, or one on its way home."""
+
+    topic_id: int
+    dead: bool
+    ts: int
+    runs: list[Run]
+    appended: Appended
+
+    @property
+    def to_id(self) -> int:
+        return self.appended.topic_id
+
+    def encode(self) -> bytes:
+        head = _MOVED.pack(MOVED, self.dead, self.topic_id, self.ts, len(self.runs))
+        return head + encode_runs(self.runs) + self.appended.encode()
+
+
+class Buried(NamedTuple):
+    """Dead letters left a queue for another topic, and only `rest` of that outlives a restart."""
+
+    topic_id: int
+    letters: int
+    rest: Appended | Deleted | None
+
+    def encode(self) -> bytes:
+        rest = b"" if self.rest is None else self.rest.encode()
+        return _BURIED.pack(BURIED, self.topic_id, self.letters) + rest
+
+
 LeaseOp = Leased | Released | Extended
 
 
-def decode_lease_op(body: bytes) -> LeaseOp | Paused:
-    code = body[0]
-    match code:
-        case _ if code == LEASED:
-            _, topic_id, cursor, deadline, rest_ms, _, node_len = _LEASED.unpack_from(body)
-            jobs_at = _LEASED.size + node_len
-            numbers = array("Q", body[jobs_at:])
-            jobs = list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
-            return Leased(topic_id, cursor, deadline, rest_ms, body[_LEASED.size : jobs_at].decode(), jobs)
-        case _ if code == RELEASED:
-            _, topic_id, due, _, error_len = _RELEASED.unpack_from(body)
-            seqs_at = _RELEASED.size + error_len
-            error = body[_RELEASED.size : seqs_at].decode()
-            return Released(topic_id, due, error, array("Q", body[seqs_at:]).tolist())
-        case _ if code == EXTENDED:
-            _, topic_id, deadline, rest_ms, _ = _EXTENDED.unpack_from(body)
-            return Extended(topic_id, deadline, rest_ms, array("Q", body[_EXTENDED.size :]).tolist())
-        case _:
-            return Paused(*_PAUSED.unpack_from(body)[1:])
+def decode_leased(body: bytes) -> Leased:
+    _, topic_id, cursor, deadline, rest_ms, _, node_len = _LEASED.unpack_from(body)
+    jobs_at = _LEASED.size + node_len
+    numbers = array("Q", body[jobs_at:])
+    jobs = list(zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True))
+    return Leased(topic_id, cursor, deadline, rest_ms, body[_LEASED.size : jobs_at].decode(), jobs)
+
+
+def decode_released(body: bytes) -> Released:
+    _, topic_id, due, _, error_len = _RELEASED.unpack_from(body)
+    seqs_at = _RELEASED.size + error_len
+    return Released(topic_id, due, body[_RELEASED.size : seqs_at].decode(), array("Q", body[seqs_at:]).tolist())
+
+
+def decode_extended(body: bytes) -> Extended:
+    _, topic_id, deadline, rest_ms, _ = _EXTENDED.unpack_from(body)
+    return Extended(topic_id, deadline, rest_ms, array("Q", body[_EXTENDED.size :]).tolist())
+
+
+def decode_paused(body: bytes) -> Paused:
+    return Paused(*_PAUSED.unpack_from(body)[1:])
+
+
+def decode_moved(body: bytes) -> Moved:
+    _, dead, topic_id, ts, count = _MOVED.unpack_from(body)
+    runs_end = _MOVED.size + 24 * count
+    runs = decode_runs(body[_MOVED.size : runs_end], count)
+    return Moved(topic_id, bool(dead), ts, runs, decode_appended(body[runs_end:]))
+
+
+def decode_buried(body: bytes) -> Buried:
+    _, topic_id, letters = _BURIED.unpack_from(body)
+    rest = body[_BURIED.size :]
+    if not rest:
+        return Buried(topic_id, letters, None)
+    return Buried(topic_id, letters, decode_appended(rest) if rest[0] in APPEND_CODES else decode_deleted(rest))

@@ -66,8 +66,7 @@ class Redriver:
     def __init__(self, engine: Engine, queues: Queues) -> None:
         self._engine = engine
         self._queues = queues
-        # One at a time for each topic: until a move is published its records still look as if they were there.
-        self._running: dict[int, PendingChange] = {}
+        self._in_flight = engine.in_flight
 
     def redrive(
         self,
@@ -87,8 +86,8 @@ class Redriver:
         topic = self._engine.find(name)
         if topic is None:
             raise TopicNotFound(name)
-        if topic.id in self._running:
-            raise Busy(self._running[topic.id])
+        # One at a time for each topic: until a move is published its records still look as if they were there.
+        self._in_flight.check(("redrive", topic.id))
         queue = queue_of(topic)
         if queue is not None:
             self._queues.bring_up(topic, queue)
@@ -173,8 +172,7 @@ class Redriver:
         if not pending and refusal is not None:
             raise refusal
         sent.result = before.then(found._replace(moved=sum(homes.values()), homes=homes, skipped=skipped))
-        self._running[topic.id] = sent
-        sent.then(lambda _: self._running.pop(topic.id, None))
+        self._in_flight.hold(sent, ("redrive", topic.id))
         left = len(pending)
 
         def done(one: PendingChange) -> None:

@@ -7,10 +7,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
-from topics.engine.core.ops import Appended, Buried, Deleted, Moved, Run
+from topics.engine.core.appended import Appended
+from topics.engine.core.ops import Deleted
 from topics.engine.log.block import Block
+from topics.engine.log.deletion import Run
 from topics.engine.log.topic import Topic
 from topics.engine.queues.due import Job
+from topics.engine.queues.ops import Buried, Moved
 from topics.model.requests.batch import render
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.nesting import decode_deep

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topics.engine.core.ops import KeyNoted
-from topics.engine.core.pending import Busy, PendingChange, settled
+from topics.engine.core.pending import PendingChange, settled
 from topics.engine.queues.part import queue_of
 from topics.model.errors import InvalidRequest
 from topics.model.requests.batch import NO_KEY, Batch, unique_digest
@@ -46,8 +46,7 @@ def check_job_fields(request: AppendRequest, *, to_queue: bool) -> bool:
 class Uniqueness:
     def __init__(self, commit_log: CommitLog) -> None:
         self._commit_log = commit_log
-        # Keys whose job is on its way into the log.
-        self._arriving: dict[tuple[int, bytes], PendingChange] = {}
+        self._in_flight = commit_log.in_flight
 
     def admit(self, topic: Topic | None, request: AppendRequest, *, to_queue: bool) -> Admitted | None:
         """Leave out the records whose key is pending; None if there is nothing to leave out.
@@ -77,9 +76,7 @@ class Uniqueness:
         return Admitted(msgspec.structs.replace(request, records=kept), places)
 
     def _pending(self, topic: Topic, key: bytes) -> int | None:
-        arriving = self._arriving.get((topic.id, key))
-        if arriving is not None:
-            raise Busy(arriving)
+        self._in_flight.check(("unique key", topic.id, key))
         queue = queue_of(topic)
         return None if queue is None else queue.unique.get(key)
 
@@ -87,11 +84,8 @@ class Uniqueness:
         """A batch with job columns is on its way."""
         assert batch.jobs is not None
         column = batch.jobs.unique
-        for at in range(0, len(column), len(NO_KEY)):
-            key = topic_id, column[at : at + len(NO_KEY)]
-            if key[1] != NO_KEY:
-                self._arriving[key] = change
-                change.then(lambda _, key=key: self._arriving.pop(key, None))
+        keys = (column[at : at + len(NO_KEY)] for at in range(0, len(column), len(NO_KEY)))
+        self._in_flight.hold(change, *(("unique key", topic_id, key) for key in keys if key != NO_KEY))
 
     def repeated(self, topic: Topic, admitted: Admitted, key: bytes, now_ms: int) -> PendingChange:
         """The answer to a write all of whose jobs are pending already.

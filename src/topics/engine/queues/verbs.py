@@ -10,10 +10,10 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from topics.engine.core.ops import Deleted, Run
+from topics.engine.core.ops import Deleted
 from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.cold import ColdMiss
-from topics.engine.log.deletion import find_seqs
+from topics.engine.log.deletion import Run, find_seqs
 from topics.engine.queues import transfers as moving
 from topics.engine.queues.claims import Claim, Grant, bytes_for, deal, render_job, rest_after
 from topics.engine.queues.due import NO_STREAM, Job
@@ -395,15 +395,7 @@ class Queues:
         self._commit_log.date(op.appended.batch)
         body = moving.encode_move(op, source, room.config)
         classes = (durability, room.config.durability)
-        change = self._commit_log.submit(
-            op, body, gated="fsync" in classes, urgent=True, journaled=bool(body), other_ids=(room.topic_id,)
-        )
-        if room.topic is not None:
-            batch = op.appended.batch
-            room.topic.assigned_seq += batch.count
-            room.topic.pending_count += batch.count
-            room.topic.pending_bytes += batch.size
-        return change
+        return self._commit_log.submit(op, body, gated="fsync" in classes, urgent=True, journaled=bool(body))
 
     # --- pause, streams ---
 

@@ -9,25 +9,42 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from topics.engine.core.feature import Feature
 from topics.engine.core.image import EMPTY, NOTHING, decode_blocks
-from topics.engine.core.ops import KEPT, RouterDropped, RouterPut
-from topics.engine.log.block import Block
+from topics.engine.core.op_table import Addition, OpKind
+from topics.engine.log.block import BLOCK_BYTES, Block
 from topics.engine.log.copying import Origin, Piece, cut
 from topics.engine.log.retention import note_hole
-from topics.engine.routers.ops import NO_NODE, NO_TAG, STAMPED, VOLATILE, Forwarded
+from topics.engine.routers.ops import (
+    FORWARDED,
+    KEPT,
+    NO_NODE,
+    NO_TAG,
+    ROUTER_DROPPED,
+    ROUTER_PUT,
+    STAMPED,
+    VOLATILE,
+    Forwarded,
+    RouterDropped,
+    RouterPut,
+    decode_forwarded,
+    decode_router_dropped,
+    decode_router_put,
+)
 from topics.engine.routers.part import RoutingPart, inbound_of, outbound_of, routing_of
 from topics.engine.routers.router import Evidence, EvidenceImage, Router, RouterImage
 from topics.model.errors import DamagedData
 from topics.model.requests.batch import Batch
 
 if TYPE_CHECKING:
+    from topics.engine.core.commit_log import CommitLog
     from topics.engine.core.image import TopicImage
+    from topics.engine.core.pending import PendingChange
     from topics.engine.core.state import State
     from topics.engine.log.topic import Topic
 
@@ -35,6 +52,8 @@ EVIDENCE_SPANS_PRUNED_FROM = 64
 _encode = msgspec.msgpack.Encoder().encode
 _router_decoder = msgspec.msgpack.Decoder(RouterImage)
 _evidence_decoder = msgspec.msgpack.Decoder(list[EvidenceImage])
+# Copies that come in batches of this size are not copied into a growing block: all destinations share their bytes.
+SHARED_BYTES = BLOCK_BYTES // 4
 
 
 class Routes(Feature):
@@ -51,9 +70,6 @@ class Routes(Feature):
         self._last_cut: tuple[object, Piece] | None = None
         # Routers of a snapshot, until all topics are there.
         self._images: list[tuple[Topic, RouterImage]] = []
-
-    def folds(self) -> dict[type, Callable[[Any], Any]]:
-        return {Forwarded: self.forwarded, RouterPut: self.put, RouterDropped: self.drop}
 
     # --- routers come and go ---
 
@@ -195,7 +211,8 @@ class Routes(Feature):
             note_hole(dest, first_seq - op.lost, first_seq - 1, op.lost, "source_trim")
             dest.head_seq = first_seq - 1
         if op.batch.count:
-            self._state.take_in(op)
+            # Many destinations may hold the bytes of one batch.
+            self._state.append(op.appended, SHARED_BYTES)
             if op.flags & STAMPED:
                 self._note_evidence(dest, op)
         elif op.lost and outbound_of(dest):
@@ -274,3 +291,48 @@ def _holding(source: Topic, seq: int) -> Block | None:
             if number < block.count and block.seq_at(number) == seq:
                 return block
     return None
+
+
+# --- rows in the table of ops ---
+
+
+def _former_dest(state: State, op: RouterPut) -> tuple[int, ...]:
+    router = state.feature(Routes).by_name.get(op.name)
+    return () if router is None or router.dest.id == op.topic_id else (router.dest.id,)
+
+
+def _copies(op: Forwarded) -> tuple[Addition]:
+    batch = op.batch
+    size = batch.size
+    return (Addition(op.topic_id, batch.first_seq - op.lost, batch.count + op.lost, batch.count, size, size),)
+
+
+def _forward_published(commit_log: CommitLog, op: Forwarded, _found: Any, change: PendingChange) -> None:
+    commit_log.append_published(op.appended, None, change)
+
+
+ROUTER_OPS: Final[tuple[OpKind[Any], ...]] = (
+    OpKind(
+        RouterPut,
+        ROUTER_PUT,
+        decode=decode_router_put,
+        fold=lambda state, op: state.feature(Routes).put(op),
+        other_topics=_former_dest,
+    ),
+    OpKind(
+        RouterDropped,
+        ROUTER_DROPPED,
+        decode=decode_router_dropped,
+        fold=lambda state, op: state.feature(Routes).drop(op),
+    ),
+    OpKind(
+        Forwarded,
+        FORWARDED,
+        decode=decode_forwarded,
+        fold=lambda state, op: state.feature(Routes).forwarded(op),
+        published=_forward_published,
+        adds=_copies,
+        carries_floor=True,
+        derives=True,
+    ),
+)

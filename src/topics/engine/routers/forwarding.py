@@ -147,11 +147,11 @@ class Forwarder:
     def _advance(self, router: Router) -> None:
         if self._routes.by_name.get(router.name) is not router or router.inflight is not None:
             return
-        for change in (router.changing, router.source.control, router.dest.control, router.dest.held):
-            if change is not None:
-                change.then(lambda _: self._wake(router))
-                return
+        source, dest = router.source, router.dest
         try:
+            self._engine.in_flight.check(
+                ("router", router.name), ("topic", source.name), ("topic", dest.name), ("writers", dest.id)
+            )
             self._forward(router)
         except Busy as busy:
             busy.change.then(lambda _: self._wake(router))
@@ -290,12 +290,7 @@ class Forwarder:
         dest, batch = router.dest, op.batch
         gated = dest.config.durability == "fsync" and bool(batch.count or op.lost)
         change = self._commit_log.submit(op, op.encode(), gated=gated)
-        size = batch.size
-        self._commit_log.pending_bytes += size
         change.first_seq, change.count = batch.first_seq, batch.count
-        dest.assigned_seq = batch.first_seq + batch.count - 1
-        dest.pending_count += batch.count
-        dest.pending_bytes += size
         router.inflight = change
         change.then(lambda done: self._landed(router, done, hops))
 

@@ -1,5 +1,10 @@
-"""Forwarded: the mark that a router copied records. The copies themselves are not in the log, they are derived again.
+"""Routers in the log: made, changed, gone, and the mark that one copied records, each with its bytes.
 
+The copies themselves are not in the log, they are derived again.
+
+RouterPut     | 33 | dest u32 | source u32 | cursor u64 (2⁶⁴−1: where it was) | name_len u16 | name | config JSON |
+RouterDropped | 34 | dest u32 |
+Forwarded
 | 32 | flags u8 | dest u32 | source u32 | from_seq u64 | to_seq u64 | first_seq u64 | ts u64 | floor u64 | lost u64 |
 | count u32 | runs u32 |
 | (seq u64, count u64)×runs, of the source, unless flags&1; compressed if flags&2 | Appended if flags&4 |
@@ -16,24 +21,65 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
+from typing import NamedTuple
 
-from topics.engine.core import ops
-from topics.engine.core.ops import FORWARDED, RUNS_COMPRESSED_FROM, TXN_CODES, Appended, Op
-from topics.engine.transactions.ops import decode_txn_op
+from topics.engine.core.appended import Appended, decode_appended
+from topics.engine.core.ops import RUNS_COMPRESSED_FROM
 from topics.model.requests.batch import Batch
+from topics.model.requests.routers import RouterConfig, decode_router_config, encode_router_config
 
+FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
+# In place of a cursor: the router goes on where it was.
+KEPT = 2**64 - 1
 ALL, PACKED, FULL, VOLATILE, NO_NODE, NO_TAG, STAMPED = 1, 2, 4, 8, 16, 32, 64
 
 _FORWARDED = struct.Struct("<BBIIQQQQQQII")
+_ROUTER_PUT = struct.Struct("<BIIQH")
+_ROUTER_DROPPED = struct.Struct("<BI")
 
 
-class Forwarded(Appended):
-    """Records of a source became part of a topic: an append whose batch is built from the source's own bytes.
+class RouterPut(NamedTuple):
+    """A router into this topic exists, with this configuration. `cursor` is KEPT if it goes on where it was."""
+
+    topic_id: int
+    source_id: int
+    cursor: int
+    name: str
+    config: RouterConfig
+
+    def encode(self) -> bytes:
+        name = self.name.encode()
+        head = _ROUTER_PUT.pack(ROUTER_PUT, self.topic_id, self.source_id, self.cursor, len(name))
+        return head + name + encode_router_config(self.config)
+
+
+class RouterDropped(NamedTuple):
+    """The router into this topic is gone; what it copied stays."""
+
+    topic_id: int
+
+    def encode(self) -> bytes:
+        return _ROUTER_DROPPED.pack(ROUTER_DROPPED, self.topic_id)
+
+
+class Forwarded:
+    """Records of a source became part of a topic: a batch that is built from the source's own bytes.
 
     The router has dealt with the source up to `to_seq`; `lost` records before the copies could not be had any more.
     """
 
-    __slots__ = ("derived", "flags", "from_seq", "lost", "runs", "source_id", "to_seq")
+    __slots__ = (
+        "batch",
+        "derived",
+        "flags",
+        "floor",
+        "from_seq",
+        "lost",
+        "runs",
+        "source_id",
+        "to_seq",
+        "topic_id",
+    )
 
     def __init__(
         self,
@@ -49,7 +95,9 @@ class Forwarded(Appended):
         runs: list[tuple[int, int]],
         derived: bool = True,
     ) -> None:
-        super().__init__(topic_id, floor, b"", batch)
+        self.topic_id = topic_id
+        self.floor = floor
+        self.batch = batch
         self.source_id = source_id
         self.flags = flags
         self.from_seq = from_seq
@@ -58,6 +106,11 @@ class Forwarded(Appended):
         self.runs = runs
         # False: read back from the log, so that the batch has no bytes yet.
         self.derived = derived
+
+    @property
+    def appended(self) -> Appended:
+        """The copies, as records like others."""
+        return Appended(self.topic_id, self.floor, b"", self.batch)
 
     def encode(self) -> bytes:
         batch, flags, runs = self.batch, self.flags, self.runs
@@ -70,7 +123,7 @@ class Forwarded(Appended):
                 flags |= PACKED
                 tail = zlib.compress(tail, 1)
         if flags & FULL:
-            tail = len(tail).to_bytes(4, "little") + tail + super().encode()
+            tail = len(tail).to_bytes(4, "little") + tail + self.appended.encode()
         head = _FORWARDED.pack(
             FORWARDED,
             flags,
@@ -88,24 +141,25 @@ class Forwarded(Appended):
         return head + tail
 
 
-def decode(body: bytes) -> Op:
-    """The op that these bytes of a verified frame stand for, whichever it is."""
-    code = body[0]
-    if code == FORWARDED:
-        return _decode_forwarded(body)
-    return decode_txn_op(body) if code in TXN_CODES else ops.decode(body)
+def decode_router_put(body: bytes) -> RouterPut:
+    _, topic_id, source_id, cursor, name_len = _ROUTER_PUT.unpack_from(body)
+    name_end = _ROUTER_PUT.size + name_len
+    name = body[_ROUTER_PUT.size : name_end].decode()
+    return RouterPut(topic_id, source_id, cursor, name, decode_router_config(body[name_end:]))
 
 
-def _decode_forwarded(body: bytes) -> Forwarded:
+def decode_router_dropped(body: bytes) -> RouterDropped:
+    return RouterDropped(*_ROUTER_DROPPED.unpack_from(body)[1:])
+
+
+def decode_forwarded(body: bytes) -> Forwarded:
     fields = _FORWARDED.unpack_from(body)
     _, flags, topic_id, source_id, from_seq, to_seq, first_seq, ts, floor, lost, count, _ = fields
     batch = Batch(first_seq, ts, count, b"", array("I"))
     tail = body[_FORWARDED.size :]
     if flags & FULL:
         runs_len = int.from_bytes(tail[:4], "little")
-        appended = ops.decode(tail[4 + runs_len :])
-        assert isinstance(appended, Appended)
-        batch, tail = appended.batch, tail[4 : 4 + runs_len]
+        batch, tail = decode_appended(tail[4 + runs_len :]).batch, tail[4 : 4 + runs_len]
     if flags & ALL:
         runs = [(from_seq + 1, count)] if count else []
     else:

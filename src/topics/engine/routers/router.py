@@ -29,7 +29,6 @@ class Router:
 
     __slots__ = (
         "backoff_ms",
-        "changing",
         "config",
         "cursor",
         "dest",
@@ -53,7 +52,6 @@ class Router:
         self.forwarded_total = 0
         # the forwarder's: a mark on its way, a change of the router on its way, why it does not get on
         self.inflight: PendingChange | None = None
-        self.changing: PendingChange | None = None
         self.last_error: TopicsError | None = None
         self.backoff_ms = 0.0
         self.retry_ms = 0.0

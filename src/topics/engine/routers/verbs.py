@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.listing import PAGE_SIZE_DEFAULT, page_of
-from topics.engine.core.ops import KEPT, RouterDropped, RouterPut
-from topics.engine.core.pending import Busy, PendingChange, settled
+from topics.engine.core.pending import PendingChange, settled
 from topics.engine.log.topic import Topic
 from topics.engine.routers.fold import Routes
+from topics.engine.routers.ops import KEPT, RouterDropped, RouterPut
 from topics.engine.routers.part import inbound_of
 from topics.engine.routers.router import Router
 from topics.model.errors import RouterCycle, RouterNotFound, Throttled, TopicExistsIncompatible, TopicNotFound
@@ -53,7 +53,7 @@ class Routers:
         self._engine = engine
         self._state = engine.state
         self._routes = engine.state.feature(Routes)
-        self._changing: PendingChange | None = None
+        self._in_flight = engine.in_flight
 
     def resolve(self, request: RouterRequest) -> RouterConfig:
         return resolve_router(request, self._engine.settings.max_tag_bytes)
@@ -62,8 +62,7 @@ class Routers:
         """Create the router, or change it. `result` is the resolved configuration."""
         check_router_name(name)
         config = self.resolve(request)
-        if self._changing is not None:
-            raise Busy(self._changing)
+        self._in_flight.check(("routers",))
         router = self._routes.by_name.get(name)
         if router is not None and router.config == config:
             return settled(router.dest.id, config)
@@ -80,8 +79,7 @@ class Routers:
         self._engine.commit_log.check_writable()
         cursor = _starting_point(router, source, config, backfill=bool(request.backfill))
         op = RouterPut(self._id_of(dest, config.dest), self._id_of(source, config.source), cursor, name, config)
-        others = () if router is None or router.dest is dest else (router.dest.id,)
-        change = self._engine.commit_log.submit(op, op.encode(), gated=True, other_ids=others)
+        change = self._engine.commit_log.submit(op, op.encode(), gated=True)
         change.created = router is None
         change.result = config
         return self._announce(change, router)
@@ -89,14 +87,11 @@ class Routers:
     def drop(self, name: str) -> PendingChange:
         """Stop forwarding and remove the router. `result` tells whether there was one."""
         check_router_name(name)
-        if self._changing is not None:
-            raise Busy(self._changing)
+        self._in_flight.check(("routers",))
         router = self._routes.by_name.get(name)
         if router is None:
             return settled(0, False)
-        for topic in (router.source, router.dest):
-            if topic.control is not None:
-                raise Busy(topic.control)
+        self._in_flight.check(("topic", router.source.name), ("topic", router.dest.name))
         self._engine.commit_log.check_writable()
         op = RouterDropped(router.dest.id)
         change = self._engine.commit_log.submit(op, op.encode(), gated=True, urgent=True)
@@ -126,17 +121,15 @@ class Routers:
 
     def _announce(self, change: PendingChange, router: Router | None) -> PendingChange:
         """Until this is done, nobody changes a router, and this one forwards nothing."""
-        self._changing = change
+        self._in_flight.hold(change, ("routers",))
         if router is not None:
-            router.changing = change
-        change.then(lambda _: self._changed(router))
+            self._in_flight.hold(change, ("router", router.name))
+            change.then(lambda _: self._changed(router))
         return change
 
-    def _changed(self, router: Router | None) -> None:
-        self._changing = None
-        if router is not None:
-            router.changing = router.last_error = None
-            router.retry_ms = router.backoff_ms = 0.0
+    def _changed(self, router: Router) -> None:
+        router.last_error = None
+        router.retry_ms = router.backoff_ms = 0.0
 
     def _refuse_beyond_caps(self, is_new: bool, absent_topics: int) -> None:
         settings = self._engine.settings

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple
 
-from topics.engine.core.ops import Appended, Created
+from topics.engine.core.appended import Appended
+from topics.engine.core.ops import Created
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log import retention
 from topics.engine.log.body import Body
@@ -127,10 +128,11 @@ class Commit:
         self._failed: TopicsError | None = None
 
     def steps(self) -> Steps:
+        engine = self._engine
         for target in self._targets:
             yield from self._take_hold(target)
         for target in self._targets:
-            while target.held.assigned_seq != target.held.head_seq or target.held.control is not None:
+            while target.held.pending_seqs or engine.in_flight.with_what(("topic", target.name)) is not None:
                 yield Poll()
         for target in self._targets:
             target.number(self._clock.now_ms())
@@ -148,8 +150,7 @@ class Commit:
             moves.append(target.move(appended))
         yield from self._writable()
         op = TxnCommitted(self._app_id, self._app, self._version, self._clock.now_ms(), moves, self._named)
-        others = tuple(target.held.id for target in self._targets)
-        self._commit_log.submit(op, op.encode(), gated=True, other_ids=others).then(self._done)
+        self._commit_log.submit(op, op.encode(), gated=True).then(self._done)
 
     # --- hold and check ---
 
@@ -177,7 +178,7 @@ class Commit:
                 field="durability",
             )
         target.topic = topic
-        topic.held = self._hold
+        engine.in_flight.hold(self._hold, ("writers", topic.id))
 
     def _check_room(self) -> None:
         total = freed = 0
@@ -269,9 +270,6 @@ class Commit:
         self._outcome.finish(error)
 
     def _release(self) -> None:
-        for target in self._targets:
-            if target.topic is not None and target.topic.held is self._hold:
-                target.topic.held = None
         self._hold.finish()
 
 

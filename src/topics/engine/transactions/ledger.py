@@ -11,8 +11,8 @@ op itself carries, to the topics they are meant for, all in the fold of one op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
@@ -129,15 +129,6 @@ class Ledger(Feature):
         self._images: list[AppImage] = []
 
     # --- folds ---
-
-    def folds(self) -> dict[type, Callable[[Any], Any]]:
-        return {
-            TxnStaged: self.staged,
-            TxnFenced: self.fenced,
-            TxnCommitted: self.committed,
-            TxnAborted: self.aborted,
-            TxnForgotten: self.forgotten,
-        }
 
     def staged(self, op: TxnStaged) -> None:
         app = self._app(op.topic_id, op.app)

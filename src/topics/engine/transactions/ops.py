@@ -19,12 +19,22 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from topics.engine.core import ops
-from topics.engine.core.ops import TXN_CODES, Appended, Op, TxnOp
+from topics.engine.core.appended import Appended, decode_appended
 
 _PREFIX = struct.Struct("<BI")
 _encode = msgspec.msgpack.Encoder().encode
-STAGED, FENCED, COMMITTED, ABORTED, FORGOTTEN = TXN_CODES
+STAGED, FENCED, COMMITTED, ABORTED, FORGOTTEN = range(48, 53)
+
+
+class TxnOp:
+    """An op of a transaction; `topic_id` is the id of its app."""
+
+    __slots__ = ("topic_id",)
+
+    topic_id: int
+
+    def encode(self) -> bytes:
+        raise NotImplementedError
 
 
 class TxnStaged(TxnOp):
@@ -134,38 +144,41 @@ def _joined(code: int, head: tuple[Any, ...], bodies: list[bytes]) -> bytes:
     return b"".join([_PREFIX.pack(code, len(text)), text, *bodies])
 
 
-def decode_txn_op(body: bytes) -> Op:
-    """The op of a transaction that these bytes of a verified frame stand for."""
-    code, head_len = _PREFIX.unpack_from(body)
-    at = _PREFIX.size + head_len
-    head = msgspec.msgpack.decode(body[_PREFIX.size : at], type=list[Any])
-    match code:
-        case _ if code == STAGED:
-            app_id, app, version, stage, part, ts, rows = head
-            shelves: list[tuple[str, Appended]] = []
-            for name, length in rows:
-                shelves.append((name, _appended(body[at : at + length])))
-                at += length
-            return TxnStaged(app_id, app, version, stage, part, ts, shelves)
-        case _ if code == COMMITTED:
-            # Logs of version 0.1 end before the digest.
-            app_id, app, version, ts, rows, *named = head
-            moves: list[Move] = []
-            for name, dest_id, hidden_id, first_seq, records, floor, length in rows:
-                appended = _appended(body[at : at + length]) if length else None
-                moves.append(Move(name, dest_id, hidden_id, first_seq, records, floor, appended))
-                at += length
-            return TxnCommitted(app_id, app, version, ts, moves, *named)
-        case _ if code == FENCED:
-            app_id, app, fence, ts, owner = head
-            return TxnFenced(app_id, app, fence, ts, owner)
-        case _ if code == ABORTED:
-            return TxnAborted(head[0], [(version, stage) for version, stage in head[1]])
-        case _:
-            return TxnForgotten(head[0])
+def _split(body: bytes) -> tuple[list[Any], int]:
+    """The head, and where it ends."""
+    at = _PREFIX.size + _PREFIX.unpack_from(body)[1]
+    return msgspec.msgpack.decode(body[_PREFIX.size : at], type=list[Any]), at
 
 
-def _appended(body: bytes) -> Appended:
-    appended = ops.decode(body)
-    assert isinstance(appended, Appended)
-    return appended
+def decode_staged(body: bytes) -> TxnStaged:
+    (app_id, app, version, stage, part, ts, rows), at = _split(body)
+    shelves: list[tuple[str, Appended]] = []
+    for name, length in rows:
+        shelves.append((name, decode_appended(body[at : at + length])))
+        at += length
+    return TxnStaged(app_id, app, version, stage, part, ts, shelves)
+
+
+def decode_fenced(body: bytes) -> TxnFenced:
+    app_id, app, fence, ts, owner = _split(body)[0]
+    return TxnFenced(app_id, app, fence, ts, owner)
+
+
+def decode_committed(body: bytes) -> TxnCommitted:
+    # Logs of version 0.1 end before the digest.
+    (app_id, app, version, ts, rows, *named), at = _split(body)
+    moves: list[Move] = []
+    for name, dest_id, hidden_id, first_seq, records, floor, length in rows:
+        appended = decode_appended(body[at : at + length]) if length else None
+        moves.append(Move(name, dest_id, hidden_id, first_seq, records, floor, appended))
+        at += length
+    return TxnCommitted(app_id, app, version, ts, moves, *named)
+
+
+def decode_aborted(body: bytes) -> TxnAborted:
+    app_id, stages = _split(body)[0]
+    return TxnAborted(app_id, [(version, stage) for version, stage in stages])
+
+
+def decode_forgotten(body: bytes) -> TxnForgotten:
+    return TxnForgotten(_split(body)[0][0])

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from topics.engine.core.ops import Appended, Dropped
+from topics.engine.core.appended import Appended
+from topics.engine.core.ops import Dropped
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log.topic import STAGING
 from topics.engine.transactions.commit import SLICE_MS, Commit, Commits, Committed
@@ -54,22 +55,6 @@ class StagedPart(NamedTuple):
     fence: int = 0
 
 
-class _Desk:
-    """What is decided about an app and not yet folded in; there is one only while there is something."""
-
-    __slots__ = ("app_id", "control", "fence", "name", "parts")
-
-    def __init__(self, name: str, app_id: int, fence: int) -> None:
-        self.name = name
-        self.app_id = app_id
-        # The newest token, handed out or about to be.
-        self.fence = fence
-        # A commit, an abort or a new token: whoever comes next decides after it.
-        self.control: PendingChange | None = None
-        # Parts on their way, by stage: the next one of the same stage waits.
-        self.parts: dict[tuple[int, str], PendingChange] = {}
-
-
 class Transactions:
     """Owned by the thread that owns the engine, which calls `step` while there is something `pending`."""
 
@@ -81,7 +66,7 @@ class Transactions:
         self._settings = engine.settings
         self._clock = clock
         self._steady = engine.steady
-        self._desks: dict[str, _Desk] = {}
+        self._in_flight = engine.in_flight
         self._commits = Commits(engine, worker, clock)
         self._leftovers: list[int] = []  # hidden topics of commits that failed
         self._expiry_ms = 0.0
@@ -106,14 +91,15 @@ class Transactions:
         if app is not None and app.version is not None and version <= app.version:
             fence = app.version_fence if version == app.version else 0
             return PendingChange.settled(app.id, StagedPart(Part(0, 0), 0, done=True, fence=fence))
-        desk = self._desk(app_name, request.fence)
-        undecided = desk.control or desk.parts.get((version, request.stage))
-        if undecided is not None:
-            raise Busy(undecided)
+        self._refuse_another_app(app_name)
+        self._in_flight.check(("app", app_name))
+        self._check_token(app_name, request.fence)
+        self._in_flight.check(("stage", app_name, version, request.stage))
         stage = self._stage_of(app, version, request.stage)
         if request.part < (len(stage.parts) if stage is not None else 0):
+            assert app is not None
             assert stage is not None
-            return PendingChange.settled(desk.app_id, StagedPart(stage.parts[request.part], self._shown_ms(stage)))
+            return PendingChange.settled(app.id, StagedPart(stage.parts[request.part], self._shown_ms(stage)))
         self._check_part(request, stage)
         batches = self._batches(request)
         self._commit_log.check_writable()
@@ -129,12 +115,10 @@ class Transactions:
             shelves.append((name, Appended(topic_id, 1, b"", batch)))
         part = Part(len(request.records), sum(appended.batch.size for _, appended in shelves))
         self._refuse_too_much(app, stage, part)
-        op = TxnStaged(self._id_of(desk), app_name, version, request.stage, request.part, now, shelves)
+        op = TxnStaged(self._id_of(app_name), app_name, version, request.stage, request.part, now, shelves)
         change = self._commit_log.submit(op, op.encode(), gated=False)
         change.result = StagedPart(part, self._steady.wall_ms(now + self._settings.stage_ttl_ms))
-        desk.parts[version, request.stage] = change
-        change.then(lambda _: self._part_done(desk, (version, request.stage)))
-        return change
+        return self._in_flight.hold(change, ("stage", app_name, version, request.stage), ("parts", app_name))
 
     def commit(
         self, app_name: str, version: int, request: CommitRequest, admit: Callable[[str], None] | None = None
@@ -148,7 +132,9 @@ class Transactions:
             return self._done_before(app, version, request.stages)
         if not request.stages:
             check_empty_raise(version, (app.version if app is not None else None) or 0)
-        desk = self._settled_desk(app_name, request.fence)
+        self._refuse_another_app(app_name)
+        self._check_settled(app_name)
+        self._check_token(app_name, request.fence)
         stages = [self._stage_or_refuse(app, version, name) for name in request.stages]
         names = sorted({name for stage in stages for name in stage.shelves})
         if len(names) > TXN_TOPICS_MAX:
@@ -159,10 +145,10 @@ class Transactions:
             for name in names:
                 admit(name)
         self._commit_log.check_writable()
-        outcome = PendingChange(None, self._id_of(desk), gated=False)
+        outcome = PendingChange(None, self._id_of(app_name), gated=False)
         commit = Commit(
             self._engine,
-            desk.app_id,
+            outcome.topic_id,
             app_name,
             version,
             stages,
@@ -174,7 +160,7 @@ class Transactions:
             named=stages_digest(request.stages),
         )
         self._commits.start(commit)
-        return self._send(desk, outcome)
+        return self._in_flight.hold(outcome, ("app", app_name))
 
     def _done_before(self, app: App, version: int, stages: Collection[str]) -> PendingChange:
         """The outcome of a version that is committed; other stages than it named are refused, for they are nowhere."""
@@ -194,41 +180,40 @@ class Transactions:
         check_version(version)
         check_stage_names(request.stages)
         app = self._ledger.by_name.get(app_name)
-        desk = self._settled_desk(app_name, request.fence)
+        self._refuse_another_app(app_name)
+        self._check_settled(app_name)
+        self._check_token(app_name, request.fence)
         found = [(version, name) for name in request.stages if app is not None and (version, name) in app.stages]
-        if not found:
-            return PendingChange.settled(desk.app_id, 0)
+        if app is None or not found:
+            return PendingChange.settled(0, 0)
         self._commit_log.check_writable()
-        return self._abort(desk, found)
+        return self._abort(app, found)
 
     def take_fence(self, app_name: str, owner: str | None = None) -> PendingChange:
         """A new token for the app, durable when this is done; `result` is the token. Its owner is told it again."""
         check_app_name(app_name)
         if owner is not None:
             check_owner(owner)
-            desk = self._desk(app_name, None, any_fence=True)
-            if desk.control is not None:
-                raise Busy(desk.control)
-            if self._holds_newest(app_name, owner):
-                return PendingChange.settled(desk.app_id, desk.fence)
-        desk = self._settled_desk(app_name, None, any_fence=True)
-        self._commit_log.check_writable()
-        desk.fence = max(desk.fence, self._ledger.fence_floor) + 1
-        op = TxnFenced(self._id_of(desk), app_name, desk.fence, self._clock.now_ms(), owner or "")
-        change = self._send(desk, self._commit_log.submit(op, op.encode(), gated=True))
-        change.result = desk.fence
-        return change
-
-    def _holds_newest(self, app_name: str, owner: str) -> bool:
-        """Whether the newest token is this owner's; one whose token is an older one is refused."""
+        self._refuse_another_app(app_name)
+        self._in_flight.check(("app", app_name))
         app = self._ledger.by_name.get(app_name)
-        if app is None:
-            return False
+        if app is not None and owner is not None and self._holds_newest(app, owner):
+            return PendingChange.settled(app.id, app.fence)
+        self._check_settled(app_name)
+        self._commit_log.check_writable()
+        fence = max(app.fence if app is not None else 0, self._ledger.fence_floor) + 1
+        op = TxnFenced(self._id_of(app_name), app_name, fence, self._clock.now_ms(), owner or "")
+        change = self._commit_log.submit(op, op.encode(), gated=True)
+        change.result = fence
+        return self._in_flight.hold(change, ("app", app_name))
+
+    def _holds_newest(self, app: App, owner: str) -> bool:
+        """Whether the newest token is this owner's; one whose token is an older one is refused."""
         held = {known: fence for fence, known in app.owners}.get(owner)
         if held is not None and held != app.fence:
             raise Fenced(
-                f'"{owner}" had token {held} of "{app_name}"; the newest is {app.fence}: somebody has taken over',
-                app=app_name,
+                f'"{owner}" had token {held} of "{app.name}"; the newest is {app.fence}: somebody has taken over',
+                app=app.name,
                 fence=app.fence,
             )
         return held is not None
@@ -237,14 +222,15 @@ class Transactions:
         """Drop all that is known of an app: its version, its token, its stages. `result` tells whether it was known."""
         check_app_name(app_name)
         app = self._ledger.by_name.get(app_name)
-        desk = self._settled_desk(app_name, None, any_fence=True)
+        self._refuse_another_app(app_name)
+        self._check_settled(app_name)
         if app is None:
             return PendingChange.settled(0, False)
         self._commit_log.check_writable()
         op = TxnForgotten(app.id)
-        change = self._send(desk, self._commit_log.submit(op, op.encode(), gated=True))
+        change = self._commit_log.submit(op, op.encode(), gated=True)
         change.result = True
-        return change
+        return self._in_flight.hold(change, ("app", app_name))
 
     def look(self, app_name: str) -> tuple[App | None, list[tuple[Stage, int]]]:
         """The app and its stages, each with the time at which it expires."""
@@ -266,53 +252,30 @@ class Transactions:
 
     # --- deciding ---
 
-    def _desk(self, app_name: str, fence: int | None, *, any_fence: bool = False) -> _Desk:
-        """The desk of an app, for somebody with the right token."""
-        desk = self._desks.get(app_name)
-        if desk is None:
-            app = self._ledger.by_name.get(app_name)
-            if app is None:
-                self._refuse_another_app()
-            desk = _Desk(app_name, app.id if app is not None else 0, app.fence if app is not None else 0)
-        if not any_fence and (desk.fence or fence is not None) and fence != desk.fence:
+    # Busy are ("app", name) with a commit, an abort or a new token: the next one decides after it; ("stage", app,
+    # version, name) with a part: the next one of the stage waits; and ("parts", app) with the newest part of all.
+
+    def _check_token(self, app_name: str, fence: int | None) -> None:
+        """Only the newest token counts, if there is one. What is on its way has been waited for."""
+        app = self._ledger.by_name.get(app_name)
+        newest = app.fence if app is not None else 0
+        if (newest or fence is not None) and fence != newest:
             raise Fenced(
-                f'the newest token of "{app_name}" is {desk.fence}: whoever took it has taken over',
+                f'the newest token of "{app_name}" is {newest}: whoever took it has taken over',
                 app=app_name,
-                fence=desk.fence,
+                fence=newest,
             )
-        return desk
 
-    def _settled_desk(self, app_name: str, fence: int | None, *, any_fence: bool = False) -> _Desk:
-        """The same, if nothing about the app is undecided."""
-        desk = self._desk(app_name, fence, any_fence=any_fence)
-        undecided = desk.control or next(iter(desk.parts.values()), None)
-        if undecided is not None:
-            raise Busy(undecided)
-        return desk
+    def _check_settled(self, app_name: str) -> None:
+        """Raises Busy while something about the app is undecided."""
+        self._in_flight.check(("app", app_name), ("parts", app_name))
 
-    def _id_of(self, desk: _Desk) -> int:
-        """The app's id, as something is about to be written about it."""
-        desk.app_id = desk.app_id or self._state.new_id()
-        self._desks[desk.name] = desk
-        return desk.app_id
-
-    def _send(self, desk: _Desk, change: PendingChange) -> PendingChange:
-        desk.control = self._desks.setdefault(desk.name, desk).control = change
-        change.then(lambda _: self._control_done(desk))
-        return change
-
-    def _control_done(self, desk: _Desk) -> None:
-        desk.control = None
-        self._clear(desk)
-
-    def _part_done(self, desk: _Desk, key: tuple[int, str]) -> None:
-        desk.parts.pop(key, None)
-        self._clear(desk)
-
-    def _clear(self, desk: _Desk) -> None:
-        """What was decided ahead is folded in by now, or was taken back."""
-        if desk.control is None and not desk.parts and self._desks.get(desk.name) is desk:
-            del self._desks[desk.name]
+    def _id_of(self, app_name: str) -> int:
+        """The app's id, as something is about to be written about it; that of a new one may be in its first parts."""
+        app, part = self._ledger.by_name.get(app_name), self._in_flight.with_what(("parts", app_name))
+        if app is not None:
+            return app.id
+        return part.topic_id if part is not None else self._state.new_id()
 
     def _stage_of(self, app: App | None, version: int, name: str) -> Stage | None:
         stage = app.stages.get((version, name)) if app is not None else None
@@ -383,8 +346,10 @@ class Transactions:
             if held + part.bytes > limit:
                 raise Throttled(f"{held} bytes are staged; {way_out} {name}", limit=name, max=limit)
 
-    def _refuse_another_app(self) -> None:
-        limit = self._settings.max_txn_apps
+    def _refuse_another_app(self, app_name: str) -> None:
+        limit, in_flight = self._settings.max_txn_apps, self._in_flight.with_what
+        if app_name in self._ledger.by_name or in_flight(("app", app_name)) or in_flight(("parts", app_name)):
+            return
         if len(self._ledger.by_name) >= limit:
             raise Throttled(
                 f"there are {limit} apps; DELETE /v0/txns/<app> forgets one, or raise the setting max_txn_apps",
@@ -392,11 +357,11 @@ class Transactions:
                 max=limit,
             )
 
-    def _abort(self, desk: _Desk, stages: list[tuple[int, str]]) -> PendingChange:
-        op = TxnAborted(self._id_of(desk), stages)
-        change = self._send(desk, self._commit_log.submit(op, op.encode(), gated=False))
+    def _abort(self, app: App, stages: list[tuple[int, str]]) -> PendingChange:
+        op = TxnAborted(app.id, stages)
+        change = self._commit_log.submit(op, op.encode(), gated=False)
         change.result = len(stages)
-        return change
+        return self._in_flight.hold(change, ("app", app.name))
 
     # --- now and then ---
 
@@ -414,7 +379,8 @@ class Transactions:
             found = [key for key, stage in app.stages.items() if stage.touched_ms <= horizon]
             if found:
                 try:
-                    self._abort(self._settled_desk(app.name, None, any_fence=True), found)
+                    self._check_settled(app.name)
+                    self._abort(app, found)
                 except (Busy, TopicsError):
                     continue
 

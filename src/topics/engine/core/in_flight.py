@@ -1,0 +1,101 @@
+"""What is decided and not yet published: each reservation belongs to the change that took it.
+
+    submit ─▶ take: seqs and bytes of topics, names of topics that are made, and anything else by a key
+                │
+    published, or forgotten after a failed write ─▶ released, by the change and nothing else
+
+One table says what is busy, and with which change:
+
+    ("topic", name)            created, configured or dropped
+    ("writers", topic id)      a commit prepares what it adds to the topic
+    ("seqs", topic id)         more seqs are asked for
+    ("key", topic id, digest)  a write with this idempotency key
+    …                          a feature's own, see its verbs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from topics.engine.core.pending import Busy, PendingChange
+
+if TYPE_CHECKING:
+    from topics.engine.log.topic import Topic
+
+# What is busy: its kind, and which one of that kind.
+Key = tuple[Hashable, ...]
+
+
+class InFlight:
+    """Owned by the commit log; verbs ask it."""
+
+    def __init__(self) -> None:
+        self.busy: dict[Key, PendingChange] = {}
+        # What all topics together will grow by, and how many more there will be.
+        self.bytes = 0
+        self.topics = 0
+        self._made: dict[PendingChange, int] = {}
+
+    def with_what(self, key: Key) -> PendingChange | None:
+        """The change that this is busy with."""
+        return self.busy.get(key)
+
+    def check(self, *keys: Key) -> None:
+        """Raises Busy with the change that one of these is busy with."""
+        for key in keys:
+            change = self.busy.get(key)
+            if change is not None:
+                raise Busy(change)
+
+    def hold(self, change: PendingChange, *keys: Key) -> PendingChange:
+        """Until it is done, these are busy with this change, and after it with what they were busy with before."""
+        if not change.done:
+            change.owner = self
+            if change.keys is None:
+                change.keys = {}
+            for key in keys:
+                before = self.busy.get(key)
+                if before is not change:
+                    change.keys[key] = before
+                    self.busy[key] = change
+        return change
+
+    def reserve(
+        self, change: PendingChange, topic: Topic | None, seqs: int, records: int, size: int, grows: int
+    ) -> None:
+        """Seqs and bytes. A topic that is still to be made has no count yet: until then its name is busy."""
+        change.owner = self
+        change.reserved += ((topic, seqs, records, size, grows),)
+        self.bytes += grows
+        if topic is not None:
+            topic.pending_seqs += seqs
+            topic.pending_count += records
+            topic.pending_bytes += size
+
+    def make(self, change: PendingChange, names: tuple[str, ...]) -> None:
+        """Topics of these names will be there."""
+        self._made[change] = len(names)
+        self.topics += len(names)
+        self.hold(change, *(("topic", name) for name in names))
+
+    def release(self, change: PendingChange) -> None:
+        """All that the change has taken. What a later change holds by now stays with that."""
+        change.owner = None
+        for topic, seqs, records, size, grows in change.reserved:
+            self.bytes -= grows
+            if topic is not None:
+                topic.pending_seqs -= seqs
+                topic.pending_count -= records
+                topic.pending_bytes -= size
+        change.reserved = ()
+        if change.keys is not None:
+            self.topics -= self._made.pop(change, 0)
+            for key, before in change.keys.items():
+                if self.busy.get(key) is not change:
+                    continue
+                if before is not None and before.owner is not None:
+                    self.busy[key] = before
+                else:
+                    del self.busy[key]
+            change.keys = None

@@ -1,0 +1,140 @@
+"""What the ops of queues do: leases, pauses, and records that change their topic; their rows in the table of ops."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from topics.engine.core.appended import Appended
+from topics.engine.core.commit_log import CommitLog
+from topics.engine.core.fold import addition_of, has_delays
+from topics.engine.core.op_table import OpKind
+from topics.engine.core.ops import Deleted
+from topics.engine.core.pending import PendingChange
+from topics.engine.core.state import State
+from topics.engine.queues.dead_letters import Letters
+from topics.engine.queues.due import Job
+from topics.engine.queues.lease_log import is_live
+from topics.engine.queues.ops import (
+    BURIED,
+    EXTENDED,
+    LEASED,
+    MOVED,
+    PAUSED,
+    RELEASED,
+    Buried,
+    Extended,
+    Leased,
+    Moved,
+    Paused,
+    Released,
+    decode_buried,
+    decode_extended,
+    decode_leased,
+    decode_moved,
+    decode_paused,
+    decode_released,
+)
+from topics.engine.queues.part import letters_of, put_letters, queue_of
+from topics.engine.queues.queue import Queue
+
+# --- leases: what the log says about live records; a record that has died since needs none ---
+
+
+def _leased(state: State, op: Leased) -> None:
+    topic = state.by_id[op.topic_id]
+    queue = queue_of(topic)
+    if queue is None or op.ahead:
+        return
+    queue.pass_over(topic, op.cursor)
+    for seq, lease, deliveries in op.jobs:
+        if is_live(topic, seq):
+            job = queue.job_for(seq)
+            job.deliveries = deliveries
+            queue.lease(job, op.node, lease, op.deadline, op.rest_ms)
+
+
+def _released(state: State, op: Released) -> None:
+    queue = queue_of(state.by_id[op.topic_id])
+    if queue is not None and not op.ahead:
+        for job in _known(queue, op.seqs):
+            job.error = op.error or job.error
+            queue.give_back(job, op.due, 0)
+
+
+def _extended(state: State, op: Extended) -> None:
+    queue = queue_of(state.by_id[op.topic_id])
+    if queue is not None and not op.ahead:
+        for job in _known(queue, op.seqs):
+            queue.extend(job, op.deadline, op.rest_ms)
+
+
+def _known(queue: Queue, seqs: list[int]) -> list[Job]:
+    return [job for job in map(queue.jobs.get, seqs) if job is not None]
+
+
+def _paused(state: State, op: Paused) -> None:
+    queue = queue_of(state.by_id[op.topic_id])
+    if queue is not None:
+        queue.paused = op.paused
+
+
+# --- records that change their topic ---
+
+
+def _moved(state: State, op: Moved) -> tuple[int, int]:
+    """Gone here and there in one step, so that no crash loses a record or leaves it in both places."""
+    source = state.by_id[op.topic_id]
+    found = state.delete(Deleted(op.topic_id, op.ts, op.runs))
+    queue = queue_of(source)
+    if queue is not None and op.dead:
+        queue.dead_lettered += found[0]
+    _land(state, op.appended, source.epoch if op.dead else None)
+    return found
+
+
+def _buried(state: State, op: Buried) -> None:
+    source = state.by_id[op.topic_id]
+    queue = queue_of(source)
+    if queue is not None:
+        queue.dead_lettered += op.letters
+    if isinstance(op.rest, Appended):
+        _land(state, op.rest, source.epoch)
+    elif op.rest is not None:
+        state.delete(op.rest)
+
+
+def _land(state: State, appended: Appended, epoch: int | None) -> None:
+    """Records come from another topic; as dead letters, if that is the epoch of their queue."""
+    topic = state.by_id.get(appended.topic_id)
+    if topic is None:
+        return
+    state.touch(topic)
+    state.append(appended)
+    if epoch is not None:
+        letters = letters_of(topic) or put_letters(topic, Letters())
+        letters.add(epoch, appended.batch.first_seq, appended.batch.count)
+        letters.tidy(topic)
+
+
+def _move_published(commit_log: CommitLog, op: Moved, found: tuple[int, int], change: PendingChange) -> None:
+    change.result = found
+    commit_log.landed(op.appended.topic_id)
+
+
+QUEUE_OPS: Final[tuple[OpKind[Any], ...]] = (
+    OpKind(Leased, LEASED, decode=decode_leased, fold=_leased, dated=lambda _: True),
+    OpKind(Released, RELEASED, decode=decode_released, fold=_released, dated=lambda _: True),
+    OpKind(Extended, EXTENDED, decode=decode_extended, fold=_extended, dated=lambda _: True),
+    OpKind(Paused, PAUSED, decode=decode_paused, fold=_paused),
+    OpKind(
+        Moved,
+        MOVED,
+        decode=decode_moved,
+        fold=_moved,
+        published=_move_published,
+        other_topics=lambda _, op: (op.to_id,),
+        adds=lambda op: (addition_of(op.appended, grows=False),),
+        dated=lambda op: has_delays(op.appended),
+    ),
+    OpKind(Buried, BURIED, decode=decode_buried, fold=_buried),
+)
