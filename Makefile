@@ -55,7 +55,7 @@ slow: $(VENV)/.ready-dev
 	$(PYTEST) -n 2 $(PARALLEL) -m "slow or crash" --ignore=tests/spark
 
 # In processes of its own: py4j waits by select(), which knows no file number above 1023, and other tests open more.
-spark: $(VENV)/declarative
+spark: $(VENV)/declarative $(VENV)/quick-java
 	$(PYTEST) -n 2 $(PARALLEL) -m "slow or crash" tests/spark
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
@@ -87,6 +87,10 @@ $(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
 	@touch $(VENV)/.ready-run $@
+
+$(VENV)/quick-java: tests/spark/quick_java.py constraints.txt | $(VENV)/.ready-dev
+	$(BIN)/python -m tests.spark.quick_java $@ 2>/dev/null
+	@touch $@
 
 # What `spark-pipelines` needs lies aside: with pandas among the rest, nothing would show what needs it by mistake.
 $(VENV)/declarative: constraints.txt | $(VENV)/.ready-dev

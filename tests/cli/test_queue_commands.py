@@ -1,5 +1,6 @@
 """`topics queue`: jobs looked at, taken and finished by hand; a command run for each; dead ones brought home."""
 
+import asyncio
 import json
 import re
 import signal
@@ -11,6 +12,10 @@ import pytest
 
 from tests.cli.terminal import Done, Invoke, run, start
 from tests.serving import Client, ServerProcess
+from tests.workers.test_leases import leased
+from topics.cli.commands.work import Runner
+from topics.workers import App, Retry
+from topics.workers.job import Job
 
 DEADLINE_S = 60.0
 
@@ -274,6 +279,22 @@ def test_a_second_signal_ends_the_command_and_its_children(
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == -signal.SIGINT
     wait_for(lambda: not any(map(is_alive, pids.read_text().split())))
+
+
+def test_a_command_that_has_only_just_started_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second signal may come before the loop knows of the process."""
+    runner = Runner(App("http://127.0.0.1:1"), "sleep 1000", None)
+    start_process = asyncio.create_subprocess_exec
+
+    async def start_and_signal(*command: Any, **options: Any) -> Any:
+        process = await start_process(*command, **options)
+        runner.kill()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_and_signal)
+    job = Job("q", leased(1))
+    with pytest.raises(Retry, match=f"exit code {128 + signal.SIGKILL}"):
+        asyncio.run(runner.run(job))
 
 
 def test_a_failed_job_rests_a_second_when_nobody_says_how_long(

@@ -96,7 +96,8 @@ class Lives:
         while True:
             diff = self.rig.diff(topic, cursor)
             if diff.tombstone is not None:
-                gaps |= set(range(diff.tombstone.gap_from, diff.tombstone.gap_to + 1)) & (told | deleted)
+                gap_from, gap_to = diff.tombstone.gap_from, diff.tombstone.gap_to
+                gaps |= {seq for seq in told | deleted if gap_from <= seq <= gap_to}
             cursor = diff.next_from_seq
             if diff.caught_up:
                 break

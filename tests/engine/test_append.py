@@ -83,7 +83,7 @@ def test_a_large_batch_that_cannot_be_written_has_not_happened(open_rig: OpenRig
     disk = FaultyDisk()
     rig = open_rig(disk=disk)
     rig.append("a", 0)
-    disk.fail("pwritev", keep_bytes=5_000, error=errno.EIO)
+    disk.fail("pwritev", path=".log", keep_bytes=5_000, error=errno.EIO)
     with pytest.raises(StorageError):
         rig.finish(rig.engine.append("a", large_request()))
     topic = rig.store.state.by_name["a"]

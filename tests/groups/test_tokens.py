@@ -12,7 +12,7 @@ from typing import Any
 import jwt
 import pytest
 
-from tests.groups.consumers import SECRET, Consumer, token
+from tests.groups.consumers import DAY_S, SECRET, Consumer, token
 from tests.serving import Client, Reply, ServerProcess, serving
 from topics.api.groups.users import hash_password, parse_users
 from topics.model.setting_types import WrongSetting
@@ -22,7 +22,7 @@ ROUTES = ("consume", "ack", "latest-offsets")
 
 def signed(**claims: Any) -> str:
     """A token with claims that a library for tokens would not make."""
-    usual = {"sub": "worker", "iss": "kalamdb", "exp": int(time.time()) + 600, "role": "dba", **claims}
+    usual = {"sub": "worker", "iss": "kalamdb", "exp": int(time.time()) + DAY_S, "role": "dba", **claims}
     parts = [_part(json.dumps(each).encode()) for each in ({"alg": "HS256"}, usual)]
     signature = hmac.digest(SECRET.encode(), ".".join(parts).encode(), "sha256")
     return ".".join([*parts, _part(signature)])
@@ -96,7 +96,7 @@ def test_a_signed_token_is_enough_whoever_it_is_for(server: ServerProcess) -> No
     [
         token(secret="another secret of sufficient length!!"),
         token(algorithm="HS512"),
-        jwt.encode({"sub": "x", "iss": "kalamdb", "exp": time.time() + 60, "role": "system"}, None, "none"),
+        jwt.encode({"sub": "x", "iss": "kalamdb", "exp": time.time() + DAY_S, "role": "system"}, None, "none"),
         token(iss="somebody"),
         token(iss=None),
         signed(iss=["kalamdb"]),

@@ -1,6 +1,7 @@
 """One Spark and one server for all tests of a process: both are real, and Spark takes seconds to start."""
 
 import itertools
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import topics_spark
 from tests.serving import Client, ServerProcess, serving
+from tests.spark import quick_java
 
 SECRET = "never-to-be-seen-0815"
+
+if (quick_java.HOME / "bin" / "java").exists():
+    os.environ["JAVA_HOME"] = str(quick_java.HOME)
 
 
 @pytest.fixture(scope="session")

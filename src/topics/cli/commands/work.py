@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -115,8 +116,8 @@ class Runner:
         raise Retry(reason, delay=self._retry_delay_s)
 
     def kill(self) -> None:
-        """End every command that runs, with its children."""
-        for group in self._groups:
+        """End every command that runs, with its children; also one that has only just been started."""
+        for group in self._groups | _children():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
 
@@ -139,6 +140,14 @@ class Runner:
         finally:
             self._groups.discard(process.pid)
         return (code if code >= 0 else 128 - code), last_line
+
+
+def _children() -> set[int]:
+    """The processes that this thread has started, each of which leads a group; none where the system does not say."""
+    try:
+        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
+    except OSError:
+        return set()
 
 
 def _environment(job: Job) -> dict[str, str]:
