@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tests.http.pipe import Pipe, service_of
-from tests.http.wire import Clock
+from tests.http.wire import Clock, expire_all
 from topics.http.http1.connection import Http1Connection
 from topics.http.http2.connection import Http2Connection
 from topics.http.http2.frames import PREFACE
@@ -100,7 +100,7 @@ def test_credit_for_control_frames_comes_back_with_time() -> None:
         for _ in range(20):
             connection.data_received(FLOODS["pings"] * 50)
             clock.now_s += 5
-            service.wheel.check_all()
+            expire_all(service)
             await asyncio.sleep(0)
         return pipe.closed
 

@@ -84,7 +84,7 @@ def test_damaged_bytes_get_an_answer_or_an_end_and_harm_nobody(server: Server, d
 def test_connections_have_nagle_s_delay_turned_off(server: Server) -> None:
     with server.connect() as client:
         client.request(get())
-        connections = server.run(server.listener._service.wheel.connections)
+        connections = server.run(lambda: list(server.listener._service.connections))
         sockets = [connection._transport.get_extra_info("socket") for connection in connections]  # type: ignore[attr-defined]
         assert sockets
         assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.http.pipe import Pipe, service_of
-from tests.http.wire import Clock, Server, chunked, get, park, post, serving
+from tests.http.wire import Clock, Server, chunked, expire_all, get, park, post, serving
 from topics.http.http1.connection import Http1Connection
 from topics.http.http1.states import RECEIVING_NEXT, SENDING_NEXT, Receiving, Sending
 from topics.http.limits import HttpLimits
@@ -27,7 +27,7 @@ def states_of(connection: Any) -> tuple[Receiving, Sending]:
 
 
 def only_connection(server: Server) -> Http1Connection:
-    (connection,) = server.run(server.listener._service.wheel.connections)
+    (connection,) = server.run(lambda: list(server.listener._service.connections))
     return cast("Http1Connection", connection)
 
 
@@ -196,7 +196,7 @@ class Drive:
 
     def expire(self, after_s: float) -> None:
         self.clock.now_s += after_s
-        self.service.wheel.check_all()
+        expire_all(self.service)
 
     def drain(self) -> None:
         self.service.draining = True

@@ -136,7 +136,7 @@ def test_waiting_for_memory_does_not_count_as_slowness() -> None:
         assert server.next_request().body == b"2" * 9000
 
 
-def test_the_wheel_turns_by_itself() -> None:
+def test_time_limits_are_checked_without_being_asked_for() -> None:
     """Every connection comes to its turn within four seconds of real time."""
     with serving(echo) as server, server.connect() as client:
         assert client.request(get()).status == 200

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from topics.http.budget import MemoryBudget
 from topics.http.http1.connection import Http1Connection
@@ -17,13 +17,6 @@ from topics.http.request import Request
 from topics.http.service import Handle, OnBug, RenderError, ReplyHeaders, Service, log_bug
 from topics.http.slices import Slices
 from topics.http.watchdog import Watchdog
-
-
-class _Served(Protocol):
-    """What the wheel holds: a connection of either version of HTTP."""
-
-    def drain(self) -> None: ...
-    def abort(self) -> None: ...
 
 
 class Listener:
@@ -61,7 +54,7 @@ class Listener:
 
     @property
     def connections_open(self) -> int:
-        return len(self._service.wheel)
+        return len(self._service.connections)
 
     @property
     def slices(self) -> Slices:
@@ -96,7 +89,7 @@ class Listener:
         self._server = await service.loop.create_server(
             lambda: Http1Connection(service), host, port, backlog=backlog, family=socket.AF_UNSPEC
         )
-        service.wheel.start()
+        service.connections.start()
 
     def accept(self, request: Request) -> None:
         """Answer a request that came by no socket."""
@@ -115,10 +108,6 @@ class Listener:
         """Run gzip work off the loop and come back on it."""
         self._service.in_thread(work, done)
 
-    def check_timeouts(self) -> None:
-        """Ask every connection for its deadlines now, not at its turn of the wheel."""
-        self._service.wheel.check_all()
-
     async def drain(self, grace_s: float) -> None:
         """Stop accepting, let what is under way finish, then close; after the grace the rest is cut off."""
         service = self._service
@@ -127,8 +116,8 @@ class Listener:
             self._server.close()
         empty = asyncio.Event()
         service.on_empty = empty.set
-        for connection in service.wheel.connections():
-            cast("_Served", connection).drain()
+        for connection in service.connections:
+            connection.drain()
         try:
             async with asyncio.timeout(grace_s):
                 while self.connections_open:
@@ -142,6 +131,6 @@ class Listener:
         """Cut everything off at once."""
         if self._server is not None:
             self._server.close()
-        for connection in self._service.wheel.connections():
-            cast("_Served", connection).abort()
+        for connection in self._service.connections:
+            connection.abort()
         self._service.stop()

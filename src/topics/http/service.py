@@ -1,4 +1,4 @@
-"""What all connections of one listener share: limits, the handler, the tick, the wheel, the budget, the gzip thread."""
+"""What all connections of one listener share: limits, the handler, the tick, the open connections, the budget, the gzip thread."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from topics.http.budget import MemoryBudget
 from topics.http.closing import Closing
+from topics.http.connections import Connections
 from topics.http.limits import HttpLimits
 from topics.http.refusal import Detail, Refusal
 from topics.http.reply_head import Heads
@@ -18,7 +19,6 @@ from topics.http.request import Header, Request
 from topics.http.slices import Slices
 from topics.http.tick import Tick
 from topics.http.watchdog import Watchdog
-from topics.http.wheel import Wheel
 
 log = logging.getLogger("topics.http")
 
@@ -42,6 +42,7 @@ class Service:
         "_gzip_thread",
         "budget",
         "closing",
+        "connections",
         "draining",
         "handle",
         "heads",
@@ -56,7 +57,6 @@ class Service:
         "slices",
         "tick",
         "watchdog",
-        "wheel",
     )
 
     def __init__(
@@ -83,9 +83,9 @@ class Service:
         self.tick = Tick(loop, self.watchdog)
         self.slices = Slices(loop, clock, self.watchdog)
         self.closing = Closing(loop)
-        self.wheel = Wheel(loop, clock)
+        self.connections = Connections(loop, clock)
         self.heads = Heads(time.time)
-        self.wheel.on_turn(self.heads.refresh)
+        self.connections.on_turn(self.heads.refresh)
         self.budget = MemoryBudget(limits.large_bodies_bytes_max)
         self.draining = False
         # connections that were one too many
@@ -112,11 +112,11 @@ class Service:
         return not request.answered
 
     def connection_left(self) -> None:
-        if self.on_empty is not None and not len(self.wheel):
+        if self.on_empty is not None and not len(self.connections):
             self.on_empty()
 
     def stop(self) -> None:
-        self.wheel.stop()
+        self.connections.stop()
         if self._gzip_thread is not None:
             self._gzip_thread.shutdown(wait=False, cancel_futures=True)
 

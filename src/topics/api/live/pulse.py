@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from topics.model.timer_wheel import TimerWheel
+
 log = logging.getLogger("topics.api")
 
 TURN_S = 0.25
@@ -43,32 +45,28 @@ class Pulse:
         self._loop = loop
         self._clock_s = clock_s
         self._slow_consumer_s = slow_consumer_s
-        self._buckets: dict[int, dict[Beating, None]] = {}
+        self._wheel = TimerWheel[Beating](TURN_S)
+        self._buckets: dict[Beating, int] = {}  # where the wheel has them
         self._stalled: dict[Beating, None] = {}
-        self._members: dict[Beating, int] = {}
-        self._turned_to = 0
         self._timer: asyncio.TimerHandle | None = None
         self.now_s = clock_s()
         # Called at each turn.
         self.on_turn: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._buckets)
 
     def add(self, connection: Beating) -> None:
         if self._timer is None:
             self.now_s = self._clock_s()
-            self._turned_to = int(self.now_s / TURN_S)
             self._timer = self._loop.call_later(TURN_S, self._turn)
         connection.sent_s = self.now_s
         self._enter(connection, self.now_s + connection.interval_s)
 
     def discard(self, connection: Beating) -> None:
-        number = self._members.pop(connection, None)
+        number = self._buckets.pop(connection, None)
         if number is not None:
-            bucket = self._buckets.get(number)
-            if bucket is not None:
-                bucket.pop(connection, None)
+            self._wheel.remove(connection, number)
         self._stalled.pop(connection, None)
 
     def paused(self, connection: Beating) -> None:
@@ -82,20 +80,15 @@ class Pulse:
         return self._clock_s() - stalled_s if stalled_s else 0.0
 
     def _enter(self, connection: Beating, due_s: float) -> None:
-        number = max(-int(-due_s // TURN_S), self._turned_to + 1)
-        self._buckets.setdefault(number, {})[connection] = None
-        self._members[connection] = number
+        self._buckets[connection] = self._wheel.add(connection, due_s)
 
     def _turn(self) -> None:
-        self._timer = self._loop.call_later(TURN_S, self._turn) if self._members else None
+        self._timer = self._loop.call_later(TURN_S, self._turn) if self._buckets else None
         self.now_s = self._clock_s()
         for callback in self.on_turn:
             callback()
-        now = int(self.now_s / TURN_S)
-        while self._turned_to < now:
-            self._turned_to += 1
-            for connection in self._buckets.pop(self._turned_to, ()):
-                self._ask(connection)
+        for connection in self._wheel.take_due(self.now_s):
+            self._ask(connection)
         for connection in list(self._stalled):
             if self.now_s - connection.stalled_s > self._slow_consumer_s:
                 del self._stalled[connection]
@@ -109,7 +102,7 @@ class Pulse:
                 self._guarded(connection.beat)
             connection.sent_s = self.now_s
             due_s = self.now_s + connection.interval_s
-        if connection in self._members:
+        if connection in self._buckets:
             self._enter(connection, due_s)
 
     def _guarded(self, step: Callable[[], None]) -> None:

@@ -29,11 +29,11 @@ class Http1Connection(asyncio.Protocol):
     """An accepted socket until it closes, speaks HTTP/2, or is handed over to another protocol."""
 
     __slots__ = (
-        "_bucket",
         "_continue_for",
         "_discarded_bytes",
         "_early",
         "_memory_waits",
+        "_part",
         "_quiet_since_s",
         "_read_paused",
         "_reader",
@@ -53,8 +53,8 @@ class Http1Connection(asyncio.Protocol):
         self._writer = cast("Http1Writer", None)
         self._reader: RequestReader | None = None
         self._receiving = Receiving.DETECTING
-        self._bucket = -1
-        self._quiet_since_s = service.wheel.now_s
+        self._part = -1
+        self._quiet_since_s = service.connections.now_s
         # requests that are not with their handler yet, and bytes that are not parsed yet
         self._waiting: deque[Http1Request] | None = None
         self._unfed: bytes | None = None
@@ -80,8 +80,8 @@ class Http1Connection(asyncio.Protocol):
             high=service.limits.write_high_bytes, low=service.limits.write_low_bytes
         )
         self._writer = Http1Writer(service, self._transport, self)
-        connections_max, connections = service.limits.connections_max, len(service.wheel)
-        self._bucket = service.wheel.add(self)
+        connections_max, connections = service.limits.connections_max, len(service.connections)
+        self._part = service.connections.add(self)
         if connections >= connections_max:
             service.refused_total += 1
             self.refuse(TooManyConnections(connections_max), None)
@@ -119,14 +119,14 @@ class Http1Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._quiet_since_s = self._service.wheel.now_s
+        self._quiet_since_s = self._service.connections.now_s
         self._update_reading()
         if self._writer.reply_stream is not None:
             self._writer.reply_stream.client_paused()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._quiet_since_s = self._service.wheel.now_s
+        self._quiet_since_s = self._service.connections.now_s
         if self._writer.reply_stream is not None:
             self._writer.reply_stream.client_resumed()
         self._pump()
@@ -144,7 +144,7 @@ class Http1Connection(asyncio.Protocol):
                 return
             self._early = b""
             self._enter(_READING)
-            self._reader = RequestReader(self._writer, self, self._service.limits, self._service.wheel)
+            self._reader = RequestReader(self._writer, self, self._service.limits, self._service.connections)
         if self._receiving is _READING:
             self._feed_pieces(data)
             return
@@ -240,7 +240,7 @@ class Http1Connection(asyncio.Protocol):
             if request.held:
                 prepare(self._service, request, self._pump)
             if self._reader is not None:
-                self._reader.restart_body_clock(self._service.wheel.now_s)
+                self._reader.restart_body_clock(self._service.connections.now_s)
             self._service.loop.call_soon(self._pump)
 
         request.memory = self._service.budget.reserve(size_bytes, granted)
@@ -340,7 +340,7 @@ class Http1Connection(asyncio.Protocol):
             self._enter(Receiving.DONE)
 
     def flushed(self) -> None:
-        self._quiet_since_s = self._service.wheel.now_s
+        self._quiet_since_s = self._service.connections.now_s
         if self._waiting is not None or self._unfed is not None or self._continue_for is not None:
             self._pump()
 
@@ -353,7 +353,7 @@ class Http1Connection(asyncio.Protocol):
     def _shut(self, *, lingering: bool) -> None:
         """All replies are sent."""
         self.last_request_came()
-        self._quiet_since_s = self._service.wheel.now_s
+        self._quiet_since_s = self._service.connections.now_s
         self._unfed = None
         unanswered, self._waiting = self._waiting, None
         for request in unanswered or ():
@@ -416,8 +416,8 @@ class Http1Connection(asyncio.Protocol):
     def _detach(self) -> None:
         """The socket is lost, or another protocol's: free what unanswered requests hold and break every cycle."""
         service = self._service
-        service.wheel.remove(self, self._bucket)
-        self._bucket = -1
+        service.connections.remove(self, self._part)
+        self._part = -1
         self._enter(_CLOSED)
         abandoned = self._writer.close()
         abandoned.extend(self._waiting or ())

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import httptools
 
+from topics.http.connections import Connections
 from topics.http.http1.request import Http1Request
 from topics.http.limits import HttpLimits
 from topics.http.refusal import (
@@ -22,7 +23,6 @@ from topics.http.refusal import (
 )
 from topics.http.request import Header, ReplyWriter
 from topics.http.target import SLASH, origin_form, split_target
-from topics.http.wheel import Wheel
 
 FEED_BYTES_MAX = 8 * 1024  # fed to the parser at once, because the parser cannot be stopped in between
 # A slice of input is a few milliseconds of work: a piece of a body weighs about a microsecond, a request as much as 32.
@@ -68,6 +68,7 @@ class RequestReader:
         "_body_bytes_stop",
         "_body_since_s",
         "_connection",
+        "_connections",
         "_content_length",
         "_fed_bytes",
         "_feed_bytes",
@@ -84,15 +85,16 @@ class RequestReader:
         "_spans_feeds",
         "_upgrading",
         "_url",
-        "_wheel",
         "_writer",
         "weight",
     )
 
-    def __init__(self, writer: ReplyWriter, connection: Connection, limits: HttpLimits, wheel: Wheel) -> None:
+    def __init__(
+        self, writer: ReplyWriter, connection: Connection, limits: HttpLimits, connections: Connections
+    ) -> None:
         self._writer = writer
         self._connection = connection
-        self._wheel = wheel
+        self._connections = connections
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         # what the parser had to do since it was last set to 0
@@ -153,7 +155,7 @@ class RequestReader:
             self._connection.refuse(BadRequest(f"not a valid HTTP/1 request: {failure}"), self._request)
         if self._url:
             try:
-                self._note_partial(self._wheel.now_s)
+                self._note_partial(self._connections.now_s)
             except Refusal as refusal:
                 self._connection.refuse(refusal, self._request)
         return rest

@@ -34,9 +34,9 @@ class Http2Connection(asyncio.Protocol):
     """Reads streams into requests; requests of different streams have no order among them."""
 
     __slots__ = (
-        "_bucket",
         "_h2",
         "_last_number",
+        "_part",
         "_read_paused",
         "_resets",
         "_scanner",
@@ -54,8 +54,8 @@ class Http2Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", None)
         self._writer = cast("Http2Writer", None)
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
-        self._bucket = -1
-        self._since_s = service.wheel.now_s
+        self._part = -1
+        self._since_s = service.connections.now_s
         self._last_number = 0
         self._resets = 0
         limits = service.limits
@@ -74,7 +74,7 @@ class Http2Connection(asyncio.Protocol):
         service, limits = self._service, self._service.limits
         self._transport = cast("asyncio.Transport", transport)
         self._writer = Http2Writer(service, self._transport, self._h2, self)
-        self._bucket = service.wheel.add(self)
+        self._part = service.connections.add(self)
         codes = h2.settings.SettingCodes
         self._h2.local_settings = h2.settings.Settings(
             client=False,
@@ -93,7 +93,7 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._writer.closed:
             return
-        self._since_s = self._service.wheel.now_s
+        self._since_s = self._service.connections.now_s
         self._scanner.limit.refill(self._since_s)
         under_way = bool(self._unfed)
         self._unfed = self._unfed[self._unfed_at :] + data
@@ -126,7 +126,7 @@ class Http2Connection(asyncio.Protocol):
     def _update_reading(self) -> None:
         """Read when all that arrived is parsed and the client takes what it is sent."""
         pause = bool(self._unfed) or self._writer.write_paused
-        if pause != self._read_paused and self._bucket >= 0 and not self._writer.closed:
+        if pause != self._read_paused and self._part >= 0 and not self._writer.closed:
             self._read_paused = pause
             if pause:
                 self._transport.pause_reading()
@@ -142,8 +142,8 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio names it)
         service = self._service
-        service.wheel.remove(self, self._bucket)
-        self._bucket = -1
+        service.connections.remove(self, self._part)
+        self._part = -1
         self._waiting.clear()
         for request in self._writer.close():
             abandon(service, request)
@@ -189,7 +189,7 @@ class Http2Connection(asyncio.Protocol):
             self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
             return
         request = Http2Request(self._writer, stream_id)
-        stream = Http2Stream(stream_id, request, self._service.wheel.now_s)
+        stream = Http2Stream(stream_id, request, self._service.connections.now_s)
         self._writer.streams[stream_id] = stream
         try:
             request.has_body = event.stream_ended is None
@@ -229,7 +229,7 @@ class Http2Connection(asyncio.Protocol):
         size_bytes = body_bytes_max if request.compressed or length is None else int(length)
 
         def granted() -> None:
-            stream.since_s = service.wheel.now_s
+            stream.since_s = service.connections.now_s
             service.loop.call_soon(self._acknowledge, stream)
 
         request.memory = service.budget.reserve(size_bytes, granted)
@@ -320,7 +320,7 @@ class Http2Connection(asyncio.Protocol):
     # the writer's side
 
     def data_sent(self, frames: int) -> None:
-        self._scanner.limit.refill(self._service.wheel.now_s, CONTROL_FRAMES_PER_FRAME * frames)
+        self._scanner.limit.refill(self._service.connections.now_s, CONTROL_FRAMES_PER_FRAME * frames)
 
     def flushed(self) -> None:
         if self._waiting:

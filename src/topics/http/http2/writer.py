@@ -58,7 +58,7 @@ class Http2Writer:
         self._flush_scheduled = False
         self.streams: dict[int, Http2Stream] = {}
         self.queued_bytes = 0
-        self.progress_s = service.wheel.now_s
+        self.progress_s = service.connections.now_s
         self.write_paused = False
         self.closed = False
 
@@ -210,7 +210,7 @@ class Http2Writer:
             return 0
         data = stream.take(window_bytes)
         self.queued_bytes -= len(data)
-        self.progress_s = self._service.wheel.now_s
+        self.progress_s = self._service.connections.now_s
         last = stream.ended and not stream.outgoing
         self._h2.send_data(stream_id, data, end_stream=last)
         if last:
