@@ -20,7 +20,7 @@ REFUSED_MAX = 1024
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one; returns what holds now."""
+    """Raise the soft limit of open files to the hard one; returns the limit that holds now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         try:
@@ -32,7 +32,7 @@ def raise_limit() -> int:
 
 
 def connections_within(limit: int, wanted: int) -> int:
-    """How many connections may be open at once: as many as wanted, if that leaves enough for files."""
+    """How many connections may be open at once: `wanted`, if that leaves enough descriptors for files."""
     allowed = limit - min(FILES_RESERVED + REFUSED_MAX, limit // 2)
     if allowed < wanted:
         log.warning(

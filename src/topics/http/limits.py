@@ -10,10 +10,10 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one listener allows; the defaults suit a server that strangers can reach."""
+    """What one listener allows; the defaults suit a server on a public network."""
 
     connections_max: int = 20_000
-    # Beyond these, which are told why, further connections are just closed.
+    # So many more get a 429; beyond these, connections are closed without one.
     refused_max: int = 64
 
     # the head of a request
@@ -22,7 +22,7 @@ class HttpLimits:
     header_count_max: int = 100
     head_ms_max: int = 10_000
 
-    # the body of a request; a body above `large_body_bytes` waits for its share of one budget for all connections
+    # the body of a request; a body above `large_body_bytes` waits for memory from the one budget of all connections
     body_bytes_max: int = 64 * MIB
     body_ms_max: int = 30_000
     body_bytes_per_s_min: int = 16 * KIB
@@ -47,7 +47,7 @@ class HttpLimits:
     h2_control_frames_max: int = 2_000
     h2_control_frames_per_s: int = 100
 
-    # gzip: replies below the minimum are sent as they are, work above the other one leaves the loop's thread
+    # gzip: smaller replies are not compressed; above the other limit a thread does the work
     gzip_reply_bytes_min: int = KIB
     gzip_inline_bytes_max: int = 64 * KIB
 

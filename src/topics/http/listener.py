@@ -48,7 +48,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The bound port, also when 0 was asked for."""
+        """The bound port, also if port 0 was requested."""
         assert self._server is not None
         return cast("int", self._server.sockets[0].getsockname()[1])
 
@@ -63,7 +63,7 @@ class Listener:
 
     @property
     def watchdog(self) -> Watchdog:
-        """Where work of the loop that is no request is measured, too."""
+        """Measures work of the loop that is not a request, too."""
         return self._service.watchdog
 
     @property
@@ -84,7 +84,7 @@ class Listener:
         return self._service.draining
 
     async def start(self, host: str, port: int, backlog: int = 1024) -> None:
-        """Bind and accept; OSError if the address cannot be had. TCP_NODELAY is set by uvloop on every connection."""
+        """Bind and accept; OSError if the address is not available. uvloop sets TCP_NODELAY on every connection."""
         service = self._service
         self._server = await service.loop.create_server(
             lambda: Http1Connection(service), host, port, backlog=backlog, family=socket.AF_UNSPEC
@@ -92,7 +92,7 @@ class Listener:
         service.connections.start()
 
     def accept(self, request: Request) -> None:
-        """Answer a request that came by no socket."""
+        """Answer a request that did not come from a socket."""
         self._service.tick.arm()
         self._service.run_handler(request)
 
@@ -101,7 +101,7 @@ class Listener:
         self._service.tick.on_end(callback)
 
     def wake(self) -> None:
-        """Have a tick end although no request came."""
+        """Run the end of a tick although no request came."""
         self._service.tick.arm()
 
     def in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
@@ -109,7 +109,7 @@ class Listener:
         self._service.in_thread(work, done)
 
     async def drain(self, grace_s: float) -> None:
-        """Stop accepting, let what is under way finish, then close; after the grace the rest is cut off."""
+        """Stop accepting, let unfinished requests finish, then close; after the grace period the rest is aborted."""
         service = self._service
         service.draining = True
         if self._server is not None:
@@ -128,7 +128,7 @@ class Listener:
         self.close()
 
     def close(self) -> None:
-        """Cut everything off at once."""
+        """Abort everything at once."""
         if self._server is not None:
             self._server.close()
         for connection in self._service.connections:

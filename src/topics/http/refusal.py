@@ -1,4 +1,4 @@
-"""Requests that are refused before any handler sees them: a class each, with status, code and words for the client."""
+"""Requests that are refused before any handler sees them: a class each, with status, code and message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Refusal(Exception):
         self.detail = detail
 
     def without_trace(self) -> Refusal:
-        """To be kept with a request: a traceback would hold frames that hold the request, which nobody could free."""
+        """To be kept with a request: a traceback would refer to frames that refer to the request, a cycle."""
         self.__traceback__ = self.__context__ = None
         return self
 
@@ -65,7 +65,10 @@ class TooManyConnections(Refusal):
     headers = ((b"Retry-After", b"1"),)
 
     def __init__(self, connections_max: int) -> None:
-        super().__init__("too many connections", {"limit": "max_connections", "max": connections_max})
+        super().__init__(
+            f"{connections_max} connections are open, the most this server allows; try again later",
+            {"limit": "max_connections", "max": connections_max},
+        )
 
 
 class HeadersTooLarge(Refusal):
@@ -77,7 +80,7 @@ class HeadersTooLarge(Refusal):
 
 
 def render_error(status: int, code: str, message: str, detail: Detail | None) -> bytes:
-    """The error envelope, for listeners that bring no renderer of their own."""
+    """The error envelope, for listeners without a renderer of their own."""
     del status
     error: Detail = {"code": code, "message": message}
     if detail is not None:

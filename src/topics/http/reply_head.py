@@ -52,7 +52,7 @@ class Heads(dict[int, bytes]):
 
 
 def check_headers(headers: Sequence[Header]) -> None:
-    """A line break inside a header of a handler would be a second header: a bug."""
+    """A line break in a handler's header would start another header: a bug."""
     for name, value in headers:
         for byte in _forbidden_in_value:
             if byte in name or byte in value:

@@ -18,11 +18,11 @@ EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
 
 class AlreadyAnswered(RuntimeError):
-    """A handler answered the same request twice: a bug of the handler."""
+    """A handler answered the same request twice: a bug in the handler."""
 
 
 class ReplyWriter(Protocol):
-    """The connection a request came by, as far as its answer is concerned."""
+    """The sending side of the connection that a request came from."""
 
     @property
     def peer(self) -> str: ...
@@ -149,7 +149,7 @@ class Request:
 
 
 class ReplyStream:
-    """An open answer. Writes are queued and leave at the end of the tick; callbacks tell how the client keeps up."""
+    """An open reply. Writes are sent at the end of the tick; callbacks report whether the client keeps up."""
 
     __slots__ = ("closed", "on_close", "on_pause", "on_resume", "paused")
 
@@ -169,11 +169,11 @@ class ReplyStream:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the body properly."""
+        """End the body."""
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Drop the client without a proper end."""
+        """Drop the client without ending the body."""
         raise NotImplementedError
 
     def client_paused(self) -> None:
@@ -187,7 +187,7 @@ class ReplyStream:
             self.on_resume()
 
     def client_gone(self) -> None:
-        """The connection is lost: tell the writer, once."""
+        """The connection is lost: notify the writer, once."""
         if self.closed:
             return
         self.closed = True

@@ -1,4 +1,4 @@
-"""What all connections of one listener share: limits, the handler, the tick, the open connections, the budget, the gzip thread."""
+"""What all connections of a listener share: limits, handler, tick, the list of them, the memory budget, a gzip thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log_bug(request: Request, exc: BaseException) -> str:
 
 
 class Service:
-    """Collaborators of a connection, passed in as one object because ten thousand connections hold it."""
+    """Collaborators of a connection, in one object because thousands of connections refer to it."""
 
     __slots__ = (
         "_gzip_thread",
@@ -77,7 +77,7 @@ class Service:
         self.render_error = render_error
         self.on_bug = on_bug
         self.on_head = on_head
-        # What every reply to a request carries, whoever answers it.
+        # Headers of every reply to a request.
         self.reply_headers = reply_headers
         self.watchdog = Watchdog()
         self.tick = Tick(loop, self.watchdog)
@@ -88,13 +88,13 @@ class Service:
         self.connections.on_turn(self.heads.refresh)
         self.budget = MemoryBudget(limits.large_bodies_bytes_max)
         self.draining = False
-        # connections that were one too many
+        # connections refused because too many were open
         self.refused_total = 0
         self.on_empty: Callable[[], None] | None = None
         self._gzip_thread: ThreadPoolExecutor | None = None
 
     def run_handler(self, request: Request) -> None:
-        """Call the handler; whatever it raises becomes an answer, never a lost connection."""
+        """Call the handler; what it raises becomes a reply, never a lost connection."""
         request.received_s = time.perf_counter()
         try:
             self.handle(request)
@@ -103,7 +103,7 @@ class Service:
         self.watchdog.ran(request, time.perf_counter() - request.received_s)
 
     def check_head(self, request: Request) -> bool:
-        """Let the server refuse by the head alone; False if it has answered and the body must not be read."""
+        """Let the server refuse by the head alone; False if it has answered: the body must not be read."""
         if self.on_head is not None:
             try:
                 self.on_head(request)
@@ -126,7 +126,12 @@ class Service:
             return
         trace_id = self.on_bug(request, exc)
         if not request.answered:
-            request.reply_error(500, "internal", "a bug in the server, see its log", {"trace_id": trace_id})
+            request.reply_error(
+                500,
+                "internal",
+                "a bug in the server, see its log",
+                {"trace_id": trace_id},
+            )
 
     def in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
         """Run gzip work on the thread and come back on the loop."""

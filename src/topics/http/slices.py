@@ -15,7 +15,7 @@ TURN_S = 0.004
 
 
 class Slices:
-    """Runs steps in rotation. A step does a millisecond or two of work and answers whether there is more."""
+    """Runs steps in rotation. A step does a millisecond or two of work and returns whether there is more."""
 
     __slots__ = ("_armed", "_clock", "_loop", "_steps", "_watchdog")
 
@@ -27,7 +27,7 @@ class Slices:
         self._armed = False
 
     def add(self, step: Callable[[], bool]) -> None:
-        """Run `step` in later iterations until it answers False."""
+        """Run `step` in later iterations until it returns False."""
         self._steps.append(step)
         self._arm()
 

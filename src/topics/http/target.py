@@ -1,4 +1,4 @@
-"""The request target: percent-decoding happens here, once, so that routing and auth judge the same characters."""
+"""The request target: percent-decoding happens here, once, so that routing and authentication see the same text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def split_target(target: bytes, method: str) -> tuple[bytes, list[str], bytes]:
 
 
 def origin_form(target: bytes, host: bytes) -> bytes:
-    """`http://host/path`, as a proxy gets it, made `/path`; its host and the Host header must agree."""
+    """`/path` of `http://host/path`, as it is sent to a proxy; its host and the Host header must agree."""
     match = _absolute.fullmatch(target)
     if match is None:
         return target
@@ -39,30 +39,30 @@ def origin_form(target: bytes, host: bytes) -> bytes:
 
 
 def check_visible(target: bytes) -> None:
-    """HTTP/2 carries targets as opaque bytes: hold them to what the HTTP/1 parser allows."""
+    """HTTP/2 carries targets as opaque bytes: allow only what the HTTP/1 parser allows."""
     if _visible_ascii.fullmatch(target) is None:
-        raise BadRequest("the request target holds characters that must be escaped")
+        raise BadRequest("the request target contains characters that must be percent-escaped")
 
 
 def query_pairs(query: bytes) -> list[tuple[str, str]]:
     """The query as form fields, in order, blank values kept."""
     if _bad_escape.search(query) is not None:
-        raise BadRequest("the query holds a bad percent-escape")
+        raise BadRequest("the query contains an invalid percent-escape")
     try:
         return parse_qsl(
             query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
         )
     except ValueError:
-        raise BadRequest(f"the query is not UTF-8 or holds more than {QUERY_FIELDS_MAX} fields") from None
+        raise BadRequest(f"the query is not UTF-8 or has more than {QUERY_FIELDS_MAX} fields") from None
 
 
 def _decode_segment(segment: bytes) -> str:
     if _bad_escape.search(segment) is not None:
-        raise BadRequest("the path holds a bad percent-escape")
+        raise BadRequest("the path contains an invalid percent-escape")
     try:
         text = unquote_to_bytes(segment).decode("utf-8")
     except UnicodeDecodeError:
         raise BadRequest("the path is not UTF-8") from None
     if "\0" in text:
-        raise BadRequest("the path holds a NUL")
+        raise BadRequest("the path contains a NUL")
     return text

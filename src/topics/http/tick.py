@@ -47,7 +47,7 @@ class Tick:
             self._loop.call_soon(self._run)
 
     def queue_large(self, dispatch: Callable[[], None]) -> None:
-        """Large bodies take long to handle: one each tick, so that the others are not kept waiting."""
+        """Large bodies take long to handle: one each tick, so that other requests do not wait for all of them."""
         self._large.append(dispatch)
         self.arm()
 

@@ -19,7 +19,7 @@ WINDOW_S = 60.0
 
 
 class Watchdog:
-    """Measures on the loop's own thread, so that it costs two looks at the clock a turn."""
+    """Measures on the loop's own thread, so that a turn costs two readings of the clock."""
 
     __slots__ = (
         "_began_s",
@@ -61,12 +61,12 @@ class Watchdog:
         self.slowest_s = 0.0
 
     def ran(self, request: Request, took_s: float) -> None:
-        """The handler of a request took so long, at first or when it was run again."""
+        """The handler of a request ran for `took_s`, the first time or again."""
         if took_s > self.slowest_s:
             self.slowest, self.slowest_s = request, took_s
 
     def note(self, took_s: float, what: str) -> None:
-        """A turn of its own took so long; `what` names it in the log."""
+        """A turn of its own took `took_s`; `what` names it in the log."""
         if took_s > SLOW_S:
             self.slow_turns_total += 1
             log.warning("the loop was held for %.0f ms by %s", took_s * 1000, what)

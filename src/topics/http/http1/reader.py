@@ -1,4 +1,4 @@
-"""HTTP/1 bytes in, complete requests out: what llhttp lets through and this server does not is refused here.
+"""HTTP/1 bytes in, complete requests out: what llhttp accepts and this server does not is refused here.
 
 bytes ─▶ llhttp ─▶ on_url, on_header* ─▶ on_headers_complete ─▶ on_body* ─▶ on_message_complete ─▶ Connection.accept
                      limits 414, 431       framing, Host, 413     413
@@ -97,7 +97,7 @@ class RequestReader:
         self._connections = connections
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
-        # what the parser had to do since it was last set to 0
+        # the work of the parser since this was last set to 0
         self.weight = 0
         # per request
         self._url = b""
@@ -131,7 +131,7 @@ class RequestReader:
         return self._request
 
     def close(self) -> None:
-        """Let go of the parser, which holds this object in turn."""
+        """Release the parser, which refers to this object."""
         del self._parser
         self._request = None
 
@@ -142,7 +142,7 @@ class RequestReader:
         return FEED_BYTES_MAX
 
     def feed(self, data: bytes | memoryview) -> bytes | None:
-        """Parse; returns bytes that have to be fed again (after an upgrade nobody wants), usually None."""
+        """Parse; returns bytes that have to be fed again (after an upgrade that is not offered), usually None."""
         self._feed_bytes = len(data)
         rest: bytes | None = None
         try:
@@ -227,7 +227,7 @@ class RequestReader:
         if length > limits.large_body_bytes:
             self._admit_large(request, length)
         if rare:
-            self._heed_expectation(request)
+            self._read_expectation(request)
 
     def on_body(self, data: bytes) -> None:
         body_bytes = self._body_bytes + len(data)
@@ -284,9 +284,9 @@ class RequestReader:
         """What the usual request has no need of: version, Host, HEAD; returns the target as a path."""
         http_version = request.http_version = self._parser.get_http_version()
         if http_version not in ("1.0", "1.1"):
-            raise BadRequest(f"HTTP/{http_version} is not spoken here")
+            raise BadRequest(f"HTTP/{http_version} is not supported; use 1.0, 1.1 or 2")
         if hosts > 1 or (hosts == 0 and http_version == "1.1"):
-            raise BadRequest("exactly one Host header is needed")
+            raise BadRequest("a request must have exactly one Host header")
         request.keep_alive = keep_alive
         request.is_last = not keep_alive
         request.is_plain = keep_alive and http_version == "1.1" and request.method != "HEAD"
@@ -300,27 +300,27 @@ class RequestReader:
         transfer_encodings = request.header_values(b"transfer-encoding")
         if transfer_encodings:
             if request.http_version == "1.0" or [name.lower() for name in transfer_encodings] != [b"chunked"]:
-                raise BadRequest("the only transfer-encoding is chunked, and only in HTTP/1.1")
+                raise BadRequest("transfer-encoding must be chunked, and needs HTTP/1.1")
             request.has_body = True
             self._body_bytes = 0
             self._body_bytes_stop = self._limits.large_body_bytes
         if request.header(b"content-encoding") is not None:
-            # Unpacking costs more than sending: the server has a say before it.
-            self._ask(request)
+            # Decompressing costs more than sending: the server may refuse before it.
+            self._check_head(request)
         request.read_content_encoding()
         if request.compressed:
             request.is_plain = False
 
-    def _heed_expectation(self, request: Http1Request) -> None:
+    def _read_expectation(self, request: Http1Request) -> None:
         expectation = request.header(b"expect")
         if expectation is None or expectation.lower() != b"100-continue":
             return
         if request.http_version == "1.1" and request.has_body:
-            self._ask(request)
+            self._check_head(request)
             self._connection.expect_continue(request)
 
-    def _ask(self, request: Http1Request) -> None:
-        """The server judges a head once; if it answers, the body stays unread."""
+    def _check_head(self, request: Http1Request) -> None:
+        """The server checks a head once; if it answers, the body stays unread."""
         if not self._head_checked and not self._connection.check_head(request):
             raise BodyUnread
         self._head_checked = True
@@ -328,18 +328,18 @@ class RequestReader:
     # body
 
     def _admit_large(self, request: Http1Request, body_bytes: int) -> None:
-        """The server has a say before memory is set aside or the body is refused."""
-        self._ask(request)
+        """The server may refuse by the head, before memory is reserved or the size is checked."""
+        self._check_head(request)
         body_bytes_max = self._limits.body_bytes_max
         if body_bytes > body_bytes_max:
             raise BodyTooLarge(body_bytes_max)
-        # what a packed body or one in chunks will come to is not known: the most it may be is set aside
+        # the size of a compressed or chunked body is not known: the largest allowed one is reserved
         self._connection.reserve_memory(
             request, body_bytes_max if request.compressed or self._content_length < 0 else body_bytes
         )
 
     def _body_grows_to(self, body_bytes: int) -> None:
-        """A chunked body passes a mark: it needs a share of the budget, or is too large."""
+        """A chunked body passes a limit: it needs memory from the budget, or is too large."""
         request = self._request
         assert request is not None
         limits = self._limits
@@ -350,10 +350,10 @@ class RequestReader:
         self._body_bytes_stop = limits.body_bytes_max
         self._admit_large(request, body_bytes)
 
-    # odd ends
+    # requests in several feeds, upgrades, failures
 
     def _note_partial(self, now_s: float) -> None:
-        """The feed ended inside a request: start its clock and count what it makes us keep."""
+        """The feed ended inside a request: start its clock and count what is kept for it."""
         limits = self._limits
         self._spans_feeds = True
         if self._request is None:
@@ -373,7 +373,7 @@ class RequestReader:
             raise HeadersTooLarge("chunk extensions or trailers are too large", limits.header_bytes_max)
 
     def _resolve_upgrade(self, rest: bytes) -> bytes | None:
-        """llhttp stops at any upgrade. One we do not offer is ignored, as the RFC says, and its body read as usual."""
+        """llhttp stops at any upgrade. One that is not offered is ignored, as in the RFC; its body is read as usual."""
         request = self._request
         assert request is not None
         self._upgrading = False

@@ -38,7 +38,7 @@ class Connection(Protocol):
 
 
 class Http1Writer:
-    """Requests whose handler was called, in order, and the bytes that answer them."""
+    """Requests whose handler has been called, in order, and the bytes of their replies."""
 
     __slots__ = (
         "_connection",
@@ -86,7 +86,7 @@ class Http1Writer:
         self._enter(Sending.CLOSED)
         self._out.clear()
         self.reply_stream = None
-        del self._connection  # which holds this object in turn
+        del self._connection  # which refers to this object
         abandoned, self.pending = self.pending, []
         return abandoned
 
@@ -168,7 +168,7 @@ class Http1Writer:
         self._connection.switch_protocol(protocol)
 
     def send_continue(self) -> None:
-        """Ask a client for its body; only when nothing else is under way."""
+        """Ask a client for its body; only when no other request is unanswered."""
         assert not self.pending
         self._out.append(CONTINUE)
         self.unsent_bytes += len(CONTINUE)
@@ -280,7 +280,7 @@ class Http1Writer:
         self.release()
 
     def release(self) -> None:
-        """Move to the socket whatever is first in line and has its bytes."""
+        """Move the replies that are first in line and have their bytes to the socket."""
         pending = self.pending
         while pending and pending[0].unsent is not None and self.sending is _OPEN:
             request = pending[0]

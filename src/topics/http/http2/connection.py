@@ -1,4 +1,4 @@
-"""The receiving side of an HTTP/2 connection (prior knowledge, `h2` library) and its life; same limits as HTTP/1.
+"""An HTTP/2 connection (prior knowledge, `h2` library): its streams, when the socket is read, its time limits.
 
 socket ─▶ h2 events ─▶ an Http2Stream each ─▶ handler ─▶ Http2Writer ─▶ socket
 """
@@ -35,7 +35,7 @@ class Http2Connection(asyncio.Protocol):
 
     __slots__ = (
         "_h2",
-        "_last_number",
+        "_last_stream_id",
         "_part",
         "_read_paused",
         "_resets",
@@ -56,7 +56,7 @@ class Http2Connection(asyncio.Protocol):
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
         self._part = -1
         self._since_s = service.connections.now_s
-        self._last_number = 0
+        self._last_stream_id = 0
         self._resets = 0
         limits = service.limits
         self._scanner = Http2FrameScanner(
@@ -113,9 +113,9 @@ class Http2Connection(asyncio.Protocol):
             events = self._h2.receive_data(self._unfed[start : self._unfed_at])
         except h2.exceptions.ProtocolError as error:
             self._h2.close_connection(error.error_code)
-            self._say_goodbye()
+            self._go_away()
             return False
-        self._heed(events)
+        self._handle_events(events)
         self._writer.schedule_flush()
         if self._unfed_at < len(self._unfed):
             return True
@@ -134,7 +134,7 @@ class Http2Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """Requests that are not answered yet end with it, at once."""
+        """Requests that are not answered yet end with it."""
         if self._writer.streams:
             return False
         self._service.closing.add(self._transport)
@@ -147,7 +147,7 @@ class Http2Connection(asyncio.Protocol):
         self._waiting.clear()
         for request in self._writer.close():
             abandon(service, request)
-        vars(self._h2).clear()  # its table of methods holds it in turn, and nobody collects cycles here
+        vars(self._h2).clear()  # its table of methods refers to it, and cycles are not collected here
         service.connection_left()
 
     def pause_writing(self) -> None:
@@ -161,7 +161,7 @@ class Http2Connection(asyncio.Protocol):
 
     # streams to requests
 
-    def _heed(self, events: list[h2.events.Event]) -> None:
+    def _handle_events(self, events: list[h2.events.Event]) -> None:
         """h2 has read to the end of the batch already, so a stream reset in it is closed whatever came before."""
         resets = {event.stream_id for event in events if isinstance(event, h2.events.StreamReset)}
         for stream_id in resets:
@@ -178,13 +178,13 @@ class Http2Connection(asyncio.Protocol):
                 case h2.events.StreamEnded():
                     self._end_body(event.stream_id)
                 case h2.events.ConnectionTerminated():
-                    self._say_goodbye()  # h2 lets nothing be sent after the client's goodbye
+                    self._go_away()  # h2 sends nothing after the client's GOAWAY
                 case _:
                     pass  # windows and settings: h2 keeps them, the writer looks at them when it flushes
 
     def _open_stream(self, event: h2.events.RequestReceived) -> None:
         stream_id = event.stream_id
-        self._last_number = max(self._last_number, stream_id)
+        self._last_stream_id = max(self._last_stream_id, stream_id)
         if self._service.draining:
             self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
             return
@@ -194,7 +194,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             request.has_body = event.stream_ended is None
             request.read_head(event.headers, self._service.limits)
-            # Unpacking costs more than sending: the server has a say before it.
+            # Decompressing costs more than sending: the server may refuse before it.
             if request.header(b"content-encoding") is not None:
                 if not self._check_head(stream):
                     return
@@ -208,7 +208,7 @@ class Http2Connection(asyncio.Protocol):
             self._refuse(stream, refusal)
 
     def _check_head(self, stream: Http2Stream) -> bool:
-        """The server has a say before a body is asked for, kept or refused; False if it has answered."""
+        """The server may refuse by the head, before a body is asked for or kept; False if it has answered."""
         if not stream.head_checked:
             stream.head_checked = True
             self._service.check_head(stream.request)
@@ -218,7 +218,7 @@ class Http2Connection(asyncio.Protocol):
         return True
 
     def _admit_large(self, stream: Http2Stream, body_bytes: int) -> None:
-        """The server's say, then the limit, then a share of the budget, without which no more is asked for."""
+        """Check the head, then the size, then reserve memory; without it no more of the body is asked for."""
         if not self._check_head(stream):
             return
         request, service = stream.request, self._service
@@ -252,7 +252,7 @@ class Http2Connection(asyncio.Protocol):
             self._acknowledge(stream)
 
     def _check_growth(self, stream: Http2Stream, body_bytes: int) -> None:
-        """Small bodies are free, but those of one connection together may not be more than one large body."""
+        """Small bodies need no memory reserved, unless those of one connection come to more than a large one."""
         limits = self._service.limits
         if body_bytes > limits.body_bytes_max:
             self._admit_large(stream, body_bytes)
@@ -288,7 +288,7 @@ class Http2Connection(asyncio.Protocol):
         self._pump()
 
     def _pump(self) -> None:
-        """Call handlers as far as there is room; a stream that is being unpacked does not hold up the others."""
+        """Call handlers as far as there is room; a stream that is being decompressed does not hold up the others."""
         unsent_bytes_max = self._service.limits.unsent_bytes_max
         for _ in range(len(self._waiting)):
             if self._writer.queued_bytes > unsent_bytes_max or self._writer.write_paused:
@@ -308,14 +308,14 @@ class Http2Connection(asyncio.Protocol):
         self._drop_body(stream)
 
     def _client_reset(self, stream_id: int) -> None:
-        """Resets are cheap for a client and not for us: one that does little else is sent away."""
+        """A reset is cheap for a client and not for the server: too many of them end the connection."""
         stream = self._writer.drop(stream_id)
         if stream is not None:
             abandon(self._service, stream.request)
         self._resets += 1
         if self._resets > self._service.limits.h2_resets_max and not self._writer.closed:
             self._h2.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
-            self._say_goodbye()
+            self._go_away()
 
     # the writer's side
 
@@ -340,7 +340,7 @@ class Http2Connection(asyncio.Protocol):
         if not streams:
             if (now_s - self._since_s) * 1000 > limits.idle_ms_max:
                 self._h2.close_connection()
-                self._say_goodbye()
+                self._go_away()
             return
         stalled = (now_s - self._writer.progress_s) * 1000 > limits.write_stall_ms_max
         if stalled and any(stream.queued_bytes and stream.reply_stream is None for stream in streams.values()):
@@ -360,14 +360,14 @@ class Http2Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Announce the end, finish what was begun, then close."""
         # h2 would end its own state with this frame, though streams below the id named here go on
-        self._transport.write(self._h2.data_to_send() + GoAwayFrame(0, self._last_number).serialize())
+        self._transport.write(self._h2.data_to_send() + GoAwayFrame(0, self._last_stream_id).serialize())
         if not self._writer.streams:
             self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()
 
-    def _say_goodbye(self) -> None:
+    def _go_away(self) -> None:
         self._writer.closed = True
         self._transport.write(self._h2.data_to_send())
         self._transport.close()

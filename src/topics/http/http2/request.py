@@ -19,7 +19,7 @@ class Http2Request(ReceivedRequest):
         self.stream_id = stream_id
 
     def read_head(self, fields: Iterable[tuple[bytes, bytes]], limits: HttpLimits) -> None:
-        """Take over checked fields (the h2 library has held them to the RFC: order, case, no hop-by-hop)."""
+        """Take the fields, which the h2 library has checked (order, case, no hop-by-hop headers)."""
         pseudo: dict[bytes, bytes] = {}
         headers: list[Header] = []
         header_bytes = 0
@@ -42,7 +42,7 @@ class Http2Request(ReceivedRequest):
         if not hosts and authority is not None:
             headers.append((b"host", authority))
         elif len(hosts) != 1:
-            raise BadRequest("exactly one host is needed")
+            raise BadRequest("a request must have exactly one host")
         self.headers = headers
         if self.method == "CONNECT":
             raise BadRequest("this is not a proxy")

@@ -1,4 +1,4 @@
-"""One HTTP/2 stream: the request being read from it and the bytes its reply still owes."""
+"""One HTTP/2 stream: the request that is read from it and the bytes of its reply that are still to be sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Http2Stream:
         self.request = request
         # receiving
         self.parts: list[bytes] | None = []  # None once the body is complete or no longer wanted
-        self.gathered: bytearray | None = None  # a large body, with no parts then; grows in place
+        self.gathered: bytearray | None = None  # a large body, which has no parts; grows in place
         self.body_bytes = 0
         self.body_complete = False
         self.unacknowledged_bytes = 0
@@ -62,7 +62,7 @@ class Http2Stream:
             self.parts.clear()
 
     def take(self, bytes_max: int) -> bytes:
-        """The next bytes to send, at most so many."""
+        """The next bytes to send, at most `bytes_max`."""
         first = self.outgoing[0]
         if len(first) <= bytes_max:
             self.outgoing.popleft()
@@ -82,7 +82,7 @@ class StreamWriter(Protocol):
 
 
 class Http2ReplyStream(ReplyStream):
-    """An open answer on a stream; its buffer is what flow control and the kernel have not yet taken."""
+    """An open reply on a stream; its buffer is what flow control and the kernel have not yet taken."""
 
     __slots__ = ("_high_bytes", "_low_bytes", "_sender", "_stream")
 

@@ -71,7 +71,7 @@ class Http2Writer:
         """The connection is lost. Returns the requests that were not fully answered."""
         self.closed = True
         streams = [stream for stream in map(self.drop, list(self.streams)) if stream is not None]
-        del self._connection  # which holds this object in turn
+        del self._connection  # which refers to this object
         return [stream.request for stream in streams]
 
     # the handlers' side
@@ -145,14 +145,14 @@ class Http2Writer:
         self.schedule_flush()
 
     def reset(self, stream: Http2Stream) -> None:
-        """Drop one client's stream; the others of the connection live on."""
+        """Drop one client's stream; the other streams of the connection go on."""
         if not self.closed and self.drop(stream.stream_id) is not None:
             self._h2.reset_stream(stream.stream_id, h2.errors.ErrorCodes.CANCEL)
             abandon(self._service, stream.request)
             self.schedule_flush()
 
     def drop(self, stream_id: int) -> Http2Stream | None:
-        """Forget a stream and what it still owes."""
+        """Forget a stream and its unsent bytes."""
         stream = self.streams.pop(stream_id, None)
         if stream is not None:
             self.queued_bytes -= stream.queued_bytes
@@ -220,7 +220,7 @@ class Http2Writer:
         return len(data)
 
     def _finish(self, stream: Http2Stream) -> None:
-        """The reply is sent; a body that is still coming is not wanted any more."""
+        """The reply is sent; the rest of the request's body is not needed any more."""
         self.drop(stream.stream_id)
         if not stream.body_complete:
             self._h2.reset_stream(stream.stream_id, h2.errors.ErrorCodes.NO_ERROR)
