@@ -79,10 +79,6 @@ class Listener:
     def connections_refused_total(self) -> int:
         return self._service.refused_total
 
-    @property
-    def draining(self) -> bool:
-        return self._service.draining
-
     async def start(self, host: str, port: int, backlog: int = 1024) -> None:
         """Bind and accept; OSError if the address is not available. uvloop sets TCP_NODELAY on every connection."""
         service = self._service

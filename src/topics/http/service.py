@@ -1,4 +1,4 @@
-"""What all connections of a listener share: limits, handler, tick, the list of them, the memory budget, a gzip thread."""
+"""What all connections of a listener share: limits, handler, tick, the list of them, memory budget, gzip thread."""
 
 from __future__ import annotations
 
