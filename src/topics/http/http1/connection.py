@@ -185,15 +185,22 @@ class Http1Connection(asyncio.Protocol):
         """A request is complete."""
         if self._receiving is not _READING:
             return  # it follows the last one in the same packet
-        if request.is_last:
-            self._enter(Receiving.DONE)
-        if request.is_plain and self._waiting is None and self._has_room():
-            service = self._service
-            self._writer.pending.append(request)
+        service, writer = self._service, self._writer
+        limits = service.limits
+        if (
+            request.is_plain
+            and self._waiting is None
+            and not self._write_paused
+            and len(writer.pending) < limits.pipelined_max
+            and writer.unsent_bytes <= limits.unsent_bytes_max
+        ):
+            writer.pending.append(request)
             if not service.tick.armed:
                 service.tick.arm()
             service.run_handler(request)
         else:
+            if request.is_last:
+                self._enter(Receiving.DONE)
             self._continue_for = None
             self._hold(request)
 

@@ -93,28 +93,28 @@ class Http1Writer:
     def send_reply(
         self, request: Request, status: int, body: Body, headers: Sequence[Header], content_type: bytes
     ) -> None:
-        assert isinstance(request, Http1Request)
         if self.sending is not _OPEN:
             return
         service = self._service
         if service.reply_headers is not None:
             headers = (*service.reply_headers(request), *headers)
+        pending = self.pending
+        first = pending[0] if pending else None
         if (
-            type(body) is not bytes
+            first is None
+            or first is not request
+            or not first.is_plain
+            or type(body) is not bytes
             or len(body) >= service.limits.gzip_reply_bytes_min
             or headers
             or content_type is not JSON
-            or not request.is_plain
             or service.draining
             or status in BODILESS
         ):
+            assert isinstance(request, Http1Request)
             self._send_any_reply(request, status, as_parts(body), header_lines(headers), content_type)
             return
         data = b"%b%d\r\n\r\n%b" % (service.heads[status], len(body), body)
-        pending = self.pending
-        if pending[0] is not request:
-            self._deliver(request, [data])
-            return
         del pending[0]
         self._out.append(data)
         self.unsent_bytes += len(data)
@@ -200,14 +200,14 @@ class Http1Writer:
     def flush(self) -> None:
         """End of the tick: one write."""
         self._flush_scheduled = False
-        if self.closed:
-            return
-        if self._out:
-            self._write_out()
-        if self.sending is _FINISHING:
-            self._connection.last_reply_sent()
-        else:
+        if self.sending is _OPEN:
+            if self._out:
+                self._write_out()
             self._connection.flushed()
+        elif self.sending is _FINISHING:
+            if self._out:
+                self._write_out()
+            self._connection.last_reply_sent()
 
     # replies that need more than the usual head
 
