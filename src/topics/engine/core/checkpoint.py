@@ -82,7 +82,7 @@ class Checkpointer:
         self._clock = clock
         self._settings = settings
         self._directory = directory
-        self._window = HotWindow(state, packs, settings)
+        self._window = HotWindow(packs, settings)
         # when to run
         self._last_position = wal.written_to
         self._last_ms = clock.monotonic_ms()

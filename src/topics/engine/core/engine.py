@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 from topics.engine.core.appended import Appended
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.configuration import Configuration
+from topics.engine.core.job_admission import Admitted, JobAdmission
 from topics.engine.core.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
 from topics.engine.core.ops import Created, Deleted, Dropped, Reserved
 from topics.engine.core.pending import Busy, Deletions, PendingChange
@@ -20,8 +22,6 @@ from topics.engine.log.deletion import Run
 from topics.engine.log.idempotency import digest
 from topics.engine.log.reading import Diff, View, read
 from topics.engine.log.topic import SEQ_CHUNK, Topic
-from topics.engine.queues.transfers import Room
-from topics.engine.queues.unique_keys import Admitted, Uniqueness
 from topics.engine.queues.verbs import Queues
 from topics.model.clock import Clock
 from topics.model.errors import (
@@ -51,10 +51,28 @@ SEQ_CHUNK_MAX, SEQ_CHUNK_LASTS_MS = 1 << 24, 1_000
 NOBODY: frozenset[str] = frozenset()
 
 
+class TopicRoom(NamedTuple):
+    """A place that a topic has kept for records from elsewhere."""
+
+    topic_id: int
+    topic: Topic | None
+    first_seq: int
+    floor: int
+    config: TopicConfig
+
+
 class Engine:
     """Owned by one thread. A verb that changes something returns a Staged; `pipeline.flush()` ends the tick."""
 
-    def __init__(self, state: State, commit_log: CommitLog, waiters: Waiters, clock: Clock, settings: Settings) -> None:
+    def __init__(
+        self,
+        state: State,
+        commit_log: CommitLog,
+        waiters: Waiters,
+        clock: Clock,
+        settings: Settings,
+        admission: JobAdmission,
+    ) -> None:
         self.state = state
         self.commit_log = commit_log
         self.waiters = waiters
@@ -62,7 +80,7 @@ class Engine:
         self._clock = clock
         self.steady = commit_log.steady
         self.in_flight = commit_log.in_flight
-        self.uniqueness = Uniqueness(commit_log)
+        self.admission = admission
         self.queues = Queues(self, clock)
         self.configuration = Configuration(self, clock)
 
@@ -186,7 +204,7 @@ class Engine:
         if admitted is not None:
             if not admitted.request.records:
                 now = topic.now(self._clock.now_ms())
-                return self.in_flight.hold(self.uniqueness.repeated(topic, admitted, key, now), ("key", topic.id, key))
+                return self.in_flight.hold(self.admission.repeated(topic, admitted, key, now), ("key", topic.id, key))
             request = admitted.request
         count = len(request.records)
         last_seq = topic.assigned_seq
@@ -207,14 +225,14 @@ class Engine:
         change.count = count
         change.result = seqs
         if batch.jobs is not None:
-            self.uniqueness.note(topic.id, batch, change)
+            self.admission.note(topic.id, batch, change)
         return self.in_flight.hold(change, ("key", topic.id, key)) if key else change
 
     def admit_jobs(self, topic: Topic, request: AppendRequest) -> Admitted | None:
         to_queue = topic.config.type == "queue"
         if to_queue:
             self.expire(topic)
-        return self.uniqueness.admit(topic, request, to_queue=to_queue)
+        return self.admission.admit(topic, request, to_queue=to_queue)
 
     def _append_new(
         self, name: str, request: AppendRequest, admit: Callable[[Topic | None], None] | None, *, bare: bool
@@ -225,7 +243,7 @@ class Engine:
         config = resolve(request.config or ConfigRequest(), name)
         if admit is not None:
             admit(None)
-        admitted = None if bare else self.uniqueness.admit(None, request, to_queue=config.type == "queue")
+        admitted = None if bare else self.admission.admit(None, request, to_queue=config.type == "queue")
         if admitted is not None:
             request = admitted.request
         self.refuse_more_topics()
@@ -248,16 +266,16 @@ class Engine:
         change.result = seqs
         return self.in_flight.hold(change, ("topic", name))
 
-    def room_for(self, name: str, count: int, size: int, durability: Durability | None = None) -> Room:
+    def room_for(self, name: str, count: int, size: int, durability: Durability | None = None) -> TopicRoom:
         """Keep a place for records that come from another topic; the topic is made if it is absent."""
         topic = self.find_to_write(name)
         if topic is None:
             created = self.create_for_write(name, count, durability)
-            return Room(created.topic_id, None, 1, 1, created.result)
+            return TopicRoom(created.topic_id, None, 1, 1, created.result)
         self.keep_seqs(topic, count)
         if topic.config.discard == "reject":
             self.refuse_if_full(topic, count, size)
-        return Room(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
+        return TopicRoom(topic.id, topic, topic.assigned_seq + 1, topic.evict_floor, topic.config)
 
     def create_for_write(self, name: str, count: int = 0, durability: Durability | None = None) -> PendingChange:
         self.refuse_more_topics()

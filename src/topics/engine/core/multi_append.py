@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.appended import Appended
+from topics.engine.core.job_admission import Admitted, check_job_fields
 from topics.engine.core.ops import Created, KeyNoted, MultiAppended
 from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log import retention
 from topics.engine.log.topic import SEQ_CHUNK, Topic
-from topics.engine.queues.unique_keys import Admitted, check_job_fields
 from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
 from topics.model.requests.batch import Batch, render
@@ -193,7 +193,7 @@ class MultiAppend:
             if topic is not None:
                 target.admitted = engine.admit_jobs(topic, target.request)
             else:
-                target.admitted = engine.uniqueness.admit(None, target.request, to_queue=target.to_queue)
+                target.admitted = engine.admission.admit(None, target.request, to_queue=target.to_queue)
         if topic is not None:
             engine.keep_seqs(topic, len(target.left.records))
 
@@ -271,7 +271,7 @@ class MultiAppend:
             if target.topic is None:
                 self._in_flight.hold(change, ("topic", target.name))
             if target.batch is not None and target.batch.jobs is not None:
-                self._engine.uniqueness.note(target.topic_id, target.batch, change)
+                self._engine.admission.note(target.topic_id, target.batch, change)
         if key:
             self._in_flight.hold(change, ("key", key))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topics.engine.core.state import State
 from topics.engine.log.block import Block
 from topics.engine.log.topic import Topic
 from topics.model.settings import Settings
@@ -14,8 +13,7 @@ from topics.storage.pack import Packs
 class HotWindow:
     """Blocks that are on disk and in memory, in the order in which they were packed."""
 
-    def __init__(self, state: State, packs: Packs, settings: Settings) -> None:
-        self._state = state
+    def __init__(self, packs: Packs, settings: Settings) -> None:
         self._packs = packs
         self._settings = settings
         self._resident: dict[Block, Topic] = {}

@@ -23,6 +23,7 @@ from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_line
 from topics.engine.opening.restore import restore
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
+from topics.engine.queues.unique_keys import Uniqueness
 from topics.engine.routers.forwarding import Forwarder
 from topics.engine.routers.verbs import Routers
 from topics.engine.transactions.verbs import Transactions
@@ -192,7 +193,8 @@ class Store:
         reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
-        self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings)
+        admission = Uniqueness(self.commit_log)
+        self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings, admission)
         self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)

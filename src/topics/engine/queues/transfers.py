@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +19,9 @@ from topics.model.requests.config import TopicConfig
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.records import UNSET, AppendRequest, RecordRequest
 
+if TYPE_CHECKING:
+    from topics.engine.core.engine import TopicRoom
+
 FROM, DELIVERIES, SRC_SEQ, ERROR = (
     "$dead_letter_from",
     "$dead_letter_deliveries",
@@ -30,16 +33,6 @@ STAMPS = (FROM, DELIVERIES, SRC_SEQ, ERROR)
 _encode = msgspec.json.Encoder().encode
 _decode_meta = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
-
-
-class Room(NamedTuple):
-    """A place that a topic has kept for records from elsewhere."""
-
-    topic_id: int
-    topic: Topic | None
-    first_seq: int
-    floor: int
-    config: TopicConfig
 
 
 def record_of(block: Block, number: int) -> RecordRequest:
@@ -92,7 +85,9 @@ def _unstamped(record: RecordRequest) -> dict[str, Raw]:
     return {key: value for key, value in decode_deep(_decode_meta, bytes(record.meta)).items() if key not in STAMPS}
 
 
-def move(source: Topic, runs: list[Run], records: list[RecordRequest], room: Room, ts: int, *, dead: bool) -> Moved:
+def move(
+    source: Topic, runs: list[Run], records: list[RecordRequest], room: TopicRoom, ts: int, *, dead: bool
+) -> Moved:
     batch = render(AppendRequest(records), room.first_seq, ts, bare=False)
     return Moved(source.id, dead, ts, runs, Appended(room.topic_id, room.floor, b"", batch))
 

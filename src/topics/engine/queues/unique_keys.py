@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from topics.engine.core.job_admission import Admitted, check_job_fields
 from topics.engine.core.ops import KeyNoted
 from topics.engine.core.pending import PendingChange, settled
 from topics.engine.queues.part import queue_of
-from topics.model.errors import InvalidRequest
 from topics.model.requests.batch import NO_KEY, Batch, unique_digest
 from topics.model.requests.records import AppendRequest, RecordRequest
 
 if TYPE_CHECKING:
     from topics.engine.core.commit_log import CommitLog
     from topics.engine.log.topic import Topic
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """What is left of a write, and for each of its records the seq it has, or its number among those that are left."""
-
-    request: AppendRequest
-    places: list[tuple[int | None, int]]
-
-    def seqs(self, first_seq: int) -> list[int]:
-        return [seq if seq is not None else first_seq + number for seq, number in self.places]
-
-
-def check_job_fields(request: AppendRequest, *, to_queue: bool) -> bool:
-    """Whether a record has a unique key. Refused if it is for queues and the topic is none."""
-    keyed = False
-    for index, record in enumerate(request.records):
-        field = "delay_ms" if record.delay_ms else "unique_key" if record.unique_key is not None else ""
-        if field and not to_queue:
-            raise InvalidRequest(
-                f"records[{index}].{field} is for queues; this topic is a log", field=f"records[{index}].{field}"
-            )
-        keyed = keyed or record.unique_key is not None
-    return keyed
 
 
 class Uniqueness:
