@@ -3,7 +3,7 @@
 import gc
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import h2.errors
@@ -17,7 +17,9 @@ from topics.http.http2.frames import PREFACE
 from topics.http.http2.stream import Http2Stream
 from topics.http.http2.writer import Http2Writer
 from topics.http.limits import HttpLimits
+from topics.http.refusal import Refusal
 from topics.http.request import Request
+from topics.http.service import Service
 
 LIMITS = HttpLimits(
     body_bytes_max=200_000,
@@ -207,13 +209,21 @@ def test_a_large_body_waits_until_there_is_memory_for_it() -> None:
         assert len(server.next_request().body) == 150_000
 
 
-def test_a_large_body_is_handed_on_where_it_was_gathered(server: Server) -> None:
+def test_a_large_body_is_joined_by_a_thread_and_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[object] = []
+    in_thread = Service.in_thread
+
+    def noting(service: Service, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
+        threads.append(work)
+        in_thread(service, work, done)
+
+    monkeypatch.setattr(Service, "in_thread", noting)
     body = bytes(range(200)) * 400
-    with connect(server) as client:
-        assert client.request("POST", body=body).body == b"POST|x|" + body
-        assert isinstance(server.next_request().body, bytearray), "to join or copy it would hold the loop"
+    with serving(echo, LIMITS) as server, connect(server) as client:
         assert client.request("POST", body=b"small").body == b"POST|x|small"
-        assert isinstance(server.next_request().body, bytes)
+        assert not threads
+        assert client.request("POST", body=body).body == b"POST|x|" + body
+        assert len(threads) == 1
 
 
 # gzip

@@ -8,7 +8,9 @@ import pytest
 from tests.http.wire import Server, chunked, echo, get, park, post, serving
 from topics.http.http1.reader import PARTS_MAX
 from topics.http.limits import HttpLimits
+from topics.http.refusal import Refusal
 from topics.http.request import Request
+from topics.http.service import Service
 
 LIMITS = HttpLimits(
     body_bytes_max=10_000,
@@ -221,15 +223,46 @@ def test_a_head_that_passes_is_treated_as_usual() -> None:
 
 
 @pytest.mark.parametrize("way", [post, chunked])
-def test_a_large_body_is_handed_on_where_it_was_gathered(server: Server, way: Callable[[bytes], bytes]) -> None:
+def test_only_a_large_body_is_joined_by_a_thread(
+    way: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[int] = []
+    in_thread = Service.in_thread
+
+    def noting(service: Service, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
+        def measured() -> bytes:
+            body = work()
+            joined.append(len(body))
+            return body
+
+        in_thread(service, measured, done)
+
+    monkeypatch.setattr(Service, "in_thread", noting)
     body = bytes(range(200)) * 40
-    with server.connect() as client:
-        assert client.request(way(body)).body == b"POST|x|" + body
-        request = server.next_request()
-        assert isinstance(request.body, bytearray), "to join or copy it would hold the loop"
-        # Nothing of it is left for the next one.
+    with serving(echo, LIMITS) as server, server.connect() as client:
         assert client.request(way(b"small")).body == b"POST|x|small"
-        assert isinstance(server.next_request().body, bytes)
+        client.send(way(body)[:6_000])
+        server.settle()
+        client.send(way(body)[6_000:] + way(b"next"))
+        assert client.read_reply().body == b"POST|x|" + body
+        assert client.read_reply().body == b"POST|x|next"
+    assert joined == [len(body)]
+
+
+def test_a_client_may_vanish_while_its_large_body_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    joining: list[Callable[[], None]] = []
+
+    def never(service: Service, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
+        joining.append(lambda: done(work()))
+
+    monkeypatch.setattr(Service, "in_thread", never)
+    with serving(echo, LIMITS) as server:
+        with server.connect() as client:
+            client.send(post(b"x" * 9_000))
+            server.until(lambda: bool(joining))
+            client.reset()
+        server.run(joining[0])
+        server.until(lambda: server.listener._service.budget.free_bytes == 10_000)
 
 
 @pytest.mark.parametrize("bytes_each", [1, 3])

@@ -157,15 +157,6 @@ def test_a_comma_after_the_last_record_is_refused(record_bytes: int, spaces: int
             decoded(b'{"records":[' + records + end + b"}")
 
 
-def test_a_body_is_decoded_where_it_was_gathered() -> None:
-    body = body_of([{"data": "z" * 1_000, "tag": "é"}] * 2_000, node="n")
-    wish, _ = run_through(decode_large(append_decoder, bytearray(body), LIMITS))
-    assert seen(wish) == seen(decode_body(append_decoder, body))
-    topics = json.dumps({"topics": {"t": {"records": [{"data": "z" * 1_000}] * 2_000}}}).encode()
-    several, _ = run_through(decode_large_topics(multi_decoder, bytearray(topics), LIMITS))
-    assert seen_topics(several) == seen_topics(decode_body(multi_decoder, topics))
-
-
 # --- several topics ---
 
 multi_decoder = msgspec.json.Decoder(MultiAppendRequest)

@@ -32,7 +32,7 @@ from topics.engine.routers.ops import FULL, Forwarded, RouterDropped, RouterPut
 from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten
 from topics.model.clock import Moment
 from topics.model.requests import batch as batch_module
-from topics.model.requests.batch import Batch, render
+from topics.model.requests.batch import ALWAYS_JOINED, Batch, render
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
 from topics.model.requests.routers import RouterConfig
@@ -57,7 +57,7 @@ records = st.fixed_dictionaries(
 
 
 def rendered(
-    records: list[dict[str, object]], first_seq: int, ts: int, node: str | None, *, deferred: bool = False
+    records: list[dict[str, object]], first_seq: int, ts: int, node: str | None, joined_bytes_max: int = ALWAYS_JOINED
 ) -> Batch:
     import msgspec
     from msgspec import Raw
@@ -68,7 +68,7 @@ def rendered(
     ]
     request = decode_body(append_decoder, msgspec.json.encode({"records": raw, "node": node}))
     bare = all(set(record) == {"data"} for record in records)
-    return render(request, first_seq, ts, bare=bare, deferred=deferred)
+    return render(request, first_seq, ts, bare=bare, joined_bytes_max=joined_bytes_max)
 
 
 @given(
@@ -99,10 +99,9 @@ def test_an_appended_batch_reads_back_with_every_column(
     assert columns_of(op.batch) == columns_of(batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_module, "DEFERRED_BYTES_MIN", 0)
         patch.setattr(ops, "DEFERRED_BYTES_MIN", 0)
         patch.setattr(batch_module, "JOINED_BYTES", 50)
-        deferred = Appended(topic_id, floor, key, rendered(records, first_seq, ts, node, deferred=True), answer)
+        deferred = Appended(topic_id, floor, key, rendered(records, first_seq, ts, node, 0), answer)
         assert (deferred.batch.parts is None) == (len(records) == 1 and set(records[0]) == {"data"})
         several = MultiAppended([KeyNoted(7, 5, b"k" * 16, [1]), deferred, deferred])
         as_written = several.body()
@@ -110,7 +109,7 @@ def test_an_appended_batch_reads_back_with_every_column(
         found = b"".join(as_written.buffers())
         assert found == several.encode()
         assert len(found) == len(as_written)
-        again = Appended(topic_id, floor, key, rendered(records, first_seq, ts, node, deferred=True), answer).body()
+        again = Appended(topic_id, floor, key, rendered(records, first_seq, ts, node, 0), answer).body()
         assert len(again) == len(encoded)
         assert encoded == (again if isinstance(again, bytes) else b"".join(again.buffers()))
         assert columns_of(deferred.batch) == columns_of(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from topics.model.errors import (
     TopicNotFound,
     TopicsError,
 )
+from topics.model.requests.batch import Batch
 from topics.model.requests.multi_append import MULTI_TOPICS_MAX
 from topics.model.requests.records import append_decoder, decode_body
 from topics.model.requests.routers import RouterRequest
@@ -378,3 +380,25 @@ def test_seqs_of_all_topics_are_asked_for_at_once(rig: MultiRig) -> None:
     assert all(("seqs", rig.store.state.by_name[name].id) in rig.store.engine.in_flight.busy for name in topics)
     rig.finish(busy.value.change)
     assert [place.first_seq for place in rig.landed(topics).values()] == [2, 2, 2]
+
+
+def test_batches_that_are_large_together_are_joined_by_the_commit_thread(
+    rig: MultiRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined_by: list[str] = []
+    join = Batch.join
+
+    def noting(batch: Batch) -> bytes:
+        joined_by.append(threading.current_thread().name)
+        return join(batch)
+
+    monkeypatch.setattr(Batch, "join", noting)
+    small = {"a": [1, 2], "b": [3]}
+    rig.append_all(small)
+    assert set(joined_by) == {threading.current_thread().name}
+    joined_by.clear()
+    large = {name: [name * 1_000] * 1_500 for name in ("a", "b", "c", "d")}
+    rig.append_all(large)
+    assert joined_by == ["topics-commit"] * 4
+    rig.crash()
+    assert [rig.payloads(name) for name in ("a", "b", "c")] == [[1, 2, *large["a"]], [3, *large["b"]], large["c"]]

@@ -96,9 +96,7 @@ class Api:
                         return
                     if len(body) > self._plain_bytes_max:
                         raise BodyTooLarge(self._plain_bytes_max)
-                call.params = (
-                    decode_body(bound.decoder, bytes(body) or b"{}") if decoding is None else _decode_whole(decoding)
-                )
+                call.params = decode_body(bound.decoder, body or b"{}") if decoding is None else _decode_whole(decoding)
             _take_slot(call)
         except TopicsError as error:
             self._refuse(request, error)

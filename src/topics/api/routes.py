@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FAMILY_DEPTH = 2
 
 Handler = Callable[["Call"], None]
-LargeDecoder = Callable[[msgspec.json.Decoder[Any], bytes | bytearray, BatchLimits], Generator[None, None, Any]]
+LargeDecoder = Callable[[msgspec.json.Decoder[Any], bytes, BatchLimits], Generator[None, None, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Route:
     # what it takes
     body: type[msgspec.Struct] | None = None
     # refuses a body by a look at its bytes, before decoding it would cost much more than sending it did
-    check_body: Callable[[bytes | bytearray], None] | None = None
+    check_body: Callable[[bytes], None] | None = None
     # decodes a body of lines (application/x-ndjson) into the same struct, with pauses
     decode_lines: Callable[[Call], Generator[None, None, Any]] | None = None
     # decodes a large body piece by piece; not needed if its records are in a field `records`

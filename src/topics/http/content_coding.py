@@ -32,7 +32,7 @@ class Decompression:
 
     __slots__ = ("_bytes_max", "_members", "_parts", "_produced_bytes", "_rest", "_stream", "done")
 
-    def __init__(self, compressed: bytes | bytearray, bytes_max: int) -> None:
+    def __init__(self, compressed: bytes, bytes_max: int) -> None:
         self._rest = compressed
         self._bytes_max = bytes_max
         self._stream = zlib.decompressobj(GZIP_WBITS)

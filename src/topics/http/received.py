@@ -1,5 +1,6 @@
 """A request on its way from its connection to its handler: memory for its body, gzip, why it is refused.
 
+large body in parts ─▶ thread joins them ─▶ one of the following
 compressed body ─▶ 64 KiB at once ─ not enough ─▶ memory from the budget ─▶ thread ─┐
 body ───────────────────────────────────────────────────────────────────────────────┴▶ large: a tick of its own ─▶ ready
 """
@@ -18,12 +19,13 @@ from topics.http.service import Service
 class ReceivedRequest(Request):
     """What a connection, of any version of HTTP, notes about a request. Handlers see only the `Request`."""
 
-    __slots__ = ("compressed", "held", "memory", "refusal", "reply_stream")
+    __slots__ = ("body_parts", "compressed", "held", "memory", "refusal", "reply_stream")
 
     def __init__(self, writer: ReplyWriter, method: str, http_version: str, headers: list[Header]) -> None:
         Request.__init__(
             self, writer, method, http_version, headers
         )  # super() is slower, and this runs for each request
+        self.body_parts: list[bytes] | None = None  # of a large body that is not joined yet
         self.compressed = False  # the body is gzip and not decompressed yet
         self.held = False  # complete, but its body is not ready for the handler
         self.memory: Reservation | None = None  # for a large body
@@ -51,7 +53,9 @@ class ReceivedRequest(Request):
 
 def prepare(service: Service, request: ReceivedRequest, ready: Callable[[], None]) -> None:
     """Clear `request.held`: now, or later and then call `ready`. A body that turns out bad leaves a refusal."""
-    if request.refusal is None and request.compressed:
+    if request.refusal is None and request.body_parts is not None:
+        _join(service, request, request.body_parts, ready)
+    elif request.refusal is None and request.compressed:
         request.compressed = False
         _decompress(service, request, ready)
     elif request.refusal is None and len(request.body) > service.limits.large_body_bytes:
@@ -64,6 +68,28 @@ def prepare(service: Service, request: ReceivedRequest, ready: Callable[[], None
         service.tick.queue_large(take_turn)
     else:
         request.held = False
+
+
+def _join(service: Service, request: ReceivedRequest, parts: list[bytes], ready: Callable[[], None]) -> None:
+    """Fresh memory for a large body takes tens of milliseconds; joining releases the GIL."""
+    request.body_parts = None
+    request.held = True
+
+    def join() -> bytes:
+        body = b"".join(parts)
+        parts.clear()
+        return body
+
+    def joined(result: bytes | Refusal) -> None:
+        if request.gone:
+            return
+        assert isinstance(result, bytes), "joining cannot be refused"
+        request.body = result
+        prepare(service, request, ready)
+        if not request.held:
+            ready()
+
+    service.in_thread(join, joined)
 
 
 def _decompress(service: Service, request: ReceivedRequest, ready: Callable[[], None]) -> None:

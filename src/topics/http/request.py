@@ -71,7 +71,7 @@ class Request:
         self.raw_path = b""
         self.path_segments: list[str] = []
         self.query = b""
-        self.body: bytes | bytearray = b""  # a large one is where it was gathered
+        self.body = b""
         self.has_body = False
         self.upgrade_to = ""
         self.keep_alive = True  # the client wants to send further requests

@@ -35,7 +35,7 @@ class Subscriptions:
         limit = params.frame_records_max(self._settings.max_limit)
         return self._live.lens(view, limit, params.frame_bytes_max(), strong=strong)
 
-    def check_size(self, body: bytes | bytearray) -> None:
+    def check_size(self, body: bytes) -> None:
         """Too many topics are refused before they are decoded: a name and the fields of its start have quotes."""
         most = self._settings.max_watch_topics
         if body.count(b'"') > QUOTES_MAX + QUOTES_PER_TOPIC_MAX * most:

@@ -31,7 +31,7 @@ from topics.model.errors import (
     TopicNotFound,
 )
 from topics.model.names import check_topic_name
-from topics.model.requests.batch import check_batch, render
+from topics.model.requests.batch import check_batch, joined_bytes_max, render
 from topics.model.requests.config import ConfigRequest, Durability, TopicConfig, resolve
 from topics.model.requests.records import (
     DIFF_BYTES_DEFAULT,
@@ -211,7 +211,8 @@ class Engine:
         if last_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
             self._reserve(topic, count)
         now = topic.now(self._clock.now_ms())
-        batch = render(request, last_seq + 1, now, bare=bare, deferred=config.durability != "ephemeral")
+        most = joined_bytes_max(config.durability)
+        batch = render(request, last_seq + 1, now, bare=bare, joined_bytes_max=most)
         size = batch.size
         if self.settings.max_total_bytes:
             self.expire(topic)
@@ -248,7 +249,9 @@ class Engine:
             request = admitted.request
         self.refuse_more_topics()
         self.commit_log.check_writable()
-        batch = render(request, 1, self._clock.now_ms(), bare=bare, deferred=config.durability != "ephemeral")
+        batch = render(
+            request, 1, self._clock.now_ms(), bare=bare, joined_bytes_max=joined_bytes_max(config.durability)
+        )
         size = batch.size
         if self.settings.max_total_bytes:
             self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)

@@ -19,7 +19,7 @@ from topics.engine.log import retention
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
-from topics.model.requests.batch import Batch, render
+from topics.model.requests.batch import ALWAYS_JOINED, DEFERRED_BYTES_MIN, Batch, render
 from topics.model.requests.config import ConfigRequest, resolve
 from topics.model.requests.multi_append import MultiAppendRequest, TopicBatch, check_multi_append, multi_digest, within
 from topics.model.requests.records import AppendRequest
@@ -119,6 +119,7 @@ class MultiAppend:
         self._keep_seqs(targets)
         for target in targets:
             self._render(target)
+        _join_unless_large(targets)
         self._refuse_if_full(targets)
         return self._stage(targets, key)
 
@@ -202,8 +203,8 @@ class MultiAppend:
         if request.records:
             now_ms = self._clock.now_ms()
             first_seq, ts = (1, now_ms) if topic is None else (topic.assigned_seq + 1, topic.now(now_ms))
-            journaled = target.config.durability != "ephemeral"
-            target.batch = render(request, first_seq, ts, bare=target.bare, deferred=journaled)
+            most = ALWAYS_JOINED if target.config.durability == "ephemeral" else 0
+            target.batch = render(request, first_seq, ts, bare=target.bare, joined_bytes_max=most)
 
     def _refuse_if_full(self, targets: list[Target]) -> None:
         engine = self._engine
@@ -289,6 +290,14 @@ class MultiAppend:
 
 def _window_ms(targets: list[Target]) -> int:
     return min(target.config.idempotency_window_ms for target in targets)
+
+
+def _join_unless_large(targets: list[Target]) -> None:
+    """Batches that are large together are joined by the thread that writes them."""
+    batches = [target.batch for target in targets if target.batch is not None]
+    if sum([batch.size for batch in batches]) <= DEFERRED_BYTES_MIN:
+        for batch in batches:
+            batch.join()
 
 
 def _refuse_mixed(targets: list[Target]) -> None:

@@ -28,7 +28,7 @@ FEED_BYTES_MAX = 8 * 1024  # fed to the parser at once, because the parser canno
 # A slice of input is a few milliseconds of work: a piece of a body weighs about a microsecond, a request as much as 32.
 SLICE_WEIGHT_MAX = 2048
 REQUEST_WEIGHT = 32
-PARTS_MAX = 1024  # pieces of a body before they are gathered, so that tiny chunks do not cost an object each
+PARTS_MAX = 1024  # pieces of a body before they are joined, so that tiny chunks do not cost an object each
 
 _methods: Final = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")}
 _usual_names = (
@@ -63,6 +63,7 @@ class RequestReader:
     """The parser of one connection and the request it is in the middle of."""
 
     __slots__ = (
+        "_blocks",
         "_body_bytes",
         "_body_bytes_seen",
         "_body_bytes_stop",
@@ -72,7 +73,6 @@ class RequestReader:
         "_content_length",
         "_fed_bytes",
         "_feed_bytes",
-        "_gathered",
         "_head_checked",
         "_head_since_s",
         "_headers",
@@ -108,7 +108,7 @@ class RequestReader:
         self._upgrading = False
         self._replaying = False
         self._parts: list[bytes] = []
-        self._gathered: bytearray | None = None  # the parts before these; grows in place
+        self._blocks: list[bytes] = []
         self._body_bytes = 0
         self._body_bytes_stop = 0
         # per request that spans several feeds
@@ -237,10 +237,8 @@ class RequestReader:
         self.weight += 1
         parts = self._parts
         parts.append(data)
-        if len(parts) == PARTS_MAX or body_bytes > self._limits.large_body_bytes:
-            if self._gathered is None:
-                self._gathered = bytearray()
-            self._gathered += b"".join(parts) if len(parts) > 1 else data
+        if len(parts) == PARTS_MAX:
+            self._blocks.append(b"".join(parts))
             parts.clear()
 
     def on_message_complete(self) -> None:
@@ -250,16 +248,16 @@ class RequestReader:
         assert request is not None
         self.weight += REQUEST_WEIGHT
         parts = self._parts
-        if self._gathered is not None:
-            body, self._gathered = self._gathered, None
+        if parts or self._blocks:
             if self._body_bytes > self._limits.large_body_bytes:
                 request.is_plain = False
-                request.body = body  # as it is: to copy it would take long
+                request.body_parts = [*self._blocks, *parts]
+                self._blocks.clear()
+            elif self._blocks or len(parts) > 1:
+                request.body = b"".join((*self._blocks, *parts))
+                self._blocks.clear()
             else:
-                request.body = bytes(body) + b"".join(parts)
-            parts.clear()
-        elif parts:
-            request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+                request.body = parts[0]
             parts.clear()
         self._request = None
         self._url = b""
@@ -345,7 +343,7 @@ class RequestReader:
         limits = self._limits
         if body_bytes > limits.body_bytes_max:
             self._parts.clear()
-            self._gathered = None
+            self._blocks.clear()
             raise BodyTooLarge(limits.body_bytes_max)
         self._body_bytes_stop = limits.body_bytes_max
         self._admit_large(request, body_bytes)

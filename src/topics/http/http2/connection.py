@@ -247,7 +247,8 @@ class Http2Connection(asyncio.Protocol):
             self._refuse(stream, refusal)
         if stream.request.answered:
             return
-        stream.add(event.data, self._service.limits.large_body_bytes)
+        stream.body_bytes = body_bytes
+        stream.parts.append(event.data)
         if not stream.request.awaits_memory:
             self._acknowledge(stream)
 
@@ -270,7 +271,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _drop_body(self, stream: Http2Stream) -> None:
         """No more of the body is wanted."""
-        stream.parts = stream.gathered = None
+        stream.parts = None
         self._acknowledge(stream)
 
     def _end_body(self, stream_id: int) -> None:
@@ -278,11 +279,14 @@ class Http2Connection(asyncio.Protocol):
         if stream is None:
             return
         stream.body_complete = True
-        parts, gathered = stream.parts, stream.gathered
+        parts = stream.parts
         self._drop_body(stream)
         if parts is None or stream.request.answered:
             return
-        stream.request.body = gathered or b"".join(parts)
+        if stream.body_bytes > self._service.limits.large_body_bytes:
+            stream.request.body_parts = parts
+        else:
+            stream.request.body = b"".join(parts)
         prepare(self._service, stream.request, self._pump)
         self._waiting.append(stream)
         self._pump()

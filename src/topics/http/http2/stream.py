@@ -16,7 +16,6 @@ class Http2Stream:
         "body_bytes",
         "body_complete",
         "ended",
-        "gathered",
         "head_checked",
         "outgoing",
         "parts",
@@ -33,7 +32,6 @@ class Http2Stream:
         self.request = request
         # receiving
         self.parts: list[bytes] | None = []  # None once the body is complete or no longer wanted
-        self.gathered: bytearray | None = None  # a large body, which has no parts; grows in place
         self.body_bytes = 0
         self.body_complete = False
         self.unacknowledged_bytes = 0
@@ -49,17 +47,6 @@ class Http2Stream:
     def small_body_bytes(self) -> int:
         """What is kept for it without a reservation."""
         return self.body_bytes if self.parts is not None and self.request.memory is None else 0
-
-    def add(self, data: bytes, large_body_bytes: int) -> None:
-        """Take a part of the body. A large one is not joined at the end, which would take long."""
-        assert self.parts is not None
-        self.body_bytes += len(data)
-        self.parts.append(data)
-        if self.body_bytes > large_body_bytes:
-            if self.gathered is None:
-                self.gathered = bytearray()
-            self.gathered += b"".join(self.parts)
-            self.parts.clear()
 
     def take(self, bytes_max: int) -> bytes:
         """The next bytes to send, at most `bytes_max`."""

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.model.requests.config import DELAY_MS_MAX
+from topics.model.requests.config import DELAY_MS_MAX, Durability
 from topics.model.requests.mistakes import lone_surrogate
 from topics.model.requests.records import AppendRequest, RecordRequest, check_u64
 
@@ -28,6 +28,8 @@ META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
 # Copying more than this at once holds the owner thread for too long: the thread that writes the log does it.
 DEFERRED_BYTES_MIN = 4 * 1024 * 1024
+# More than the columns of a batch could count.
+ALWAYS_JOINED = 1 << 32
 # Joined at once by that thread, which holds the interpreter lock meanwhile.
 JOINED_BYTES = 256 * 1024
 # One batch is one frame of the log; HTTP bodies are bounded well below.
@@ -118,11 +120,11 @@ class Batch:
 
     @classmethod
     def rendered(
-        cls, first_seq: int, ts: int, parts: list[bytes | Raw], sizes: Sequence[int], *, deferred: bool
+        cls, first_seq: int, ts: int, parts: list[bytes | Raw], sizes: Sequence[int], joined_bytes_max: int
     ) -> Batch:
-        """A batch of records with these sizes; the parts of a large one are joined later if that may be `deferred`."""
+        """A batch of records with these sizes; the parts of a larger one than given are left to be joined."""
         ends = array("I", accumulate(sizes))
-        if not deferred or ends[-1] <= DEFERRED_BYTES_MIN:
+        if ends[-1] <= joined_bytes_max:
             return cls(first_seq, ts, len(sizes), b"".join(parts), ends)
         batch = cls(first_seq, ts, len(sizes), b"", ends)
         batch.size = ends[-1]
@@ -130,12 +132,16 @@ class Batch:
         return batch
 
     def join(self) -> bytes:
-        """The blob. Called once per batch by the thread that writes it, while no other looks at the blob.
+        """Make the blob, if that was left. The thread that writes a batch may do it, while no other looks at the blob.
 
         What takes long goes without the interpreter lock, which joining many bytes objects does and other buffers do
         not: those become some of the former first, a few at a time.
         """
-        if self.parts is not None:
+        if self.parts is None:
+            return self.blob
+        if self.size <= JOINED_BYTES:
+            self.blob = b"".join(self.parts)
+        else:
             joined: list[bytes] = []
             some: list[bytes | Raw] = []
             size = 0
@@ -148,7 +154,7 @@ class Batch:
                     size = 0
             joined.append(b"".join(some))
             self.blob = b"".join(joined)
-            self.parts = None
+        self.parts = None
         return self.blob
 
 
@@ -245,23 +251,30 @@ def utf8_bytes(text: str, field: str) -> int:
         raise lone_surrogate(field, field) from None
 
 
-def render(request: AppendRequest, first_seq: int, ts: int, *, bare: bool, deferred: bool = False) -> Batch:
-    """A batch of these records; `deferred` says that it is written before anything needs its blob."""
+def render(
+    request: AppendRequest, first_seq: int, ts: int, *, bare: bool, joined_bytes_max: int = ALWAYS_JOINED
+) -> Batch:
+    """A batch of these records. One above `joined_bytes_max` must be joined, or written, before its blob is used."""
     if not bare:
         heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(request.records))]
         ts_text = b',"$ts":%d' % ts
-        return _render_columns(request.records, request.node, heads, first_seq, ts, ts_text, deferred=deferred)
+        return _render_columns(request.records, request.node, heads, first_seq, ts, ts_text, joined_bytes_max)
     records = request.records
     node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
     if len(records) == 1:
         blob = b'{"$seq":%d,"$ts":%d%b,"data":%b},' % (first_seq, ts, node, records[0].data)
         batch = Batch(first_seq, ts, 1, blob, array("I", (len(blob),)))
     else:
-        batch = _render_bare([record.data for record in records], node, first_seq, ts, deferred=deferred)
+        batch = _render_bare([record.data for record in records], node, first_seq, ts, joined_bytes_max)
     if request.node is not None:
         batch.node_names = [request.node]
         batch.nodes = array("I", (1,)) * batch.count
     return batch
+
+
+def joined_bytes_max(durability: Durability) -> int:
+    """Up to which size a batch is joined at once: in any case if the log never gets it."""
+    return ALWAYS_JOINED if durability == "ephemeral" else DEFERRED_BYTES_MIN
 
 
 def render_headless(request: AppendRequest, first_seq: int, ts: int, *, bare: bool) -> Batch:
@@ -281,7 +294,7 @@ def render_headless(request: AppendRequest, first_seq: int, ts: int, *, bare: bo
     return batch
 
 
-def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, *, deferred: bool) -> Batch:
+def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, joined_bytes_max: int) -> Batch:
     """The hot loop: one list of parts joined once, no object per record survives it."""
     count = len(payloads)
     middle = b',"$ts":%d%b,"data":' % (ts, node)
@@ -292,7 +305,7 @@ def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, 
     parts[3::4] = [b"},"] * count
     fixed = len(middle) + 2
     sizes = [len(head) + len(payload) + fixed for head, payload in zip(heads, payloads, strict=True)]
-    return Batch.rendered(first_seq, ts, parts, sizes, deferred=deferred)
+    return Batch.rendered(first_seq, ts, parts, sizes, joined_bytes_max)
 
 
 def _render_columns(
@@ -302,8 +315,7 @@ def _render_columns(
     first_seq: int,
     ts: int,
     ts_text: bytes,
-    *,
-    deferred: bool = False,
+    joined_bytes_max: int = ALWAYS_JOINED,
 ) -> Batch:
     parts: list[bytes | Raw] = []
     sizes: list[int] = []
@@ -329,7 +341,7 @@ def _render_columns(
             metas.append(len(record.meta))
             size += 8 + len(record.meta)
         sizes.append(size)
-    batch = Batch.rendered(first_seq, ts, parts, sizes, deferred=deferred)
+    batch = Batch.rendered(first_seq, ts, parts, sizes, joined_bytes_max)
     if names:
         batch.node_names, batch.nodes = list(names), nodes
     if any(tags):

@@ -25,7 +25,6 @@ from topics.model.requests.nesting import TooDeep, decode_limited
 from topics.model.requests.records import decode_body
 
 W = TypeVar("W")
-Bytes = bytes | bytearray
 
 LARGE_BYTES: Final = 1024 * 1024
 PIECE_BYTES: Final = 64 * 1024
@@ -52,14 +51,14 @@ class BatchLimits(Protocol):
     def max_record_bytes(self) -> int: ...
 
 
-def decode_large(decoder: msgspec.json.Decoder[W], body: Bytes, limits: BatchLimits) -> Generator[None, None, W]:
+def decode_large(decoder: msgspec.json.Decoder[W], body: bytes, limits: BatchLimits) -> Generator[None, None, W]:
     """Decode a body whose records are in a field `records`; pauses after each millisecond or so of work."""
     start = _START.search(body, 0, LARGE_BYTES)
     if start is None:
         raise InvalidRequest(f"records must begin within the first {LARGE_BYTES} bytes of the body", field="records")
     pieces = _Pieces(body, start.end(), decoder.type, limits)
     yield from pieces.decode()
-    rest = bytes(body[: start.end()] + body[pieces.at :])
+    rest = body[: start.end()] + body[pieces.at :]
     if _START.search(rest, start.end()) is not None:
         yield from pieces.check_given_once()
     try:
@@ -74,10 +73,10 @@ def decode_large(decoder: msgspec.json.Decoder[W], body: Bytes, limits: BatchLim
 
 
 def decode_large_topics(
-    decoder: msgspec.json.Decoder[MultiAppendRequest], body: Bytes, limits: BatchLimits
+    decoder: msgspec.json.Decoder[MultiAppendRequest], body: bytes, limits: BatchLimits
 ) -> Generator[None, None, MultiAppendRequest]:
     """Decode a body with a list of records for each of several topics; pauses as above."""
-    envelope: list[Bytes] = []
+    envelope: list[bytes] = []
     lists: list[list[Any]] = []
     at = size = count = 0
     while (start := _START.search(body, at, at + LARGE_BYTES)) is not None:
@@ -122,7 +121,7 @@ def _of_some_topic(error: TopicsError) -> TopicsError:
 class _Pieces:
     """The records up to `at`, which is where a record starts."""
 
-    def __init__(self, body: Bytes, at: int, envelope: Any, limits: BatchLimits) -> None:
+    def __init__(self, body: bytes, at: int, envelope: Any, limits: BatchLimits) -> None:
         self._body = body
         self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_record_type(envelope)])
         self._limits = limits

@@ -21,7 +21,7 @@ _payload: Final = msgspec.json.Decoder(Raw)
 
 
 def decode_lines(
-    body: bytes | bytearray, limits: BatchLimits, tag: str | None = None, delay_ms: int = 0
+    body: bytes, limits: BatchLimits, tag: str | None = None, delay_ms: int = 0
 ) -> Generator[None, None, list[RecordRequest]]:
     """The records, which all get the same tag and delay; pauses after each millisecond or so of work."""
     records: list[RecordRequest] = []
@@ -45,9 +45,9 @@ def decode_lines(
     return records
 
 
-def _read(body: bytes | bytearray, start: int, end: int, number: int, limits: BatchLimits) -> Raw:
+def _read(body: bytes, start: int, end: int, number: int, limits: BatchLimits) -> Raw:
     """The payload on one line, as it was sent."""
-    line = bytes(body[start:end].rstrip(b" \t\r"))
+    line = body[start:end].rstrip(b" \t\r")
     if len(line) > limits.max_record_bytes:
         raise _too_large(len(line), number, limits)
     try:

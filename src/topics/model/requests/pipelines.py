@@ -129,7 +129,7 @@ class PipelineStatus(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     ts: int = 0
 
 
-def check_status_size(body: bytes | bytearray) -> None:
+def check_status_size(body: bytes) -> None:
     if len(body) > STATUS_BYTES_MAX:
         raise InvalidRequest(f"a status must be at most {STATUS_BYTES_MAX} bytes", field=BODY, max=STATUS_BYTES_MAX)
 
