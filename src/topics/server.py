@@ -171,7 +171,7 @@ class Server:
         settings = self._settings
         log.info("topics %s, data in %s", VERSION, settings.data_dir)
         if isinstance(self._authenticator, KeyAuthenticator):
-            log.info("%d API keys", len(self._authenticator.keys))
+            log.info(_counted(len(self._authenticator.keys), "API key"))
         else:
             whom = "everyone on this machine" if is_loopback(settings.host) else "EVERYONE WHO REACHES THIS ADDRESS"
             log.warning("NO API KEYS: authentication is off, %s may do everything", whom)
@@ -205,7 +205,8 @@ class Server:
                 return False
         state = self.store.state
         took_ms = (time.monotonic() - started_s) * 1000
-        log.info("ready: %d topics, %d records, recovered in %.0f ms", len(state.by_name), state.count, took_ms)
+        topics, records = _counted(len(state.by_name), "topic"), _counted(state.count, "record")
+        log.info("ready: %s, %s, recovered in %.0f ms", topics, records, took_ms)
         return True
 
     def start(self) -> None:
@@ -374,7 +375,7 @@ class Server:
     async def close(self) -> None:
         """Stop accepting, end what waits, let replies leave, then write the last checkpoint."""
         self._lifecycle.drain()
-        log.info("draining %d connections", self._listener.connections_open)
+        log.info("draining %s", _counted(self._listener.connections_open, "connection"))
         drained = asyncio.ensure_future(self._listener.drain(DRAIN_GRACE_S))
         await asyncio.sleep(0)
         # Answered now, when their connections know that this is their last answer.
@@ -395,13 +396,19 @@ class Server:
         self.store.close()
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def http_limits(settings: Settings) -> HttpLimits:
     """A body that counts as large is judged when its length is known; that must not be above what is allowed at all."""
     usual = HttpLimits()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     body_bytes_max = settings.max_body_bytes
     return HttpLimits(
-        connections_max=connections_within(limit, settings.max_connections),
+        connections_max=connections_within(
+            limit, settings.max_connections, asked=settings.max_connections != Settings().max_connections
+        ),
         body_bytes_max=body_bytes_max,
         large_body_bytes=min(usual.large_body_bytes, body_bytes_max),
         large_bodies_bytes_max=max(usual.large_bodies_bytes_max, body_bytes_max),

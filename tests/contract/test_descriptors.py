@@ -94,9 +94,20 @@ def test_the_setting_limits_connections_further(tmp_path: Path) -> None:
 
 
 def test_connections_leave_room_for_files(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert connections_within(1_000_000, 20_000) == 20_000
+    with caplog.at_level(logging.INFO):
+        assert connections_within(1_000_000, 20_000, asked=True) == 20_000
         assert not caplog.records
-        assert connections_within(20_000, 20_000) == 20_000 - FILES_RESERVED - REFUSED_MAX
-        assert connections_within(1_024, 20_000) == 512
+        assert connections_within(20_000, 20_000, asked=False) == 20_000 - FILES_RESERVED - REFUSED_MAX
+        assert connections_within(1_024, 20_000, asked=True) == 512
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     assert "at most 512 connections instead of 20000" in caplog.text
+
+
+@pytest.mark.parametrize(("settings", "level"), [({}, "INFO"), ({"max_connections": 30_000}, "WARNING")])
+def test_fewer_connections_than_the_default_are_no_reason_to_worry(
+    tmp_path: Path, settings: dict[str, int], level: str
+) -> None:
+    server = FewFiles(tmp_path, **settings).ready()
+    (line,) = [line for line in server.lines if " connections instead of " in line]
+    server.kill()
+    assert line.split()[1] == level

@@ -105,7 +105,7 @@ class WatchedDisk(FaultyDisk):
         self.writers: list[str] = []
         self._packs: set[int] = set()
 
-    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+    def open(self, path: str, flags: int, mode: int = 0o600) -> int:
         fd = super().open(path, flags, mode)
         (self._packs.add if ".pack" in path else self._packs.discard)(fd)
         return fd

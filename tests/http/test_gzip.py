@@ -117,6 +117,30 @@ def test_a_client_that_vanishes_while_its_body_is_unpacked_frees_its_share() -> 
         server.until(lambda: server.listener.connections_open == 0)
 
 
+def test_a_body_that_is_granted_its_share_when_the_listener_is_closed_is_let_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is next in line when the connection before it is cut off, and the thread has ended by then."""
+    packed = gzip.compress(bytes(900_000))
+    with serving(park, LIMITS) as server, server.connect() as one, server.connect() as two, server.connect() as three:
+        for client in (one, two, three):
+            client.send(post(packed, GZIP))
+            server.settle()
+        server.run(server.listener.close)
+        server.until(lambda: server.listener.connections_open == 0)
+        assert server.requests.qsize() == 1
+    assert not caplog.records
+
+
+def test_work_for_the_thread_is_dropped_once_the_listener_is_closed() -> None:
+    done: list[object] = []
+    with serving(park, LIMITS) as server:
+        server.run(server.listener.close)
+        server.run(lambda: server.listener.in_thread(lambda: b"", done.append))
+        server.settle()
+    assert done == []
+
+
 # replies
 
 

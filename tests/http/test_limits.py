@@ -1,11 +1,13 @@
 """Bounds on what a client may make the server keep: refused as early as it can be known, before the bytes are kept."""
 
+import gzip
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from tests.http.wire import Server, chunked, echo, get, park, post, serving
+from tests.http.wire import Client, Server, chunked, echo, get, park, post, serving
 from topics.http.http1.reader import PARTS_MAX
 from topics.http.limits import HttpLimits
 from topics.http.refusal import Refusal
@@ -324,3 +326,27 @@ def test_heads_that_come_before_their_bodies_are_counted_for_one_request_only(se
             server.settle()
             assert client.request(body).status == 200
             server.next_request()
+
+
+@pytest.mark.parametrize("leave", [Client.close, Client.reset], ids=["closes", "resets"])
+@pytest.mark.parametrize(
+    "body", [post(b"2" * 9000), post(gzip.compress(bytes(9000)), b"Content-Encoding: gzip")], ids=["plain", "gzip"]
+)
+def test_a_client_that_leaves_while_its_body_waits_for_memory_is_noticed(
+    body: bytes, leave: Callable[[Client], None]
+) -> None:
+    with serving(park, replace(LIMITS, gzip_inline_bytes_max=1000)) as server, server.connect() as one:
+        one.send(post(b"1" * 9000))
+        first = server.next_request()
+        waiting = server.connect()
+        waiting.send(body)
+        server.settle()
+        server.pass_time(60)
+        assert server.connections_open == 2, "it may wait for as long as it likes"
+        leave(waiting)
+        server.pass_time(1)
+        server.until(lambda: server.listener.connections_open == 1)
+        server.run(lambda: first.reply(200))
+        assert one.read_reply().status == 200
+        assert server.requests.empty()
+        assert server.run(lambda: server.listener.budget.free_bytes) == LIMITS.large_bodies_bytes_max

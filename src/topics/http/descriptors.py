@@ -31,11 +31,15 @@ def raise_limit() -> int:
     return hard
 
 
-def connections_within(limit: int, wanted: int) -> int:
-    """How many connections may be open at once: `wanted`, if that leaves enough descriptors for files."""
+def connections_within(limit: int, wanted: int, *, asked: bool) -> int:
+    """How many connections may be open at once: `wanted`, if that leaves enough descriptors for files.
+
+    `asked`: an operator has set this number, so that fewer are worth a warning.
+    """
     allowed = limit - min(FILES_RESERVED + REFUSED_MAX, limit // 2)
     if allowed < wanted:
-        log.warning(
+        log.log(
+            logging.WARNING if asked else logging.INFO,
             "at most %d connections instead of %d: %d files may be open (ulimit -n), and some are kept for the log",
             allowed, wanted, limit,
         )  # fmt: skip

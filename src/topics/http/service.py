@@ -41,6 +41,7 @@ class Service:
 
     __slots__ = (
         "_gzip_thread",
+        "_stopped",
         "budget",
         "closing",
         "connections",
@@ -93,6 +94,7 @@ class Service:
         self.refused_total = 0
         self.on_empty: Callable[[], None] | None = None
         self._gzip_thread: ThreadPoolExecutor | None = None
+        self._stopped = False
 
     def run_handler(self, request: Request) -> None:
         """Call the handler; what it raises becomes a reply, never a lost connection."""
@@ -119,6 +121,7 @@ class Service:
             self.on_empty()
 
     def stop(self) -> None:
+        self._stopped = True
         self.connections.stop()
         if self._gzip_thread is not None:
             self._gzip_thread.shutdown(wait=False, cancel_futures=True)
@@ -137,7 +140,9 @@ class Service:
             )
 
     def in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
-        """Run gzip work on the thread and come back on the loop."""
+        """Run gzip work on the thread and come back on the loop; not after `stop`, when every connection is cut off."""
+        if self._stopped:
+            return
         if self._gzip_thread is None:
             self._gzip_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="topics-gzip")
 

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from typing import Final, cast
 
+from topics.http.closing import has_left
 from topics.http.http1.reader import FEED_BYTES_MAX, SLICE_WEIGHT_MAX, RequestReader
 from topics.http.http1.request import Http1Request
 from topics.http.http1.states import RECEIVING_NEXT, Receiving
@@ -393,7 +394,11 @@ class Http1Connection(asyncio.Protocol):
         elif self._write_paused:
             if quiet_ms > limits.write_stall_ms_max and self._writer.reply_stream is None:
                 self._transport.abort()
-        elif self._memory_waits or self._waiting or self._writer.pending:
+        elif self._memory_waits or any(request.awaits_memory for request in self._waiting or ()):
+            # Its input is not read until there is memory for it. Whoever has left need not wait for that.
+            if has_left(self._transport):
+                self._transport.abort()
+        elif self._waiting or self._writer.pending:
             return
         elif self._reader is not None and not self._reader.idle:
             try:
