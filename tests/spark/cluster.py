@@ -14,7 +14,7 @@ import pyspark
 
 from topics_spark.start import prepare
 
-START_S_MAX = 60.0
+START_S_MAX = 180.0
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 

@@ -104,7 +104,7 @@ def drained(tmp_path: Path) -> Callable[..., list[Any]]:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(120)
+        assert query.awaitTermination(400)
         if progress is not None:
             progress += query.recentProgress
         return found

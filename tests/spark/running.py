@@ -11,7 +11,7 @@ from pathlib import Path
 from topics.client import Client, Record
 
 ROOT = Path(__file__).parents[2]
-JOB_S_MAX = 150.0
+JOB_S_MAX = 450.0
 
 
 class Job:

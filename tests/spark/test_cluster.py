@@ -10,7 +10,7 @@ from tests.spark.cluster import Cluster, cluster
 from tests.spark.running import contents, fill, running
 from topics.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 RECORDS = 200
 

@@ -14,7 +14,7 @@ from tests.spark.conftest import SECRET
 ROOT = Path(__file__).parent.parent.parent
 # Aside, since `make test` puts pandas there, which would hide what needs it by mistake.
 PACKAGES = Path(sys.prefix) / "declarative"
-RUN_S_MAX = 280
+RUN_S_MAX = 840
 
 
 def run(folder: Path, server: ServerProcess) -> str:

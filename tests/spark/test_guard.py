@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from topics.model.errors import InvalidRequest
 from topics_spark.pipelines.guard import check_sql
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 VIEWS = ("logs", "users")
 
 QUERIES = {

@@ -24,7 +24,7 @@ from tests.spark.runner_process import RunnerProcess, until
 from topics.client import Client, Record, TopicNotFound
 from topics_spark.pipelines import tables
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(4500)]
 
 EVENTS = 200_000
 SHARES = 4
@@ -35,7 +35,7 @@ STEP = timedelta(milliseconds=10)
 LATE_S_MAX = 50
 FAR_LATE = 2_000
 GARBAGE = ("nonsense", 42, None, [1, 2], {"at": "yesterday"}, {"id": [], "key": {}}, True)
-WAIT_S_MAX = 400.0
+WAIT_S_MAX = 1200.0
 
 SCHEMA = "id STRING, at TIMESTAMP, key STRING, ms BIGINT"
 SOURCE = {"events": {"topic": "events", "schema": SCHEMA}}

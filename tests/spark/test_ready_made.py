@@ -20,8 +20,8 @@ from topics_spark.pipelines.assignment import Assignment, Place, app_of
 from topics_spark.pipelines.compaction import compact
 from topics_spark.pipelines.definition import parse
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-END_S_MAX = 120.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+END_S_MAX = 360.0
 _numbers = itertools.count(1)
 
 

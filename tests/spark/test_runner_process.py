@@ -19,7 +19,7 @@ from topics_spark.pipelines import tables
 from topics_spark.pipelines.assignment import app_of
 from topics_spark.pipelines.leases import LEASE_MS, LEASES
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(2700)]
 KEY = "never-to-be-seen-4711"
 LOGS = {"logs": {"topic": "logs", "schema": "level STRING, n INT"}}
 

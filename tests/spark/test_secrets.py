@@ -10,7 +10,7 @@ import pytest
 from tests.serving import Client, ServerProcess
 from tests.spark.conftest import SECRET
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
 JOB = """\
 import contextlib, io, os, sys, urllib.request
@@ -66,7 +66,7 @@ def test_the_key_is_nowhere_to_be_seen(server: ServerProcess, client: Client, to
         env={**environ, "KEY_OF_TEST": SECRET},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "BatchScan topics" in done.stdout, "the plans were shown"

@@ -13,7 +13,7 @@ from tests.spark.conftest import SECRET
 from topics_spark.java import JavaMissing, find_java, shim, version_of
 from topics_spark.start import prepare
 
-START_S_MAX = 150
+START_S_MAX = 450
 
 JOB = """\
 import sys
@@ -118,7 +118,7 @@ def run(server: ServerProcess, *arguments: str, stdin: str | None = None, **envi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(720)
 def test_a_shell_has_a_session_in_it_and_shows_that_it_starts(
     server: ServerProcess, client: Client, topic: str
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_shell_has_a_session_in_it_and_shows_that_it_starts(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(720)
 def test_a_job_is_submitted_on_the_java_from_pypi(
     server: ServerProcess, client: Client, topic: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.spark.conftest import SECRET
 from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.sink.data_sink import BatchWriter, SinkOptions
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(540)]
 
 Options = dict[str, Any]
 TEXTS = StructType([StructField("data", StringType())])
@@ -45,7 +45,7 @@ def run(at: Options, tmp_path: Path) -> Callable[..., StreamingQuery]:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(400)
         return query
 
     return run
@@ -270,7 +270,7 @@ def test_a_key_limited_to_its_topics_writes_batches_and_streams(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(400)
         assert query.exception() is None
         assert server.client("tenant").payloads("tenant-out") == [1, 2]
         mixed = spark.createDataFrame([("3", "tenant-out")], "data STRING, topic STRING")
@@ -346,7 +346,7 @@ def each_batch(
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    query.awaitTermination(400)
     return query
 
 

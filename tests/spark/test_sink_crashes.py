@@ -13,11 +13,11 @@ from tests.spark.cluster import cluster
 from tests.spark.running import Job, contents, fill, running
 from topics.client import Client, TopicsError
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800)]
 
 ROUNDS = int(os.environ.get("TOPICS_TORTURE", "1"))
 RECORDS = 400
-WAIT_S_MAX = 120.0
+WAIT_S_MAX = 360.0
 
 
 def until(what: Callable[[], object], job: Job) -> None:

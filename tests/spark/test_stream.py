@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.serving import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
 Stream = Callable[..., DataFrame]
 Drained = Callable[..., list[Any]]
@@ -124,12 +124,12 @@ class Running:
 
     def wait(self, count: int) -> list[Any]:
         with self._news:
-            assert self._news.wait_for(lambda: len(self._seen) >= count, timeout=90), self.query.exception()
+            assert self._news.wait_for(lambda: len(self._seen) >= count, timeout=300), self.query.exception()
             return list(self._seen)
 
     def failure(self) -> str:
         with pytest.raises(StreamingQueryException) as failed:
-            self.query.awaitTermination(90)
+            self.query.awaitTermination(300)
         return str(failed.value)
 
 
