@@ -88,7 +88,7 @@ def put_away(rig: Rig) -> None:
     rig.store._directory.close()
 
 
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=[pytest.mark.crash, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=[pytest.mark.crash, pytest.mark.timeout(1800)])])
 def test_a_log_cut_at_every_byte_recovers_a_prefix(small: tuple[Rig, list[str], bytes], step: int) -> None:
     rig, states, content = small
     end = len(content.rstrip(b"\0"))

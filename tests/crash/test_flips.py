@@ -33,8 +33,13 @@ def places(path: Path, step: int) -> list[tuple[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("step", [STEP, pytest.param(37, marks=[pytest.mark.crash, pytest.mark.timeout(3600)])])
-@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(STEP, marks=pytest.mark.timeout(300)),
+        pytest.param(37, marks=[pytest.mark.crash, pytest.mark.timeout(3600)]),
+    ],
+)
 def test_a_flipped_byte_is_never_served_nor_passed_over(
     whole: tuple[Rig, dict[str, dict[int, str]]], tmp_path: Path, step: int
 ) -> None:
