@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import cast
 
 import uvloop
@@ -21,6 +21,7 @@ import uvloop
 from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
 from topics.api.auth import Authenticator, KeyAuthenticator, authenticator_of, is_loopback
+from topics.api.call import Call
 from topics.api.cors import Cors
 from topics.api.errors import render_error
 from topics.api.groups.consumers import Groups
@@ -45,23 +46,18 @@ from topics.api.v0.records import Records
 from topics.api.v0.routers import Routers
 from topics.api.v0.topics import Topics
 from topics.api.v0.transactions import CommitPump, Txns
-from topics.api.waiting import Turns
-from topics.engine.core.deadlines import Deadlines
+from topics.api.waiting import Handlers
 from topics.engine.core.engine import Engine
 from topics.engine.groups.verbs import Consuming
-from topics.engine.log.cold import ColdMiss
 from topics.engine.opening.store import Store
-from topics.engine.queues.cohorts import Cohorts
 from topics.http.descriptors import connections_within, raise_limit
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
 from topics.http.request import Request
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import DamagedData, TopicsError
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
 from topics.storage.secret import make_secret, read_secret
-from topics.storage.worker import Job
 
 log = logging.getLogger("topics.server")
 
@@ -70,9 +66,6 @@ HOUSEKEEPING_S, HOUSEKEEPING_BUSY_S = 0.02, 0.002
 # Objects made since the last collection: when it is worth one while idle, and when it must be. A collection takes about
 # 0.15 µs for each of them and moves them out of the way, so the limit decides how long one takes, not what all cost.
 YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 20_000, 50_000
-# Calls that are run again in one tick: so many rounds, so much time; the others follow in the next.
-READY_ROUNDS_MAX = 8
-READY_S_MAX = 0.004
 
 
 def run(settings: Settings, *, log_format: str) -> int:
@@ -122,13 +115,15 @@ class Server:
         self._loop = loop
         self._clock = clock or SystemClock()
         self._stop = asyncio.Event()
-        self.store = Store(settings.data_dir, settings, clock=self._clock, disk=disk, notify=self._notify)
+        self.store = Store(
+            settings.data_dir, settings, clock=self._clock, disk=disk, notify=self._notify, wake=self._wake, timers=loop
+        )
         self._notified = False
         # the API
         self._lifecycle = Lifecycle(lambda: self.store.progress)
-        self._turns = Turns(self, self._wake)
-        self._deadlines = Deadlines(loop)
-        self._pressure = Pressure(self._debt_bytes, time.monotonic, self._turns.again)
+        self._runner = self.store.runner
+        self._deadlines = self.store.deadlines
+        self._pressure = Pressure(self._debt_bytes, time.monotonic)
         self._usage = Usage()
         self._delivery: Delivery | None = None
         self._pump: Pump | None = None
@@ -139,7 +134,7 @@ class Server:
         self._api = Api(
             authenticator,
             self._lifecycle,
-            self._turns,
+            Handlers(self._runner),
             RouteTable([*self._routes_without_store(), route_before_ready(self._lifecycle)]),
             settings,
             cors=cors,
@@ -156,7 +151,7 @@ class Server:
         self._usage.listener = self._listener
         self._api.add_slices = self._listener.slices.add
         self._watchdog = self._usage.watchdog = self._listener.watchdog
-        self._turns.on_ran = self._watchdog.ran
+        self._runner.on_ran = self._ran
         # between two samples of the loop's lag
         self._sample_due_s = 0.0
         self._ticked = False
@@ -223,7 +218,7 @@ class Server:
         if isinstance(self._authenticator, KeyAuthenticator) and not self._stream_tokens.secret:
             self._stream_tokens.secret = make_secret(self._disk, self._settings.data_dir)
         self._delivery = Delivery(
-            self.store.engine,
+            self.store.live,
             self._settings,
             self._clock,
             self._loop,
@@ -231,7 +226,7 @@ class Server:
             usage=self._usage,
             lifecycle=self._lifecycle,
             deadlines=self._deadlines,
-            fetch=self.fetch,
+            reader=self.store.reader,
             wake=self._wake,
             in_thread=self._listener.in_thread,
             slices=self._listener.slices,
@@ -239,7 +234,6 @@ class Server:
         )
         self._api.table = RouteTable(self._routes(self._delivery))
         self._listener.on_tick_end(self._end_tick)
-        self._listener.on_tick_end(self._delivery.run)
         self._pump = Pump(self.store.forwarder, self._loop)
         self._listener.on_tick_end(self._pump.poke)
         self._commit_pump = CommitPump(self.store.transactions, self._loop)
@@ -248,20 +242,20 @@ class Server:
         self._lifecycle.opened()
 
     def _routes_without_store(self) -> list[Route]:
-        metrics = Metrics(self.store, self._lifecycle, self._usage, self._turns)
+        metrics = Metrics(self.store, self._lifecycle, self._usage)
         return [*probe_routes(self._lifecycle, self.store), *metrics.routes()]
 
     def _routes(self, delivery: Delivery) -> list[Route]:
         """The whole table. A new resource is a file in api/ and one line here."""
         engine = self.store.engine
-        cohorts = Cohorts(engine, self._deadlines, self, self._wake)
-        self._work = Work(engine, self._pressure, cohorts, delivery.streams)
+        claims = self.store.claims
+        self._work = Work(engine, self._pressure, claims, delivery.streams, self._wake)
         return openapi_routes(
             [
                 *Topics(engine).routes(),
-                *Records(engine, self._pressure, self._turns, self._deadlines).routes(),
+                *Records(engine, self._pressure, self._runner).routes(),
                 *MultiAppend(self.store.multi_append, engine, self._pressure).routes(),
-                *Queues(engine, self._pressure, cohorts, self._turns).routes(),
+                *Queues(engine, self._pressure, claims).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
                 *Txns(self.store.transactions).routes(),
@@ -279,8 +273,8 @@ class Server:
 
     def _group_routes(self, engine: Engine) -> list[Route]:
         consuming = Consuming(engine, self._clock, 1000 * self._settings.visibility_timeout_secs)
-        groups = Groups(consuming, engine.waiters, self._turns, self._deadlines, self._tokens)
-        login = Login(self._tokens, self._turns, self._loop, self._proxies)
+        groups = Groups(consuming, self._runner, self._tokens)
+        login = Login(self._tokens, self._loop, self._proxies)
         return [*groups.routes(), *login.routes()]
 
     # --- running ---
@@ -290,16 +284,9 @@ class Server:
         self._listener.accept(request)
 
     def _end_tick(self) -> None:
-        """Write what was staged, then run what that made ready; what those stage leaves in the same tick."""
+        """What requests have submitted is written, and answered, in the tick that brought them."""
         self._ticked = True
-        pipeline = self.store.commit_log
-        pipeline.flush()
-        until_s = time.perf_counter() + READY_S_MAX
-        for _ in range(READY_ROUNDS_MAX):
-            if not self._turns.run_ready(until_s):
-                return
-            pipeline.flush()
-        self._wake()
+        self.store.flush()
 
     def _notify(self) -> None:
         """Called from the store's threads."""
@@ -318,26 +305,15 @@ class Server:
             if self._commit_pump is not None:
                 self._commit_pump.poke()
 
+    def _ran(self, owner: object, took_s: float) -> None:
+        if isinstance(owner, Call):
+            self._watchdog.ran(owner.request, took_s)
+
     def _wake(self) -> None:
         self._listener.wake()
 
     def _debt_bytes(self) -> int:
         return self.store.syncer.unsynced_bytes
-
-    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
-        """Read a cold body in the worker thread, hand it to the engine, tell who waits."""
-        store = self.store
-        cold = store.state.cold
-
-        def arrived(job: Job[bytes | DamagedData | OSError]) -> None:
-            try:
-                cold.take(miss, job.result())
-            except TopicsError as error:
-                then(error)
-            else:
-                then(None)
-
-        store.worker.submit(lambda: cold.read(miss), arrived)
 
     def _sample(self) -> None:
         now_s = time.monotonic()

@@ -1,5 +1,6 @@
 """The elastic throttle by itself: smoothing, order, recovery, and who is parked."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.api.admission import PARKED_MAX, Pressure
+from topics.engine.core.pending import PendingChange
+from topics.engine.core.runner import Signal
 from topics.model.errors import Throttled
 
 
@@ -16,20 +19,15 @@ class FakeCall:
     def __init__(self) -> None:
         self.parked_s = 0.0
         self.throttled_s = 0.0
-        self.abandonable = False
         self.request = self
         self.body = b"x" * 10
-
-    def may_be_abandoned(self) -> None:
-        self.abandonable = True
 
 
 class Bench:
     def __init__(self) -> None:
         self.debt_bytes = 0
         self.now_s = 0.0
-        self.resumed: list[Any] = []
-        self.pressure = Pressure(lambda: self.debt_bytes, lambda: self.now_s, self.resumed.append)
+        self.pressure = Pressure(lambda: self.debt_bytes, lambda: self.now_s)
 
     def sample(self, lag_ms: float, times: int = 1) -> None:
         for _ in range(times):
@@ -80,17 +78,28 @@ def test_more_pressure_means_a_longer_wait(bench: Bench) -> None:
 
 
 def test_a_parked_call_is_run_again_at_each_sample_and_its_wait_counted(bench: Bench) -> None:
-    call = FakeCall()
-    bench.pressure.park(cast("Any", call))
-    bench.sample(lag_ms=0)
-    assert bench.resumed == [call]
-    assert call.throttled_s == pytest.approx(0.05)
+    call, runs = FakeCall(), 0
 
+    def write() -> PendingChange:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise bench.pressure.refusal()
+        return PendingChange.settled(1, "written")
 
-def test_a_parked_call_may_be_abandoned(bench: Bench) -> None:
-    call = FakeCall()
-    bench.pressure.park(cast("Any", call))
-    assert call.abandonable
+    steps = bench.pressure.submit_later(cast("Any", call), write)
+    for sample in range(3):
+        signal = next(steps)
+        assert runs == sample
+        resumed: list[None] = []
+        assert isinstance(signal, Signal)
+        signal.wait(cast("Any", SimpleNamespace(resume=lambda resumed=resumed: resumed.append(None))))
+        bench.sample(lag_ms=0)
+        assert resumed == [None]
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value.result == "written"
+    assert call.throttled_s == pytest.approx(0.15)
 
 
 def test_nobody_is_parked_for_ever(bench: Bench) -> None:

@@ -109,7 +109,7 @@ class Refusing:
     """An admission that refuses everybody."""
 
     def __init__(self) -> None:
-        self._pressure = Pressure(lambda: 0, lambda: 0.0, lambda call: None)
+        self._pressure = Pressure(lambda: 0, lambda: 0.0)
 
     def __call__(self, topic: Topic | None) -> None:
         raise self._pressure.refusal()

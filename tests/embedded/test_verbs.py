@@ -46,7 +46,7 @@ def waiting_in(db: topics.Database, name: str) -> int:
     by_name = host.store.state.by_name
     with host.lock:
         if name in ("claim", "work"):
-            return sum(len(cohort.members) for cohort in host.cohorts._by_topic.values())
+            return sum(map(len, host.store.claims._by_topic.values()))
         if name == "watch":
             # Whoever was told that it is at the head waits from then on.
             feeds = host.live._feeds.values()

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -17,6 +17,7 @@ from tests.faults import QuickDisk
 from topics.engine.core.configuration import Edit
 from topics.engine.core.listing import TopicState
 from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.runner import Steps, Wait
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.reading import Diff
 from topics.engine.opening.store import Store
@@ -35,6 +36,28 @@ from topics.storage.disk import Disk
 WAIT_S_MAX = 60
 # Not everything that a test waits for is told.
 NEWS_S_MAX = 0.01
+T = TypeVar("T")
+
+
+class Outcome(Generic[T]):
+    """The owner of steps that a test drives."""
+
+    def __init__(self) -> None:
+        self.wanted = True
+        self.values: list[T] = []
+        self.error: Exception | None = None
+
+    @property
+    def over(self) -> bool:
+        return bool(self.values) or self.error is not None
+
+    def done(self, result: T) -> None:
+        self.values.append(result)
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+
+    def cancelled(self) -> None: ...
 
 
 class Rig:
@@ -119,15 +142,7 @@ class Rig:
 
     def delete(self, topic: str, **fields: Any) -> int:
         request = decode_body(delete_decoder, msgspec.json.encode(fields))
-        while True:
-            finding = self.engine.delete(topic, request)
-            try:
-                while True:
-                    self.fetch(next(finding))
-            except StopIteration as end:
-                return self.finish(end.value).result[0]
-            except Busy as busy:
-                self.finish(busy.change)
+        return self.finish(self.drive(self.engine.delete(topic, request))).result[0]
 
     def configure(self, topic: str, **fields: Any) -> PendingChange:
         request = decode_body(config_decoder, msgspec.json.encode(fields))
@@ -160,10 +175,27 @@ class Rig:
     def _commit(self, verb: Any) -> PendingChange:
         return self.finish(self._run(verb))
 
-    def fetch(self, miss: ColdMiss | None) -> None:
+    def drive(self, steps: Steps[T]) -> T:
+        """Run steps to their end, settling whenever the threads of the store have news."""
+        outcome: Outcome[T] = Outcome()
+        self.store.runner.start(steps, outcome)
+        give_up_s = time.monotonic() + WAIT_S_MAX
+        self.store.flush()
+        while not outcome.over:
+            assert time.monotonic() < give_up_s, "there is no progress"
+            self.news.wait(NEWS_S_MAX)
+            self.news.clear()
+            self.store.settle()
+            self.store.flush()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.values[0]
+
+    def fetch(self, miss: Wait) -> None:
         """Read what a verb missed; None is only a pause."""
         if miss is None:
             return
+        assert isinstance(miss, ColdMiss)
         cold = self.store.state.cold
         cold.take(miss, cold.read(miss))
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.engine.rig import Rig
-from topics.api.live.following import Fetching, Follower
+from topics.api.live.following import Follower
 from topics.engine.live.trails import Frame, Lens, Live, Trail
 from topics.engine.log.block import Block
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.cold import ColdMiss, Reader
 from topics.engine.log.reading import View
 from topics.engine.log.retention import Tombstone
 from topics.model.errors import DamagedData, TopicsError
@@ -20,8 +20,8 @@ from topics.model.errors import DamagedData, TopicsError
 class Recorder(Follower):
     """A client that remembers what it got, and says itself whether it keeps up."""
 
-    def __init__(self, live: Live, fetching: Fetching) -> None:
-        super().__init__(live, fetching)
+    def __init__(self, live: Live, reads: Reader) -> None:
+        super().__init__(live, reads)
         self.seen: list[tuple[Any, ...]] = []
         self.frames: list[Frame] = []
 
@@ -56,15 +56,13 @@ class Stage:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.live = Live(rig.engine, rig.clock, lambda: None)
-        self.asked: list[tuple[ColdMiss, Callable[[TopicsError | None], None]]] = []
-        self.fetching = Fetching(lambda miss, then: self.asked.append((miss, then)))
         self.lens = self.lens_of()
 
     def lens_of(self, limit: int = 100, *, strong: bool = False) -> Lens:
         return self.live.lens(View(), limit, 1 << 20, strong=strong)
 
     def reader(self, topic: str, seq: int = 0, lens: Lens | None = None) -> Recorder:
-        reader = Recorder(self.live, self.fetching)
+        reader = Recorder(self.live, self.rig.store.reader)
         reader.follow(self.rig.engine.state.by_name[topic], seq, lens or self.lens)
         reader.catch_up()
         return reader
@@ -200,18 +198,25 @@ def test_paced_topics_are_told_once_and_shown_when_the_pressure_has_gone(stage: 
 
 def test_a_body_that_several_wait_for_is_read_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.rig.append("t", 1)
-    state = stage.rig.engine.state
+    store = stage.rig.store
     extent: Any = (1, 2, 3)
+    reads: list[object] = []
 
     def miss(block: Block) -> None:
         raise ColdMiss(block, extent)
 
-    monkeypatch.setattr(state.cold, "load", miss)
+    def read(miss: ColdMiss) -> bytes:
+        reads.append(miss.extent)
+        return b""
+
+    monkeypatch.setattr(store.state.cold, "load", miss)
+    monkeypatch.setattr(store.state.cold, "read", read)
     readers = [stage.reader("t") for _ in range(3)]
     stage.tick()
-    assert len(stage.asked) == 1
+    while store.worker.pending:
+        store.settle()
     monkeypatch.undo()
-    stage.asked[0][1](None)
+    assert reads == [extent]
     stage.tick()
     assert all(reader.seen[0] == ("record", "t", 0, 1) for reader in readers)
 

@@ -39,7 +39,7 @@ def connected() -> tuple[WsConnection, Pipe, ClientProtocol]:
     client.events_received()
     pulse = SimpleNamespace(now_s=0.0, paused=lambda _: None)
     live = SimpleNamespace(unqueue=lambda _: None)
-    sockets: Any = SimpleNamespace(live=live, fetching=None, pulse=pulse, grace_s=5.0, opened=lambda _: None)
+    sockets: Any = SimpleNamespace(live=live, reader=None, pulse=pulse, grace_s=5.0, opened=lambda _: None)
     sockets.reserve = lambda *_, **__: True
     connection = WsConnection(sockets, Principal(Scope.ALL, ANY_NAME), server)
     pipe = Pipe()

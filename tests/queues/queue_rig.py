@@ -9,7 +9,6 @@ import msgspec
 from tests.engine.rig import Rig
 from topics.engine.core.listing import QueueState
 from topics.engine.log.topic import Topic
-from topics.engine.queues.claims import Grant
 from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import Queue
 from topics.engine.queues.redrive import Driven
@@ -42,7 +41,7 @@ class QueueRig(Rig):
     def claim(self, node: str = "w", name: str = "q", **fields: Any) -> list[dict[str, Any]]:
         """The jobs, as they would be answered."""
         request = request_of(ClaimRequest, node=node, **fields)
-        grant: Grant = self._commit(lambda: self.engine.queues.claim(name, request)).result
+        _, grant = self.drive(self.store.claims.claim(name, request))
         self.finish_all()
         return msgspec.json.decode(b"[%b]" % b",".join(grant.jobs))
 

@@ -389,9 +389,9 @@ def test_a_record_that_cannot_be_parsed_takes_no_other_with_it(rig: QueueRig) ->
 
 def claimed_unread(rig: QueueRig, count: int) -> list[int]:
     request = request_of(ClaimRequest, node="w", max=count)
-    seqs = rig.engine.queues.claim("q", request).result.seqs
+    _, grant = rig.drive(rig.store.claims.claim("q", request))
     rig.finish_all()
-    return seqs
+    return grant.seqs
 
 
 def test_damage_takes_no_readable_job_with_it(open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,12 +56,12 @@ def test_an_answer_has_a_bounded_size(rig: QueueRig) -> None:
     for _ in range(9):
         rig.append("q", *["x" * 1_000_000] * 8)
     topic, queue = rig.parts()
-    grant = rig.engine.queues.claim("q", request_of(ClaimRequest, node="w", max=100)).result
+    _, grant = rig.drive(rig.store.claims.claim("q", request_of(ClaimRequest, node="w", max=100)))
     assert 64 << 20 < sum(map(len, grant.jobs)) < 66 << 20
     assert (queue.ready, topic.count, grant.more) == (72 - len(grant.seqs), 72, True)
 
 
-def test_claimers_of_a_cohort_do_not_share_the_size_of_one_answer(rig: QueueRig) -> None:
+def test_claimers_of_one_pass_do_not_share_the_size_of_one_answer(rig: QueueRig) -> None:
     rig.queue()
     for _ in range(9):
         rig.append("q", *["x" * 1_000_000] * 8)

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 
 from topics.api.call import Call
+from topics.engine.core.pending import PendingChange
+from topics.engine.core.runner import Signal, Steps, attempt
 from topics.model.errors import Throttled
 from topics.model.requests.config import PRIORITY_BOUND
 
@@ -31,17 +33,14 @@ PARKED_MS_MAX = 30_000
 class Pressure:
     """Fed with a sample every SAMPLE_MS; asked only while something is being shed."""
 
-    def __init__(
-        self, debt_bytes: Callable[[], int], clock_s: Callable[[], float], resume: Callable[[Call], None]
-    ) -> None:
+    def __init__(self, debt_bytes: Callable[[], int], clock_s: Callable[[], float]) -> None:
         self._debt_bytes = debt_bytes
         self._clock_s = clock_s
-        self._resume = resume
         self.level = 0.0
         # Topics below this priority are shed; None: nobody is.
         self.floor: int | None = None
         # writes that opted out of being refused
-        self._parked: deque[Call] = deque()
+        self._parked: deque[tuple[Call, Signal]] = deque()
         self._parked_bytes = 0
 
     def sample(self, lag_ms: float) -> None:
@@ -54,9 +53,9 @@ class Pressure:
             self.floor = int(-PRIORITY_BOUND + 2 * PRIORITY_BOUND * (self.level - SHED_FROM) / (1 - SHED_FROM))
         parked, self._parked = self._parked, deque()
         self._parked_bytes = 0
-        for call in parked:
+        for call, go_on in parked:
             call.throttled_s += self._clock_s() - call.parked_s
-            self._resume(call)
+            go_on.set()
 
     @property
     def retry_ms(self) -> int:
@@ -70,12 +69,28 @@ class Pressure:
     def refusal(self) -> Throttled:
         return Throttled("throttled under pressure; try again later", retry_after_ms=self.retry_ms)
 
-    def park(self, call: Call) -> None:
+    @staticmethod
+    def passes(error: Throttled) -> bool:
+        """Whether a refusal is for pressure, which passes; a cap stands until there is room."""
+        return "retry_after_ms" in error.detail
+
+    def submit_later(self, call: Call, verb: Callable[[], PendingChange]) -> Steps[PendingChange]:
+        """Run a write that was refused under pressure, and opted out of that, when the pressure has passed."""
+        while True:
+            yield self.park(call)
+            try:
+                return (yield from attempt(verb))
+            except Throttled as error:
+                if not self.passes(error):
+                    raise
+
+    def park(self, call: Call) -> Signal:
         """Keep a write until the next sample; refused only if too many wait already."""
         size = len(call.request.body)
         if len(self._parked) >= PARKED_MAX or self._parked_bytes + size > PARKED_BYTES_MAX:
             raise self.refusal()
-        call.may_be_abandoned()
         call.parked_s = self._clock_s()
-        self._parked.append(call)
+        go_on = Signal()
+        self._parked.append((call, go_on))
         self._parked_bytes += size
+        return go_on

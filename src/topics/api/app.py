@@ -17,7 +17,7 @@ from topics.api.errors import answer
 from topics.api.lifecycle import Lifecycle
 from topics.api.live.stream_tokens import StreamTokens
 from topics.api.routes import Bound, RouteTable
-from topics.api.waiting import Turns
+from topics.api.waiting import Handlers
 from topics.http.refusal import BodyTooLarge, Refusal
 from topics.http.request import Request
 from topics.http.service import log_bug
@@ -46,7 +46,7 @@ class Api:
         self,
         authenticator: Authenticator,
         lifecycle: Lifecycle,
-        turns: Turns,
+        handlers: Handlers,
         table: RouteTable,
         settings: Settings,
         *,
@@ -58,7 +58,7 @@ class Api:
         self._stream_tokens = stream_tokens
         self._authenticator = authenticator
         self._lifecycle = lifecycle
-        self._turns = turns
+        self._handlers = handlers
         self._settings = settings
         # Where large bodies are decoded, slice by slice; set before the first request.
         self.add_slices: Callable[[Callable[[], bool]], None] = _run_through
@@ -106,7 +106,7 @@ class Api:
         except Exception as bug:  # noqa: BLE001 - told in the form of the path, which only this place knows
             self._refuse_by_bug(request, bug)
             return
-        self._turns.run(call)
+        self._handlers.run(call)
 
     def _decode_in_slices(self, call: Call, decoding: Decoding) -> None:
         """Decode the body of a call between those of others, then run the call."""
@@ -133,7 +133,7 @@ class Api:
         except TopicsError as error:
             self._refuse(call.request, error)
         else:
-            self._turns.again(call)
+            self._handlers.run_later(call)
 
     def handle_head(self, request: Request) -> None:
         """Refuse by what the head tells, before a large body is read."""

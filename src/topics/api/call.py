@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from topics.http.refusal import Refusal
 from topics.http.request import JSON, Bytes, Request
 from topics.http.service import log_bug
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
@@ -15,6 +16,7 @@ from topics.model.requests.mistakes import unknown_field
 if TYPE_CHECKING:
     from topics.api.auth import Headers, Principal
     from topics.api.routes import Bound
+    from topics.engine.core.runner import Task
 
 _INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 INTEGER_DIGITS_MAX = 19
@@ -35,7 +37,7 @@ class Call:
         "parked_s",
         "principal",
         "request",
-        "started",
+        "task",
         "throttled_s",
     )
 
@@ -50,8 +52,8 @@ class Call:
         self._holds_slot = False
         # came when its key had no slot left: it may be refused for what is wrong with it, and answered from memory
         self.crowded = False
-        # a call that waits: what it has done so far, and what to undo when it is answered or its client has gone
-        self.started: Any = None
+        # what goes on with it while it waits, and what to undo when it is answered or its client has gone
+        self.task: Task[None] | None = None
         self.on_end: Callable[[], None] | None = None
         # some of it is done already: it goes on even if its client has gone
         self.must_finish = False
@@ -74,6 +76,39 @@ class Call:
         """From here on the call ends when its client goes. A write is not: what was decided is also finished."""
         self.request.on_disconnect = self.end
 
+    def waits(self, task: Task[None]) -> None:
+        """The handler goes on in this task; without its client it does not, unless it must."""
+        if not task.over:
+            self.task = task
+            self.request.on_disconnect = self._client_gone
+
+    def must_now_finish(self) -> None:
+        self.must_finish = True
+
+    def _client_gone(self) -> None:
+        if self.task is not None and not self.must_finish:
+            self.task.cancel()
+
+    # --- the owner of a task ---
+
+    @property
+    def wanted(self) -> bool:
+        return self.open or self.must_finish
+
+    def done(self, result: None) -> None:
+        """The steps have answered."""
+
+    def failed(self, error: Exception) -> None:
+        if isinstance(error, TopicsError):
+            self.fail(error)
+        elif isinstance(error, Refusal):
+            self.fail(InvalidRequest(error.message, **(error.detail or {})))
+        else:
+            self.fail_by_bug(error)
+
+    def cancelled(self) -> None:
+        self.end()
+
     def end(self) -> None:
         """Let go of everything: it is being answered, or its client went before it was."""
         if self._holds_slot:
@@ -83,7 +118,7 @@ class Call:
             undo, self.on_end = self.on_end, None
             undo()
         # Whatever holds this call is let go of, so that no cycle is left for a collector that seldom runs.
-        self.started = self.request.on_disconnect = None
+        self.task = self.request.on_disconnect = None
 
     # --- the answer ---
 

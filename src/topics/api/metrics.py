@@ -22,7 +22,7 @@ from topics.api.call import Call
 from topics.api.lifecycle import Lifecycle
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
-from topics.api.waiting import Turns
+from topics.engine.core.runner import Steps
 from topics.engine.log.topic import Topic
 from topics.engine.opening.store import Store
 from topics.engine.queues.part import queue_of
@@ -57,11 +57,10 @@ class Usage:
 
 
 class Metrics:
-    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage, turns: Turns) -> None:
+    def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage) -> None:
         self._store = store
         self._lifecycle = lifecycle
         self._usage = usage
-        self._turns = turns
 
     def routes(self) -> list[Route]:
         return [
@@ -78,13 +77,11 @@ class Metrics:
             )
         ]
 
-    def show(self, call: Call) -> None:
+    def show(self, call: Call) -> Steps[None]:
         """The topics are counted a few at a time: there may be a hundred thousand of them."""
-        totals: Totals = call.started or Totals(self._store, call.principal)
-        call.started = totals
-        if totals.count_some():
-            self._turns.again(call)
-            return
+        totals = Totals(self._store, call.principal)
+        while totals.count_some():
+            yield None
         families = Families(self._store, self._lifecycle, self._usage, call.principal, totals)
         if b"application/json" in call.headers.get(b"accept", b"").lower():
             body: dict[str, Any] = {name: value for family in families.collect() for name, value in _as_json(family)}

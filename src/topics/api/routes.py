@@ -17,6 +17,7 @@ import msgspec
 from topics.api.auth import Scope
 from topics.api.errors import answer
 from topics.api.route_family import RouteFamily
+from topics.engine.core.runner import Steps
 from topics.model.requests.large_bodies import BatchLimits, decode_large
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 # From this many segments on, the paths below one belong together: /v1/api.
 FAMILY_DEPTH = 2
 
-Handler = Callable[["Call"], None]
+# Answers the call, or returns the steps that will.
+Handler = Callable[["Call"], Steps[None] | None]
 LargeDecoder = Callable[[msgspec.json.Decoder[Any], bytes, BatchLimits], Generator[None, None, Any]]
 
 

@@ -1,96 +1,62 @@
-"""Calls that live across ticks: run again when what they wait for has happened, ended in time, and on a drain.
+"""Handlers of calls: run at once; one that has to wait goes on as a task of the runner.
 
-    handler raises Busy(staged)  ─▶ staged is done              ─┐
-    handler raises ColdMiss      ─▶ worker has read the extent  ─┼─▶ ready ─▶ after the tick's flush: handler again
-    handler parks a long-poll    ─▶ its topic moved, time is up ─┘
+    handler answers, or a change it has submitted will       ─▶ nothing more to do
+    handler returns steps                                    ─▶ a task, if they have to wait
+    handler raises Busy or ColdMiss: it cannot decide yet    ─▶ run again, as a task, when it can
 
-A handler therefore decides everything anew each time it runs, or keeps what it has in `call.started`.
+A handler that raises Busy or ColdMiss decides everything anew when it is run again.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from time import perf_counter
+from functools import partial
 
 from topics.api.call import Call
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.log.cold import ColdMiss, Reader
-from topics.http.refusal import Refusal
-from topics.http.request import Request
-from topics.model.errors import InvalidRequest, TopicsError
-
-Arrived = Callable[[], TopicsError | None]
+from topics.engine.core.runner import Runner, Steps, Wait, attempt
+from topics.engine.log.cold import ColdMiss
+from topics.model.errors import TopicsError
 
 
-class Turns:
-    """Runs handlers, at once and again; whatever they raise becomes the answer."""
+class Handlers:
+    """Runs the handlers of calls; what they raise becomes the answer."""
 
-    def __init__(self, reader: Reader, wake: Callable[[], None], clock: Callable[[], float] = perf_counter) -> None:
-        self._reader = reader
-        self._wake = wake
-        self._clock = clock
-        self._ready: deque[Call] = deque()
-        # Given every request that is run again, and how long that took, in seconds.
-        self.on_ran: Callable[[Request, float], None] | None = None
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def run(self, call: Call) -> None:
         try:
-            call.bound.handler(call)
-        except TopicsError as error:
-            call.fail(error)
+            steps = call.bound.handler(call)
         except Busy as busy:
-            busy.change.then(lambda _: self.again(call))
+            steps = _run_after(busy.change, call)
         except ColdMiss as miss:
-            self._fetch(miss, call)
-        except Refusal as refusal:
-            call.fail(InvalidRequest(refusal.message, **(refusal.detail or {})))
-        except Exception as bug:  # noqa: BLE001 - a bug is answered, not passed on to whoever published the change
-            call.fail_by_bug(bug)
+            steps = _run_after(miss, call)
+        except Exception as error:  # noqa: BLE001 - a bug is answered, too
+            call.failed(error)
+            return
+        if steps is not None:
+            self._start(call, steps)
 
-    def again(self, call: Call) -> None:
-        """Run the call's handler once more when the current tick has published what it has."""
-        self._ready.append(call)
-        self._wake()
+    def run_later(self, call: Call) -> None:
+        """Run the handler when this tick has published what it has."""
+        self._start(call, _run_after(None, call))
 
-    def run_ready(self, until_s: float) -> bool:
-        """Whether there was anything to run before `until_s`; the rest, and what is added meanwhile, waits its turn."""
-        ran = False
-        ready, self._ready = self._ready, deque()
-        while ready and self._clock() < until_s:
-            call, began_s = ready.popleft(), self._clock()
-            self.resume(call)
-            if self.on_ran is not None:
-                self.on_ran(call.request, self._clock() - began_s)
-            ran = True
-        if ready:
-            ready.extend(self._ready)
-            self._ready = ready
-            self._wake()
-        return ran
+    def _start(self, call: Call, steps: Steps[None]) -> None:
+        task = self._runner.start(steps, call)
+        if task is not None:
+            call.waits(task)
 
-    def resume(self, call: Call) -> None:
-        """Run a call that has waited, unless nobody waits for its answer any more."""
-        if call.open or call.must_finish:
-            self.run(call)
-        else:
-            call.end()
 
-    def _fetch(self, miss: ColdMiss, call: Call) -> None:
-        def arrived(error: TopicsError | None) -> None:
-            if error is None:
-                self.again(call)
-            else:
-                call.fail(error)
-
-        try:
-            self._reader.fetch(miss, arrived)
-        except TopicsError as error:
-            call.fail(error)
+def _run_after(wait: Wait, call: Call) -> Steps[None]:
+    yield wait
+    steps = yield from attempt(partial(call.bound.handler, call))
+    if steps is not None:
+        yield from steps
 
 
 def answering(call: Call, answer: Callable[[Call, PendingChange], None]) -> Callable[[PendingChange], None]:
-    """The callback of a staged change: its failure, or a bug in `answer`, is this call's alone."""
+    """The callback of a submitted change: its failure, or a bug in `answer`, is this call's alone."""
 
     def published(change: PendingChange) -> None:
         try:

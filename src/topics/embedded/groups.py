@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -22,7 +22,8 @@ from topics.client.messages import (
 from topics.embedded.host import Host
 from topics.embedded.requests import wish_of
 from topics.engine.core.pending import PendingChange
-from topics.engine.groups.consume import Batch, Reading
+from topics.engine.core.runner import Steps, published
+from topics.engine.groups.consume import Batch, Reading, consume
 from topics.engine.groups.verbs import Acked, Standing
 from topics.engine.log.topic import Topic
 from topics.model.requests.groups import (
@@ -71,16 +72,7 @@ class Groups:
         )
         host = self._host
         reading = host.look(lambda: Reading(request))
-        for change in host.look(lambda: reading.begin(host.consuming, self._partitions(topic, partition))):
-            host.finished(change)
-        try:
-            found = self._next_batch(reading)
-        finally:
-            with host.lock:
-                reading.leave(host.engine.waiters, host.deadlines)
-        batch, rendered = found
-        for change in batch.claims:
-            host.finished(change)
+        batch, rendered = host.run(self._consume(reading, lambda: self._partitions(topic, partition)))
         return Consumed(
             messages=_messages.decode(b"[%b]" % b",".join(rendered)),
             next_offset=batch.next_offsets[0][1],
@@ -90,29 +82,16 @@ class Groups:
             else [],
         )
 
-    def _next_batch(self, reading: Reading) -> tuple[Batch, list[bytes]]:
-        host, again = self._host, _Again(self._host)
-        while True:
-            found = host.look(lambda: self._look(reading, again))
-            if found is not None:
-                return found
-            host.wait_until(lambda: again.asked)
-            if host.closed:
-                nothing = sorted((number, start_seq - 1) for number, _, start_seq in reading.partitions)
-                return Batch([], nothing, has_more=False, claims=[]), []
-
-    def _look(self, reading: Reading, again: _Again) -> tuple[Batch, list[bytes]] | None:
-        """A batch, or None: there is nothing, and whoever waits is told when that changes."""
-        host = self._host
-        again.asked = False
-        portions = reading.look(host.consuming)
-        if not any(portion.count for portion in portions) and reading.may_wait:
-            reading.wait(again.ask, host.consuming, host.engine.waiters, host.deadlines)
-            return None
-        batch = reading.hand_out(host.consuming, portions)
+    def _consume(
+        self, reading: Reading, find: Callable[[], list[tuple[int, Topic]]]
+    ) -> Steps[tuple[Batch, list[bytes]]]:
+        """A batch whose claims are in the log, and its messages."""
+        batch = yield from consume(self._host.consuming, self._host.runner, reading, find)
         rendered: list[bytes] = []
         for number, portion in batch.portions:
             rendered += render(reading.topic_id, number, portion.runs)
+        for claim in batch.claims:
+            yield from published(claim)
         return batch, rendered
 
     def commit(
@@ -223,20 +202,6 @@ class Groups:
             return self._host.consuming.partitions(topic)
         assert isinstance(partition, int)
         return [(partition, self._host.consuming.partition(topic, partition))]
-
-
-class _Again:
-    """Whether whoever waits for a batch should look once more."""
-
-    __slots__ = ("_host", "asked")
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self.asked = False
-
-    def ask(self) -> None:
-        self.asked = True
-        self._host.moved.notify_all()
 
 
 def _offset(seq: int) -> int | None:

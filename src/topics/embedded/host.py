@@ -1,32 +1,29 @@
 """Runs the engine for the threads of a program: one lock, one condition to wait on, one thread that keeps house.
 
     caller ─▶ lock ─▶ verb ─▶ flush ─▶ done? answer : wait ◀── notify ──┐
-    housekeeping thread ─▶ lock ─▶ settle, checkpoint slice, routers, commits, deadlines, live readers
+    housekeeping thread ─▶ lock ─▶ Store.turn ──────────────────────────┘
 
-Whoever holds the lock owns the engine for that moment. The housekeeping thread is
-what the event loop is to a server.
+The thread that holds the lock owns the engine for that moment. The housekeeping thread is what the event loop is to a
+server.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from copy import copy
-from typing import Final, NoReturn, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 
-from topics.api.live.following import Fetching
-from topics.engine.core.deadlines import Deadlines
+from topics.engine.core.deadlines import PolledTimers
 from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.runner import Steps, attempt
 from topics.engine.groups.verbs import Consuming
-from topics.engine.live.trails import Live
 from topics.engine.log.cold import ColdMiss
 from topics.engine.opening.store import Store
-from topics.engine.queues.cohorts import Cohorts
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import DamagedData, ShuttingDown, StorageError, TopicsError
+from topics.model.errors import ShuttingDown, StorageError, TopicsError
 from topics.model.settings import Settings
-from topics.storage.worker import Job
 
 T = TypeVar("T")
 
@@ -34,37 +31,40 @@ HOUSEKEEPING_S: Final = 0.05
 log = logging.getLogger("topics.embedded")
 
 
-class Alarm:
-    """The one timer that the deadlines ask for at a time."""
+class Outcome(Generic[T]):
+    """What became of the steps that a thread waits for; it reads from disk for them, without the lock."""
 
-    __slots__ = ("cancelled", "due_s", "ring")
+    __slots__ = ("_moved", "error", "has_read", "miss", "over", "values", "wanted")
 
-    def __init__(self, due_s: float, ring: Callable[[], object]) -> None:
-        self.due_s = due_s
-        self.ring = ring
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Patience:
-    """How long a call may wait: `over` when its time is up, or the database closes."""
-
-    __slots__ = ("_deadline", "_host", "over")
-
-    def __init__(self, host: Host, wait_ms: int) -> None:
-        """The caller holds the lock, or will take it before the time can be up."""
-        self._host = host
+    def __init__(self, moved: threading.Condition) -> None:
+        self._moved = moved
+        self.wanted = True
         self.over = False
-        self._deadline = host.deadlines.add(wait_ms, self._expire)
+        self.values: list[T] = []
+        self.error: Exception | None = None
+        self.miss: ColdMiss | None = None
+        self.has_read: Callable[[TopicsError | None], None] | None = None
 
-    def _expire(self) -> None:
+    # --- the owner of the task, and its reader ---
+
+    def done(self, result: T) -> None:
+        self.values.append(result)
+        self._end()
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+        self._end()
+
+    def cancelled(self) -> None:
+        self._end()
+
+    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
+        self.miss, self.has_read = miss, then
+        self._moved.notify_all()
+
+    def _end(self) -> None:
         self.over = True
-        self._host.moved.notify_all()
-
-    def leave(self) -> None:
-        self._host.deadlines.remove(self._deadline)
+        self._moved.notify_all()
 
 
 class Host:
@@ -72,23 +72,24 @@ class Host:
         self, path: str, settings: Settings | None, clock: Clock | None, on_progress: Callable[[float], None]
     ) -> None:
         self.lock = threading.Lock()
-        # Something was published, ran out, or came to an end: whoever waits looks again.
+        # Something was published, expired, or came to an end: threads that wait look again.
         self.moved = threading.Condition(self.lock)
         self.closed = False
         self._failure: Exception | None = None
         self._news = threading.Event()
-        self._alarm: Alarm | None = None
         self._clock = clock or SystemClock()
-        self.store = Store(path, settings, clock=self._clock, notify=self._news.set)
+        self._timers = PolledTimers(self._clock, self._news.set)
+        self.store = Store(
+            path, settings, clock=self._clock, notify=self._news.set, wake=self._news.set, timers=self._timers
+        )
         for progress in self.store.opening():
             on_progress(progress)
         self.settings = self.store.settings
         self.engine = self.store.engine
-        self.deadlines = Deadlines(self)
-        self.cohorts = Cohorts(self.engine, self.deadlines, self, self.nudge)
+        self.runner = self.store.runner
+        self.live = self.store.live
+        self.reader = self.store.reader
         self.consuming = Consuming(self.engine, self._clock, 1000 * self.settings.visibility_timeout_secs)
-        self.live = Live(self.engine, self._clock, self.nudge)
-        self.fetching = Fetching(self.fetch)
         # What must come to an end before the database does; called with the lock held.
         self.at_close: dict[Callable[[], None], None] = {}
         self._housekeeper = threading.Thread(target=self._keep_house, name="topics-housekeeping", daemon=True)
@@ -101,7 +102,9 @@ class Host:
                 return
             for end in list(self.at_close):
                 end()
-            self.store.commit_log.flush()
+            # Long polls end with what they have.
+            self.store.deadlines.expire_all()
+            self.store.flush()
             self.closed = True
             self.moved.notify_all()
         self._news.set()
@@ -118,51 +121,43 @@ class Host:
     # --- running verbs ---
 
     def look(self, verb: Callable[[], T]) -> T:
-        """Run a verb, fetching from disk what it misses; what it has staged is written."""
+        """Run a verb that decides at once; what it has submitted is written."""
         try:
-            while True:
-                with self.lock:
-                    self.check_open()
-                    try:
-                        found = verb()
-                        self.end_turn()
-                        return found
-                    except Busy as busy:
-                        self._wait_done(busy.change)
-                        continue
-                    except ColdMiss as cold_miss:
-                        miss = cold_miss
-                self._fetch_now(miss)
+            with self.lock:
+                self.check_open()
+                found = verb()
+                self.end_turn()
+                return found
         except TopicsError as error:
             raise copy(error) from None
+        except (Busy, ColdMiss):
+            return self.run(attempt(verb))
 
     def commit(self, verb: Callable[[], PendingChange]) -> PendingChange:
         """Run a verb that changes something, and wait until that is as durable as it has to be."""
         return self.finished(self.look(verb))
 
-    def commit_reading(self, verb: Callable[[], Generator[ColdMiss | None, None, PendingChange]]) -> PendingChange:
-        """As `commit`, for a verb that says what it must read on the way."""
+    def run(self, steps: Steps[T]) -> T:
+        """Run a verb that may have to wait, up to its result."""
+        outcome: Outcome[T] = Outcome(self.moved)
         try:
-            while True:
-                try:
-                    with self.lock:
+            with self.lock:
+                self.check_open()
+                task = self.runner.start(steps, outcome, outcome)
+                self.end_turn()
+                while not outcome.over:
+                    if task is not None and (self.closed or self._failure is not None):
+                        task.cancel()
                         self.check_open()
-                        finding = verb()
-                    while True:
-                        with self.lock:
-                            self.check_open()
-                            miss = next(finding)
-                        if miss is not None:
-                            self._fetch_now(miss)
-                except StopIteration as end:
-                    with self.lock:
-                        self.end_turn()
-                    return self.finished(end.value)
-                except Busy as busy:
-                    with self.lock:
-                        self._wait_done(busy.change)
+                    elif outcome.miss is not None:
+                        self._read(outcome, outcome.miss)
+                    else:
+                        self.moved.wait()
+            if outcome.error is not None:
+                raise outcome.error
         except TopicsError as error:
             raise copy(error) from None
+        return outcome.values[0]
 
     def fail(self, error: TopicsError) -> NoReturn:
         """Raise what ended a wait. Others may wait for the same change: every thread raises a copy of its own."""
@@ -172,7 +167,9 @@ class Host:
         try:
             if not change.done:
                 with self.lock:
-                    self._wait_done(change)
+                    while not change.done:
+                        self.check_open()
+                        self.moved.wait()
             if change.error is not None:
                 raise change.error
         except TopicsError as error:
@@ -185,7 +182,7 @@ class Host:
             return self.moved.wait_for(lambda: self.closed or self._failure is not None or over(), timeout_s)
 
     def wait_synced(self, is_synced: Callable[[], bool]) -> None:
-        """Until the log is synced to where somebody needs it. The caller holds the lock."""
+        """Until the log is synced to where the caller needs it. The caller holds the lock."""
         while not is_synced():
             self.check_open()
             if read_only := self.store.commit_log.read_only:
@@ -193,56 +190,36 @@ class Host:
             self.moved.wait()
 
     def end_turn(self) -> None:
-        """Write what was staged; what that has made ready is for the housekeeping thread."""
+        """Write what was submitted; what that has made ready is for the housekeeping thread."""
         store = self.store
-        store.commit_log.flush()
+        store.flush()
         if store.forwarder.pending or store.transactions.pending:
             self._news.set()
 
-    def _wait_done(self, change: PendingChange) -> None:
-        self.end_turn()
-        while not change.done:
-            self.check_open()
-            self.moved.wait()
-
-    # --- reading from disk ---
-
-    def _fetch_now(self, miss: ColdMiss) -> None:
-        cold = self.store.state.cold
-        found = cold.read(miss)
-        with self.lock:
+    def _read(self, outcome: Outcome[T], miss: ColdMiss) -> None:
+        """Read what the steps of this thread have missed; other threads may use the engine meanwhile."""
+        cold, has_read = self.store.state.cold, outcome.has_read
+        assert has_read is not None
+        outcome.miss = outcome.has_read = None
+        self.lock.release()
+        try:
+            found = cold.read(miss)
+        finally:
+            self.lock.acquire()
+        if self.closed:
+            return
+        try:
             cold.take(miss, found)
+        except TopicsError as error:
+            has_read(error)
+        else:
+            has_read(None)
+        self.end_turn()
 
-    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
-        """Read in the worker thread, for those who wait together."""
-        cold = self.store.state.cold
-
-        def arrived(job: Job[bytes | DamagedData | OSError]) -> None:
-            try:
-                cold.take(miss, job.result())
-            except TopicsError as error:
-                then(error)
-            else:
-                then(None)
-
-        self.store.worker.submit(lambda: cold.read(miss), arrived)
-
-    # --- time: what an event loop is to a server ---
-
-    def time(self) -> float:
-        return self._clock.monotonic_ms() / 1000
-
-    def call_at(self, when: float, callback: Callable[[], object], /) -> Alarm:
-        self._alarm = Alarm(when, callback)
-        self._news.set()
-        return self._alarm
-
-    def nudge(self) -> None:
-        """There is something for the housekeeping thread."""
-        self._news.set()
+    # --- what an event loop is to a server ---
 
     def _keep_house(self) -> None:
-        """A slice at a time, so that nobody waits for it."""
+        """A turn at a time, so that callers get the lock in between."""
         while not self.closed:
             self._news.wait(self._pause_s())
             self._news.clear()
@@ -250,7 +227,7 @@ class Host:
                 if self.closed:
                     return
                 try:
-                    if self._step():
+                    if self.store.turn():
                         self._news.set()
                 except Exception as error:
                     log.exception("housekeeping failed; the database takes no more calls")
@@ -260,22 +237,5 @@ class Host:
                 return
 
     def _pause_s(self) -> float:
-        alarm = self._alarm
-        if alarm is None or alarm.cancelled:
-            return HOUSEKEEPING_S
-        return max(0.0, min(HOUSEKEEPING_S, alarm.due_s - self.time()))
-
-    def _step(self) -> bool:
-        """Whether to come again at once."""
-        store = self.store
-        store.settle()
-        more = store.step() | store.forwarder.step()
-        if store.transactions.pending:
-            more |= store.transactions.step()
-        alarm = self._alarm
-        if alarm is not None and not alarm.cancelled and alarm.due_s <= self.time():
-            self._alarm = None
-            alarm.ring()
-        self.live.run()
-        store.commit_log.flush()
-        return more
+        due_s = self._timers.due_s
+        return HOUSEKEEPING_S if due_s is None else max(0.0, min(HOUSEKEEPING_S, due_s - self._timers.time()))

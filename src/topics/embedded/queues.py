@@ -10,66 +10,18 @@ from typing import Final
 import msgspec
 
 from topics.client.jobs import Acked, Extended, Job, Jobs, Lease, Nacked, Paused, Redriven, held
-from topics.embedded.host import Host, Patience
+from topics.embedded.host import Host
 from topics.embedded.requests import warn, wish_of
 from topics.embedded.work import Work
 from topics.engine.core.engine import PAGE_SIZE_MAX
-from topics.engine.core.pending import PendingChange
-from topics.engine.queues.claims import Claim, Grant
-from topics.engine.queues.cohorts import Cohort
 from topics.engine.queues.due import NO_STREAM
-from topics.engine.queues.redrive import NOTHING, PIECE_MAX, Driven
 from topics.engine.queues.verbs import Held
-from topics.model.errors import TopicsError
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.records import AckRequest, ClaimRequest, ExtendRequest, NackRequest, RedriveRequest
 from topics.model.requests.warnings import match_warnings
 
 PAGE_SIZE: Final = 1_000
-WAIT_MS_MAX: Final = 30_000
 _jobs = msgspec.json.Decoder(list[Job])
-
-
-class WaitingClaim:
-    """A claim in a cohort: over with the pass that gives it something, or when its time is up."""
-
-    __slots__ = ("_claim", "_cohort", "_host", "_waits", "error", "grant", "patience")
-
-    def __init__(self, host: Host, claim: Claim, cohort: Cohort, wait_ms: int) -> None:
-        self._host = host
-        self._claim = claim
-        # Otherwise it waits for the window of its cohort only.
-        self._waits = wait_ms > 0
-        self.grant: Grant | None = None
-        self.error: TopicsError | None = None
-        self.patience = Patience(host, wait_ms) if wait_ms else None
-        self._cohort = cohort
-        cohort.add(self)
-
-    @property
-    def is_over(self) -> bool:
-        expired = self.patience is not None and self.patience.over
-        return expired or self.grant is not None or self.error is not None
-
-    def claim(self) -> Claim | None:
-        return None if self.is_over else self._claim
-
-    def granted(self, grant: Grant) -> bool:
-        if not grant.seqs and self._waits:
-            return True
-        self.grant = grant
-        self._host.moved.notify_all()
-        return False
-
-    def failed(self, error: TopicsError) -> bool:
-        self.error = error
-        self._host.moved.notify_all()
-        return False
-
-    def leave(self) -> None:
-        if self.patience is not None:
-            self.patience.leave()
-        self._cohort.discard(self)
 
 
 class Queues:
@@ -88,31 +40,8 @@ class Queues:
         """Lease up to `max` jobs; with `wait_ms` (at most 30000) the call waits for one."""
         host = self._host
         request = wish_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms, wait_ms=wait_ms)
-        found = host.look(lambda: self._claim(name, request))
-        grant = found if isinstance(found, Grant) else self._awaited(found)
-        if grant.change is not None:
-            host.finished(grant.change)
+        _, grant = host.run(host.store.claims.claim(name, request))
         return decode_deep(_jobs.decode, b"[%b]" % b",".join(grant.jobs))
-
-    def _claim(self, name: str, request: ClaimRequest) -> Grant | WaitingClaim:
-        queues, cohorts = self._host.engine.queues, self._host.cohorts
-        claim = queues.read_claim(request)
-        topic, queue, _ = queues.find(name)
-        claim = queues.for_topic(claim, topic.config)
-        if not topic.config.claim_jitter_ms:
-            grant = queues.serve(topic, queue, [claim])[0]
-            if grant.seqs or not request.wait_ms:
-                return grant
-        return WaitingClaim(self._host, claim, cohorts.of(topic, queue), min(request.wait_ms, WAIT_MS_MAX))
-
-    def _awaited(self, waiting: WaitingClaim) -> Grant:
-        host = self._host
-        host.wait_until(lambda: waiting.is_over)
-        with host.lock:
-            waiting.leave()
-        if waiting.error is not None:
-            host.fail(waiting.error)
-        return waiting.grant or Grant()
 
     # --- ack, nack, extend ---
 
@@ -177,7 +106,8 @@ class Queues:
     ) -> Redriven:
         """Send dead letters of this topic back to the queues they came from."""
         request = wish_of(RedriveRequest, match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run)
-        driven = self._redriven(name, request)
+        redriver = self._host.engine.queues.redriver
+        driven = self._host.run(redriver.redrive_all(name, request, lambda _: True))
         warnings = match_warnings(request.match, "match")
         warn(warnings)
         return Redriven(
@@ -189,23 +119,6 @@ class Queues:
             dry_run=dry_run,
             warnings=warnings,
         )
-
-    def _redriven(self, name: str, request: RedriveRequest) -> Driven:
-        """Piece by piece: between two of them others have their turn."""
-        redriver, driven = self._host.engine.queues.redriver, NOTHING
-
-        def next_piece() -> PendingChange:
-            return redriver.redrive(name, request, lambda _: True, driven, PIECE_MAX)
-
-        while not driven.done:
-            try:
-                driven = self._host.commit(next_piece).result
-            except TopicsError:
-                if driven is NOTHING:
-                    raise
-                # Some have gone home already: that is the answer, and the next call meets what stopped this one.
-                return driven
-        return driven
 
     def pause(self, name: str) -> Paused:
         """Hand out no more jobs until `resume`."""

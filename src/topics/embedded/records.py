@@ -11,9 +11,10 @@ from topics.client.request import body_of
 from topics.client.sync.producer import Producer
 from topics.client.values import AppendedAll, AppendedTo, Outgoing, Outgoings, TopicBatch, topics_json
 from topics.embedded.export import Export
-from topics.embedded.host import Host, Patience
+from topics.embedded.host import Host
 from topics.embedded.requests import check_nesting, converted, decoded, warn, wish_of
 from topics.embedded.values import Appended, Diff, Record, Tombstone, encoded, readable
+from topics.engine.core.long_poll import long_poll
 from topics.engine.core.multi_append import Landed
 from topics.engine.core.pending import PendingChange
 from topics.engine.log.topic import Topic
@@ -25,7 +26,6 @@ from topics.model.requests.records import AppendRequest, DiffRequest, append_dec
 from topics.model.requests.warnings import config_warnings
 
 FOLLOW_WAIT_MS: Final = 20_000
-WAIT_MS_MAX: Final = 30_000
 PAGE_RECORDS: Final = 1_000
 _multi_decoder = msgspec.json.Decoder(MultiAppendRequest)
 
@@ -183,30 +183,14 @@ class Records:
             wait_ms=wait_ms,
             max_batch_bytes=max_batch_bytes,
         )
-        if params.wait_ms:
-            return self._long_poll(name, params)
-        return readable(name, self._host.look(lambda: self._host.engine.diff(name, params)))
-
-    def _long_poll(self, name: str, params: DiffRequest) -> Diff:
-        host, scanned = self._host, 0
-        with host.lock:
-            patience = Patience(host, min(params.wait_ms, WAIT_MS_MAX))
-        try:
-            while True:
-                found = host.look(lambda: (host.engine.diff(name, params), host.store.state.by_name[name]))
-                diff, topic = found
-                diff.scanned += scanned
-                if diff.count or diff.tombstone is not None or patience.over:
-                    return readable(name, diff)
-                scanned = diff.scanned
-                params.from_seq = diff.next_from_seq
-                if diff.caught_up:
-                    self._wait_after(topic, params.from_seq, patience)
-                if host.closed:
-                    return readable(name, diff)
-        finally:
-            with host.lock:
-                patience.leave()
+        host = self._host
+        found = host.look(lambda: host.engine.diff(name, params))
+        if params.wait_ms and not found.count and found.tombstone is None:
+            try:
+                found = host.run(long_poll(host.engine, host.runner, name, params, found))
+            except ShuttingDown:
+                pass
+        return readable(name, found)
 
     def read(
         self,
@@ -300,23 +284,17 @@ class Records:
             if not diff.caught_up:
                 continue
             topic = host.store.state.by_name.get(name)
-            if (
-                topic is not None
-                and topic.epoch == epoch
-                and not self._wait_after(topic, params.from_seq, None, idle_s)
-            ):
+            if topic is not None and topic.epoch == epoch and not self._wait_after(topic, params.from_seq, idle_s):
                 return None
         return None
 
-    def _wait_after(
-        self, topic: Topic, from_seq: int, patience: Patience | None, timeout_s: float | None = None
-    ) -> bool:
+    def _wait_after(self, topic: Topic, from_seq: int, timeout_s: float | None) -> bool:
         """Whether there was something to look at, or the topic went, before the time was up."""
         host = self._host
 
         def is_over() -> bool:
             gone = host.store.state.by_id.get(topic.id) is not topic
-            return gone or topic.head_seq != from_seq or (patience is not None and patience.over)
+            return gone or topic.head_seq != from_seq
 
         with host.lock:
             waiter = host.engine.waiters.add(topic, host.moved.notify_all)

@@ -68,7 +68,7 @@ class Topics:
     ) -> int:
         """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many."""
         request = wish_of(DeleteRequest, before_seq=before_seq, match=match)
-        change = self._host.commit_reading(lambda: self._host.engine.delete(name, request))
+        change = self._host.finished(self._host.run(self._host.engine.delete(name, request)))
         warn(match_warnings(request.match, "match"))
         return change.result[0]
 

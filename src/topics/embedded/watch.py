@@ -132,7 +132,7 @@ class _Reader(Follower):
     __slots__ = ("_events", "_host")
 
     def __init__(self, host: Host) -> None:
-        super().__init__(host.live, host.fetching)
+        super().__init__(host.live, host.reader)
         self._host = host
         self._events: deque[LiveEvent | tuple[Frame, str]] = deque()
 

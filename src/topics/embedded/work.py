@@ -10,7 +10,7 @@ import msgspec
 from topics.client.jobs import Job
 from topics.embedded.host import Host
 from topics.engine.queues.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushed_claim
-from topics.engine.queues.cohorts import Cohort
+from topics.engine.queues.waiting_claims import Claimers
 from topics.model.errors import Throttled, TopicsError
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.records import ClaimRequest
@@ -31,7 +31,7 @@ class Work:
         self._closed = False
         # from the first job on
         self._claim: Claim | None = None
-        self._cohort: Cohort | None = None
+        self._claimers: Claimers | None = None
         self._number = 0
         self._jobs: deque[bytes] = deque()
         self._error: TopicsError | None = None
@@ -59,21 +59,21 @@ class Work:
         queues = host.engine.queues
         claim = queues.read_claim(self._request)
         topic, queue, _ = queues.find(self._name)
-        self._cohort = host.cohorts.of(topic, queue)
+        self._claimers = host.store.claims.claimers(topic, queue)
         self._number = queues.open_stream(queue)
         self._claim = claim._replace(stream=self._number)
         self.connections = 1
         host.at_close[self._end] = None
-        self._cohort.add(self)
-        self._cohort.moved()
+        self._claimers.add(self)
+        self._claimers.moved()
 
     # --- as a claimer ---
 
     def claim(self) -> Claim | None:
-        cohort = self._cohort
-        if self._closed or self._claim is None or cohort is None:
+        claimers = self._claimers
+        if self._closed or self._claim is None or claimers is None:
             return None
-        return pushed_claim(self._claim, len(cohort.queue.streams[self._number]), cohort.topic.config)
+        return pushed_claim(self._claim, len(claimers.queue.streams[self._number]), claimers.topic.config)
 
     def granted(self, grant: Grant) -> bool:
         if grant.change is None:
@@ -85,8 +85,8 @@ class Work:
     def _push(self, grant: Grant) -> None:
         self._jobs.extend(grant.jobs)
         self._host.moved.notify_all()
-        if len(grant.seqs) == PUSHED_PER_PASS_MAX and self._cohort is not None:
-            self._host.engine.waiters.moved(self._cohort.topic)
+        if len(grant.seqs) == PUSHED_PER_PASS_MAX and self._claimers is not None:
+            self._host.engine.waiters.moved(self._claimers.topic)
 
     def failed(self, error: TopicsError) -> bool:
         if isinstance(error, Throttled):
@@ -107,11 +107,11 @@ class Work:
         host = self._host
         self._closed = True
         self._jobs.clear()
-        cohort, self._cohort = self._cohort, None
-        if cohort is not None:
+        claimers, self._claimers = self._claimers, None
+        if claimers is not None:
             host.at_close.pop(self._end, None)
-            host.engine.queues.close_stream(cohort.topic, cohort.queue, self._number)
-            cohort.discard(self)
+            host.engine.queues.close_stream(claimers.topic, claimers.queue, self._number)
+            claimers.discard(self)
             host.end_turn()
         host.moved.notify_all()
 

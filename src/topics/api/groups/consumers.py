@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,13 +12,12 @@ from topics.api.call import Call
 from topics.api.groups.messages import render
 from topics.api.groups.tokens import Tokens
 from topics.api.replies import encode
-from topics.api.routes import QueryField, Route
-from topics.api.waiting import Turns, answering
-from topics.engine.core.deadlines import Deadlines
+from topics.api.routes import Handler, QueryField, Route
+from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.waiters import Waiters
-from topics.engine.groups.consume import Reading
-from topics.engine.groups.verbs import Acked, Consuming, Portion, Standing
+from topics.engine.core.runner import Runner, Steps, attempt, published
+from topics.engine.groups.consume import Reading, consume
+from topics.engine.groups.verbs import Acked, Consuming, Standing
 from topics.engine.log.topic import Topic
 from topics.model.requests.groups import (
     ConsumeRequest,
@@ -114,19 +112,15 @@ class ResetReply(msgspec.Struct):
 
 
 class Groups:
-    def __init__(
-        self, consuming: Consuming, waiters: Waiters, turns: Turns, deadlines: Deadlines, tokens: Tokens
-    ) -> None:
+    def __init__(self, consuming: Consuming, runner: Runner, tokens: Tokens) -> None:
         self._consuming = consuming
-        self._waiters = waiters
-        self._turns = turns
-        self._deadlines = deadlines
+        self._runner = runner
         self._tokens = tokens
 
     def routes(self) -> list[Route]:
         under = "/v1/api/topics"
 
-        def row(path: str, handler: Callable[[Call], None], summary: str, reply: Any, body: Any, scope: Scope) -> Route:
+        def row(path: str, handler: Handler, summary: str, reply: Any, body: Any, scope: Scope) -> Route:
             checks_slot = body in (ConsumeRequest, GroupAckRequest)
             return Route(
                 method="POST" if body is not None else "GET",
@@ -155,34 +149,17 @@ class Groups:
 
     # --- consume ---
 
-    def consume(self, call: Call) -> None:
-        reading: Reading | None = call.started
-        if reading is None:
-            reading = Reading(call.params)
+    def consume(self, call: Call) -> Steps[None]:
+        """Answered when the claims of a group are in the log."""
+        reading = Reading(call.params)
+
+        def find() -> list[tuple[int, Topic]]:
             partitions = self._partitions(call, reading.topic_id, call.params.partition_id, reading.every)
             call.check_slot()
-            fixing = reading.begin(self._consuming, partitions)
-            call.started = reading
-            if fixing:
-                _when_all(fixing, call, lambda: self._turns.again(call))
-                return
-        portions = reading.look(self._consuming)
-        if any(portion.count for portion in portions) or not reading.may_wait:
-            self._hand_out(call, reading, portions)
-            return
-        self._wait(call, reading)
+            return partitions
 
-    def _wait(self, call: Call, reading: Reading) -> None:
-        """The tick's end runs it again, so that what it claims is written."""
-        reading.wait(lambda: self._turns.again(call), self._consuming, self._waiters, self._deadlines)
-        if call.on_end is None:
-            call.on_end = lambda: reading.leave(self._waiters, self._deadlines)
-            call.may_be_abandoned()
-
-    def _hand_out(self, call: Call, reading: Reading, portions: list[Portion]) -> None:
-        """Answer when the claims of a group are in the log."""
+        batch = yield from consume(self._consuming, self._runner, reading, find)
         rendered: list[bytes] = []
-        batch = reading.hand_out(self._consuming, portions)
         for number, portion in batch.portions:
             rendered += render(reading.topic_id, number, portion.runs)
         every = b""
@@ -194,7 +171,9 @@ class Groups:
             b"true" if batch.has_more else b"false",
             every,
         )
-        _when_all(batch.claims, call, lambda: call.reply(200, body))
+        for claim in batch.claims:
+            yield from published(claim)
+        call.reply(200, body)
 
     # --- ack ---
 
@@ -237,14 +216,19 @@ class Groups:
         found = self._consuming.standings(limit, wanted)
         call.reply(200, encode(GroupsReply([_standing(standing) for standing in found])))
 
-    def reset(self, call: Call) -> None:
+    def reset(self, call: Call) -> Steps[None]:
         params: ResetRequest = call.params
         check_reset(params)
         topic_id, group_id, start = params.topic_id, params.group_id, parse_start(params.start)
         every = wants_all(params.partition_id, params.all_partitions)
-        partitions = self._partitions(call, topic_id, params.partition_id, every)
-        for _, topic in partitions:
-            self._consuming.check_idle(topic, group_id)
+
+        def find() -> list[tuple[int, Topic]]:
+            partitions = self._partitions(call, topic_id, params.partition_id, every)
+            for _, topic in partitions:
+                self._consuming.check_idle(topic, group_id)
+            return partitions
+
+        partitions = yield from attempt(find)
         steps: list[PendingChange] = []
         where: list[PartitionOffset] = []
         for number, topic in partitions:
@@ -254,7 +238,9 @@ class Groups:
             else:
                 steps.append(self._consuming.reset(topic, group_id, start))
                 where.append(PartitionOffset(number, steps[-1].result - 1))
-        _when_all(steps, call, lambda: call.reply(200, encode(ResetReply(success=True, partitions=where))))
+        for change in steps:
+            yield from published(change)
+        call.reply(200, encode(ResetReply(success=True, partitions=where)))
 
     def _partitions(
         self, call: Call, topic_id: str, partition: int | str | None, every: bool
@@ -273,22 +259,6 @@ _LIST_QUERY = (
     QueryField("group_id", str, "Only this group."),
     QueryField("limit", int, "Entries in the answer, at most 10000.", default=STANDINGS_MAX),
 )
-
-
-def _when_all(steps: list[PendingChange], call: Call, answer: Callable[[], None]) -> None:
-    """Answer when all of these are published, or with the first failure."""
-    left = len(steps)
-
-    def one_more(*_: object) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            answer()
-
-    if not steps:
-        answer()
-    for change in steps:
-        change.then(answering(call, one_more))
 
 
 def _offset(seq: int) -> int | None:

@@ -10,7 +10,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ from topics.api.groups.tokens import ANYONE, CODES, TokenRefused, Tokens, bearer
 from topics.api.groups.users import PasswordHash, User, unknown_user
 from topics.api.replies import encode
 from topics.api.routes import Route
-from topics.api.waiting import Turns
+from topics.engine.core.runner import Signal, Steps
 from topics.http.request import Request
 from topics.model.errors import Throttled, TopicsError, Unauthorized
 
@@ -92,20 +92,25 @@ class LoginFamily:
         return usual if status in (408, 413, 414, 431) else LoginErrorReply
 
 
-class LoginAttempt(NamedTuple):
-    """A login that waits for its password to be checked."""
+class LoginAttempt(Signal):
+    """A login that waits for its password to be checked: set when that is done, or refused."""
 
-    call: Call
-    name: str
-    address: str
-    password_hash: PasswordHash
-    password: str
+    __slots__ = ("address", "call", "fits", "name", "password", "password_hash", "refused")
+
+    def __init__(self, call: Call, name: str, address: str, password_hash: PasswordHash, password: str) -> None:
+        super().__init__()
+        self.call = call
+        self.name = name
+        self.address = address
+        self.password_hash = password_hash
+        self.password = password
+        self.fits = False
+        self.refused: Throttled | None = None
 
 
 class Login:
-    def __init__(self, tokens: Tokens, turns: Turns, loop: asyncio.AbstractEventLoop, proxies: TrustedProxies) -> None:
+    def __init__(self, tokens: Tokens, loop: asyncio.AbstractEventLoop, proxies: TrustedProxies) -> None:
         self._tokens = tokens
-        self._turns = turns
         self._loop = loop
         self._proxies = proxies
         self._limits = LoginLimits(loop.time)
@@ -139,7 +144,7 @@ class Login:
             ),
         ]
 
-    def login(self, call: Call) -> None:
+    def login(self, call: Call) -> Steps[None]:
         params: LoginRequest = call.params
         name = params.user or params.username or ""
         password = params.password or ""
@@ -149,21 +154,20 @@ class Login:
             self._reply_with_tokens(call, self._tokens.guest(name))
             return
         user = self._tokens.users.get(name)
-        if call.started is None:
-            address = self._proxies.address_of(call.request)
-            self._limits.check(name, address)
-            if not password:
-                raise Unauthorized(WRONG)
-            if len(self._waiting) >= WAITING_MAX:
-                raise Throttled(f"more than {WAITING_MAX} logins at once; try again later", retry_after_ms=1000)
-            password_hash = user.password if user is not None else self._unknown_user
-            self._waiting.append(LoginAttempt(call, name, address, password_hash, password))
-            self._compare_next()
-            return
-        outcome: bool | Throttled = call.started
-        if isinstance(outcome, Throttled):
-            raise outcome
-        if not outcome or user is None:
+        address = self._proxies.address_of(call.request)
+        self._limits.check(name, address)
+        if not password:
+            raise Unauthorized(WRONG)
+        if len(self._waiting) >= WAITING_MAX:
+            raise Throttled(f"more than {WAITING_MAX} logins at once; try again later", retry_after_ms=1000)
+        password_hash = user.password if user is not None else self._unknown_user
+        attempt = LoginAttempt(call, name, address, password_hash, password)
+        self._waiting.append(attempt)
+        self._compare_next()
+        yield attempt
+        if attempt.refused is not None:
+            raise attempt.refused
+        if not attempt.fits or user is None:
             raise Unauthorized(WRONG)
         self._reply_with_tokens(call, user)
 
@@ -176,7 +180,8 @@ class Login:
             try:
                 time_s = self._limits.begin(attempt.name, attempt.address)
             except Throttled as refused:
-                self._go_on(attempt, refused)
+                attempt.refused = refused
+                attempt.set()
                 continue
             self._comparing = True
             comparing = self._loop.run_in_executor(self._threads, attempt.password_hash.fits, attempt.password)
@@ -184,16 +189,11 @@ class Login:
 
     def _compared(self, attempt: LoginAttempt, time_s: float, done: asyncio.Future[bool]) -> None:
         self._comparing = False
-        fits = done.result()
-        if fits:
+        attempt.fits = done.result()
+        if attempt.fits:
             self._limits.forgive(attempt.name, attempt.address, time_s)
-        self._go_on(attempt, fits)
+        attempt.set()
         self._compare_next()
-
-    def _go_on(self, attempt: LoginAttempt, outcome: bool | Throttled) -> None:
-        """Run the call again, with the outcome in `started`."""
-        attempt.call.started = outcome
-        self._turns.again(attempt.call)
 
     def refresh(self, call: Call) -> None:
         params: RefreshRequest = call.params

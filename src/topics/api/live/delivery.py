@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from topics.api.admission import Pressure
 from topics.api.lifecycle import Lifecycle
-from topics.api.live.following import Fetch, Fetching
 from topics.api.live.pulse import Pulse
 from topics.api.live.sse import EventStreams, Gate
 from topics.api.live.subscriptions import Subscriptions
@@ -19,8 +18,8 @@ from topics.api.metrics import Usage
 from topics.api.routes import Route
 from topics.api.v0.export import STALL_S_MAX, Exports
 from topics.engine.core.deadlines import Deadlines
-from topics.engine.core.engine import Engine
 from topics.engine.live.trails import Live
+from topics.engine.log.cold import Reader
 from topics.http.budget import MemoryBudget
 from topics.http.content_coding import InThread
 from topics.http.slices import Slices
@@ -31,11 +30,11 @@ GOODBYE_S_MAX = 2.0
 
 
 class Delivery:
-    """`run` belongs behind the tick's flush: it shows what that has published."""
+    """Everything that follows topics, over the feeds of the store."""
 
     def __init__(
         self,
-        engine: Engine,
+        live: Live,
         settings: Settings,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
@@ -44,26 +43,23 @@ class Delivery:
         usage: Usage,
         lifecycle: Lifecycle,
         deadlines: Deadlines,
-        fetch: Fetch,
+        reader: Reader,
         wake: Callable[[], None],
         in_thread: InThread,
         slices: Slices,
         budget: MemoryBudget,
     ) -> None:
-        live = Live(engine, clock, wake)
-        fetching = Fetching(fetch)
         pulse = Pulse(loop, settings.slow_consumer_timeout_ms / 1000, loop.time)
         gate = Gate(settings, usage)
         self.streams = EventStreams(gate, pulse, clock)
-        self.run = live.run
         subscriptions = Subscriptions(live, settings)
         sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, loop.time)
-        self._watch = Watch(live, fetching, self.streams, sessions, subscriptions, settings)
-        self._topic_streams = TopicStreams(live, fetching, self.streams, lifecycle, deadlines, settings)
+        self._watch = Watch(live, reader, self.streams, sessions, subscriptions, settings)
+        self._topic_streams = TopicStreams(live, reader, self.streams, lifecycle, deadlines, settings)
         self._sockets = Sockets(
-            live, fetching, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings, slices, budget
+            live, reader, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings, slices, budget
         )
-        self._exports = Exports(live, fetching, gate, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
+        self._exports = Exports(live, reader, gate, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
         live.is_shed = self._sockets.is_shed
         pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
 

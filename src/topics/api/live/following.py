@@ -7,10 +7,8 @@ client does not keep up ─▶ nothing is read or rendered until it does
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from topics.engine.live.trails import Frame, Lens, Live, Trail
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.cold import ColdMiss, Reader
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
 from topics.model.errors import TopicsError
@@ -20,41 +18,15 @@ LARGE_FRAME_BYTES = 8 * 1024
 # Reasons that tell how something was lost; a reader that was not there is told that it came too late instead.
 LOST_BY_RETENTION = frozenset(("cap", "ttl", "mixed"))
 
-Fetch = Callable[[ColdMiss, Callable[[TopicsError | None], None]], None]
-
-
-class Fetching:
-    """Cold reads for all followers: an extent that several wait for is read once."""
-
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
-        self._waiting: dict[object, list[Callable[[TopicsError | None], None]]] = {}
-
-    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
-        waiting = self._waiting.get(miss.extent)
-        if waiting is not None:
-            waiting.append(then)
-            return
-        self._waiting[miss.extent] = [then]
-
-        def arrived(error: TopicsError | None) -> None:
-            for callback in self._waiting.pop(miss.extent):
-                callback(error)
-
-        try:
-            self._fetch(miss, arrived)
-        except TopicsError as error:
-            arrived(error)
-
 
 class Follower:
     """The part that SSE and WebSocket share. A protocol says how to write, and whether there is room."""
 
-    __slots__ = ("_behind", "_blocked", "_fetching", "_live", "_waits_for_cold", "trails")
+    __slots__ = ("_behind", "_blocked", "_live", "_reader", "_waits_for_cold", "trails")
 
-    def __init__(self, live: Live, fetching: Fetching) -> None:
+    def __init__(self, live: Live, reader: Reader) -> None:
         self._live = live
-        self._fetching = fetching
+        self._reader = reader
         self.trails: dict[str, Trail] = {}
         # Trails with more than was sent.
         self._behind: dict[Trail, None] = {}
@@ -171,7 +143,7 @@ class Follower:
         except ColdMiss as miss:
             self._behind[trail] = None
             self._waits_for_cold = True
-            self._fetching.fetch(miss, lambda error: self._cold_arrived(trail, error))
+            self._reader.fetch(miss, lambda error: self._cold_arrived(trail, error))
             return False
         except TopicsError as error:
             self._give_up(trail, error)

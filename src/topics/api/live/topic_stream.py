@@ -17,7 +17,7 @@ from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.errors import status_of
 from topics.api.lifecycle import Lifecycle
-from topics.api.live.following import Fetching, Follower
+from topics.api.live.following import Follower
 from topics.api.live.sse import RETRY, EventStream, EventStreams, check_accepts_events, error_frame
 from topics.api.live.stream_tokens import StreamReader
 from topics.api.live.watch import EVENT_STREAM, GOING_DOWN, UNREADABLE, gap_data, gone_data, paced_frame
@@ -25,6 +25,7 @@ from topics.api.routes import QueryField, Route
 from topics.engine.core.deadlines import Deadline, Deadlines
 from topics.engine.core.engine import Engine
 from topics.engine.live.trails import Frame, Lens, Live, Trail
+from topics.engine.log.cold import Reader
 from topics.engine.log.reading import View
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
@@ -65,14 +66,14 @@ class TopicStreams:
     def __init__(
         self,
         live: Live,
-        fetching: Fetching,
+        reader: Reader,
         streams: EventStreams,
         lifecycle: Lifecycle,
         deadlines: Deadlines,
         settings: Settings,
     ) -> None:
         self.live = live
-        self.fetching = fetching
+        self.reader = reader
         self.deadlines = deadlines
         self.grace_s = settings.buffer_grace_ms / 1000
         self._streams = streams
@@ -229,7 +230,7 @@ class TopicStream(Follower):
     __slots__ = ("_deadline", "_epoch", "_events", "_id_seq", "_paced", "_streams", "_topic")
 
     def __init__(self, streams: TopicStreams, events: EventStream, topic: Topic) -> None:
-        super().__init__(streams.live, streams.fetching)
+        super().__init__(streams.live, streams.reader)
         self._streams = streams
         self._events = events
         self._topic = topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from topics.api.auth import Scope
 from topics.api.call import Call
-from topics.api.live.following import Fetching, Follower
+from topics.api.live.following import Follower
 from topics.api.live.sse import EventStream, EventStreams, check_accepts_events, error_frame
 from topics.api.live.subscriptions import Subscriptions
 from topics.api.live.watch_cursor import RESTARTS, CursorWriter, decode_cursor, single_id
@@ -13,6 +13,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic, WatchReply
 from topics.engine.live.trails import Frame, Live, Trail
+from topics.engine.log.cold import Reader
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
@@ -30,14 +31,14 @@ class Watch:
     def __init__(
         self,
         live: Live,
-        fetching: Fetching,
+        reader: Reader,
         streams: EventStreams,
         sessions: Sessions,
         subscriptions: Subscriptions,
         settings: Settings,
     ) -> None:
         self.live = live
-        self.fetching = fetching
+        self.reader = reader
         self.sessions = sessions
         self.grace_s = settings.buffer_grace_ms / 1000
         self._streams = streams
@@ -169,7 +170,7 @@ class WatchStream(Follower):
     __slots__ = ("_events", "_grace_s", "_ids", "_paced", "_watch", "session")
 
     def __init__(self, watch: Watch, session: Session, events: EventStream) -> None:
-        super().__init__(watch.live, watch.fetching)
+        super().__init__(watch.live, watch.reader)
         self._watch = watch
         self._events = events
         self._grace_s = watch.grace_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from topics.api.admission import Pressure
 from topics.api.auth import Scope
 from topics.api.call import Call
@@ -11,17 +13,20 @@ from topics.api.routes import QueryField, Route
 from topics.engine.core.engine import Engine
 from topics.engine.log.topic import Topic
 from topics.engine.queues.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushed_claim
-from topics.engine.queues.cohorts import Cohort, Cohorts
+from topics.engine.queues.waiting_claims import Claimers, Claims
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
 from topics.model.requests.records import ClaimRequest
 from topics.model.requests.watch import HEARTBEAT_MS_DEFAULT
 
 
 class Work:
-    def __init__(self, engine: Engine, pressure: Pressure, cohorts: Cohorts, streams: EventStreams) -> None:
+    def __init__(
+        self, engine: Engine, pressure: Pressure, claims: Claims, streams: EventStreams, wake: Callable[[], None]
+    ) -> None:
         self._engine = engine
         self._pressure = pressure
-        self._cohorts = cohorts
+        self._claims = claims
+        self._wake = wake
         self._streams = streams
         self._open: dict[WorkStream, None] = {}
 
@@ -65,15 +70,14 @@ class Work:
             raise self._pressure.refusal()
         stream = self._streams.open(call, HEARTBEAT_MS_DEFAULT)
         stream.beat()
-        cohort = self._cohorts.of(topic, queue)
-        work = WorkStream(self, cohort, stream, claim)
+        claimers = self._claims.claimers(topic, queue)
+        work = WorkStream(self, claimers, stream, claim)
         self._open[work] = None
         if stream.closed:
             work.end()
             return
-        cohort.add(work)
-        cohort.moved()
-        self._cohorts.wake()
+        claimers.add(work)
+        claimers.moved()
 
     def paced_ms(self, topic: Topic) -> int:
         """For how long this topic's streams get nothing; 0 if nothing is shed."""
@@ -90,12 +94,9 @@ class Work:
         again = f'queue "{name}" was deleted and created again as a {successor.config.type}'
         return f"{again}; open a new stream" if successor.config.type == "queue" else again
 
-    def wake(self) -> None:
-        self._cohorts.wake()
-
     def ended(self, work: WorkStream) -> None:
         self._open.pop(work, None)
-        self._cohorts.wake()
+        self._wake()
 
     @property
     def engine(self) -> Engine:
@@ -110,15 +111,15 @@ class Work:
 class WorkStream:
     """One connection, a claimer that stays."""
 
-    __slots__ = ("_claim", "_cohort", "_ended", "_number", "_paced", "_stream", "_topic_field", "_work")
+    __slots__ = ("_claim", "_claimers", "_ended", "_number", "_paced", "_stream", "_topic_field", "_work")
 
-    def __init__(self, work: Work, cohort: Cohort, stream: EventStream, claim: Claim) -> None:
+    def __init__(self, work: Work, claimers: Claimers, stream: EventStream, claim: Claim) -> None:
         self._work = work
-        self._cohort = cohort
+        self._claimers = claimers
         self._stream = stream
-        self._number = work.engine.queues.open_stream(cohort.queue)
+        self._number = work.engine.queues.open_stream(claimers.queue)
         self._claim = claim._replace(stream=self._number)
-        self._topic_field = b'{"topic":"%b",' % cohort.topic.name.encode()
+        self._topic_field = b'{"topic":"%b",' % claimers.topic.name.encode()
         self._ended = False
         self._paced = False
         stream.on_close = self.end
@@ -129,19 +130,19 @@ class WorkStream:
     def claim(self) -> Claim | None:
         if not self._stream.has_room or self._stream.closed or self._is_paced():
             return None
-        held = len(self._cohort.queue.streams[self._number])
-        return pushed_claim(self._claim, held, self._cohort.topic.config)
+        held = len(self._claimers.queue.streams[self._number])
+        return pushed_claim(self._claim, held, self._claimers.topic.config)
 
     def _is_paced(self) -> bool:
         """Under pressure a stream is told once, gets nothing for a while, and is looked at again."""
-        retry_ms = self._work.paced_ms(self._cohort.topic)
+        retry_ms = self._work.paced_ms(self._claimers.topic)
         if not retry_ms:
             self._paced = False
             return False
         if not self._paced:
             self._paced = True
             self._stream.write(error_frame(429, "work is throttled under pressure", retry_after_ms=retry_ms))
-        self._cohort.look_again_in(retry_ms)
+        self._claimers.look_again_in(retry_ms)
         return True
 
     def granted(self, grant: Grant) -> bool:
@@ -160,7 +161,7 @@ class WorkStream:
         ]
         self._stream.write(b"".join(frames))
         if len(grant.seqs) == PUSHED_PER_PASS_MAX:
-            self._work.engine.waiters.moved(self._cohort.topic)
+            self._work.engine.waiters.moved(self._claimers.topic)
 
     def failed(self, error: TopicsError) -> bool:
         if isinstance(error, Throttled):
@@ -169,7 +170,7 @@ class WorkStream:
             self._stream.write(error_frame(429, error.message, retry_after_ms=retry_ms))
             return True
         if error.code == "topic_not_found":
-            self.fail(409, self._work.why_gone(self._cohort.topic.name))
+            self.fail(409, self._work.why_gone(self._claimers.topic.name))
         else:
             self.fail(status_of(error.code), error.message)
         return False
@@ -178,8 +179,7 @@ class WorkStream:
 
     def _has_room(self, paused_s: float) -> None:
         del paused_s
-        self._cohort.moved()
-        self._work.wake()
+        self._claimers.moved()
 
     def fail(self, code: int, message: str) -> None:
         self._stream.fail(code, message)
@@ -190,8 +190,8 @@ class WorkStream:
         if self._ended:
             return
         self._ended = True
-        self._work.engine.queues.close_stream(self._cohort.topic, self._cohort.queue, self._number)
-        self._cohort.discard(self)
+        self._work.engine.queues.close_stream(self._claimers.topic, self._claimers.queue, self._number)
+        self._claimers.discard(self)
         self._work.ended(self)
 
 

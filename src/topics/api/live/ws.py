@@ -16,7 +16,6 @@ from websockets.typing import Subprotocol
 from topics.api.admission import Pressure
 from topics.api.auth import BEARER_PROTOCOL, Scope
 from topics.api.call import Call
-from topics.api.live.following import Fetching
 from topics.api.live.pulse import Pulse
 from topics.api.live.sse import Gate
 from topics.api.live.subscriptions import Subscriptions
@@ -42,7 +41,7 @@ from topics.engine.core.deadlines import Deadlines
 from topics.engine.core.engine import Engine
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.live.trails import Live
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.cold import ColdMiss, Reader
 from topics.engine.log.topic import Topic
 from topics.http.budget import MemoryBudget
 from topics.http.request import Request
@@ -73,7 +72,7 @@ class Sockets:
     def __init__(
         self,
         live: Live,
-        fetching: Fetching,
+        reader: Reader,
         pulse: Pulse,
         gate: Gate,
         subscriptions: Subscriptions,
@@ -86,7 +85,7 @@ class Sockets:
         budget: MemoryBudget,
     ) -> None:
         self.live = live
-        self.fetching = fetching
+        self.reader = reader
         self.pulse = pulse
         self.grace_s = settings.buffer_grace_ms / 1000
         self._engine: Engine = live.engine
@@ -262,7 +261,7 @@ class Sockets:
                 connection.drop_first()
             connection.go_on()
 
-        self.fetching.fetch(miss, lambda error: self.later(lambda: arrived(error)))
+        self.reader.fetch(miss, lambda error: self.later(lambda: arrived(error)))
 
     def _may_wait(self, decoded: PublishCommand | None, message: bytes, error: Throttled) -> bool:
         """Pressure passes; a writer that opted out of being refused waits for that, and later commands with it."""

@@ -63,7 +63,7 @@ class WsConnection(Follower, asyncio.Protocol):
     )
 
     def __init__(self, sockets: Sockets, principal: Principal, protocol: ServerProtocol) -> None:
-        super().__init__(sockets.live, sockets.fetching)
+        super().__init__(sockets.live, sockets.reader)
         self._sockets = sockets
         self._ws = protocol
         self._transport = cast("asyncio.Transport", None)

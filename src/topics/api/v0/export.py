@@ -13,13 +13,12 @@ import logging
 from topics.api.admission import Pressure
 from topics.api.auth import Principal, Scope
 from topics.api.call import Call
-from topics.api.live.following import Fetching
 from topics.api.live.pulse import Pulse
 from topics.api.live.sse import BUFFERED_BYTES_MAX, Gate
 from topics.api.routes import QueryField, Route
 from topics.engine.live.trails import Live, Trail
 from topics.engine.log.bulk import BulkRead
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.cold import ColdMiss, Reader
 from topics.engine.log.reading import Diff, View
 from topics.engine.log.topic import Topic
 from topics.http.content_coding import GZIPPED, VARY, GzipReplyStream, InThread, accepts_gzip
@@ -40,10 +39,10 @@ class Exports:
     """Opens bulk reads. They count as streams do, and take turns with readers that catch up."""
 
     def __init__(
-        self, live: Live, fetching: Fetching, gate: Gate, pressure: Pressure, stalls: Pulse, in_thread: InThread
+        self, live: Live, reader: Reader, gate: Gate, pressure: Pressure, stalls: Pulse, in_thread: InThread
     ) -> None:
         self.live = live
-        self.fetching = fetching
+        self.reader = reader
         self.gate = gate
         self.stalls = stalls
         self._pressure = pressure
@@ -206,7 +205,7 @@ class Export:
             diff = self.read()
         except ColdMiss as miss:
             self._waits_for_cold = True
-            self._exports.fetching.fetch(miss, self._arrived)
+            self._exports.reader.fetch(miss, self._arrived)
             return False
         except TopicsError as error:
             self._cut(error.message)

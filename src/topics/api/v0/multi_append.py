@@ -20,6 +20,7 @@ from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import Landed
 from topics.engine.core.multi_append import MultiAppend as Verb
 from topics.engine.core.pending import PendingChange
+from topics.engine.core.runner import Steps
 from topics.engine.log.topic import Topic
 from topics.model.errors import Throttled
 from topics.model.requests.config import resolve
@@ -77,19 +78,23 @@ class MultiAppend:
             )
         ]
 
-    def append(self, call: Call) -> None:
+    def append(self, call: Call) -> Steps[None] | None:
         params: MultiAppendRequest = call.params
-        call.started = call.flag("return_seqs", True)
+        call.flag("return_seqs", True)
         if params.idempotency_key is None:
             params.idempotency_key = key_of_header(call)
         try:
-            change = self._verb.append(params, partial(self._check_names, call), partial(self._admit, call))
+            self._submit(call).then(answering(call, self._appended))
         except Throttled as error:
-            # A cap stands until there is room; pressure passes, so a writer may choose to wait for that.
-            if not params.disable_backpressure or "retry_after_ms" not in error.detail:
+            if not params.disable_backpressure or not self._pressure.passes(error):
                 raise
-            self._pressure.park(call)
-            return
+            return self._append_later(call)
+
+    def _submit(self, call: Call) -> PendingChange:
+        return self._verb.append(call.params, partial(self._check_names, call), partial(self._admit, call))
+
+    def _append_later(self, call: Call) -> Steps[None]:
+        change = yield from self._pressure.submit_later(call, partial(self._submit, call))
         change.then(answering(call, self._appended))
 
     def _check_names(self, call: Call) -> None:
@@ -113,7 +118,7 @@ class MultiAppend:
                 raise self._pressure.refusal()
 
     def _appended(self, call: Call, change: PendingChange) -> None:
-        with_seqs = call.started is not False
+        with_seqs = call.flag("return_seqs", True)
         created = change.created and not change.deduped
         reply = MultiAppendReply(
             topics={name: _item(landed, change, with_seqs=with_seqs) for name, landed in change.result.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from functools import partial
 from time import perf_counter
 
 import msgspec
@@ -24,17 +25,17 @@ from topics.api.v0.queue_schema import (
     PausedReply,
     RedriveReply,
 )
-from topics.api.waiting import Turns, answering
-from topics.engine.core.deadlines import Deadline
+from topics.api.waiting import answering
 from topics.engine.core.engine import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, Engine
-from topics.engine.core.pending import PendingChange, settled
-from topics.engine.queues.claims import Claim, Grant
-from topics.engine.queues.cohorts import Cohort, Cohorts
+from topics.engine.core.pending import PendingChange
+from topics.engine.core.runner import Steps
+from topics.engine.log.topic import Topic
+from topics.engine.queues.claims import Grant
 from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.queue import Queue
-from topics.engine.queues.redrive import NOTHING, PIECE_MAX, Driven
 from topics.engine.queues.verbs import Held
-from topics.model.errors import InvalidRequest, TopicsError
+from topics.engine.queues.waiting_claims import Claims
+from topics.model.errors import InvalidRequest
 from topics.model.requests.records import (
     AckRequest,
     ClaimRequest,
@@ -45,17 +46,15 @@ from topics.model.requests.records import (
 )
 from topics.model.requests.warnings import match_warnings
 
-WAIT_MS_MAX = 30_000
 QUEUE_ERRORS = ("topic_not_found", "not_a_queue")
 
 
 class Queues:
-    def __init__(self, engine: Engine, pressure: Pressure, cohorts: Cohorts, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, engine: Engine, pressure: Pressure, claims: Claims) -> None:
         self._engine = engine
         self._queues = engine.queues
         self._pressure = pressure
-        self._cohorts = cohorts
+        self._claims = claims
 
     def routes(self) -> list[Route]:
         one = "/v0/topics/{topic}"
@@ -103,20 +102,14 @@ class Queues:
 
     # --- claim ---
 
-    def claim(self, call: Call) -> None:
-        params: ClaimRequest = call.params
-        claim = self._queues.read_claim(params)
-        topic, queue, _ = self._queues.find(call.name)
+    def claim(self, call: Call) -> Steps[None]:
+        queue, grant = yield from self._claims.claim(call.name, call.params, partial(self._admit, call))
+        call.reply(200, claimed(call, queue, grant))
+
+    def _admit(self, call: Call, topic: Topic) -> None:
         call.check_slot()
         if self._pressure.floor is not None and self._pressure.sheds(call, self._engine.effective_priority(topic)):
             raise self._pressure.refusal()
-        claim = self._queues.for_topic(claim, topic.config)
-        if not topic.config.claim_jitter_ms:
-            grant = self._queues.serve(topic, queue, [claim])[0]
-            if grant.seqs or not params.wait_ms:
-                answer_claim(call, queue, grant)
-                return
-        WaitingClaim(call, claim, self._cohorts, self._cohorts.of(topic, queue), min(params.wait_ms, WAIT_MS_MAX))
 
     # --- ack, nack, extend ---
 
@@ -175,26 +168,11 @@ class Queues:
 
     # --- redrive, pause, resume ---
 
-    def redrive(self, call: Call) -> None:
+    def redrive(self, call: Call) -> Steps[None]:
         principal = call.principal
-        before: Driven | None = call.started
-        try:
-            change = self._queues.redriver.redrive(
-                call.name, call.params, lambda name: name.startswith(principal.prefixes), before or NOTHING, PIECE_MAX
-            )
-        except TopicsError:
-            if before is None:
-                raise
-            # Some have gone home already: that is the answer, and the next call meets what stopped this one.
-            change = settled(0, before._replace(done=True))
-        change.then(answering(call, self._redriven))
-
-    def _redriven(self, call: Call, change: PendingChange) -> None:
-        driven: Driven = change.result
-        if not driven.done:
-            call.started, call.must_finish = driven, True
-            self._turns.again(call)
-            return
+        driven = yield from self._queues.redriver.redrive_all(
+            call.name, call.params, lambda name: name.startswith(principal.prefixes), call.must_now_finish
+        )
         reply = RedriveReply(
             topic=call.name,
             moved=driven.moved,
@@ -248,61 +226,6 @@ class Queues:
         if len(jobs) > page_size:
             reply.next_cursor = encode_cursor(shown[-1].deadline, shown[-1].seq)
         call.reply(200, encode(reply))
-
-
-class WaitingClaim:
-    """A claim in a cohort: answered by the pass that gives it something, or when its time is up."""
-
-    __slots__ = ("_call", "_claim", "_cohort", "_cohorts", "_deadline", "_waits")
-
-    def __init__(self, call: Call, claim: Claim, cohorts: Cohorts, cohort: Cohort, wait_ms: int) -> None:
-        self._call = call
-        self._claim = claim
-        self._cohorts = cohorts
-        self._cohort = cohort
-        # Otherwise it waits for the window of its cohort only.
-        self._waits = wait_ms > 0
-        self._deadline: Deadline | None = cohorts.deadlines.add(wait_ms, self._expire) if wait_ms else None
-        call.on_end = self._leave
-        call.may_be_abandoned()
-        cohort.add(self)
-
-    def claim(self) -> Claim | None:
-        return self._claim if self._call.open else None
-
-    def granted(self, grant: Grant) -> bool:
-        if not grant.seqs and self._waits:
-            return True
-        self._forget_deadline()
-        answer_claim(self._call, self._cohort.queue, grant)
-        return False
-
-    def failed(self, error: TopicsError) -> bool:
-        self._call.fail(error)
-        return False
-
-    def _expire(self) -> None:
-        self._deadline = None
-        if self._call.open:
-            answer_claim(self._call, self._cohort.queue, Grant())
-            self._cohorts.wake()
-
-    def _leave(self) -> None:
-        self._forget_deadline()
-        self._cohort.discard(self)
-
-    def _forget_deadline(self) -> None:
-        if self._deadline is not None:
-            self._cohorts.deadlines.remove(self._deadline)
-            self._deadline = None
-
-
-def answer_claim(call: Call, queue: Queue, grant: Grant) -> None:
-    """Now, or when the log has the leases."""
-    if grant.change is None:
-        call.reply(200, claimed(call, queue, grant))
-    else:
-        grant.change.then(answering(call, lambda call, _: call.reply(200, claimed(call, queue, grant))))
 
 
 def claimed(call: Call, queue: Queue, grant: Grant) -> bytes:

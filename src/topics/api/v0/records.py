@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 
 from msgspec import UNSET
@@ -14,10 +14,11 @@ from topics.api.replies import appended, difference, encode, write_performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import AppendReply, DeletedReply, DiffReply
 from topics.api.v0.topics import check_config_names
-from topics.api.waiting import Turns, answering
-from topics.engine.core.deadlines import Deadlines
+from topics.api.waiting import answering
 from topics.engine.core.engine import Engine
-from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.long_poll import long_poll
+from topics.engine.core.pending import PendingChange
+from topics.engine.core.runner import Runner, Steps
 from topics.engine.log.reading import Diff
 from topics.engine.log.topic import Topic
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
@@ -26,15 +27,12 @@ from topics.model.requests.lines import decode_lines
 from topics.model.requests.records import AppendRequest, DeleteRequest, DiffRequest, check_u64
 from topics.model.requests.warnings import match_warnings
 
-WAIT_MS_MAX = 30_000
-
 
 class Records:
-    def __init__(self, engine: Engine, pressure: Pressure, turns: Turns, deadlines: Deadlines) -> None:
+    def __init__(self, engine: Engine, pressure: Pressure, runner: Runner) -> None:
         self._engine = engine
         self._pressure = pressure
-        self._turns = turns
-        self._deadlines = deadlines
+        self._runner = runner
 
     def routes(self) -> list[Route]:
         return [
@@ -109,30 +107,37 @@ class Records:
         params.records = yield from decode_lines(call.request.body, self._engine.settings, tag, delay_ms)
         return params
 
-    def append(self, call: Call) -> None:
+    def append(self, call: Call) -> Steps[None] | None:
         params: AppendRequest = call.params
-        if call.request.query:
-            call.started = call.flag("return_seqs", True)
+        answer = self._appended
+        if call.request.query and not call.flag("return_seqs", True):
+            answer = self._appended_without_seqs
         if params.idempotency_key is None and b"idempotency-key" in call.headers:
             params.idempotency_key = key_of_header(call)
         if params.config is not None:
             self._check_config(call, params)
         try:
-            admit = None
-            if self._pressure.floor is not None or call.crowded:
-                admit = partial(self._admit, call)
-            change = self._engine.append(call.name, params, admit)
+            self._submit(call).then(answering(call, answer))
         except Throttled as error:
-            # A cap stands until somebody makes room; pressure passes, so a writer may choose to wait for that.
-            if not params.disable_backpressure or "retry_after_ms" not in error.detail:
+            if not params.disable_backpressure or not self._pressure.passes(error):
                 raise
-            self._pressure.park(call)
-            return
-        change.then(answering(call, self._appended))
+            return self._append_later(call, answer)
+
+    def _submit(self, call: Call) -> PendingChange:
+        admit = None
+        if self._pressure.floor is not None or call.crowded:
+            admit = partial(self._admit, call)
+        return self._engine.append(call.name, call.params, admit)
+
+    def _append_later(self, call: Call, answer: Callable[[Call, PendingChange], None]) -> Steps[None]:
+        change = yield from self._pressure.submit_later(call, partial(self._submit, call))
+        change.then(answering(call, answer))
 
     def _appended(self, call: Call, change: PendingChange) -> None:
-        body = appended(call, change, return_seqs=call.started is not False)
-        call.reply(201 if change.created else 200, body)
+        call.reply(201 if change.created else 200, appended(call, change, return_seqs=True))
+
+    def _appended_without_seqs(self, call: Call, change: PendingChange) -> None:
+        call.reply(201 if change.created else 200, appended(call, change, return_seqs=False))
 
     def _check_config(self, call: Call, params: AppendRequest) -> None:
         """A configuration that takes effect is an administrator's business; one that is ignored is not."""
@@ -153,39 +158,27 @@ class Records:
 
     # --- diff ---
 
-    def diff(self, call: Call) -> None:
+    def diff(self, call: Call) -> Steps[None] | None:
         params: DiffRequest = call.params
-        poll: LongPoll | None = call.started
         topic = self._engine.state.by_name.get(call.name)
-        if poll is None and topic is not None and (self._pressure.floor is not None or call.crowded):
+        if topic is not None and (self._pressure.floor is not None or call.crowded):
             check_u64(params.from_seq, "from_seq")
             self._admit(call, topic)
         diff = self._engine.diff(call.name, params)
-        if diff.count or diff.tombstone is not None or not params.wait_ms or (poll is not None and poll.expired):
-            call.reply(200, difference(call, diff, diff.scanned + (poll.scanned if poll is not None else 0)))
-            return
-        if poll is None:
-            poll = LongPoll(call, self._engine, self._turns, self._deadlines)
-        poll.wait_behind(diff)
+        if diff.count or diff.tombstone is not None or not params.wait_ms:
+            call.reply(200, difference(call, diff, diff.scanned))
+            return None
+        return self._poll(call, diff)
+
+    def _poll(self, call: Call, diff: Diff) -> Steps[None]:
+        diff = yield from long_poll(self._engine, self._runner, call.name, call.params, diff)
+        call.reply(200, difference(call, diff, diff.scanned))
 
     # --- delete ---
 
-    def delete(self, call: Call) -> None:
-        steps = call.started or self._engine.delete(call.name, call.params)
-        call.started = steps
-        try:
-            miss = next(steps)
-        except StopIteration as end:
-            change: PendingChange = end.value
-            change.then(answering(call, self._deleted))
-        except Busy:
-            call.started = None
-            raise
-        else:
-            if miss is not None:
-                raise miss
-            call.must_finish = True
-            self._turns.again(call)
+    def delete(self, call: Call) -> Steps[None]:
+        change = yield from self._engine.delete(call.name, call.params, call.must_now_finish)
+        change.then(answering(call, self._deleted))
 
     def _deleted(self, call: Call, change: PendingChange) -> None:
         # Not a look at the topic, which might have to wait for the disk: expiry was judged when the delete was decided.
@@ -204,46 +197,6 @@ class Records:
             warnings=match_warnings(call.params.match, "match") or UNSET,
         )
         call.reply(200, encode(reply))
-
-
-class LongPoll:
-    """A diff that waits: run again when its topic moves, answered if that gave it something or its time is up."""
-
-    __slots__ = ("_call", "_deadline", "_deadlines", "_turns", "_waiter", "_waiters", "expired", "scanned")
-
-    def __init__(self, call: Call, engine: Engine, turns: Turns, deadlines: Deadlines) -> None:
-        self._call = call
-        self._turns = turns
-        self._deadlines = deadlines
-        self._waiters = engine.waiters
-        self.expired = False
-        self.scanned = 0
-        self._waiter = engine.waiters.add(engine.state.by_name[call.name], self._look_again)
-        self._deadline = deadlines.add(min(call.params.wait_ms, WAIT_MS_MAX), self._expire)
-        call.started = self
-        call.on_end = self._leave
-        call.may_be_abandoned()
-
-    def wait_behind(self, diff: Diff) -> None:
-        """Nothing here for this reader so far: the next look starts where this one ended."""
-        self.scanned += diff.scanned
-        self._call.params.from_seq = diff.next_from_seq
-        if not diff.caught_up:
-            self._turns.again(self._call)
-
-    def _look_again(self) -> None:
-        if self._call.open:
-            self._turns.again(self._call)
-
-    def _expire(self) -> None:
-        self.expired = True
-        self._look_again()
-
-    def _leave(self) -> None:
-        self._waiters.remove(self._waiter)
-        self._deadlines.remove(self._deadline)
-        # Both hold this poll by their callbacks.
-        del self._waiter, self._deadline
 
 
 def key_of_header(call: Call) -> str | None:

@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
+from topics.model.clock import Clock
+
 DEADLINE_GRAIN_MS = 5
 
 
@@ -21,6 +23,48 @@ class Timers(Protocol):
         ...
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> Timer: ...
+
+
+class Alarm:
+    """The one timer that deadlines ask for at a time."""
+
+    __slots__ = ("cancelled", "due_s", "ring")
+
+    def __init__(self, due_s: float, ring: Callable[[], object]) -> None:
+        self.due_s = due_s
+        self.ring = ring
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class PolledTimers:
+    """Timers of a host without an event loop: it calls `poll` when `due_s` has come; `wake` says that this changed."""
+
+    def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
+        self._clock = clock
+        self._wake = wake
+        self._alarm: Alarm | None = None
+
+    def time(self) -> float:
+        return self._clock.monotonic_ms() / 1000
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> Alarm:
+        self._alarm = Alarm(when, callback)
+        self._wake()
+        return self._alarm
+
+    @property
+    def due_s(self) -> float | None:
+        alarm = self._alarm
+        return None if alarm is None or alarm.cancelled else alarm.due_s
+
+    def poll(self) -> None:
+        due_s, alarm = self.due_s, self._alarm
+        if alarm is not None and due_s is not None and due_s <= self.time():
+            self._alarm = None
+            alarm.ring()
 
 
 class Deadline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from topics.engine.core.appended import Appended
@@ -14,6 +14,7 @@ from topics.engine.core.job_admission import Admitted, JobAdmission
 from topics.engine.core.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
 from topics.engine.core.ops import Created, Deleted, Dropped, Reserved
 from topics.engine.core.pending import Busy, Deletions, PendingChange
+from topics.engine.core.runner import Steps, attempt
 from topics.engine.core.state import State
 from topics.engine.core.waiters import Waiters
 from topics.engine.log import deletion, retention
@@ -373,12 +374,20 @@ class Engine:
                 return block.seq_at(number) - 1 if number < block.count else block.last_seq
         return topic.head_seq
 
-    def delete(self, name: str, request: DeleteRequest) -> Generator[ColdMiss | None, None, PendingChange]:
+    def delete(
+        self, name: str, request: DeleteRequest, on_change: Callable[[], None] | None = None
+    ) -> Steps[PendingChange]:
         """Remove records by seq and/or tag, those that exist now. `result` is the number that died.
 
-        Yields what must be read from disk before it can go on, and None where others should have their turn: many
-        records that lie apart are removed in several changes.
+        Many records that lie apart are removed in several changes; `on_change` is called after each but the last.
         """
+        while True:
+            try:
+                return (yield from self._delete(name, request, on_change))
+            except Busy as busy:
+                yield busy.change
+
+    def _delete(self, name: str, request: DeleteRequest, on_change: Callable[[], None] | None) -> Steps[PendingChange]:
         if request.before_seq is UNSET and request.match is None:
             raise InvalidRequest("before_seq or match (or both) must say what to delete", field="before_seq")
         match = parse_match(request.match) if request.match is not None else None
@@ -388,12 +397,7 @@ class Engine:
         if request.before_seq is not UNSET:
             before_seq = min(before_seq, check_u64(request.before_seq, "before_seq"))
         self.commit_log.check_writable()
-        while True:
-            try:
-                self.expire(topic)
-                break
-            except ColdMiss as miss:
-                yield miss
+        yield from attempt(lambda: self.expire(topic))
         if match is None:
             found = deletion.find_before(topic, before_seq, self.state.cold.load)
         else:
@@ -405,6 +409,8 @@ class Engine:
                 continue
             for piece in changes.pieces(runs):
                 self._delete_runs(topic, piece, changes)
+                if on_change is not None:
+                    on_change()
                 yield None
         self._delete_runs(topic, changes.unstaged, changes)
         return changes.last or PendingChange.settled(topic.id, (0, 0))

@@ -1,8 +1,8 @@
 """One consume from when it is asked to its answer: its partitions, how they share the limit, and its waiting.
 
 look ─▶ something? ─▶ hand_out: claim, answer
-  ▲         └─ nothing ─▶ wait: an append, a reset, another consumer's claim that runs out, or time is up ─┐
-  └────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+  ▲         └─ nothing ─▶ wait: an append, a reset, another consumer's claim that expires, or time is up ─┐
+  └───────────────────────────────────────────────────────────────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from topics.engine.core.deadlines import Deadline, Deadlines
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.waiters import Waiter, Waiters
+from topics.engine.core.runner import Runner, Steps, attempt, published
 from topics.engine.groups.verbs import Consuming, Portion
 from topics.engine.log.topic import Topic
 from topics.model.errors import TopicNotFound
@@ -43,18 +42,7 @@ class Batch(NamedTuple):
 class Reading:
     """Where reading starts is settled when the request arrives, however often it has to look."""
 
-    __slots__ = (
-        "_deadline",
-        "_expiry",
-        "_start",
-        "_waiters",
-        "every",
-        "group_id",
-        "limit",
-        "partitions",
-        "topic_id",
-        "wait_ms",
-    )
+    __slots__ = ("_start", "every", "group_id", "limit", "partitions", "topic_id", "wait_ms")
 
     def __init__(self, request: ConsumeRequest) -> None:
         self.topic_id = check_id(request.topic_id, "topic_id")
@@ -64,10 +52,6 @@ class Reading:
         self.limit = clamp_limit(request.limit)
         self.wait_ms = wait_ms(request.timeout_seconds)
         self.partitions: list[Place] = []
-        # while it waits
-        self._waiters: list[Waiter] = []
-        self._deadline: Deadline | None = None
-        self._expiry: Deadline | None = None
 
     def begin(self, consuming: Consuming, partitions: list[tuple[int, Topic]]) -> list[PendingChange]:
         """Settle where reading starts; what must be in the log before the first look. May raise Busy."""
@@ -83,9 +67,12 @@ class Reading:
         steps = [consuming.fix_latest(topic, group_id, start) for _, topic in partitions]
         return [step for step in steps if step is not None]
 
-    @property
-    def may_wait(self) -> bool:
-        return self.wait_ms > 0
+    def take(self, consuming: Consuming, *, may_be_empty: bool) -> Batch | None:
+        """Look, and claim what is found; None if that is nothing and there is time to wait. May raise Busy."""
+        portions = self.look(consuming)
+        if not may_be_empty and not any(portion.count for portion in portions):
+            return None
+        return self.hand_out(consuming, portions)
 
     def look(self, consuming: Consuming) -> list[Portion]:
         """What there is in each partition, cut so that together they keep to the limit."""
@@ -113,41 +100,33 @@ class Reading:
             [change for change in claims if change is not None],
         )
 
-    # --- waiting ---
-
-    def wait(
-        self, look_again: Callable[[], None], consuming: Consuming, waiters: Waiters, deadlines: Deadlines
-    ) -> None:
-        """Have `look_again` called when something may have changed; `leave` ends that."""
-
-        def give_up() -> None:
-            self.wait_ms = 0
-            look_again()
-
-        if self._deadline is None:
-            self._deadline = deadlines.add(self.wait_ms, give_up)
-            self._waiters = [waiters.add(topic, look_again) for _, topic, _ in self.partitions]
-        if self.group_id is not None:
-            self._await_expiry(consuming, deadlines, look_again)
-
-    def leave(self, waiters: Waiters, deadlines: Deadlines) -> None:
-        for waiter in self._waiters:
-            waiters.remove(waiter)
-        for deadline in (self._deadline, self._expiry):
-            if deadline is not None:
-                deadlines.remove(deadline)
-        # They lead back here, and a collector seldom runs.
-        self._waiters, self._deadline, self._expiry = [], None, None
-
-    def _await_expiry(self, consuming: Consuming, deadlines: Deadlines, look_again: Callable[[], None]) -> None:
-        assert self.group_id is not None
-        if self._expiry is not None:
-            deadlines.remove(self._expiry)
-            self._expiry = None
+    def next_expiry_ms(self, consuming: Consuming) -> int | None:
+        """In how many milliseconds another consumer's claim expires, if that is before the time is up."""
+        if self.group_id is None:
+            return None
         times = [consuming.next_expiry_ms(topic, self.group_id) for _, topic, _ in self.partitions]
         soonest = min((time for time in times if time is not None), default=None)
-        if soonest is not None and soonest <= self.wait_ms:
-            self._expiry = deadlines.add(soonest, look_again)
+        return soonest if soonest is not None and soonest <= self.wait_ms else None
+
+
+def consume(
+    consuming: Consuming, runner: Runner, reading: Reading, find: Callable[[], list[tuple[int, Topic]]]
+) -> Steps[Batch]:
+    """The next batch, or an empty one when the time is up. Its claims are submitted, and may not be published yet."""
+    for change in (yield from attempt(lambda: reading.begin(consuming, find()))):
+        yield from published(change)
+    batch = yield from attempt(lambda: reading.take(consuming, may_be_empty=not reading.wait_ms))
+    if batch is not None:
+        return batch
+    news = runner.news([topic for _, topic, _ in reading.partitions], reading.wait_ms)
+    try:
+        while batch is None:
+            news.look_again_in(reading.next_expiry_ms(consuming))
+            yield news
+            batch = yield from attempt(lambda: reading.take(consuming, may_be_empty=news.expired))
+        return batch
+    finally:
+        news.close()
 
 
 def share(portions: list[Portion], limit: int) -> None:

@@ -31,7 +31,9 @@ class ColdMiss(Exception):
 class Reader(Protocol):
     """Reads what a verb missed, away from the thread that owns the engine."""
 
-    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None: ...
+    def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
+        """Give the block its body, then call back, in the owner's thread; with an error if it cannot be read."""
+        ...
 
 
 class DamagedBlock(DamagedData):

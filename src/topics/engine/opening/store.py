@@ -11,12 +11,16 @@ from topics.engine.core import checkpoint
 from topics.engine.core.appended import blob_start, decode_appended
 from topics.engine.core.checkpoint import Checkpointer
 from topics.engine.core.checkpoint_room import CheckpointRoom
+from topics.engine.core.cold_reader import ColdReader
 from topics.engine.core.commit_log import CommitLog
+from topics.engine.core.deadlines import Deadlines, PolledTimers, Timers
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import MultiAppend
 from topics.engine.core.ops import Resumed
+from topics.engine.core.runner import Runner
 from topics.engine.core.waiters import Waiters
-from topics.engine.log.topic import SEQ_CHUNK
+from topics.engine.live.trails import Live
+from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.opening import loss_estimates as estimates
 from topics.engine.opening.composition import OPS, new_state
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
@@ -24,6 +28,7 @@ from topics.engine.opening.restore import restore
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.unique_keys import Uniqueness
+from topics.engine.queues.waiting_claims import Claims
 from topics.engine.routers.forwarding import Forwarder
 from topics.engine.routers.verbs import Routers
 from topics.engine.transactions.verbs import Transactions
@@ -47,6 +52,9 @@ from topics.storage.worker import Worker
 
 log = logging.getLogger("topics.engine")
 
+# Tasks that are resumed in one turn: so many rounds, so much time; the others follow in the next.
+READY_ROUNDS_MAX = 8
+READY_S_MAX = 0.004
 # How long recovery works before it gives way.
 SLICE_MS = 2.0
 # Frames of topics that number on after a crash, which are written and folded in at once.
@@ -61,7 +69,8 @@ CLOCKS_APART_S_MAX = 60
 class Store:
     """`for _ in store.opening(): …` recovers in short steps; then `engine` takes verbs until `close`.
 
-    `notify` is called from other threads when the owner should call `settle`.
+    `notify` is called from other threads when the owner should call `settle`; `wake` by the owner's own thread when a
+    task can go on. `timers` run deadlines; without them `turn` looks at the clock.
     """
 
     engine: Engine
@@ -74,12 +83,19 @@ class Store:
         clock: Clock | None = None,
         disk: Disk | None = None,
         notify: Callable[[], None] = lambda: None,
+        wake: Callable[[], None] = lambda: None,
+        timers: Timers | None = None,
         repair: bool = False,
     ) -> None:
         self.settings = settings or Settings()
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
         self._notify = notify
+        self._wake = wake
+        self.waiters = Waiters()
+        self.timers = timers or PolledTimers(self._clock, wake)
+        self.deadlines = Deadlines(self.timers)
+        self.runner = Runner(self.waiters, self.deadlines, wake)
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
         # What a repair had to give up, in words.
@@ -189,12 +205,14 @@ class Store:
         mark.note(replay.tail.position)
         self.syncer = Syncer(self.wal, self._notify, mark=mark)
         self.worker = Worker(self._notify)
-        self.waiters = Waiters()
+        self.reader = self.runner.reader = ColdReader(self.state.cold, self.worker)
         reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
         admission = Uniqueness(self.commit_log)
         self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings, admission)
+        self.live = Live(self.engine, self._clock, self._wake)
+        self.claims = Claims(self.engine.queues, self.runner, self._exists)
         self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)
@@ -220,6 +238,9 @@ class Store:
         self.commit_log.room.renew()
         self.syncer.start()
         self.worker.start()
+
+    def _exists(self, topic: Topic) -> bool:
+        return self.state.by_id.get(topic.id) is topic
 
     def _seqs_since(self, copied_ms: int) -> int:
         """More seqs than any topic of the original can have handed out since this copy of it was made."""
@@ -262,6 +283,32 @@ class Store:
         """News from the threads: publish what is durable, run what waited for them."""
         self.commit_log.settle()
         self.worker.poll()
+
+    def flush(self) -> None:
+        """Write what was submitted, publish it, resume the tasks that can go on, show readers what moved: a few ms."""
+        commit_log, runner = self.commit_log, self.runner
+        commit_log.flush()
+        if runner.pending:
+            until_s = time.perf_counter() + READY_S_MAX
+            rounds = READY_ROUNDS_MAX
+            while rounds and runner.run(until_s):
+                # What they submit is published in the same turn.
+                commit_log.flush()
+                rounds -= 1
+            if not rounds:
+                self._wake()
+        self.live.run()
+
+    def turn(self) -> bool:
+        """Everything that is due, a few milliseconds of it; whether to come again at once."""
+        self.settle()
+        if isinstance(self.timers, PolledTimers):
+            self.timers.poll()
+        more = self.step() | self.forwarder.step()
+        if self.transactions.pending:
+            more |= self.transactions.step()
+        self.flush()
+        return more or self.runner.pending
 
     def step(self) -> bool:
         """A short slice of housekeeping; whether to come again at once."""

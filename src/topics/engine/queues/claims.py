@@ -1,4 +1,4 @@
-"""Claims and what they get: jobs dealt out over a cohort, each rendered as it is answered."""
+"""Claims and what they get: jobs dealt out over all claimers, each rendered as it is answered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topics.model.requests.records import UNSET
 
 JITTER_STEPS = 16
 # What one claimer gets at once: an answer as large as a request may be, or what a stream is pushed before it is looked
-# at again; and what all of a cohort get together.
+# at again; and what all claimers of a queue get together.
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 PUSHED_BYTES_MAX = 8 * 1024 * 1024
 PASS_BYTES_MAX = 256 * 1024 * 1024
@@ -25,7 +25,7 @@ _encode_string = msgspec.json.Encoder().encode
 
 
 class Claim(NamedTuple):
-    """What one claimer of a cohort asks for."""
+    """What one claimer asks for."""
 
     node: str
     wanted: int

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.pending import Busy, PendingChange, settled
+from topics.engine.core.runner import Steps, attempt, published
 from topics.engine.log.block import Block
 from topics.engine.log.deletion import find_seqs
 from topics.engine.queues import transfers as moving
@@ -100,6 +102,32 @@ class Redriver:
             return settled(topic.id, before.then(found))
         self._engine.commit_log.check_writable()
         return self._send(topic, by_home, before, found, rate)
+
+    def redrive_all(
+        self,
+        name: str,
+        request: RedriveRequest,
+        may_touch: Callable[[str], bool],
+        on_change: Callable[[], None] | None = None,
+    ) -> Steps[Driven]:
+        """Piece by piece, with other work in between; `on_change` is called when some are moved and more will be."""
+        driven = NOTHING
+        while True:
+            next_piece = partial(self.redrive, name, request, may_touch, driven, PIECE_MAX)
+            try:
+                change = yield from attempt(next_piece)
+                yield from published(change)
+            except TopicsError:
+                if driven is NOTHING:
+                    raise
+                # Some are moved already: that is the answer, and the next call meets what stopped this one.
+                return driven
+            driven = change.result
+            if driven.done:
+                return driven
+            if on_change is not None:
+                on_change()
+            yield None
 
     def _choose(
         self,

@@ -1,4 +1,4 @@
-"""The verbs of queues: claim, ack, nack, extend, pause, redrive, decided synchronously like all others.
+"""The verbs of queues: serve claims, ack, nack, extend, pause, redrive, decided synchronously like all others.
 
 A lease takes effect when it is decided, so that nobody else gets the job; if the queue's leases are durable the
 decision stands in the log before it is answered, and a write that fails only makes the job claimable again.
@@ -101,15 +101,6 @@ class Queues:
         return node
 
     # --- claim ---
-
-    def claim(self, name: str, request: ClaimRequest) -> PendingChange:
-        """Lease up to `max` jobs now. `result` is the Grant."""
-        claim = self.read_claim(request)
-        topic, queue, _ = self.find(name)
-        grant = self.serve(topic, queue, [self.for_topic(claim, topic.config)])[0]
-        change = grant.change or settled(topic.id)
-        change.result = grant
-        return change
 
     def read_claim(self, request: ClaimRequest) -> Claim:
         """Check what can be checked without the topic; a lease of 0 ms stands for the topic's own."""

@@ -1,19 +1,17 @@
-"""Sharing: what a cohort of claimers gets, in one pass, round-robin one by one."""
+"""Sharing: what claimers get in one pass, round-robin one by one, and when a pass is made."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.queues.queue_rig import QueueRig
-from topics.engine.core.deadlines import Deadline
+from topics.engine.core.deadlines import PolledTimers
 from topics.engine.queues.claims import Claim, Grant, deal
-from topics.engine.queues.cohorts import Cohorts
 
 
 def shares(rig: QueueRig, wanted: list[int]) -> list[list[int]]:
@@ -71,16 +69,6 @@ def test_a_pass_over_jobs_that_are_all_taken_gives_nothing(rig: QueueRig) -> Non
     assert shares(rig, [1, 1]) == [[], []]
 
 
-class Timers:
-    """Deadlines that never come."""
-
-    def add(self, wait_ms: int, expired: Callable[[], None]) -> Deadline:
-        return Deadline(wait_ms, expired)
-
-    def remove(self, deadline: Deadline) -> None:
-        pass
-
-
 class Asking:
     """A claimer that takes one job and goes."""
 
@@ -98,21 +86,56 @@ class Asking:
         raise error
 
 
-def test_a_cohort_that_nobody_waits_in_is_freed_without_a_collection(rig: QueueRig) -> None:
+def turn(rig: QueueRig) -> None:
+    """What the host does when the clock has moved or a task can go on."""
+    assert isinstance(rig.store.timers, PolledTimers)
+    rig.store.timers.poll()
+    rig.store.flush()
+
+
+def test_claimers_of_a_queue_are_served_when_their_window_is_over(rig: QueueRig) -> None:
     rig.queue(claim_jitter_ms=100, lease_ms=1_000)
-    rig.jobs(2)
+    rig.jobs(4)
+    topic, queue = rig.parts()
+    claimers, asking = rig.store.claims.claimers(topic, queue), [Asking() for _ in range(3)]
+    for one in asking:
+        claimers.add(one)
+    turn(rig)
+    assert [one.got for one in asking] == [[], [], []]
+    rig.clock.advance(110)
+    turn(rig)
+    assert [one.got for one in asking] == [[1], [2], [3]]
+
+
+def test_a_claimer_that_waits_gets_a_job_when_its_lease_expires(rig: QueueRig) -> None:
+    rig.queue(lease_ms=1_000)
+    rig.jobs(1)
     rig.claim()
     topic, queue = rig.parts()
-    cohorts = Cohorts(rig.engine, Timers(), None, lambda: None)  # pyright: ignore[reportArgumentType]
+    asking = Asking()
+    rig.store.claims.claimers(topic, queue).add(asking)
+    turn(rig)
+    assert not asking.got
+    rig.clock.advance(1_010)
+    turn(rig)
+    assert asking.got == [1]
+
+
+def test_claimers_that_nobody_needs_any_more_are_freed_without_a_collection(rig: QueueRig) -> None:
+    rig.queue(claim_jitter_ms=100, lease_ms=1_000)
+    rig.jobs(2)
+    topic, queue = rig.parts()
     gc.collect()
     gc.disable()
     try:
-        cohort, asking = cohorts.of(topic, queue), Asking()
-        freed = weakref.ref(cohort)
-        cohort.add(asking)
-        cohort.serve()
-        del cohort
-        assert asking.got == [2]
-        assert (len(cohorts), topic.waiters, freed()) == (0, None, None)
+        claimers, asking = rig.store.claims.claimers(topic, queue), Asking()
+        freed = weakref.ref(claimers)
+        claimers.add(asking)
+        del claimers
+        turn(rig)
+        rig.clock.advance(110)
+        turn(rig)
+        assert asking.got == [1]
+        assert (len(rig.store.claims), topic.waiters, len(rig.store.deadlines), freed()) == (0, None, 0, None)
     finally:
         gc.enable()
