@@ -18,9 +18,10 @@ from tests.multi_append.rig import MultiRig
 from topics.engine.core.in_flight import InFlight
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.log.cold import ColdMiss
+from topics.engine.queues.claims import Claim
 from topics.model.errors import TopicsError
 from topics.model.requests.config import ConfigPatch
-from topics.model.requests.records import AckRequest, ClaimRequest, NackRequest, append_decoder, decode_body
+from topics.model.requests.records import AckRequest, NackRequest, append_decoder, decode_body
 from topics.model.requests.routers import RouterRequest
 from topics.model.requests.transactions import CommitRequest, StageRequest
 
@@ -84,7 +85,15 @@ class InFlightMachine(RuleBasedStateMachine):
 
     @rule(ack=st.booleans())
     def work(self, *, ack: bool) -> None:
-        claimed = self.submit(lambda: self.rig.engine.queues.claim("q", ClaimRequest(node="w", max=2)))
+        def claim() -> PendingChange:
+            queues = self.rig.engine.queues
+            topic, queue, _ = queues.find("q")
+            grant = queues.serve(topic, queue, [Claim("w", 2, 30_000)])[0]
+            change = grant.change or PendingChange.settled(topic.id, None)
+            change.result = grant
+            return change
+
+        claimed = self.submit(claim)
         if claimed is None or not claimed.result.seqs:
             return
         seqs = claimed.result.seqs
