@@ -22,9 +22,8 @@ class ReceivedRequest(Request):
     __slots__ = ("body_parts", "compressed", "held", "memory", "refusal", "reply_stream")
 
     def __init__(self, writer: ReplyWriter, method: str, http_version: str, headers: list[Header]) -> None:
-        Request.__init__(
-            self, writer, method, http_version, headers
-        )  # super() is slower, and this runs for each request
+        # super() is slower, and this runs for each request
+        Request.__init__(self, writer, method, http_version, headers)
         self.body_parts: list[bytes] | None = None  # of a large body that is not joined yet
         self.compressed = False  # the body is gzip and not decompressed yet
         self.held = False  # complete, but its body is not ready for the handler

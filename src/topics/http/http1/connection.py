@@ -395,7 +395,7 @@ class Http1Connection(asyncio.Protocol):
             if quiet_ms > limits.write_stall_ms_max and self._writer.reply_stream is None:
                 self._transport.abort()
         elif self._memory_waits or any(request.awaits_memory for request in self._waiting or ()):
-            # Its input is not read until there is memory for it. Whoever has left need not wait for that.
+            # The socket is not read until there is memory, so the end of its input is not seen either.
             if has_left(self._transport):
                 self._transport.abort()
         elif self._waiting or self._writer.pending:
