@@ -211,7 +211,7 @@ def test_what_a_later_change_took_over_goes_back_if_that_is_forgotten_first() ->
     in_flight, first, second, third = InFlight(), change(), change(), change()
     for one in (first, second, third):
         in_flight.hold(one, ("topic", "t"))
-    in_flight.release(third)
+    in_flight.let_go(third)
     assert in_flight.with_what(("topic", "t")) is second
     first.finish()
     assert in_flight.with_what(("topic", "t")) is second

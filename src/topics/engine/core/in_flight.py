@@ -65,7 +65,6 @@ class InFlight:
         self, change: PendingChange, topic: Topic | None, seqs: int, records: int, size: int, grows: int
     ) -> None:
         """Seqs and bytes. A topic that is still to be made has no count yet: until then its name is busy."""
-        change.owner = self
         change.reserved += ((topic, seqs, records, size, grows),)
         self.bytes += grows
         if topic is not None:
@@ -80,22 +79,26 @@ class InFlight:
         self.hold(change, *(("topic", name) for name in names))
 
     def release(self, change: PendingChange) -> None:
-        """All that the change has taken. What a later change holds by now stays with that."""
-        change.owner = None
+        """All that a submitted change has taken: it is published, or forgotten."""
         for topic, seqs, records, size, grows in change.reserved:
             self.bytes -= grows
             if topic is not None:
                 topic.pending_seqs -= seqs
                 topic.pending_count -= records
                 topic.pending_bytes -= size
-        change.reserved = ()
-        if change.keys is not None:
-            self.topics -= self._made.pop(change, 0)
-            for key, before in change.keys.items():
-                if self.busy.get(key) is not change:
-                    continue
-                if before is not None and before.owner is not None:
-                    self.busy[key] = before
-                else:
-                    del self.busy[key]
-            change.keys = None
+        if change.owner is not None:
+            self.let_go(change)
+
+    def let_go(self, change: PendingChange) -> None:
+        """What was busy with the change is so no longer. What a later change holds by now stays with that."""
+        assert change.keys is not None
+        change.owner = None
+        self.topics -= self._made.pop(change, 0)
+        for key, before in change.keys.items():
+            if self.busy.get(key) is not change:
+                continue
+            if before is not None and before.owner is not None:
+                self.busy[key] = before
+            else:
+                del self.busy[key]
+        change.keys = None

@@ -105,7 +105,7 @@ class PendingChange:
         self.error = error
         self.op = None
         if self.owner is not None:
-            self.owner.release(self)
+            self.owner.let_go(self)
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             callback(self)

@@ -84,6 +84,13 @@ class State:
             self.by_id[op.topic_id].captured = self.checkpoint
         return found
 
+    def fold_ahead(self, op: Op) -> None:
+        """Fold an op in when it is decided; the one that is published later knows that this has been done.
+
+        A checkpoint need not capture its topic before: what such an op sets is the same however often it is set.
+        """
+        self.ops.kinds[type(op)].fold(self, op)
+
     def new_id(self) -> int:
         self.next_id += 1
         return self.next_id - 1

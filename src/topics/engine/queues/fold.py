@@ -37,7 +37,7 @@ from topics.engine.queues.ops import (
 from topics.engine.queues.part import letters_of, put_letters, queue_of
 from topics.engine.queues.queue import Queue
 
-# --- leases: what the log says about live records; a record that has died since needs none ---
+# --- leases: folded in when they are decided; read back from the log, a record that has died since needs none ---
 
 
 def _leased(state: State, op: Leased) -> None:
@@ -45,12 +45,11 @@ def _leased(state: State, op: Leased) -> None:
     queue = queue_of(topic)
     if queue is None or op.ahead:
         return
-    queue.pass_over(topic, op.cursor)
-    for seq, lease, deliveries in op.jobs:
-        if is_live(topic, seq):
-            job = queue.job_for(seq)
-            job.deliveries = deliveries
-            queue.lease(job, op.node, lease, op.deadline, op.rest_ms)
+    jobs = op.jobs
+    if not op.now_ms:
+        queue.pass_over(topic, op.cursor)
+        jobs = [job for job in jobs if is_live(topic, job[0])]
+    queue.hand_out(jobs, op.node, op.deadline, op.rest_ms, op.now_ms, op.stream)
 
 
 def _released(state: State, op: Released) -> None:
@@ -58,7 +57,7 @@ def _released(state: State, op: Released) -> None:
     if queue is not None and not op.ahead:
         for job in _known(queue, op.seqs):
             job.error = op.error or job.error
-            queue.give_back(job, op.due, 0)
+            queue.give_back(job, op.due, op.now_ms)
 
 
 def _extended(state: State, op: Extended) -> None:

@@ -35,8 +35,9 @@ class Leased(NamedTuple):
 
     `cursor` is how far fresh jobs have been handed out; a job that waited for its time may lie behind it.
 
-    An op of the leases log that is `ahead` was folded in when it was decided: nobody else may get the same job in the
-    meantime. Read back from the log it is not.
+    Nobody else may get the same job in the meantime, so the ops of leases are folded in when they are decided. One that
+    is then published is `ahead`: its fold has been. What the log does not store is nothing in an op read back from it:
+    `now_ms`, when it was decided, and `stream`, the connection that the jobs are pushed to.
     """
 
     topic_id: int
@@ -46,6 +47,8 @@ class Leased(NamedTuple):
     node: str
     jobs: list[tuple[int, int, int]]
     ahead: bool = False
+    now_ms: int = 0
+    stream: int = 0
 
     def encode(self) -> bytes:
         node = self.node.encode()
@@ -62,6 +65,7 @@ class Released(NamedTuple):
     error: str
     seqs: list[int]
     ahead: bool = False
+    now_ms: int = 0
 
     def encode(self) -> bytes:
         error = self.error.encode()

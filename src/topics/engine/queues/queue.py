@@ -195,6 +195,34 @@ class Queue:
         job.node, job.lease, job.deadline = node, lease, deadline
         self.let_out(job, self.leased_until(deadline, rest_ms, stream), stream)
 
+    def hand_out(
+        self, jobs: list[tuple[int, int, int]], node: str, deadline: int, rest_ms: int, now_ms: int, stream: int
+    ) -> None:
+        """Jobs (seq, lease, deliveries) go to their worker; written out because there are so many of them."""
+        known, cursor = self.jobs, self.cursor
+        group = self.leased_until(deadline, rest_ms, stream)
+        members, pushed = group.jobs, self.streams[stream] if stream else None
+        for seq, lease, deliveries in jobs:
+            job = known.get(seq)
+            if job is None:
+                job = known[seq] = Job(seq)
+                if seq > cursor:
+                    self.ahead += 1
+                    self.fresh -= 1
+            elif job.group is not None:
+                self._leave(job)
+            job.deliveries = deliveries
+            job.claimed_ms = now_ms
+            job.node = node
+            job.lease = lease
+            job.deadline = deadline
+            job.stream = stream
+            job.group = group
+            members[seq] = job
+            if pushed is not None:
+                pushed[seq] = job
+        self.in_flight += len(jobs)
+
     def leased_until(self, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> Group:
         """Where leases with this deadline stand."""
         return self._leases.at(deadline + 1, rest_ms, pushed=stream != NO_STREAM)

@@ -7,7 +7,7 @@ decision stands in the log before it is answered, and a write that fails only ma
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.ops import Deleted
@@ -141,40 +141,34 @@ class Queues:
         self, topic: Topic, queue: Queue, claim: Claim, share: list[Taken], grant: Grant, now: int
     ) -> PendingChange | None:
         share.sort()
-        config, known = topic.config, queue.jobs
-        node, deadline, stream = claim.node, now + claim.lease_ms, claim.stream
+        config = topic.config
+        node, deadline = claim.node, now + claim.lease_ms
         seqs, jobs = grant.seqs, grant.jobs
-        rests = config.retry_backoff is not UNSET
-        group, shown = queue.leased_until(deadline, 0, stream), self._steady.wall_ms(deadline)
+        rests, shown = config.retry_backoff is not UNSET, self._steady.wall_ms(deadline)
         lease = queue.next_lease or random.getrandbits(40) + 1
+        # An op for each rest that would follow; all but those with a backoff have the same one.
+        leases: list[tuple[int, int, int]] = []
+        by_rest = {0: leases}
         for seq, job, record, tag in share:
-            if job is None:
-                job = known[seq] = Job(seq)
-            deliveries = job.deliveries = job.deliveries + 1
-            job.claimed_ms, job.node, job.lease, job.deadline = now, node, lease, deadline
+            deliveries = 1 if job is None else job.deliveries + 1
             if rests:
-                group = queue.leased_until(deadline, rest_after(config, deliveries, lease), stream)
-            queue.let_out(job, group, stream)
+                leases = by_rest.setdefault(rest_after(config, deliveries, lease), [])
+            leases.append((seq, lease, deliveries))
             seqs.append(seq)
             jobs.append(render_job(record, seq, lease, shown, deliveries, tag))
             lease += 1
         queue.next_lease = lease
-        return (
-            self._journal_claim(topic, queue.cursor, node, [known[seq] for seq in seqs])
-            if config.leases_durable
-            else None
-        )
-
-    def _journal_claim(self, topic: Topic, cursor: int, node: str, jobs: list[Job]) -> PendingChange | None:
-        """An op for each rest that would follow; all but those with a backoff have the same one."""
-        by_rest: dict[int, list[tuple[int, int, int]]] = {}
-        for job in jobs:
-            assert job.group is not None
-            by_rest.setdefault(job.group.rest_ms, []).append((job.seq, job.lease, job.deliveries))
-        change: PendingChange | None = None
-        for rest_ms, leases in by_rest.items():
-            op = Leased(topic.id, cursor, jobs[0].deadline, rest_ms, node, leases, ahead=True)
-            change = self._journal_leases(op, topic)
+        ops = [
+            Leased(topic.id, queue.cursor, deadline, rest_ms, node, leases, now_ms=now, stream=claim.stream)
+            for rest_ms, leases in by_rest.items()
+            if leases
+        ]
+        for op in ops:
+            self._state.fold_ahead(op)
+        change = None
+        if config.leases_durable:
+            for op in ops:
+                change = self._journal_leases(op, topic)
         return change
 
     def _journal_leases(self, op: Leased, topic: Topic) -> PendingChange:
@@ -202,9 +196,9 @@ class Queues:
         durability = topic.config.durability
         journaled = durability != "ephemeral"
         body = op.encode() if journaled else b""
-        return self._commit_log.submit(
-            op, body, gated=durability == "fsync", urgent=isinstance(op, Released), journaled=journaled
-        )
+        urgent = isinstance(op, Released)
+        op = op._replace(ahead=True)
+        return self._commit_log.submit(op, body, gated=durability == "fsync", urgent=urgent, journaled=journaled)
 
     # --- ack, nack, extend ---
 
@@ -261,14 +255,12 @@ class Queues:
             queue.take_out(jobs)
             change = self._bury(topic, jobs)
         else:
-            change = self._release(topic, queue, jobs, now, request, error)
+            change = self._release(topic, jobs, now, request, error)
         change.then(lambda done: setattr(done, "result", result))
         self._waiters.moved(topic)
         return change
 
-    def _release(
-        self, topic: Topic, queue: Queue, jobs: list[Job], now: int, request: NackRequest, error: str
-    ) -> PendingChange:
+    def _release(self, topic: Topic, jobs: list[Job], now: int, request: NackRequest, error: str) -> PendingChange:
         by_due: dict[int, list[int]] = {}
         for job in jobs:
             if request.delay_ms is UNSET:
@@ -276,11 +268,17 @@ class Queues:
             else:
                 due = now + min(DELAY_MS_MAX, request.delay_ms)
             by_due.setdefault(due, []).append(job.seq)
-            queue.give_back(job, due, now)
+        ops = [Released(topic.id, due, error, seqs, now_ms=now) for due, seqs in by_due.items()]
+        return self._ahead(topic, ops)
+
+    def _ahead(self, topic: Topic, ops: Sequence[Released | Extended]) -> PendingChange:
+        """They take effect now, and stand in the log before this is done if the leases are durable."""
+        for op in ops:
+            self._state.fold_ahead(op)
         change = settled(topic.id)
         if topic.config.leases_durable:
-            for due, seqs in by_due.items():
-                change = self._journal(topic, Released(topic.id, due, error, seqs, ahead=True))
+            for op in ops:
+                change = self._journal(topic, op)
         return change
 
     def extend(self, name: str, request: ExtendRequest) -> PendingChange:
@@ -293,12 +291,8 @@ class Queues:
         by_rest: dict[int, list[int]] = {}
         for job in jobs:
             rest_ms = rest_after(topic.config, job.deliveries, job.lease)
-            queue.extend(job, deadline, rest_ms)
             by_rest.setdefault(rest_ms, []).append(job.seq)
-        change = settled(topic.id)
-        if topic.config.leases_durable:
-            for rest_ms, seqs in by_rest.items():
-                change = self._journal(topic, Extended(topic.id, deadline, rest_ms, seqs, ahead=True))
+        change = self._ahead(topic, [Extended(topic.id, deadline, rest_ms, seqs) for rest_ms, seqs in by_rest.items()])
         change.result = Held([job.seq for job in jobs], skipped, self._steady.wall_ms(deadline))
         return change
 
@@ -411,14 +405,11 @@ class Queues:
         """The connection is gone: what it holds is claimable at once."""
         now = self.now()
         queue.advance(now)
-        jobs = list(queue.streams.pop(number, {}).values())
-        for job in jobs:
-            queue.give_back(job, now, now)
-        if jobs and topic.config.leases_durable and self._state.by_id.get(topic.id) is topic:
+        seqs = list(queue.streams.pop(number, {}))
+        if seqs and self._state.by_id.get(topic.id) is topic:
             try:
-                self._journal(topic, Released(topic.id, 0, "", [job.seq for job in jobs], ahead=True))
+                self._ahead(topic, [Released(topic.id, 0, "", seqs, now_ms=now)])
             except TopicsError:
                 # Without the log's word the leases run out by themselves after a restart.
                 pass
-        if jobs:
             self._waiters.moved(topic)
