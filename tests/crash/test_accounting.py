@@ -33,6 +33,8 @@ WORKERS = 2
 RECORDS_MIN = 20
 ROOT = Path(__file__).parent.parent.parent
 WAIT_S_MAX = 60.0
+# However long a server takes to come back.
+RETRY_S_MAX = 600.0
 
 
 class Making:
@@ -57,7 +59,7 @@ class Making:
     def _make(self) -> None:
         # Down for longer than up, and the machine is busy: time is the limit, not the number of attempts.
         with (
-            Client(self._url, retries_max=1_000) as client,
+            Client(self._url, retries_max=1_000_000, retry_s_max=RETRY_S_MAX) as client,
             client.producer("log") as log,
             client.producer("jobs") as jobs,
         ):

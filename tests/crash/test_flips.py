@@ -36,7 +36,7 @@ def places(path: Path, step: int) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     "step",
     [
-        pytest.param(STEP, marks=pytest.mark.timeout(300)),
+        pytest.param(STEP, marks=pytest.mark.timeout(1200)),
         pytest.param(37, marks=[pytest.mark.crash, pytest.mark.timeout(3600)]),
     ],
 )

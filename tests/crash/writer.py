@@ -16,6 +16,7 @@ from typing import Any
 import topics
 from topics.model.settings import Settings
 
+HOUR_MS = 3_600_000
 SETTINGS = Settings(
     segment_max_events=20,
     hot_retain_segments=1,
@@ -91,7 +92,8 @@ def main() -> None:
     path, generation, repeated = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     db = topics.open(path, SETTINGS)
     for name, config in CONFIGS.items():
-        db.configure(name, **config)
+        # Keys are repeated in later lives, which may come late on a busy machine.
+        db.configure(name, idempotency_window_ms=HOUR_MS, **config)
     say(kind="found", topics=found(db))
     threads = [
         threading.Thread(target=write, args=(db, name, generation, repeated.get(name, [])), daemon=True)

@@ -118,7 +118,7 @@ class World:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.server = self._serve()
-        self.client = Client(f"http://127.0.0.1:{self.port}")
+        self.client = Client(f"http://127.0.0.1:{self.port}", retries_max=1_000_000, retry_s_max=WAIT_S_MAX)
         self.runners: list[RunnerProcess] = []
 
     def _serve(self) -> ServerProcess:
