@@ -10,7 +10,7 @@ from typing import Any
 
 from topics.client import AsyncClient
 
-ANSWER_S_MAX = 40.0
+ANSWER_S_MAX = 120.0
 
 
 class Loop:

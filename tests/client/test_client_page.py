@@ -18,6 +18,8 @@ def test_every_block_runs(tmp_path: Path, users: str) -> None:
     assert len(blocks) == PAGE.count("```python") > 10
     with serving(tmp_path, jwt_secret=SECRET, users=users) as server:
         script = "\n".join(blocks).replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
-        done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=50)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=120
+        )
     assert done.returncode == 0, done.stderr
     assert "nobody" in done.stdout

@@ -241,14 +241,14 @@ def test_the_server_of_this_machine_is_found_by_its_port(
 
 def forwarded(port: int, seen: Seen) -> None:
     """Carry a request to the real server, and see its answer through."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(seen.method, seen.path, seen.body, {"Content-Type": "application/json"})
     assert connection.getresponse().read()
     connection.close()
 
 
 def passed_on(port: int, seen: Seen) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(seen.method, seen.path, seen.body, {"Content-Type": "application/json"})
     reply = connection.getresponse()
     body = reply.read()

@@ -17,7 +17,7 @@ from topics.engine.core.checkpoint import FULL_EVERY_MS
 from topics.model.errors import StorageFull
 
 MIB = 1 << 20
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 60.0
 # Twenty tags in turn: deleting nineteen of them leaves one record in twenty, everywhere.
 TAGS = 20
 RECORDS = 100

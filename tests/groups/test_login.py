@@ -30,7 +30,7 @@ def all_at_once(server: ServerProcess, user: str, password: str, count: int) -> 
     def one() -> None:
         client = server.stranger()
         client.get("/v0/health")
-        together.wait(timeout=20)
+        together.wait(timeout=60)
         statuses.append(login(client, user, password).status)
 
     crowd = [threading.Thread(target=one) for _ in range(count)]

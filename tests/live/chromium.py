@@ -117,14 +117,15 @@ def shown(url: str, profile: Path) -> Iterator[Page]:
         port = int(port_file.read_text().splitlines()[0])
 
         def pages() -> list[Any]:
-            debugger = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            debugger = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             debugger.request("GET", "/json/list")
             listed = json.loads(debugger.getresponse().read())
             debugger.close()
             return [page for page in listed if page["url"] == url]
 
         eventually(lambda: bool(pages()), within_s=WITHIN_S)
-        with connect(pages()[0]["webSocketDebuggerUrl"], max_size=None) as connection:
+        address = pages()[0]["webSocketDebuggerUrl"]
+        with connect(address, max_size=None, open_timeout=WITHIN_S, ping_interval=None) as connection:
             page = Page(connection)
             page.wait_until_shown(url)
             yield page

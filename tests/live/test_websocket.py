@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 from tests.live.rig import Watcher, eventually, watching
 from tests.serving import Client, ServerProcess, serving
 
-SECONDS_MAX = 15.0
+SECONDS_MAX = 60.0
 
 
 class Socket:
@@ -53,6 +53,7 @@ class Socket:
 def open_socket(server: ServerProcess, key: str | None = None, **options: Any) -> Iterator[Socket]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     url = f"ws://127.0.0.1:{server.port}/v0/ws"
+    options = {"open_timeout": SECONDS_MAX, **options}
     with connect(url, additional_headers=headers, max_size=None, **options) as connection:
         yield Socket(connection)
 
