@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +121,29 @@ def chunks(root: Path) -> Iterator[ServerProcess]:
 @scenario("HTTP/1: 4 MB of pipelined requests, four times", 20)
 def pipelined(root: Path) -> Iterator[ServerProcess]:
     return flooded(root, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n", b"")
+
+
+CROWD = """
+import socket, sys
+crowd = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(9_000)]
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@scenario("HTTP/1: 9,000 connections whose client is killed", 20)
+def killed_crowd(root: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(root)
+    server.ready()
+    command = [sys.executable, "-c", CROWD, str(server.port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as crowd:
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline() == b"up\n"
+        yield server
+        crowd.kill()
+    client = Client(server.port, timeout_s=60)
+    while client.get("/v0/metrics", headers={"Accept": "application/json"}).json["topics_connections"] > 10:
+        time.sleep(0.01)
 
 
 # --- large requests: refused ones, then legal ones ---
@@ -251,18 +276,32 @@ def commit(root: Path) -> Iterator[ServerProcess]:
     assert reply.status == 200, reply
 
 
-@scenario("metrics of 100,000 topics")
-def metrics(root: Path) -> Iterator[ServerProcess]:
-    server = ServerProcess(root)
-    server.ready()
+def append_to_each(port: int, topics: int) -> None:
+    """One record to each of so many topics, by one connection."""
     head = b"HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 24\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        for first in range(0, 100_000, 500):
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        for first in range(0, topics, 500):
             for number in range(first, first + 500):
                 connection.sendall(b"POST /v0/topics/t%d " % number + head + b'{"records":[{"data":1}]}')
             answered = 0
             while answered < 500:
                 answered += connection.recv(1 << 20).count(b"HTTP/1.1 20")
+
+
+@scenario("checkpoints of 100,000 topics")
+def checkpoints(root: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(root, checkpoint_ms=1_000)
+    server.ready()
+    append_to_each(server.port, 100_000)
+    yield server
+    append_to_each(server.port, 100_000)
+
+
+@scenario("metrics of 100,000 topics")
+def metrics(root: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(root)
+    server.ready()
+    append_to_each(server.port, 100_000)
     yield server
     for _ in range(3):
         assert Client(server.port, timeout_s=60).get("/v0/metrics").status == 200
