@@ -63,6 +63,7 @@ def fan_out(batches: int, *, skewed: bool) -> float:
                 append(store, "source", body)
                 store.commit_log.flush()
                 store.settle()
+                store.background.run(time.perf_counter() + 0.001)
                 while store.forwarder.step():
                     pass
                 store.step()
@@ -72,6 +73,7 @@ def fan_out(batches: int, *, skewed: bool) -> float:
         took = run(batches)
         while store.forwarder.pending or any(router.lag for router in store.state.feature(Routes).by_name.values()):
             store.settle()
+            store.background.run(time.perf_counter() + 0.001)
             store.forwarder.step()
         kill(store)
         return batches * BATCH * DESTINATIONS / took

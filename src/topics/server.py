@@ -35,7 +35,6 @@ from topics.api.live.topic_stream import route_before_ready
 from topics.api.live.work_stream import Work
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
-from topics.api.pump import Pump
 from topics.api.routes import Route, RouteTable
 from topics.api.v0.backup import Backups
 from topics.api.v0.multi_append import MultiAppend
@@ -45,7 +44,7 @@ from topics.api.v0.queues import Queues
 from topics.api.v0.records import Records
 from topics.api.v0.routers import Routers
 from topics.api.v0.topics import Topics
-from topics.api.v0.transactions import CommitPump, Txns
+from topics.api.v0.transactions import Txns
 from topics.api.waiting import Handlers
 from topics.engine.core.engine import Engine
 from topics.engine.groups.verbs import Consuming
@@ -62,7 +61,8 @@ from topics.storage.secret import make_secret, read_secret
 log = logging.getLogger("topics.server")
 
 DRAIN_GRACE_S = 10.0
-HOUSEKEEPING_S, HOUSEKEEPING_BUSY_S = 0.02, 0.002
+# How often the store has a turn when nothing happens, and when it comes again after a turn that failed.
+HOUSEKEEPING_S, FAILED_REST_S = 0.02, 1.0
 # Objects made since the last collection: when it is worth one while idle, and when it must be. A collection takes about
 # 0.15 µs for each of them and moves them out of the way, so the limit decides how long one takes, not what all cost.
 YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 20_000, 50_000
@@ -126,8 +126,10 @@ class Server:
         self._pressure = Pressure(self._debt_bytes, time.monotonic)
         self._usage = Usage()
         self._delivery: Delivery | None = None
-        self._pump: Pump | None = None
-        self._commit_pump: CommitPump | None = None
+        # The next turn of the store: soon, or by a timer. A handle need not know its time: uvloop's do not.
+        self._turn_due = self._stopped = False
+        self._turn_timer: asyncio.Handle | None = None
+        self._turn_s = 0.0
         self._disk = disk
         self._stream_tokens = StreamTokens(authenticator, read_secret(disk, settings.data_dir) or b"", self._clock)
         cors = Cors(settings.cors_origins)
@@ -211,7 +213,6 @@ class Server:
         gc.freeze()
         self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
         self._loop.call_later(SAMPLE_MS / 1000, self._sample)
-        self._loop.call_later(HOUSEKEEPING_S, self._keep_house)
 
     def take_requests(self) -> None:
         """From here on a tick ends with one write of everything staged in it."""
@@ -234,11 +235,7 @@ class Server:
         )
         self._api.table = RouteTable(self._routes(self._delivery))
         self._listener.on_tick_end(self._end_tick)
-        self._pump = Pump(self.store.forwarder, self._loop)
-        self._listener.on_tick_end(self._pump.poke)
-        self._commit_pump = CommitPump(self.store.transactions, self._loop)
-        self._listener.on_tick_end(self._commit_pump.poke)
-        self._pump.poke()
+        self._turn_soon()
         self._lifecycle.opened()
 
     def _routes_without_store(self) -> list[Route]:
@@ -287,23 +284,50 @@ class Server:
         """What requests have submitted is written, and answered, in the tick that brought them."""
         self._ticked = True
         self.store.flush()
+        if self.store.has_work:
+            self._turn_soon()
 
     def _notify(self) -> None:
         """Called from the store's threads."""
         if not self._notified:
             self._notified = True
-            self._loop.call_soon_threadsafe(self._settle)
+            self._loop.call_soon_threadsafe(self._turn)
 
-    def _settle(self) -> None:
-        self._notified = False
-        if self.store.ready:
-            started_s = time.monotonic()
-            self.store.settle()
-            self._watchdog.note(time.monotonic() - started_s, "changes that became durable")
-            if self._pump is not None:
-                self._pump.poke()
-            if self._commit_pump is not None:
-                self._commit_pump.poke()
+    def _turn_soon(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """What became durable, work in the background, housekeeping: between two ticks, so that replies leave first."""
+        self._notified = self._turn_due = False
+        if not self.store.ready or self._stopped:
+            return
+        started_s = time.monotonic()
+        wait_s: float | None = HOUSEKEEPING_S
+        try:
+            wait_s = self.store.turn()
+        except Exception:
+            log.exception("a turn of the store failed and is tried again")
+            wait_s = FAILED_REST_S
+        self._watchdog.note(time.monotonic() - started_s, "a turn of the store")
+        if wait_s == 0.0:
+            self._turn_soon()
+        else:
+            self._turn_by(HOUSEKEEPING_S if wait_s is None else wait_s)
+
+    def _turn_by(self, wait_s: float) -> None:
+        """Take the next turn by then at the latest."""
+        due_s = self._loop.time() + wait_s
+        if self._turn_timer is not None:
+            if self._turn_s <= due_s:
+                return
+            self._turn_timer.cancel()
+        self._turn_timer, self._turn_s = self._loop.call_at(due_s, self._turn_timed), due_s
+
+    def _turn_timed(self) -> None:
+        self._turn_timer = None
+        self._turn()
 
     def _ran(self, owner: object, took_s: float) -> None:
         if isinstance(owner, Call):
@@ -326,16 +350,6 @@ class Server:
         self._ticked = False
         self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
         self._loop.call_later(SAMPLE_MS / 1000, self._sample)
-
-    def _keep_house(self) -> None:
-        more = False
-        started_s = time.monotonic()
-        try:
-            more = self.store.ready and self.store.step()
-        except Exception:
-            log.exception("housekeeping failed and is tried again")
-        self._watchdog.note(time.monotonic() - started_s, "a slice of a checkpoint")
-        self._loop.call_later(HOUSEKEEPING_BUSY_S if more else HOUSEKEEPING_S, self._keep_house)
 
     # --- stopping ---
 
@@ -365,10 +379,9 @@ class Server:
 
     def put_away(self) -> None:
         """Write the last checkpoint; what is not forwarded yet goes on at the next start."""
-        if self._pump is not None:
-            self._pump.stop()
-        if self._commit_pump is not None:
-            self._commit_pump.stop()
+        self._stopped = True
+        if self._turn_timer is not None:
+            self._turn_timer.cancel()
         self.store.close()
 
 

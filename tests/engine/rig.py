@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from tests.faults import QuickDisk
 from topics.engine.core.configuration import Edit
+from topics.engine.core.deadlines import PolledTimers
 from topics.engine.core.listing import TopicState
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.core.runner import Steps, Wait
@@ -190,6 +191,14 @@ class Rig:
         if outcome.error is not None:
             raise outcome.error
         return outcome.values[0]
+
+    def work(self) -> bool:
+        """One step of each task in the background; whether one can go on at once."""
+        assert isinstance(self.store.timers, PolledTimers)
+        self.store.timers.poll()
+        self.store.background.run(math.inf)
+        self.store.commit_log.flush()
+        return self.store.background.pending
 
     def fetch(self, miss: Wait) -> None:
         """Read what a verb missed; None is only a pause."""

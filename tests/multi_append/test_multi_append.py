@@ -343,7 +343,7 @@ def test_routers_forward_what_it_adds(rig: MultiRig) -> None:
     rig.append("a", 0)
     rig.finish(rig.store.routers.put("r", RouterRequest(source="a", dest="copy")))
     rig.append_all({"a": [1, 2], "b": [3]})
-    while rig.store.forwarder.step() or rig.payloads("copy") != [1, 2]:
+    while rig.work() or rig.store.forwarder.step() or rig.payloads("copy") != [1, 2]:
         rig.store.settle()
     rig.crash()
     assert rig.payloads("copy") == [1, 2]

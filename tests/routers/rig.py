@@ -29,9 +29,9 @@ class RoutedRig(Rig):
         """Until nothing moves any more."""
         forwarder = self.store.forwarder
         while True:
-            if not forwarder.step():
+            if not self.work() and not forwarder.step():
                 self.settle_threads()
-                if not forwarder.pending:
+                if not self.work() and not forwarder.pending:
                     return
 
     def settle_threads(self) -> None:

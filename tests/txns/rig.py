@@ -79,7 +79,7 @@ class TxnRig(Rig):
         self.store.commit_log.flush()
 
         def is_done() -> bool:
-            while not change.done and self.store.transactions.step():
+            while not change.done and self.work():
                 self.store.settle()
             return change.done
 

@@ -39,7 +39,7 @@ def test_writers_wait_while_a_commit_prepares_and_readers_do_not(rig: TxnRig) ->
     rig.append("t", "x")
     rig.stage_many("app", 1, "a", "t", 5_000)
     outcome = rig.begin_commit("app", 1, "a")
-    rig.store.transactions.step(0.0)
+    rig.work()
     for verb in (
         lambda: rig.engine.append("t", append_decoder.decode(b'{"records":[{"data":1}]}')),
         lambda: rig.engine.drop("t"),
@@ -143,7 +143,7 @@ def test_routers_copy_what_was_committed(rig: TxnRig, records: int) -> None:
     rig.finish(rig._run(lambda: rig.store.routers.put("r", RouterRequest("t", "copy"))))
     rig.stage_many("app", 1, "a", "t", records)
     rig.commit("app", 1, "a")
-    while rig.store.forwarder.step() or rig.store.state.by_name["copy"].head_seq < records:
+    while rig.work() or rig.store.forwarder.step() or rig.store.state.by_name["copy"].head_seq < records:
         rig.store.settle()
     assert rig.payloads("copy")[-records:] == list(range(records))
     rig.crash()

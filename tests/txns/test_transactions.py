@@ -126,7 +126,7 @@ def test_a_head_moves_once_and_no_reader_sees_a_part_of_it(rig: TxnRig) -> None:
     outcome = rig.begin_commit("app", 1, "a")
     heads: set[int] = set()
     while not outcome.done:
-        rig.store.transactions.step(0.0)
+        rig.work()
         rig.store.settle()
         heads.add(rig.diff("t").head_seq)
     assert heads <= {1, 9_001}
@@ -299,7 +299,7 @@ def test_what_was_prepared_when_the_process_was_killed_is_dropped(rig: TxnRig) -
         rig.stage_many("app", 1, "a", "t", 3_000, part)
     outcome = rig.begin_commit("app", 1, "a")
     for _ in range(6):
-        rig.store.transactions.step(0.0)
+        rig.work()
     assert not outcome.done
     assert rig.hidden() == 2
     rig.checkpoint()

@@ -42,7 +42,7 @@ def driven(rig: TxnRig, outcome: PendingChange) -> Iterator[None]:
     give_up_s = time.monotonic() + WAIT_S_MAX
     while not outcome.done:
         assert time.monotonic() < give_up_s, "the commit does not end"
-        if not rig.store.transactions.step(0.0):
+        if not rig.work():
             time.sleep(0.0005)
         yield
         rig.store.settle()
@@ -207,13 +207,13 @@ def test_a_commit_between_the_mark_of_a_checkpoint_and_its_captures_is_in_the_lo
         stage_version(rig, 2)
         rig.stage("app", 3, "next", 3, topic="x")
         outcome = rig.begin_commit("app", 2, "s")
-        rig.store.transactions.step(0.0)
+        rig.work()
         gate = disk.hold("fdatasync", path=".log")
         checkpoint = rig.store._checkpointer.steps()
         while rig.store.state.capture_from == NEVER:
             next(checkpoint)
             rig.store.worker.poll()
-        while rig.store.transactions.step(0.0):
+        while rig.work():
             pass
         assert not outcome.done
         gate.open()

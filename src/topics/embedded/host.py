@@ -193,7 +193,7 @@ class Host:
         """Write what was submitted; what that has made ready is for the housekeeping thread."""
         store = self.store
         store.flush()
-        if store.forwarder.pending or store.transactions.pending:
+        if store.has_work:
             self._news.set()
 
     def _read(self, outcome: Outcome[T], miss: ColdMiss) -> None:
@@ -220,15 +220,15 @@ class Host:
 
     def _keep_house(self) -> None:
         """A turn at a time, so that callers get the lock in between."""
+        wait_s: float | None = None
         while not self.closed:
-            self._news.wait(self._pause_s())
+            self._news.wait(self._pause_s(wait_s))
             self._news.clear()
             with self.lock:
                 if self.closed:
                     return
                 try:
-                    if self.store.turn():
-                        self._news.set()
+                    wait_s = self.store.turn()
                 except Exception as error:
                     log.exception("housekeeping failed; the database takes no more calls")
                     self._failure = error
@@ -236,6 +236,8 @@ class Host:
             if self._failure is not None:
                 return
 
-    def _pause_s(self) -> float:
+    def _pause_s(self, wait_s: float | None) -> float:
+        """Until the next turn: as the last one said, when the next deadline is due, or at the usual pace."""
+        pause_s = HOUSEKEEPING_S if wait_s is None else min(HOUSEKEEPING_S, wait_s)
         due_s = self._timers.due_s
-        return HOUSEKEEPING_S if due_s is None else max(0.0, min(HOUSEKEEPING_S, due_s - self._timers.time()))
+        return pause_s if due_s is None else max(0.0, min(pause_s, due_s - self._timers.time()))

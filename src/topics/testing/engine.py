@@ -192,12 +192,10 @@ class Engine:
         """Everything that needs no thread; routers do not rest here, as they would under load."""
         self._loop.run()
         store = self._server.store
-        # What is staged outside of a tick waits for the next one, which may never come here.
-        store.commit_log.flush()
-        self._loop.run()
-        while store.forwarder.pending:
-            store.forwarder.step()
+        # What is submitted outside of a tick waits for the next one, which may never come here.
+        while store.turn() == 0.0 or store.forwarder.pending:
             self._loop.run()
+        self._loop.run()
 
     def _come_to_rest(self) -> None:
         """What was begun has happened, also where it takes the threads of the store."""

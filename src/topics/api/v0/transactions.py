@@ -1,9 +1,6 @@
-"""Transactions: stage parts, commit or abort them, take a token, look; and the pump that keeps commits going."""
+"""Transactions: stage parts, commit or abort them, take a token, look."""
 
 from __future__ import annotations
-
-import asyncio
-import logging
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,10 +17,6 @@ from topics.engine.transactions.verbs import StagedPart, Transactions
 from topics.model.errors import InvalidRequest
 from topics.model.requests.transactions import AbortRequest, CommitRequest, FenceRequest, StageRequest
 
-log = logging.getLogger("topics.server")
-
-SLICE_MS = 1.0
-FAILED_REST_S = 1.0
 PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
 VERSION_DIGITS_MAX = 19
 
@@ -303,38 +296,3 @@ def _names(call: Call) -> tuple[str, int]:
     # The route compares prefixes with the whole path, in which a slash follows the app.
     call.principal.check_name(app, "app")
     return app, int(text)
-
-
-class CommitPump:
-    """One slice of preparing at most is due; none is while nothing is to be committed."""
-
-    def __init__(self, transactions: Transactions, loop: asyncio.AbstractEventLoop) -> None:
-        self._transactions = transactions
-        self._loop = loop
-        self._due = False
-        self._stopped = False
-
-    def poke(self) -> None:
-        """Something was published, or a thread has news."""
-        if not self._due and not self._stopped and self._transactions.pending:
-            self._due = True
-            self._loop.call_soon(self._run)
-
-    def stop(self) -> None:
-        """What is not committed by now was not committed; its client asks again after the next start."""
-        self._stopped = True
-
-    def _run(self) -> None:
-        self._due = False
-        if self._stopped:
-            return
-        try:
-            more = self._transactions.step(SLICE_MS)
-        except Exception:
-            log.exception("a commit failed")
-            self._due = True
-            self._loop.call_later(FAILED_REST_S, self._run)
-            return
-        if more:
-            self._due = True
-            self._loop.call_soon(self._run)

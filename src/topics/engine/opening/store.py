@@ -55,6 +55,9 @@ log = logging.getLogger("topics.engine")
 # Tasks that are resumed in one turn: so many rounds, so much time; the others follow in the next.
 READY_ROUNDS_MAX = 8
 READY_S_MAX = 0.004
+# A slice of tasks in the background, and how often housekeeping has one: while there is much to do, and otherwise.
+BACKGROUND_S = 0.001
+HOUSE_BUSY_MS, HOUSE_MS = 2.0, 18.0
 # How long recovery works before it gives way.
 SLICE_MS = 2.0
 # Frames of topics that number on after a crash, which are written and folded in at once.
@@ -95,7 +98,9 @@ class Store:
         self.waiters = Waiters()
         self.timers = timers or PolledTimers(self._clock, wake)
         self.deadlines = Deadlines(self.timers)
+        # The tasks of callers, and those of work in the background, which gives way to them.
         self.runner = Runner(self.waiters, self.deadlines, wake)
+        self.background = Runner(self.waiters, self.deadlines, wake)
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
         # What a repair had to give up, in words.
@@ -105,6 +110,7 @@ class Store:
         self.progress = 0.0
         self.ready = False
         self._checkpoint: checkpoint.Steps[bool] | None = None
+        self._house_due_ms = 0.0
 
     # --- opening ---
 
@@ -205,7 +211,7 @@ class Store:
         mark.note(replay.tail.position)
         self.syncer = Syncer(self.wal, self._notify, mark=mark)
         self.worker = Worker(self._notify)
-        self.reader = self.runner.reader = ColdReader(self.state.cold, self.worker)
+        self.reader = self.runner.reader = self.background.reader = ColdReader(self.state.cold, self.worker)
         reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
@@ -216,8 +222,8 @@ class Store:
         self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)
-        self.forwarder = Forwarder(self.engine, self.worker, self._clock)
-        self.transactions = Transactions(self.engine, self.worker, self._clock)
+        self.forwarder = Forwarder(self.engine, self.background, self._clock)
+        self.transactions = Transactions(self.engine, self.background, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.commit_log,
@@ -299,16 +305,35 @@ class Store:
                 self._wake()
         self.live.run()
 
-    def turn(self) -> bool:
-        """Everything that is due, a few milliseconds of it; whether to come again at once."""
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn would get on with work in the background."""
+        return self.background.pending or self.forwarder.pending
+
+    def turn(self) -> float | None:
+        """Everything that is due, a few milliseconds of it: the one pump of every host.
+
+        In how many seconds to come again; None: when something happens, or at the host's own pace.
+        """
         self.settle()
         if isinstance(self.timers, PolledTimers):
             self.timers.poll()
-        more = self.step() | self.forwarder.step()
-        if self.transactions.pending:
-            more |= self.transactions.step()
+        self.background.run(time.perf_counter() + BACKGROUND_S)
+        waits_ms = [self.forwarder.work(), self._keep_house()]
         self.flush()
-        return more or self.runner.pending
+        if self.background.pending or self.runner.pending:
+            return 0.0
+        return min((wait_ms / 1000 for wait_ms in waits_ms if wait_ms is not None), default=None)
+
+    def _keep_house(self) -> float | None:
+        """A slice of housekeeping if it is due; in how many milliseconds the next one is, if there is one."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._house_due_ms:
+            return self._house_due_ms - now_ms if self._checkpoint is not None else None
+        more = self.step()
+        wait_ms = HOUSE_BUSY_MS if more else HOUSE_MS
+        self._house_due_ms = self._clock.monotonic_ms() + wait_ms
+        return wait_ms if more else None
 
     def step(self) -> bool:
         """A short slice of housekeeping; whether to come again at once."""

@@ -13,12 +13,13 @@ stages stay, and the client may commit again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.appended import Appended
 from topics.engine.core.ops import Created
 from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.runner import Runner, Steps, attempt
 from topics.engine.log import retention
 from topics.engine.log.body import Body
 from topics.engine.log.cold import ColdMiss
@@ -26,15 +27,17 @@ from topics.engine.log.copying import with_heads
 from topics.engine.transactions.ledger import HIDDEN_CONFIG, Landed, Stage, hidden_name
 from topics.engine.transactions.ops import Move, TxnCommitted
 from topics.model.clock import Clock
-from topics.model.errors import DamagedData, TopicExistsIncompatible, TopicNotFound, TopicsError
+from topics.model.errors import TopicExistsIncompatible, TopicNotFound, TopicsError
 from topics.model.requests.batch import NO_HEAD
-from topics.storage.worker import Job, Worker
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
     from topics.engine.log.topic import Topic
 
-SLICE_MS = 1.0
+log = logging.getLogger("topics.engine")
+
+# How long a commit waits for a sync before it looks again.
+LOOK_AGAIN_MS = 10
 # About half a millisecond of work.
 SLICE_RECORDS_MAX = 1_000
 INLINE_RECORDS_MAX = 1_000
@@ -50,15 +53,6 @@ class Committed(NamedTuple):
     version: int
     deduped: bool
     landed: list[Landed] | None
-
-
-class Poll:
-    """Look again when something has happened."""
-
-
-# None: go on at once. A Staged or a miss: when that is done. Poll: whenever.
-Step = PendingChange | ColdMiss | Poll | None
-Steps = Generator[Step, None, None]
 
 
 class Target:
@@ -95,11 +89,14 @@ class Target:
 
 
 class Commit:
-    """`steps` runs it; `outcome` tells its client."""
+    """A task of its own: `outcome` is finished when it is through, or when it is given up."""
+
+    wanted = True
 
     def __init__(
         self,
         engine: Engine,
+        runner: Runner,
         app_id: int,
         app: str,
         version: int,
@@ -113,6 +110,7 @@ class Commit:
         named: bytes,
     ) -> None:
         self._engine = engine
+        self._runner = runner
         self._commit_log = engine.commit_log
         self._app_id = app_id
         self._app = app
@@ -127,13 +125,18 @@ class Commit:
         self._hold = PendingChange(None, app_id, gated=False)
         self._failed: TopicsError | None = None
 
-    def steps(self) -> Steps:
+    def start(self) -> None:
+        self._runner.start(self._steps(), self)
+
+    def _steps(self) -> Steps[None]:
+        # The client's call is over first: a commit is prepared beside other work.
+        yield None
         engine = self._engine
         for target in self._targets:
             yield from self._take_hold(target)
         for target in self._targets:
             while target.held.pending_seqs or engine.in_flight.with_what(("topic", target.name)) is not None:
-                yield Poll()
+                yield from self._until_synced()
         for target in self._targets:
             target.number(self._clock.now_ms())
         self._check_room()
@@ -150,11 +153,11 @@ class Commit:
             moves.append(target.move(appended))
         yield from self._writable()
         op = TxnCommitted(self._app_id, self._app, self._version, self._clock.now_ms(), moves, self._named)
-        self._commit_log.submit(op, op.encode(), gated=True).then(self._done)
+        self._commit_log.submit(op, op.encode(), gated=True).then(self._published)
 
     # --- hold and check ---
 
-    def _take_hold(self, target: Target) -> Steps:
+    def _take_hold(self, target: Target) -> Steps[None]:
         engine = self._engine
         topic = None
         while topic is None:
@@ -193,15 +196,9 @@ class Commit:
 
     # --- prepare ---
 
-    def _inline(self, target: Target) -> Generator[Step, None, Appended]:
+    def _inline(self, target: Target) -> Steps[Appended]:
         blocks = [block for shelf in target.shelves for block in shelf.blocks]
-        while True:
-            try:
-                for block in blocks:
-                    self._engine.state.cold.load(block)
-                break
-            except ColdMiss as miss:
-                yield miss
+        yield from attempt(lambda: [self._engine.state.cold.load(block) for block in blocks])
         seq, body = target.first_seq, Body()
         for block in blocks:
             body.extend(with_heads(block, 0, block.count, seq, target.ts))
@@ -209,7 +206,7 @@ class Commit:
         batch = body.as_batch(target.first_seq, target.ts)
         return Appended(target.held.id, target.held.evict_floor, b"", batch)
 
-    def _prepare(self, target: Target) -> Steps:
+    def _prepare(self, target: Target) -> Steps[None]:
         target.hidden_id = self._engine.state.new_id()
         name = hidden_name(target.hidden_id)
         created = Created(target.hidden_id, 0, target.ts, 0, name, HIDDEN_CONFIG)
@@ -234,12 +231,21 @@ class Commit:
                     yield None
         assert seq == target.first_seq + target.records
 
-    def _writable(self) -> Steps:
+    def _writable(self) -> Steps[None]:
         """Go on only while the disk keeps up, and everything prepared so far is written."""
         while self._commit_log.is_behind(UNSYNCED_BYTES_MAX):
-            yield Poll()
+            yield from self._until_synced()
         if self._failed is not None:
             raise self._failed
+
+    def _until_synced(self) -> Steps[None]:
+        """Look again when what is written by now is synced; or soon, in case that fails."""
+        news = self._runner.news((), LOOK_AGAIN_MS)
+        self._commit_log.when_synced(news.set)
+        try:
+            yield news
+        finally:
+            news.close()
 
     def _watch(self, change: PendingChange) -> None:
         change.then(self._note)
@@ -250,7 +256,7 @@ class Commit:
 
     # --- the end ---
 
-    def _done(self, change: PendingChange) -> None:
+    def _published(self, change: PendingChange) -> None:
         if change.error is not None:
             self.give_up(change.error)
             return
@@ -263,6 +269,21 @@ class Commit:
         self._outcome.fsync_ms, self._outcome.wal_append_ms = change.fsync_ms, change.wal_append_ms
         self._outcome.finish()
 
+    # --- the owner of the task ---
+
+    def done(self, result: None) -> None:
+        """The op is submitted: `_published` follows when it is published."""
+
+    def failed(self, error: Exception) -> None:
+        if isinstance(error, TopicsError):
+            self.give_up(error)
+        else:
+            log.error("a commit failed", exc_info=error)
+            self.give_up(TopicsError("a bug in the server, see its log"))
+
+    def cancelled(self) -> None:
+        """Its client may go; a commit is finished."""
+
     def give_up(self, error: TopicsError) -> None:
         """Nothing was added anywhere; the stages stay as they are."""
         self._leftovers += [target.hidden_id for target in self._targets if target.hidden_id]
@@ -271,80 +292,6 @@ class Commit:
 
     def _release(self) -> None:
         self._hold.finish()
-
-
-class Commits:
-    """Those on their way; the owner calls `step` while there are any."""
-
-    def __init__(self, engine: Engine, worker: Worker, clock: Clock) -> None:
-        self._commit_log = engine.commit_log
-        self._cold = engine.state.cold
-        self._worker = worker
-        self._clock = clock
-        # those that can go on now, and those that look again when something has happened
-        self._ready: dict[Steps, Commit] = {}
-        self._polling: dict[Steps, Commit] = {}
-
-    def start(self, commit: Commit) -> None:
-        self._ready[commit.steps()] = commit
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something to do, or to look at again."""
-        return bool(self._ready or self._polling)
-
-    def step(self, slice_ms: float = SLICE_MS) -> bool:
-        """Prepare for about so long; whether to come again at once."""
-        self._ready.update(self._polling)
-        self._polling.clear()
-        until_ms = self._clock.monotonic_ms() + slice_ms
-        while self._ready:
-            steps = next(iter(self._ready))
-            self._advance(steps, self._ready.pop(steps))
-            if self._clock.monotonic_ms() >= until_ms:
-                break
-        self._commit_log.flush()
-        return bool(self._ready)
-
-    def _advance(self, steps: Steps, commit: Commit) -> None:
-        def go_on(_: object = None) -> None:
-            self._ready[steps] = commit
-
-        try:
-            step = next(steps)
-        except StopIteration:
-            return
-        except TopicsError as error:
-            commit.give_up(error)
-            return
-        except Exception:
-            commit.give_up(TopicsError("a bug in the server, see its log"))
-            raise
-        match step:
-            case None:
-                go_on()
-            case Poll():
-                self._polling[steps] = commit
-            case PendingChange():
-                step.then(go_on)
-            case ColdMiss():
-                self._fetch(step, commit, go_on)
-
-    def _fetch(self, miss: ColdMiss, commit: Commit, go_on: Callable[[], None]) -> None:
-        cold = self._cold
-
-        def arrived(job: Job[bytes | DamagedData | OSError]) -> None:
-            try:
-                cold.take(miss, job.result())
-            except TopicsError as error:
-                commit.give_up(error)
-            else:
-                go_on()
-
-        try:
-            self._worker.submit(lambda: cold.read(miss), arrived)
-        except TopicsError as error:
-            commit.give_up(error)
 
 
 def _digits(first_seq: int, count: int) -> int:

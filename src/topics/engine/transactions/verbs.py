@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from topics.engine.core.appended import Appended
 from topics.engine.core.ops import Dropped
 from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.runner import Runner
 from topics.engine.log.topic import STAGING
-from topics.engine.transactions.commit import SLICE_MS, Commit, Commits, Committed
+from topics.engine.transactions.commit import Commit, Committed
 from topics.engine.transactions.ledger import FENCE_FLOOR_ID, App, Ledger, Part, Stage
 from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten, TxnStaged
 from topics.model.clock import Clock
@@ -38,7 +39,6 @@ from topics.model.requests.transactions import (
     check_version,
     stages_digest,
 )
-from topics.storage.worker import Worker
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -56,9 +56,9 @@ class StagedPart(NamedTuple):
 
 
 class Transactions:
-    """Owned by the thread that owns the engine, which calls `step` while there is something `pending`."""
+    """Owned by the thread that owns the engine. Commits are tasks of the runner for work in the background."""
 
-    def __init__(self, engine: Engine, worker: Worker, clock: Clock) -> None:
+    def __init__(self, engine: Engine, runner: Runner, clock: Clock) -> None:
         self._engine = engine
         self._state = engine.state
         self._ledger = engine.state.feature(Ledger)
@@ -67,18 +67,9 @@ class Transactions:
         self._clock = clock
         self._steady = engine.steady
         self._in_flight = engine.in_flight
-        self._commits = Commits(engine, worker, clock)
+        self._runner = runner
         self._leftovers: list[int] = []  # hidden topics of commits that failed
         self._expiry_ms = 0.0
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something to commit, or to look at again."""
-        return self._commits.pending
-
-    def step(self, slice_ms: float = SLICE_MS) -> bool:
-        """Prepare for about so long; whether to come again at once."""
-        return self._commits.step(slice_ms)
 
     # --- verbs ---
 
@@ -148,6 +139,7 @@ class Transactions:
         outcome = PendingChange(None, self._id_of(app_name), gated=False)
         commit = Commit(
             self._engine,
+            self._runner,
             outcome.topic_id,
             app_name,
             version,
@@ -159,7 +151,7 @@ class Transactions:
             create=request.create,
             named=stages_digest(request.stages),
         )
-        self._commits.start(commit)
+        commit.start()
         return self._in_flight.hold(outcome, ("app", app_name))
 
     def _done_before(self, app: App, version: int, stages: Collection[str]) -> PendingChange:
