@@ -146,6 +146,8 @@ class State:
             topic.queue.appended(topic, batch)
         if topic.routing is not None:
             topic.routing.appended(topic, batch)
+        if topic.content is not None:
+            topic.content.appended(topic, batch)
 
     def note_key(self, op: KeyNoted) -> None:
         self.by_id[op.topic_id].note_key(op.key, Written(op.ts, min(op.seqs), len(op.seqs), op.seqs))

@@ -32,6 +32,7 @@ class Topic:
         "chunk",
         "clock_ms",
         "config",
+        "content",
         "count",
         "counted",
         "epoch",
@@ -91,6 +92,8 @@ class Topic:
         self.queue: TopicPart | None = None
         self.routing: TopicPart | None = None
         self.groups: TopicPart | None = None
+        # What the records of one of the server's own topics make up.
+        self.content: TopicPart | None = None
         # the segment that new records fall into
         self.segment = 0
         self.segment_events = 0

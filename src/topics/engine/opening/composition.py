@@ -9,6 +9,7 @@ from topics.engine.core.op_table import OpTable
 from topics.engine.core.state import State
 from topics.engine.groups.feature import GroupsFeature
 from topics.engine.groups.fold import GROUP_OPS
+from topics.engine.pipelines.feature import PipelineTable
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.fold import QUEUE_OPS
 from topics.engine.routers.fold import ROUTER_OPS, Routes
@@ -17,7 +18,7 @@ from topics.engine.transactions.ledger import Ledger
 from topics.model.settings import Settings
 from topics.storage.pack import Packs
 
-FEATURES = (QueuesFeature, Routes, GroupsFeature, Ledger)
+FEATURES = (QueuesFeature, Routes, GroupsFeature, Ledger, PipelineTable)
 OPS: Final = OpTable(CORE_OPS, QUEUE_OPS, ROUTER_OPS, GROUP_OPS, TXN_OPS)
 
 

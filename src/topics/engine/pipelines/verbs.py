@@ -7,7 +7,6 @@ DELETE  ─▶ record {pipeline}                             not even that of a 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,12 +14,12 @@ import msgspec
 from msgspec import Raw
 
 from topics.engine.core.appended import Appended
-from topics.engine.core.listing import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_of
+from topics.engine.core.listing import PAGE_SIZE_DEFAULT, page_of
 from topics.engine.core.ops import Deleted
 from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log import deletion
 from topics.engine.log.cold import ColdMiss
-from topics.engine.log.reading import View, read
+from topics.engine.pipelines.feature import HOME, Entry, PipelineState, PipelineTable
 from topics.model.errors import PipelineNotFound, Throttled
 from topics.model.names import check_topic_name
 from topics.model.requests.batch import render
@@ -33,40 +32,9 @@ if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
     from topics.model.clock import Clock
 
-HOME = "!pipelines"
 PIPELINES_MAX = 10_000
-READ_BYTES = 8 * 1024 * 1024
 # A runner says something every 20 s; one that was not heard of for so long is dead or cut off.
 SILENT_MS_MAX = 60_000
-
-
-class Entry(msgspec.Struct, omit_defaults=True):
-    """A record of the hidden topic. Without a definition the pipeline is gone."""
-
-    pipeline: str
-    definition: PipelineRequest | None = None
-    generation: int = 0
-
-
-class Line(msgspec.Struct):
-    """A record as it is read back."""
-
-    data: Entry
-    seq: int = msgspec.field(name="$seq")
-    ts: int = msgspec.field(name="$ts")
-
-
-class PipelineState(NamedTuple):
-    """What a look at a pipeline tells: what was asked for, and what its runner said last."""
-
-    name: str
-    definition: PipelineRequest
-    # Grows with every change.
-    revision: int
-    # The revision since which a checkpoint fits: sources, transformation, sink and output mode are the same.
-    generation: int
-    updated_ts: int
-    status: PipelineStatus | None = None
 
 
 class PipelinePage(NamedTuple):
@@ -82,31 +50,9 @@ class Pipelines:
         self._state = engine.state
         self._clock = clock
         self._in_flight = engine.in_flight
-        self._table: dict[str, PipelineState] = {}
-        self._names: list[str] = []
-        home = self._state.hidden.get(HOME)
-        if home is not None:
-            self._load(home)
-
-    def _load(self, home: Topic) -> None:
-        decoder = msgspec.json.Decoder(list[Line])
-        at = 0
-        while at < home.head_seq:
-            found = read(home, at, View(), PAGE_SIZE_MAX, READ_BYTES, self._state.cold.load_now)
-            for line in decoder.decode(b"[" + found.records() + b"]"):
-                self._fold(line.data, line.seq, line.ts)
-            at = found.next_from_seq
-
-    def _fold(self, entry: Entry, seq: int, ts: int) -> None:
-        known = self._table.pop(entry.pipeline, None)
-        if entry.definition is not None:
-            status = known.status if known is not None else None
-            state = PipelineState(entry.pipeline, entry.definition, seq, entry.generation or seq, ts, status)
-            self._table[entry.pipeline] = state
-            if known is None:
-                self._names.insert(bisect_left(self._names, entry.pipeline), entry.pipeline)
-        elif known is not None:
-            del self._names[bisect_left(self._names, entry.pipeline)]
+        table = engine.state.feature(PipelineTable)
+        table.load()
+        self._table, self._names = table.by_name, table.names
 
     # --- changing ---
 
@@ -147,7 +93,6 @@ class Pipelines:
         batch = render(AppendRequest(records=[record]), home.assigned_seq + 1, ts, bare=False)
         change = engine.commit_log.submit_append(Appended(home.id, home.evict_floor, b"", batch), "fsync")
         self._forget_below(home, entry.pipeline, batch.first_seq)
-        change.then(lambda done: self._written(entry, batch.first_seq, ts, done))
         return self._in_flight.hold(change, ("pipelines",))
 
     def _forget_below(self, home: Topic, name: str, seq: int) -> None:
@@ -156,10 +101,6 @@ class Pipelines:
         runs = [run for block in found if not isinstance(block, ColdMiss) for run in block]
         if runs:
             self._engine.commit_log.submit_delete(Deleted(home.id, home.clock_ms, runs), "disk")
-
-    def _written(self, entry: Entry, seq: int, ts: int, change: PendingChange) -> None:
-        if change.error is None:
-            self._fold(entry, seq, ts)
 
     # --- looking ---
 
