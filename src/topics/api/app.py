@@ -6,7 +6,6 @@ not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and n
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -21,6 +20,7 @@ from topics.api.waiting import Handlers
 from topics.http.refusal import BodyTooLarge, Refusal
 from topics.http.request import Request
 from topics.http.service import log_bug
+from topics.model.encoding import from_base64url
 from topics.model.errors import MethodNotAllowed, NotFound, TopicsError, UnsupportedMediaType
 from topics.model.requests.large_bodies import LARGE_BYTES
 from topics.model.requests.records import decode_body
@@ -225,7 +225,7 @@ def _with_key_of_subprotocol(request: Request, headers: Headers) -> Headers:
         _, prefix, text = offer.strip().partition(BEARER_PROTOCOL)
         if prefix:
             try:
-                token = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+                token = from_base64url(text)
             except ValueError:
                 break
             return {**headers, b"authorization": b"Bearer " + token}

@@ -11,7 +11,6 @@ import msgspec
 
 from topics.api.live.following import Follower
 from topics.api.live.subscriptions import Subscriptions
-from topics.api.live.watch_cursor import RESTARTS, CursorWriter, decode_cursor
 from topics.client.live import Arrived as ClientArrived
 from topics.client.live import CaughtUp, LiveEvent, Starts, TopicDeleted, TopicFailed, position_after, starts_of
 from topics.embedded.host import Host
@@ -19,6 +18,7 @@ from topics.embedded.requests import wish_of
 from topics.embedded.values import Record, Tombstone
 from topics.engine.live.trails import Frame, Trail
 from topics.engine.log import retention
+from topics.model.cursors import RESTARTS, CursorWriter, positions_of
 from topics.model.errors import TopicNotFound, TopicsError
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.watch import StartRequest, WatchRequest
@@ -76,7 +76,7 @@ class Watch:
         host, request = self._host, self._request
         subscriptions = Subscriptions(host.live, host.settings)
         wanted = request.topics
-        cursor = {} if request.cursor is None else decode_cursor(request.cursor, wanted or {})
+        cursor = {} if request.cursor is None else positions_of(request.cursor, wanted or {})
         cursor.pop(RESTARTS, None)
         if not wanted:
             wanted = dict[str, StartRequest | None](dict.fromkeys(cursor))

@@ -1,8 +1,12 @@
-"""Python values as JSON text: NaN and infinities, which JSON does not have, are refused instead of becoming null."""
+"""Encodings: Python values as JSON text, and bytes as base64url.
+
+NaN and infinities, which JSON does not have, are refused instead of becoming null.
+"""
 
 from __future__ import annotations
 
 import math
+from base64 import b64decode, urlsafe_b64encode
 from typing import Any, cast
 
 import msgspec
@@ -45,3 +49,13 @@ def _check_finite(value: Any, name: str) -> None:
 
 def _nothing(_: Any) -> None:
     return None
+
+
+def to_base64url(raw: bytes) -> bytes:
+    return urlsafe_b64encode(raw).rstrip(b"=")
+
+
+def from_base64url(text: str) -> bytes:
+    """With or without padding; raises ValueError for anything else."""
+    text = text.rstrip("=")
+    return b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

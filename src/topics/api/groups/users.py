@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from topics.api.auth import ANY_NAME
+from topics.model.encoding import from_base64url, to_base64url
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import find
 
@@ -46,7 +46,7 @@ class User(NamedTuple):
 def hash_password(password: str) -> str:
     salt = secrets.token_bytes(SALT_BYTES)
     key = _derive(password, LOG_N, R, P, salt)
-    return f"scrypt${LOG_N}${R}${P}${_text(salt)}${_text(key)}"
+    return f"scrypt${LOG_N}${R}${P}${to_base64url(salt).decode()}${to_base64url(key).decode()}"
 
 
 def unknown_user() -> PasswordHash:
@@ -75,7 +75,7 @@ def _parse_hash(text: str, number: int) -> PasswordHash:
     """Refuses a plain password in the place of its hash, without repeating it."""
     try:
         scheme, log_n, r, p, salt, key = text.split("$")
-        parsed = PasswordHash(int(log_n), int(r), int(p), _bytes(salt), _bytes(key))
+        parsed = PasswordHash(int(log_n), int(r), int(p), from_base64url(salt), from_base64url(key))
     except ValueError:
         raise _wrong(number, "has no hash in the format that `topics hash` prints") from None
     bounded = 1 <= parsed.log_n <= LOG_N_MAX and 1 <= parsed.r <= R_MAX and 1 <= parsed.p <= P_MAX
@@ -88,14 +88,6 @@ def _derive(password: str, log_n: int, r: int, p: int, salt: bytes) -> bytes:
     memory = 256 * (1 << log_n) * r
     secret = password.encode("utf-8", "surrogatepass")
     return hashlib.scrypt(secret, salt=salt, n=1 << log_n, r=r, p=p, maxmem=memory, dklen=KEY_BYTES)
-
-
-def _text(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _bytes(text: str) -> bytes:
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def _wrong(number: int, reason: str) -> WrongSetting:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Annotated
 
 import msgspec
@@ -23,6 +22,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.api.schema import Performance
 from topics.model.clock import Clock
+from topics.model.encoding import from_base64url, to_base64url
 from topics.model.errors import Forbidden, InvalidRequest, Unauthorized
 from topics.model.names import check_topic_name
 
@@ -134,13 +134,14 @@ class StreamTokens:
 
     def _sign(self, key_digest: bytes, topics: list[str], expires_ms: int) -> str:
         payload = _expiry.pack(expires_ms) + "\n".join(topics).encode()
-        return f"{PREFIX}{_base64url(payload)}.{_base64url(self._signature(key_digest, payload))}"
+        signature = self._signature(key_digest, payload)
+        return f"{PREFIX}{to_base64url(payload).decode()}.{to_base64url(signature).decode()}"
 
     def _read(self, text: str) -> tuple[Key, frozenset[str], int] | None:
         """The content of a token that one of the keys has signed. Every key is compared, whichever matches."""
         payload_text, _, signature_text = text.removeprefix(PREFIX).partition(".")
         try:
-            payload, signature = _from_base64url(payload_text), _from_base64url(signature_text)
+            payload, signature = from_base64url(payload_text), from_base64url(signature_text)
         except ValueError:
             return None
         owner: Key | None = None
@@ -155,11 +156,3 @@ class StreamTokens:
     def _signature(self, key_digest: bytes, payload: bytes) -> bytes:
         own = hmac.digest(self.secret, key_digest, hashlib.sha256)
         return hmac.digest(own, payload, hashlib.sha256)
-
-
-def _base64url(raw: bytes) -> str:
-    return urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _from_base64url(text: str) -> bytes:
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))

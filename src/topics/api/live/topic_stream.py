@@ -203,7 +203,7 @@ def read_start(call: Call) -> Start:
 def read_place(text: str, field: str) -> Place:
     found = _ID.fullmatch(text)
     if found is None or int(found[1]) > U64_MAX:
-        raise InvalidRequest(f"{field} must be a seq or an id that this stream gave out, like 42 or 42~7", field=field)
+        raise InvalidRequest(f"{field} must be a seq or an id of this stream, like 42 or 42~7", field=field)
     return Place(int(found[1]), None if found[2] is None else int(found[2]))
 
 

@@ -7,7 +7,6 @@ from topics.api.call import Call
 from topics.api.live.following import Follower
 from topics.api.live.sse import EventStream, EventStreams, check_accepts_events, error_frame
 from topics.api.live.subscriptions import Subscriptions
-from topics.api.live.watch_cursor import RESTARTS, CursorWriter, decode_cursor, single_id
 from topics.api.live.watch_session import Position, Session, Sessions
 from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
@@ -16,6 +15,7 @@ from topics.engine.live.trails import Frame, Live, Trail
 from topics.engine.log.cold import Reader
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
+from topics.model.cursors import RESTARTS, CursorWriter, positions_of, single_id
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.model.requests.watch import StartRequest, WatchRequest
 from topics.model.settings import Settings
@@ -85,7 +85,7 @@ class Watch:
         params: WatchRequest = call.params
         lenient = call.flag("lenient", False)
         wanted = params.topics
-        cursor = {} if params.cursor is None else decode_cursor(params.cursor, wanted or {})
+        cursor = {} if params.cursor is None else positions_of(params.cursor, wanted or {})
         cursor.pop(RESTARTS, None)
         if wanted is None:
             wanted = dict.fromkeys(cursor)
@@ -159,7 +159,7 @@ class Watch:
 def rewind(session: Session, last_id: bytes) -> None:
     """An id that makes no sense here says nothing about what the client has: the session's own positions hold."""
     try:
-        session.rewind(decode_cursor(last_id.decode("ascii"), session.positions))
+        session.rewind(positions_of(last_id.decode("ascii"), session.positions))
     except (InvalidRequest, UnicodeDecodeError):
         pass
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from topics.api.auth import Principal
-from topics.api.live.watch_cursor import RESTARTS
 from topics.api.metrics import Usage
 from topics.engine.live.trails import Lens
+from topics.model.cursors import RESTARTS
 from topics.model.errors import NotFound, Throttled, Unauthorized
 
 if TYPE_CHECKING:

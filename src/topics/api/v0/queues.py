@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from functools import partial
 from time import perf_counter
 
@@ -35,7 +33,7 @@ from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.queue import Queue
 from topics.engine.queues.verbs import Held
 from topics.engine.queues.waiting_claims import Claims
-from topics.model.errors import InvalidRequest
+from topics.model.cursors import page_cursor, place_of
 from topics.model.requests.records import (
     AckRequest,
     ClaimRequest,
@@ -201,9 +199,10 @@ class Queues:
 
     def leases(self, call: Call) -> None:
         page_size = max(1, min(PAGE_SIZE_MAX, call.integer("page_size", PAGE_SIZE_DEFAULT)))
-        after = decode_cursor(call.text("cursor"))
+        cursor = call.text("cursor")
+        after = LeasePlace(0, 0) if cursor is None else place_of(cursor, LeasePlace)
         _, queue, _ = self._queues.find(call.name)
-        jobs = queue.leases_from(*after, page_size + 1)
+        jobs = queue.leases_from(after.deadline, after.seq, page_size + 1)
         shown, steady = jobs[:page_size], self._engine.steady
         reply = LeaseList(
             topic=call.name,
@@ -224,7 +223,7 @@ class Queues:
             performance=performance(call),
         )
         if len(jobs) > page_size:
-            reply.next_cursor = encode_cursor(shown[-1].deadline, shown[-1].seq)
+            reply.next_cursor = page_cursor(LeasePlace(shown[-1].deadline, shown[-1].seq))
         call.reply(200, encode(reply))
 
 
@@ -243,23 +242,11 @@ def claimed(call: Call, queue: Queue, grant: Grant) -> bytes:
     )
 
 
-class _Cursor(msgspec.Struct):
+class LeasePlace(msgspec.Struct):
+    """The place in a list of leases."""
+
     deadline: int
     seq: int
-
-
-def encode_cursor(deadline: int, seq: int) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(deadline, seq))).decode()
-
-
-def decode_cursor(cursor: str | None) -> tuple[int, int]:
-    if cursor is None:
-        return 0, 0
-    try:
-        found = msgspec.json.decode(base64.b64decode(cursor, altchars=b"-_", validate=True), type=_Cursor)
-    except (binascii.Error, ValueError):
-        raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None
-    return found.deadline, found.seq
 
 
 def _write(path: str, handler: Handler, summary: str, body: type[msgspec.Struct], reply: type[msgspec.Struct]) -> Route:

@@ -11,7 +11,7 @@ from topics.engine.core.appended import Appended
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.configuration import Configuration
 from topics.engine.core.job_admission import Admitted, JobAdmission
-from topics.engine.core.listing import Page, TopicState, decode_cursor, describe, effective_priority, encode_cursor
+from topics.engine.core.listing import Page, TopicState, describe, effective_priority
 from topics.engine.core.ops import Created, Deleted, Dropped, Reserved
 from topics.engine.core.pending import Busy, Deletions, PendingChange
 from topics.engine.core.runner import Steps, attempt
@@ -25,6 +25,7 @@ from topics.engine.log.reading import Diff, View, read
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.queues.verbs import Queues
 from topics.model.clock import Clock
+from topics.model.cursors import AfterName, page_cursor, place_of
 from topics.model.errors import (
     InvalidRequest,
     Throttled,
@@ -157,14 +158,14 @@ class Engine:
         """Topics by name, those that start with `prefix` and with one of `prefixes`."""
         page_size = max(1, min(PAGE_SIZE_MAX, page_size))
         names = self.state.names
-        start = decode_cursor(cursor) if cursor is not None else ""
+        start = place_of(cursor, AfterName).after if cursor is not None else ""
         index = max(bisect_right(names, start), bisect_left(names, prefix))
         page: list[TopicState] = []
         while index < len(names) and names[index].startswith(prefix):
             name = names[index]
             if name.startswith(prefixes):
                 if len(page) == page_size:
-                    return Page(page, encode_cursor(page[-1].topic))
+                    return Page(page, page_cursor(AfterName(page[-1].topic)))
                 topic = self.state.by_name[name]
                 self.expire(topic, exact=False)
                 page.append(describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms()))

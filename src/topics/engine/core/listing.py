@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
 from topics.engine.core.state import State
 from topics.engine.log.topic import Topic
-from topics.model.errors import InvalidRequest
+from topics.model.cursors import AfterName, page_cursor, place_of
 from topics.model.requests.config import TopicConfig
 
 PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
@@ -104,7 +100,7 @@ def page_of(
 ) -> tuple[list[T], str | None]:
     """What stands behind the cursor among sorted names, as far as it is wanted, and the cursor of the next page."""
     page_size = max(1, min(PAGE_SIZE_MAX, page_size))
-    start = decode_cursor(cursor) if cursor is not None else ""
+    start = place_of(cursor, AfterName).after if cursor is not None else ""
     index = max(bisect_right(names, start), bisect_left(names, prefix))
     page: list[T] = []
     last = ""
@@ -112,23 +108,8 @@ def page_of(
         found = find(names[index])
         if wanted(found):
             if len(page) == page_size:
-                return page, encode_cursor(last)
+                return page, page_cursor(AfterName(last))
             page.append(found)
             last = names[index]
         index += 1
     return page, None
-
-
-class _Cursor(msgspec.Struct):
-    after: str
-
-
-def encode_cursor(name: str) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(name))).decode()
-
-
-def decode_cursor(cursor: str) -> str:
-    try:
-        return msgspec.json.decode(base64.b64decode(cursor, altchars=b"-_", validate=True), type=_Cursor).after
-    except (binascii.Error, ValueError):
-        raise InvalidRequest("cursor is not one that this server gave out", field="cursor") from None

@@ -1,25 +1,28 @@
-"""Composite cursors: the positions of all topics of a stream as one opaque word, in an id or handed back by a client.
+"""Cursors: a place in a list or a stream as one opaque word, which a client hands back to continue from there.
 
-Up to 64 topics   base64url of a JSON map {"topic": seq, …}
-More              base64url of | 0x01 | xxh3 of the sorted names, u64 | restarts | seqs in that order |, LEB128
-                  a checkpoint of the session: a few bytes a topic, and it needs nothing kept on the server
+Pages                     base64url, padded, of a JSON object: {"after": "name"}
+Streams, up to 64 topics  base64url of a JSON map {"topic": seq, …}
+Streams of more topics    base64url of | 0x01 | xxh3 of the sorted names, u64 | restarts | seqs in that order |, LEB128
+                          a checkpoint of the session: a few bytes a topic, and nothing has to be kept on the server
 
-`restarts` counts how often a topic of the session turned out to be another one of the same name, whose seqs start
-again; in a map it is the entry "~", which no topic can be called, and left out while it is 0.
+`restarts` counts how often a topic of the session was replaced by a new one of the same name, whose seqs start again;
+in a map it is the entry "~", which is not a valid topic name, and left out while it is 0.
 """
 
 from __future__ import annotations
 
 import struct
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 import xxhash
 
+from topics.model.encoding import from_base64url, to_base64url
 from topics.model.errors import InvalidRequest
 from topics.model.requests.config import U64_MAX
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 MAP_TOPICS_MAX = 64
 CURSOR_CHARS_MAX = 64 * 1024
@@ -29,8 +32,31 @@ _HEAD_BYTES = 9
 _map_decoder = msgspec.json.Decoder(dict[str, int])
 
 
+class AfterName(msgspec.Struct):
+    """The place in a list of names."""
+
+    after: str
+
+
+def page_cursor(place: msgspec.Struct) -> str:
+    text = to_base64url(msgspec.json.encode(place)).decode()
+    return text + "=" * (-len(text) % 4)
+
+
+def place_of(cursor: str, kind: type[T]) -> T:
+    """The place that a page's cursor stands for."""
+    try:
+        return msgspec.json.decode(from_base64url(cursor), type=kind)
+    except ValueError:
+        raise _foreign() from None
+
+
+def _foreign() -> InvalidRequest:
+    return InvalidRequest("cursor is not one that this server returned", field="cursor")
+
+
 class CursorWriter:
-    """Ids of one stream: a piece per topic, and only the piece of a topic that moved is made anew."""
+    """Ids of one stream: a piece for each topic; only the piece of a topic that moved is encoded again."""
 
     __slots__ = ("_head", "_pieces", "_sparse")
 
@@ -45,33 +71,33 @@ class CursorWriter:
             self._pieces[RESTARTS] = self._piece(RESTARTS, restarts)
 
     def id_at(self, name: str, seq: int) -> bytes:
-        """The id that says `name` is at `seq`, and the others where they were last said to be."""
+        """The id for `name` at `seq`, with the other topics at their last positions."""
         self._pieces[name] = self._piece(name, seq)
         if self._sparse:
-            return _base64url(self._head + b"".join(self._pieces.values()))
-        return _base64url(b"{%b}" % b",".join(self._pieces.values()))
+            return to_base64url(self._head + b"".join(self._pieces.values()))
+        return to_base64url(b"{%b}" % b",".join(self._pieces.values()))
 
     def _piece(self, name: str, seq: int) -> bytes:
         return _leb128(seq) if self._sparse else b'"%b":%d' % (name.encode(), seq)
 
 
 def single_id(name: str, seq: int) -> bytes:
-    return _base64url(b'{"%b":%d}' % (name.encode(), seq))
+    return to_base64url(b'{"%b":%d}' % (name.encode(), seq))
 
 
-def decode_cursor(text: str, names: Iterable[str]) -> dict[str, int]:
-    """Positions by topic. A checkpoint says nothing of names, so it fits only the set of topics it was made for."""
+def positions_of(text: str, names: Iterable[str]) -> dict[str, int]:
+    """Positions by topic. A checkpoint holds no names, so it is valid only for the set of topics it was made for."""
     try:
         if len(text) > CURSOR_CHARS_MAX:
             raise ValueError("too long")
-        raw = urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
+        raw = from_base64url(text)
         if raw[:1] == _CHECKPOINT:
             return _decode_checkpoint(raw, sorted(names))
         seqs = _map_decoder.decode(raw)
-    except (ValueError, Base64Error, msgspec.MsgspecError, RecursionError):
-        raise InvalidRequest("the cursor is not one that a stream gave out", field="cursor") from None
+    except (ValueError, RecursionError):
+        raise _foreign() from None
     if any(not 0 <= seq <= U64_MAX for seq in seqs.values()):
-        raise InvalidRequest("the cursor holds a position that no topic can have", field="cursor")
+        raise InvalidRequest(f"cursor holds a position outside of 0 to {U64_MAX}", field="cursor")
     return seqs
 
 
@@ -100,7 +126,3 @@ def _leb128(number: int) -> bytes:
         number >>= 7
     piece.append(number)
     return bytes(piece)
-
-
-def _base64url(raw: bytes) -> bytes:
-    return urlsafe_b64encode(raw).rstrip(b"=")
