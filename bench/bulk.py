@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.serving import Client, ServerProcess, serving
+from tests.spark.batches import record_batch
 from topics.engine.opening.scan import Chunk, Scan, read_part
-from topics_spark.payloads.columns import block_columns, line_columns, record_batch
+from topics_spark.payloads.columns import block_columns, line_columns
 
 RECORDS = 1_000_000
 BATCH = 10_000

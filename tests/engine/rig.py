@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Raw
 
+from tests.decoders import config_decoder, delete_decoder, diff_decoder
 from tests.faults import QuickDisk
 from topics.engine.core.configuration import Edit
 from topics.engine.core.deadlines import PolledTimers
@@ -24,13 +25,7 @@ from topics.engine.log.reading import Diff
 from topics.engine.opening.store import Store
 from topics.model.clock import ManualClock
 from topics.model.requests.config import ConfigPatch
-from topics.model.requests.records import (
-    append_decoder,
-    config_decoder,
-    decode_body,
-    delete_decoder,
-    diff_decoder,
-)
+from topics.model.requests.records import append_decoder, decode_body
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
 

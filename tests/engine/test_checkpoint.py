@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.decoders import delete_decoder
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import WAIT_S_MAX, Rig
 from tests.engine.test_append import request
@@ -18,7 +19,7 @@ from topics.engine.core.pending import PendingChange
 from topics.engine.log.extent import BodyExtent
 from topics.engine.log.packing import LARGE_BYTES
 from topics.model.clock import ManualClock
-from topics.model.requests.records import decode_body, delete_decoder
+from topics.model.requests.records import decode_body
 
 
 def everything(rig: Rig) -> dict[str, Any]:

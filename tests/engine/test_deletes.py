@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.decoders import delete_decoder
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import request
@@ -17,7 +18,7 @@ from topics.engine.log.block import build_filter, in_filter
 from topics.engine.log.body import Body
 from topics.model.errors import InvalidRequest, TopicNotFound
 from topics.model.requests.batch import render
-from topics.model.requests.records import TagMatch, append_decoder, decode_body, delete_decoder, parse_match
+from topics.model.requests.records import TagMatch, append_decoder, decode_body, parse_match
 
 TAGS = ["x", "x:1", "x:2", "y", "x*", "", None, "xé", "X", "x:1"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.decoders import config_decoder
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import request
@@ -13,7 +14,7 @@ from tests.faults import FaultyDisk
 from topics.engine.opening.store import Store
 from topics.model.clock import SystemClock
 from topics.model.errors import DataDirIncompatible
-from topics.model.requests.records import config_decoder, decode_body
+from topics.model.requests.records import decode_body
 
 LASTING = ["memory", "disk", "fsync"]
 

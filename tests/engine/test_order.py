@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.decoders import delete_decoder
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import request
@@ -11,7 +12,7 @@ from tests.faults import FaultyDisk, Gate
 from topics.engine.core.pending import Busy
 from topics.model.errors import StorageError, TopicNotFound
 from topics.model.requests.config import ConfigRequest
-from topics.model.requests.records import decode_body, delete_decoder
+from topics.model.requests.records import decode_body
 
 
 @pytest.fixture

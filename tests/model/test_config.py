@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.decoders import config_decoder
 from topics.model.errors import InvalidRequest
 from topics.model.requests.config import TopicConfig, decode_config, encode_config, resolve
-from topics.model.requests.records import config_decoder, decode_body
+from topics.model.requests.records import decode_body
 
 
 def resolved(**fields: Any) -> TopicConfig:

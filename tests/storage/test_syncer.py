@@ -291,12 +291,12 @@ def test_writing_passes_to_the_thread_while_a_sync_stalls_and_comes_back(rig: Ri
     end = rig.commit(b"handed over 1")
     end = rig.commit(b"handed over 2")
 
-    assert rig.wal.handed_over
+    assert rig.wal.handover.active
     assert rig.wal.written_to == written
     assert rig.disk.calls["pwritev"] == writes, "the owner must not write while the disk stalls"
     gate.open()
     rig.wait_synced(end)
-    rig.wait_until(lambda: not rig.wal.handed_over)
+    rig.wait_until(lambda: not rig.wal.handover.active)
     assert rig.write(b"written by the owner") == rig.wal.written_to
     assert bodies(rig.path) == [
         b"the one that stalls",
@@ -315,7 +315,7 @@ def test_a_short_sync_does_not_take_writing_from_the_owner(rig: Rig) -> None:
 
     assert rig.write(b"two") == rig.wal.written_to
 
-    assert not rig.wal.handed_over
+    assert not rig.wal.handover.active
     gate.open()
 
 
@@ -439,7 +439,7 @@ def test_a_write_that_fails_in_the_thread_loses_everything_behind_it(rig: Rig, b
         rig.wal.flush()
 
     assert rig.wal.buffered_to == rig.wal.written_to == kept
-    assert not rig.wal.handed_over
+    assert not rig.wal.handover.active
     rig.wait_synced(rig.commit(b"after"))
     assert bodies(rig.path) == [b"the one that stalls", b"kept", b"after"]
     numbers = [int(file.stem) for file in log_files(rig.path)]

@@ -13,7 +13,7 @@ from topics.model.requests.config import RetryBackoff, TopicConfig
 from topics.testing import Engine, run_until_idle
 from topics.workers import App, Job, Reject, Retry
 from topics.workers.failing import Failing
-from topics.workers.job import RELEASE, Outcome, Release
+from topics.workers.job import RELEASE, JobOutcome, Release
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def test_rests_end_at_five_minutes_and_are_spread() -> None:
     assert 5 < len(rests) <= 16, "spread, but few enough that jobs are given back together"
 
 
-def rest_of(config: TopicConfig, deliveries: int, outcome: Outcome | None = None) -> int:
-    delay_ms = settled(config, deliveries, outcome or Outcome(error="no")).delay_ms
+def rest_of(config: TopicConfig, deliveries: int, outcome: JobOutcome | None = None) -> int:
+    delay_ms = settled(config, deliveries, outcome or JobOutcome(error="no")).delay_ms
     assert delay_ms is not None
     return delay_ms
 
 
-def settled(config: TopicConfig, deliveries: int, outcome: Outcome) -> Outcome:
+def settled(config: TopicConfig, deliveries: int, outcome: JobOutcome) -> JobOutcome:
     failing = Failing(AsyncClient("http://127.0.0.1:1"), "q", testing.ManualClock())
     failing._config = config
     return failing.settled(outcome, deliveries)
@@ -65,9 +65,9 @@ def settled(config: TopicConfig, deliveries: int, outcome: Outcome) -> Outcome:
 
 def test_the_handler_s_delay_and_the_queue_s_backoff_come_first() -> None:
     backoff = TopicConfig(type="queue", retry_backoff=RetryBackoff())
-    assert settled(backoff, 3, Outcome(error="no")).delay_ms is None, "the server decides"
-    assert rest_of(backoff, 3, Outcome(delay_ms=0, error="no")) == 0
-    assert rest_of(TopicConfig(type="queue"), 3, Outcome(delay_ms=7, error="no")) == 7
+    assert settled(backoff, 3, JobOutcome(error="no")).delay_ms is None, "the server decides"
+    assert rest_of(backoff, 3, JobOutcome(delay_ms=0, error="no")) == 0
+    assert rest_of(TopicConfig(type="queue"), 3, JobOutcome(delay_ms=7, error="no")) == 7
 
 
 def test_a_backoff_that_is_set_while_the_app_runs_is_followed(topics_engine: Engine, topics_client: Client) -> None:
@@ -114,8 +114,8 @@ def test_a_job_is_dead_after_its_last_delivery_without_another_rest(
     assert (counts.done, counts.retried, counts.dead, counts.rejected) == (0, 1, 1, 0)
 
 
-@pytest.mark.parametrize("outcome", [RELEASE, Outcome(acked=True)])
-def test_a_job_that_is_done_or_given_back_by_a_worker_that_stops_is_not_dead(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [RELEASE, JobOutcome(acked=True)])
+def test_a_job_that_is_done_or_given_back_by_a_worker_that_stops_is_not_dead(outcome: JobOutcome) -> None:
     assert settled(TopicConfig(type="queue", max_deliveries=1, dead_letter="dead"), 1, outcome) == outcome
 
 

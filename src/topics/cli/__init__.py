@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     import typer
 
     from topics.cli.command_table import root_command
-    from topics.cli.failure import NOT_SO, WRONG_USE, outcome_of
+    from topics.cli.failure import NOT_SO, WRONG_USE, failure_of
 
     command = root_command()
     if COMPLETION_VARIABLE in os.environ:
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _cannot_write(error)
     except Exception as error:
-        outcome = outcome_of(error)
+        outcome = failure_of(error)
         if outcome is None:
             raise
         _complain(outcome.line)

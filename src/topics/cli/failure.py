@@ -46,17 +46,17 @@ class CommandFailed(Exception):
         self.code = code
 
 
-class Outcome(NamedTuple):
+class Failure(NamedTuple):
     """What an exception means to whoever ran the command."""
 
     line: str
     code: int
 
 
-def outcome_of(error: Exception) -> Outcome | None:
+def failure_of(error: Exception) -> Failure | None:
     """None: a bug, which keeps its traceback."""
     if isinstance(error, CommandFailed):
-        return Outcome(error.line, error.code)
+        return Failure(error.line, error.code)
     if isinstance(error, ModuleNotFoundError):
         return _of_missing(error)
     if "topics.model.errors" in sys.modules:
@@ -64,27 +64,27 @@ def outcome_of(error: Exception) -> Outcome | None:
 
         if isinstance(error, TopicsError):
             return (
-                _of_server(error) if error.status or error.code in CLIENT_CODES else Outcome(error.message, WRONG_USE)
+                _of_server(error) if error.status or error.code in CLIENT_CODES else Failure(error.message, WRONG_USE)
             )
     return None
 
 
-def _of_missing(error: ModuleNotFoundError) -> Outcome | None:
+def _of_missing(error: ModuleNotFoundError) -> Failure | None:
     package = (error.name or "").partition(".")[0]
     if package not in SPARK_PACKAGES:
         return None
-    return Outcome(f"this needs the package {package}: pip install 'topicsd[spark]'", NOT_SO)
+    return Failure(f"this needs the package {package}: pip install 'topicsd[spark]'", NOT_SO)
 
 
-def _of_server(error: TopicsError) -> Outcome:
+def _of_server(error: TopicsError) -> Failure:
     line = error.message.rstrip(".")
     if hint := _hint(error):
         line += f"; {hint}"
     if error.status in ACCESS_STATUSES or error.code in ("unauthorized", "forbidden"):
-        return Outcome(line, NO_ACCESS)
+        return Failure(line, NO_ACCESS)
     if error.status in LATER_STATUSES or error.code in ("connection_failed", "timeout"):
-        return Outcome(line, UNREACHABLE)
-    return Outcome(line, REFUSED)
+        return Failure(line, UNREACHABLE)
+    return Failure(line, REFUSED)
 
 
 def _hint(error: TopicsError) -> str:

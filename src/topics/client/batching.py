@@ -15,7 +15,7 @@ from topics.client.errors import BatchTooLarge, InvalidRequest, PayloadTooLarge,
 AT_FAULT = (InvalidRequest, RecordTooLarge, BatchTooLarge, PayloadTooLarge)
 
 
-class Batch:
+class ProducerBatch:
     """Records of one topic that are appended together, under a key that makes repeating harmless."""
 
     __slots__ = ("done", "key", "opened_s", "outcomes", "records", "size", "topic", "uneven")
@@ -32,16 +32,16 @@ class Batch:
         self.done = False
         self.outcomes: list[int | TopicsError] = []
 
-    def whole(self) -> Part:
-        return Part(self, 0, len(self.records))
+    def whole(self) -> BatchPart:
+        return BatchPart(self, 0, len(self.records))
 
 
-class Part:
+class BatchPart:
     """A stretch of a batch. What is wrong with one record must not keep its neighbours out: parts are halved."""
 
     __slots__ = ("batch", "start", "stop")
 
-    def __init__(self, batch: Batch, start: int, stop: int) -> None:
+    def __init__(self, batch: ProducerBatch, start: int, stop: int) -> None:
         self.batch = batch
         self.start = start
         self.stop = stop
@@ -55,12 +55,12 @@ class Part:
     def json(self) -> bytes:
         return b"[%b]" % b",".join(self.batch.records[self.start : self.stop])
 
-    def halves(self, error: TopicsError) -> list[Part]:
+    def halves(self, error: TopicsError) -> list[BatchPart]:
         """What to try instead, the first half last; nothing if it is not a single record's fault."""
         if self.stop - self.start < 2 or not isinstance(error, AT_FAULT):
             return []
         middle = (self.start + self.stop) // 2
-        return [Part(self.batch, middle, self.stop), Part(self.batch, self.start, middle)]
+        return [BatchPart(self.batch, middle, self.stop), BatchPart(self.batch, self.start, middle)]
 
 
 class Gathering:
@@ -69,14 +69,14 @@ class Gathering:
         self._batch_records_max = batch_records_max
         self._batch_bytes_max = batch_bytes_max
         # by topic, oldest first; then full ones, oldest first; then the one that is on its way
-        self._open: dict[str, Batch] = {}
-        self._sealed: deque[Batch] = deque()
-        self._sent: list[Batch] = []
+        self._open: dict[str, ProducerBatch] = {}
+        self._sealed: deque[ProducerBatch] = deque()
+        self._sent: list[ProducerBatch] = []
         # all of these together
         self.records = 0
         self.size = 0
 
-    def add(self, topic: str, record: bytes, now_s: float) -> tuple[Batch, int, bool]:
+    def add(self, topic: str, record: bytes, now_s: float) -> tuple[ProducerBatch, int, bool]:
         """The batch it is in, its number there, and whether the one who sends has to look again."""
         news = False
         batch = self._open.get(topic)
@@ -84,7 +84,7 @@ class Gathering:
             self._seal(batch)
             batch, news = None, True
         if batch is None:
-            batch = self._open[topic] = Batch(topic, now_s)
+            batch = self._open[topic] = ProducerBatch(topic, now_s)
             news = news or len(self._open) == 1
         batch.records.append(record)
         batch.size += len(record) + 1
@@ -95,17 +95,17 @@ class Gathering:
             news = True
         return batch, len(batch.records) - 1, news
 
-    def _seal(self, batch: Batch) -> None:
+    def _seal(self, batch: ProducerBatch) -> None:
         del self._open[batch.topic]
         self._sealed.append(batch)
 
-    def hurry(self) -> list[Batch]:
+    def hurry(self) -> list[ProducerBatch]:
         """Nothing lingers any longer. All batches that are not done, oldest first."""
         self._sealed.extend(self._open.values())
         self._open.clear()
         return [*self._sent, *self._sealed]
 
-    def take(self, now_s: float) -> Batch | None:
+    def take(self, now_s: float) -> ProducerBatch | None:
         """The next batch to send, if one is due."""
         if self._sealed:
             batch = self._sealed.popleft()
@@ -122,7 +122,7 @@ class Gathering:
             return None
         return max(0.0, next(iter(self._open.values())).opened_s + self._linger_s - now_s)
 
-    def settle(self, batch: Batch) -> None:
+    def settle(self, batch: ProducerBatch) -> None:
         """It was answered, one way or the other."""
         self._sent.remove(batch)
         self.records -= len(batch.records)

@@ -13,7 +13,7 @@ from topics.client.values import Outgoings, records_json
 from topics.model.requests.nesting import decode_deep
 
 
-class Frame(msgspec.Struct):
+class ReplyFrame(msgspec.Struct):
     """What every frame may have; the rest is decoded again by its kind."""
 
     op: str
@@ -26,17 +26,17 @@ class Frame(msgspec.Struct):
     topics: dict[str, Watched] | list[str] | None = None
 
 
-_frame = msgspec.json.Decoder(Frame)
+_frame = msgspec.json.Decoder(ReplyFrame)
 
 
-def frame_of(text: str | bytes) -> Frame:
+def frame_of(text: str | bytes) -> ReplyFrame:
     try:
         return decode_deep(_frame.decode, text)
     except msgspec.DecodeError as error:
         raise BadAnswer(f"a frame of the WebSocket cannot be read: {error}") from None
 
 
-def error_in(frame: Frame) -> TopicsError:
+def error_in(frame: ReplyFrame) -> TopicsError:
     return error_of(frame.code, frame.message, 0, frame.detail)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Raw
 
-from topics.client.values import Message
+from topics.client.values import RecordBase
 
 
-class Job(Message, dict=True, kw_only=True):
+class Job(RecordBase, dict=True, kw_only=True):
     """A job leased to a node until `deadline` (ms since the epoch)."""
 
     lease_id: str

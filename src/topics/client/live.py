@@ -75,13 +75,13 @@ class Watched(msgspec.Struct, kw_only=True):
     earliest_seq: int
 
 
-class Session(msgspec.Struct, kw_only=True):
+class WatchSession(msgspec.Struct, kw_only=True):
     wid: str
     stream_url: str
     topics: dict[str, Watched]
 
 
-session_decoder = msgspec.json.Decoder(Session)
+session_decoder = msgspec.json.Decoder(WatchSession)
 fault_decoder = msgspec.json.Decoder(StreamFault)
 _DECODERS: Final[Mapping[str, msgspec.json.Decoder[LiveEvent]]] = {
     "record": msgspec.json.Decoder(Arrived),

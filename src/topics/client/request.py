@@ -41,7 +41,7 @@ class Request(Generic[T]):
     by_token: bool = False
 
 
-class Page(Protocol):
+class PageReply(Protocol):
     """A piece of a list; the next one is behind `next_cursor`."""
 
     next_cursor: str | None

@@ -21,7 +21,7 @@ _NOTHING = Raw(b"null")
 Json = Raw
 
 
-class Message(msgspec.Struct, dict=True):
+class RecordBase(msgspec.Struct, dict=True):
     """What a topic gives out. `raw` is the payload byte for byte as it was sent, `data` the same decoded."""
 
     seq: int = msgspec.field(name="$seq")
@@ -53,7 +53,7 @@ class Message(msgspec.Struct, dict=True):
         return f"{kind}(seq={self.seq}, ts={self.ts}, node={self.node!r}, tag={self.tag!r}, raw={self.raw!r})"
 
 
-class Record(Message, dict=True):
+class Record(RecordBase, dict=True):
     """A record that was read."""
 
 

@@ -34,6 +34,7 @@ from topics.model.requests.groups import (
     check_ack,
     check_latest,
     check_reset,
+    offset_of,
     parse_start,
     split_partition,
     wants_all,
@@ -116,7 +117,7 @@ class Groups:
             return host.consuming.ack(host.consuming.partition(topic, partition), group, upto_seq, from_seq)
 
         acked: Acked = host.commit(ack).result
-        committed = _offset(acked.committed)
+        committed = offset_of(acked.committed)
         held_back = [OffsetRange(seqs.from_seq - 1, seqs.to_seq - 1) for seqs in acked.held_back]
         return Committed(
             success=True,
@@ -190,7 +191,7 @@ class Groups:
                 head_seq = self._host.consuming.partition(each.topic_id, number).head_seq
                 offsets.append(
                     LatestOffset(
-                        topic=each.topic_id, partition=number, next_offset=head_seq, last_offset=_offset(head_seq)
+                        topic=each.topic_id, partition=number, next_offset=head_seq, last_offset=offset_of(head_seq)
                     )
                 )
             return offsets
@@ -204,8 +205,6 @@ class Groups:
         return [(partition, self._host.consuming.partition(topic, partition))]
 
 
-def _offset(seq: int) -> int | None:
-    return seq - 1 if seq > 0 else None
 
 
 def _standing(standing: Standing) -> GroupStanding:
@@ -214,9 +213,9 @@ def _standing(standing: Standing) -> GroupStanding:
         topic=topic,
         partition=number,
         group=standing.group,
-        committed_offset=_offset(standing.committed),
+        committed_offset=offset_of(standing.committed),
         next_offset=standing.position,
-        last_offset=_offset(standing.head_seq),
+        last_offset=offset_of(standing.head_seq),
         lag=standing.lag,
         open_claims=standing.open_claims,
         expired_claims=standing.expired_claims,

@@ -12,7 +12,7 @@ from topics.client import AsyncClient
 from topics.client.errors import ConnectionFailed, Timeout, TopicsError
 from topics.model.clock import Clock
 from topics.model.requests.config import RetryBackoff, TopicConfig
-from topics.workers.job import Outcome
+from topics.workers.job import JobOutcome
 
 # When neither the handler nor the queue says how long: 1 s, doubling to 5 minutes.
 BACKOFF = RetryBackoff(initial_ms=1_000, factor=2.0, max_ms=300_000, jitter=0.25)
@@ -54,7 +54,7 @@ class Failing:
         deliveries_max = self._config.max_deliveries
         return bool(deliveries_max and self._config.dead_letter) and deliveries >= deliveries_max
 
-    def settled(self, outcome: Outcome, deliveries: int) -> Outcome:
+    def settled(self, outcome: JobOutcome, deliveries: int) -> JobOutcome:
         """The outcome as it is sent: the last delivery's job goes where the server would move it, others rest."""
         if outcome.acked or outcome.dead_letter or outcome.released:
             return outcome

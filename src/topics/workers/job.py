@@ -96,7 +96,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """What is told to the server about a job; jobs with the same outcome are told together."""
 
     acked: bool = False
@@ -109,8 +109,8 @@ class Outcome:
     error: str | None = None
 
 
-ACK = Outcome(acked=True)
-RELEASE = Outcome(released=True, delay_ms=0, error="the worker was stopped")
+ACK = JobOutcome(acked=True)
+RELEASE = JobOutcome(released=True, delay_ms=0, error="the worker was stopped")
 
 
 class Counts:
@@ -122,9 +122,9 @@ class Counts:
         self.done = self.retried = self.dead = self.rejected = 0
 
 
-def failed(error: BaseException, *, delay_ms: int | None = None, dead_letter: bool = False) -> Outcome:
+def failed(error: BaseException, *, delay_ms: int | None = None, dead_letter: bool = False) -> JobOutcome:
     """The error in words, as the server keeps it."""
     text = str(error)
     if not isinstance(error, Retry | Reject | Release):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Outcome(delay_ms=delay_ms, dead_letter=dead_letter, error=text[:REASON_CHARS_MAX])
+    return JobOutcome(delay_ms=delay_ms, dead_letter=dead_letter, error=text[:REASON_CHARS_MAX])

@@ -11,7 +11,7 @@ import logging
 
 from topics.client import AsyncClient, TopicsError
 from topics.model.clock import Clock
-from topics.workers.job import Job, Outcome
+from topics.workers.job import Job, JobOutcome
 
 log = logging.getLogger("topics.workers")
 
@@ -20,7 +20,7 @@ BATCH_MAX = 1_000
 LOOK, RENEW, CALL_MAX = 1 / 9, 1 / 3, 1 / 3
 
 
-class Held:
+class HeldLease:
     """A leased job while this process answers for it: its handler runs, or its outcome is not yet told."""
 
     __slots__ = ("deadline_s", "job", "outcome", "task")
@@ -30,7 +30,7 @@ class Held:
         self.deadline_s = deadline_s
         # What to cancel when the lease is lost; a function in a thread cannot be, and keeps its slot until it ends.
         self.task: asyncio.Task[None] | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: JobOutcome | None = None
 
 
 class Leases:
@@ -43,7 +43,7 @@ class Leases:
         self._lease_ms = lease_ms
         self._lease_s = lease_ms / 1000
         self._clock = clock
-        self._by_id: dict[str, Held] = {}
+        self._by_id: dict[str, HeldLease] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -54,22 +54,22 @@ class Leases:
     def __contains__(self, lease_id: str) -> bool:
         return lease_id in self._by_id
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[HeldLease]:
         return list(self._by_id.values())
 
-    def take(self, job: Job) -> Held:
+    def take(self, job: Job) -> HeldLease:
         """Just claimed. The server's deadline is by its own clock; here the time since the answer counts."""
-        held = self._by_id[job.lease_id] = Held(job, self._now_s() + self._lease_s)
+        held = self._by_id[job.lease_id] = HeldLease(job, self._now_s() + self._lease_s)
         return held
 
-    def is_alive(self, held: Held) -> bool:
+    def is_alive(self, held: HeldLease) -> bool:
         """Whether the lease is held and may still be known to the server."""
         return held.job.lease_id in self and held.deadline_s > self._now_s()
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: HeldLease) -> None:
         self._by_id.pop(held.job.lease_id, None)
 
-    def lose(self, held: Held) -> None:
+    def lose(self, held: HeldLease) -> None:
         """The lease is gone: the handler is told, and nothing more is told to the server."""
         self.let_go(held)
         held.job.lost = True
@@ -92,7 +92,7 @@ class Leases:
         for start in range(0, len(due), BATCH_MAX):
             await self._extend(due[start : start + BATCH_MAX])
 
-    async def _extend(self, due: list[Held]) -> None:
+    async def _extend(self, due: list[HeldLease]) -> None:
         sent_s = self._now_s()
         try:
             async with asyncio.timeout(self._lease_s * CALL_MAX):

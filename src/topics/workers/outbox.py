@@ -10,8 +10,8 @@ from topics.client import AsyncClient
 from topics.client.errors import ConnectionFailed, InvalidRequest, Timeout, TopicsError
 from topics.model.clock import Clock
 from topics.workers.failing import Failing
-from topics.workers.job import Counts, Outcome
-from topics.workers.leases import BATCH_MAX, Held, Leases
+from topics.workers.job import Counts, JobOutcome
+from topics.workers.leases import BATCH_MAX, HeldLease, Leases
 from topics.workers.pauses import Pauses
 
 log = logging.getLogger("topics.workers")
@@ -38,7 +38,7 @@ class Outbox:
         self._on_told = on_told
         self._counts = counts
         self._failing = Failing(client, topic, clock)
-        self._waiting: list[Held] = []
+        self._waiting: list[HeldLease] = []
         self._sending = 0
         self._news = asyncio.Event()
         self._empty = asyncio.Event()
@@ -48,7 +48,7 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting) + self._sending
 
-    def put(self, held: Held, outcome: Outcome) -> None:
+    def put(self, held: HeldLease, outcome: JobOutcome) -> None:
         held.outcome = outcome
         self._waiting.append(held)
         self._news.set()
@@ -72,7 +72,7 @@ class Outbox:
             elif not self._waiting:
                 self._empty.set()
 
-    async def _send_all(self, waiting: list[Held]) -> float:
+    async def _send_all(self, waiting: list[HeldLease]) -> float:
         """How long to wait before what could not be told is told again, if anything could not."""
         pause_s = 0.0
         if any(_has_failed(held) for held in waiting):
@@ -82,7 +82,7 @@ class Outbox:
                 failed = [held for held in waiting if _has_failed(held)]
                 waiting = [held for held in waiting if not _has_failed(held)]
                 pause_s = self._again(failed, error)
-        by_outcome: dict[Outcome, list[Held]] = {}
+        by_outcome: dict[JobOutcome, list[HeldLease]] = {}
         for held in waiting:
             assert held.outcome is not None
             outcome = self._failing.settled(held.outcome, held.job.deliveries)
@@ -92,7 +92,7 @@ class Outbox:
                 pause_s = max(pause_s, await self._send(outcome, jobs[start : start + BATCH_MAX]))
         return pause_s
 
-    async def _send(self, outcome: Outcome, jobs: list[Held]) -> float:
+    async def _send(self, outcome: JobOutcome, jobs: list[HeldLease]) -> float:
         """How long to wait before the next attempt, if there has to be one."""
         try:
             self._note(outcome, jobs, await self._tell(outcome, jobs))
@@ -110,7 +110,7 @@ class Outbox:
             self._leases.let_go(held)
         return 0.0
 
-    async def _tell(self, outcome: Outcome, jobs: list[Held]) -> set[int]:
+    async def _tell(self, outcome: JobOutcome, jobs: list[HeldLease]) -> set[int]:
         """The seqs that were not held any more."""
         leased = [held.job.leased for held in jobs]
         if outcome.acked:
@@ -129,7 +129,7 @@ class Outbox:
             log.info("%s: %d leases had run out before the outcome was told", self._topic, len(skipped))
         return set(skipped)
 
-    def _note(self, outcome: Outcome, jobs: list[Held], skipped: set[int]) -> None:
+    def _note(self, outcome: JobOutcome, jobs: list[HeldLease], skipped: set[int]) -> None:
         """Count and log what the server has taken; a lost lease was logged, and its job comes again."""
         counts = self._counts
         for job in (held.job for held in jobs if held.job.seq not in skipped):
@@ -148,7 +148,7 @@ class Outbox:
                 counts.retried += 1
                 log.info("%s: to be delivered again %s: %s", name, _when(outcome.delay_ms), reason)
 
-    def _again(self, jobs: list[Held], error: TopicsError) -> float:
+    def _again(self, jobs: list[HeldLease], error: TopicsError) -> float:
         """What is still ours is told again; the rest comes back by itself."""
         for held in jobs:
             if self._leases.is_alive(held):
@@ -160,7 +160,7 @@ class Outbox:
         log.info("%s: the outcome of %d jobs is told again: %s", self._topic, len(self._waiting), error)
         return self._pauses.after(error)
 
-    def _rest(self, outcome: Outcome, jobs: list[Held]) -> None:
+    def _rest(self, outcome: JobOutcome, jobs: list[HeldLease]) -> None:
         """Nothing is thrown away because nobody said where to."""
         log.error(
             "%s has no dead_letter topic: %d rejected jobs rest for %d s and come back. Configure dead_letter.",
@@ -169,10 +169,10 @@ class Outbox:
             REJECTED_REST_MS // 1000,
         )
         for held in jobs:
-            self.put(held, Outcome(delay_ms=REJECTED_REST_MS, error=outcome.error))
+            self.put(held, JobOutcome(delay_ms=REJECTED_REST_MS, error=outcome.error))
 
 
-def _has_failed(held: Held) -> bool:
+def _has_failed(held: HeldLease) -> bool:
     assert held.outcome is not None
     return not held.outcome.acked and not held.outcome.released
 

@@ -17,8 +17,8 @@ from topics.client import AsyncClient
 from topics.client import Job as Leased
 from topics.client.errors import Forbidden, NotAQueue, TopicNotFound, TopicsError, Unauthorized
 from topics.model.clock import Clock
-from topics.workers.job import ACK, RELEASE, Counts, Job, Outcome, Reject, Release, Retry, failed
-from topics.workers.leases import Held, Leases
+from topics.workers.job import ACK, RELEASE, Counts, Job, JobOutcome, Reject, Release, Retry, failed
+from topics.workers.leases import HeldLease, Leases
 from topics.workers.outbox import Outbox
 from topics.workers.pauses import Pauses
 from topics.workers.threads import Threads
@@ -124,13 +124,13 @@ class Worker:
         self._running.discard(task)
         self._freed.set()
 
-    async def _handle(self, held: Held) -> None:
+    async def _handle(self, held: HeldLease) -> None:
         outcome = await self._outcome(held.job)
         self.handled += 1
         if not held.job.lost:
             self._outbox.put(held, outcome)
 
-    async def _outcome(self, job: Job) -> Outcome:
+    async def _outcome(self, job: Job) -> JobOutcome:
         try:
             if self._threads is None:
                 await cast("Awaitable[object]", self._duty.handler(job))
@@ -181,7 +181,7 @@ class Worker:
         except (TimeoutError, TopicsError) as error:
             log.warning("%s: leases are left to run out: %s", self._duty.topic, error or "no answer")
 
-    def _give_back(self, held: Held) -> None:
+    def _give_back(self, held: HeldLease) -> None:
         held.job.lost = True
         self._outbox.put(held, RELEASE)
         if held.task is not None:

@@ -78,13 +78,6 @@ _decoder = msgspec.json.Decoder(_Line)
 _middle_decoder = msgspec.json.Decoder(_Middle)
 
 
-def record_batch(topic: str, columns: Columns, count: int) -> pa.RecordBatch:
-    """All columns as a batch of `SCHEMA`; what is not among them is null."""
-    arrays = [columns[name] if name in columns else pa.nulls(count, SCHEMA.field(name).type) for name in SCHEMA.names]
-    arrays[0] = pa.repeat(pa.scalar(topic, pa.string()), count)
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
 # --- lines of an export ---
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from topics.cli.connection import RETRIES_QUICK, Access, takes_access
-from topics.cli.failure import NOT_SO, WRONG_USE, CommandFailed, outcome_of
+from topics.cli.failure import NOT_SO, WRONG_USE, CommandFailed, failure_of
 from topics.cli.output import say
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Session:
         except KeyboardInterrupt:
             say("stopped")
         except Exception as error:  # noqa: BLE001 - the prompt stays, whatever a query did
-            known = outcome_of(_failed(error) or error)
+            known = failure_of(_failed(error) or error)
             say(known.line if known is not None else f"{type(error).__name__}: {error}")
         else:
             return True

@@ -27,6 +27,7 @@ from topics.model.requests.groups import (
     check_ack,
     check_latest,
     check_reset,
+    offset_of,
     parse_start,
     partition_name,
     split_partition,
@@ -186,7 +187,7 @@ class Groups:
 
     def _acked(self, call: Call, change: PendingChange) -> None:
         acked: Acked = change.result
-        reply = AckReply(success=True, acknowledged_offset=_offset(acked.committed))
+        reply = AckReply(success=True, acknowledged_offset=offset_of(acked.committed))
         if acked.held_back:
             reply.committed_offset = reply.acknowledged_offset
             reply.held_back = [OffsetRange(seqs.from_seq - 1, seqs.to_seq - 1) for seqs in acked.held_back]
@@ -200,7 +201,7 @@ class Groups:
         offsets: list[LatestOffset] = []
         for asked in params.partitions:
             ((number, topic),) = self._partitions(call, asked.topic_id, asked.partition_id, every=False)
-            offsets.append(LatestOffset(asked.topic_id, number, topic.head_seq, _offset(topic.head_seq)))
+            offsets.append(LatestOffset(asked.topic_id, number, topic.head_seq, offset_of(topic.head_seq)))
         call.reply(200, encode(LatestOffsetsReply(offsets)))
 
     def list(self, call: Call) -> None:
@@ -261,8 +262,6 @@ _LIST_QUERY = (
 )
 
 
-def _offset(seq: int) -> int | None:
-    return seq - 1 if seq > 0 else None
 
 
 def _standing(standing: Standing) -> GroupStanding:
@@ -271,9 +270,9 @@ def _standing(standing: Standing) -> GroupStanding:
         topic_id=topic_id,
         partition_id=number,
         group_id=standing.group,
-        committed_offset=_offset(standing.committed),
+        committed_offset=offset_of(standing.committed),
         next_offset=standing.position,
-        last_offset=_offset(standing.head_seq),
+        last_offset=offset_of(standing.head_seq),
         lag=standing.lag,
         open_claims=standing.open_claims,
         expired_claims=standing.expired_claims,

@@ -39,7 +39,7 @@ class Backups:
         self.lifecycle = lifecycle
         self.deadlines = deadlines
         self.stall_ms_max = stall_ms_max
-        self.running: Sending | None = None
+        self.running: BackupSending | None = None
 
     def routes(self) -> list[Route]:
         return [
@@ -69,11 +69,11 @@ class Backups:
                 max=1,
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        self.running = Sending(self, call, self.store.begin_backup(f"topics {VERSION}"))
+        self.running = BackupSending(self, call, self.store.begin_backup(f"topics {VERSION}"))
         self.running.prepare()
 
 
-class Sending:
+class BackupSending:
     """One backup on its way to one client."""
 
     def __init__(self, backups: Backups, call: Call, backup: Backup) -> None:

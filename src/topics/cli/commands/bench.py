@@ -20,7 +20,7 @@ PAGE_RECORDS = 1_000
 MIB = 1 << 20
 
 
-class Row(NamedTuple):
+class Figure(NamedTuple):
     """What one kind of request has shown."""
 
     what: str
@@ -76,7 +76,7 @@ def bench(
         (f"append {batch}", append_many),
         (f"diff {PAGE_RECORDS}", read),
     ]
-    rows: list[Row] = []
+    rows: list[Figure] = []
     with access.open(retries_max=0) as client:
         client.create(topic, durability=durability)
         try:
@@ -90,7 +90,7 @@ def bench(
     _print(rows, output)
 
 
-def _measure(access: Access, what: str, request: Request, connections: int, seconds: float) -> Row:
+def _measure(access: Access, what: str, request: Request, connections: int, seconds: float) -> Figure:
     """The same request on every connection until time is up."""
     taken_s: list[float] = []
     moved: list[tuple[int, int]] = []
@@ -124,17 +124,17 @@ def _measure(access: Access, what: str, request: Request, connections: int, seco
     if errors:
         raise errors[0]
     records, size = sum(count for count, _ in moved), sum(count for _, count in moved)
-    return Row(what, len(moved) / took_s, records / took_s, size / took_s / MIB, *_percentiles_ms(taken_s))
+    return Figure(what, len(moved) / took_s, records / took_s, size / took_s / MIB, *_percentiles_ms(taken_s))
 
 
-def _export(client: Client, topic: str, size: int) -> Row:
+def _export(client: Client, topic: str, size: int) -> Figure:
     begun_s = time.perf_counter()
     with client.export(topic) as chunks:
         for _ in chunks:
             pass
     took_s = time.perf_counter() - begun_s
     records = chunks.end.records if chunks.end is not None else 0
-    return Row(*("export", 1 / took_s, records / took_s, records * size / took_s / MIB), *_percentiles_ms([took_s]))
+    return Figure(*("export", 1 / took_s, records / took_s, records * size / took_s / MIB), *_percentiles_ms([took_s]))
 
 
 def _percentiles_ms(taken_s: list[float]) -> tuple[float, float, float, float]:
@@ -144,7 +144,7 @@ def _percentiles_ms(taken_s: list[float]) -> tuple[float, float, float, float]:
     )
 
 
-def _print(rows: list[Row], output: str) -> None:
+def _print(rows: list[Figure], output: str) -> None:
     if output == "json":
         for row in rows:
             told: dict[str, Any] = row._asdict()

@@ -76,7 +76,7 @@ class Finished(msgspec.Struct, kw_only=True):
     mark: bytes
 
 
-class Batch(NamedTuple):
+class LineBatch(NamedTuple):
     """Records that go together, and where the file goes on behind them."""
 
     records: list[bytes]
@@ -170,7 +170,7 @@ def _run(client: Client, notes: Notes, source: IO[bytes], path: str | None, crea
     print_json(told | {"first_seq": notes.first_seq, "last_seq": notes.last_seq})
 
 
-def _advance(notes: Notes, batch: Batch, last_seq: int) -> None:
+def _advance(notes: Notes, batch: LineBatch, last_seq: int) -> None:
     notes.offset, notes.line, notes.mark = batch.offset, batch.line, batch.mark
     notes.records += len(batch.records)
     notes.last_seq = last_seq
@@ -179,7 +179,7 @@ def _advance(notes: Notes, batch: Batch, last_seq: int) -> None:
 # --- lines ---
 
 
-def _batches(source: IO[bytes], notes: Notes) -> Iterator[Batch]:
+def _batches(source: IO[bytes], notes: Notes) -> Iterator[LineBatch]:
     """Batches from `notes.offset` on; what is cut depends on the file alone."""
     records: list[bytes] = []
     size, offset, line = 0, notes.offset, notes.line
@@ -193,10 +193,10 @@ def _batches(source: IO[bytes], notes: Notes) -> Iterator[Batch]:
             records.append(record)
             size += len(record)
         if len(records) >= notes.batch_records or size >= BATCH_BYTES_MAX:
-            yield Batch(records, offset, line, mark)
+            yield LineBatch(records, offset, line, mark)
             records, size = [], 0
     if records:
-        yield Batch(records, offset, line, mark)
+        yield LineBatch(records, offset, line, mark)
 
 
 def _record(text: bytes, number: int, notes: Notes) -> bytes | None:
@@ -342,7 +342,7 @@ def _skip_what_is_there(client: Client, notes: Notes, source: IO[bytes], state: 
         _advance(notes, batch, last_seq)
 
 
-def _last_seq_of(client: Client, notes: Notes, batch: Batch) -> int | None:
+def _last_seq_of(client: Client, notes: Notes, batch: LineBatch) -> int | None:
     """The last seq of the batch, if it stands in the topic, whole and in a row."""
     from topics.client import Record
 

@@ -76,7 +76,7 @@ def work(
         # Told at once instead of tried for ever: no server, no such queue, no access.
         next(iter(client.leases(queue, page_size=1)), None)
         app = App(client.url, access.key, node=node, grace_s=span_ms(grace, "--grace") / 1000)
-        runner = Runner(app, command, None if retry_delay is None else span_ms(retry_delay, "--retry-delay") / 1000)
+        runner = WorkRunner(app, command, None if retry_delay is None else span_ms(retry_delay, "--retry-delay") / 1000)
         app.worker(queue, concurrency=concurrency, lease_ms=span_ms(lease, "--lease"))(runner.run)
         if until_empty:
             threading.Thread(target=_stop_when_empty, args=(client, queue, app), daemon=True).start()
@@ -87,7 +87,7 @@ def work(
         raise CommandFailed(runner.broken)
 
 
-class Runner:
+class WorkRunner:
     """Runs the command; its exit code becomes what a handler of `topics.workers` says of a job."""
 
     def __init__(self, app: App, command: str, retry_delay_s: float | None) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from topics.client.aio import ground
-from topics.client.batching import Batch, Gathering, Part
+from topics.client.batching import BatchPart, Gathering, ProducerBatch
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
 from topics.client.values import Appended, Outgoing, Outgoings
@@ -37,7 +37,7 @@ class AsyncTicket:
 
     __slots__ = ("_batch", "_number", "_settled", "partition")
 
-    def __init__(self, batch: Batch, number: int, settled: ground.Event, partition: int) -> None:
+    def __init__(self, batch: ProducerBatch, number: int, settled: ground.Event, partition: int) -> None:
         self._batch = batch
         self._number = number
         self._settled = settled
@@ -91,7 +91,7 @@ class AsyncProducer:
         )
         self._news = ground.Condition()
         # of each batch that is not done
-        self._settled: dict[Batch, ground.Event] = {}
+        self._settled: dict[ProducerBatch, ground.Event] = {}
         self._failed: TopicsError | None = None
         self._turn = 0
         self._closing = False
@@ -153,7 +153,7 @@ class AsyncProducer:
                     batch = self._gathering.take(time.monotonic())
             await self._send(batch)
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: ProducerBatch) -> None:
         parts = [batch.whole()]
         try:
             while parts:
@@ -168,7 +168,7 @@ class AsyncProducer:
         async with self._news:
             self._news.notify_all()
 
-    async def _try(self, part: Part) -> list[Part]:
+    async def _try(self, part: BatchPart) -> list[BatchPart]:
         """Append a part, and note what became of it; or the parts to try instead."""
         batch = part.batch
         try:

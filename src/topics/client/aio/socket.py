@@ -18,7 +18,7 @@ import msgspec
 from topics.client.aio import ground
 from topics.client.aio.transport import AsyncTransport
 from topics.client.answers import failure_of, log_warnings
-from topics.client.commands import Frame, command, error_in, frame_of, publish_command
+from topics.client.commands import ReplyFrame, command, error_in, frame_of, publish_command
 from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
 from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
 from topics.client.retrying import Retrying
@@ -50,7 +50,7 @@ class AsyncSocket:
         self.connections = 0
         # what outlives one: commands without an answer, answers, events, and where subscriptions stand
         self._pending: dict[str, str] = {}
-        self._answers: dict[str, tuple[Frame, str | bytes] | TopicsError] = {}
+        self._answers: dict[str, tuple[ReplyFrame, str | bytes] | TopicsError] = {}
         self._inbox: deque[LiveEvent] = deque()
         self._asked: dict[str, dict[str, Any]] = {}
         self._wishes: dict[str, dict[str, Any]] = {}
@@ -161,7 +161,7 @@ class AsyncSocket:
     def _next_id(self) -> str:
         return str(next(self._numbers))
 
-    async def _ask(self, request_id: str, text: str) -> tuple[Frame, str | bytes]:
+    async def _ask(self, request_id: str, text: str) -> tuple[ReplyFrame, str | bytes]:
         """Send a command, and wait for its answer."""
         seconds = self._transport.options.timeout_s
         self._pending[request_id] = text
@@ -328,7 +328,7 @@ class AsyncSocket:
         for request_id, text in list(self._pending.items()):
             await self._send(request_id, text)
 
-    async def _answer_on(self, socket: WebSocket, request_id: str) -> Frame:
+    async def _answer_on(self, socket: WebSocket, request_id: str) -> ReplyFrame:
         """The answer to a subscription on a fresh connection; events of others may come before it."""
         while True:
             message = await ground.receive(socket, self._transport.options.timeout_s)

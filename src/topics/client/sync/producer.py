@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from topics.client.batching import Batch, Gathering, Part
+from topics.client.batching import BatchPart, Gathering, ProducerBatch
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
 from topics.client.sync import ground
@@ -38,7 +38,7 @@ class Ticket:
 
     __slots__ = ("_batch", "_number", "_settled", "partition")
 
-    def __init__(self, batch: Batch, number: int, settled: ground.Event, partition: int) -> None:
+    def __init__(self, batch: ProducerBatch, number: int, settled: ground.Event, partition: int) -> None:
         self._batch = batch
         self._number = number
         self._settled = settled
@@ -92,7 +92,7 @@ class Producer:
         )
         self._news = ground.Condition()
         # of each batch that is not done
-        self._settled: dict[Batch, ground.Event] = {}
+        self._settled: dict[ProducerBatch, ground.Event] = {}
         self._failed: TopicsError | None = None
         self._turn = 0
         self._closing = False
@@ -154,7 +154,7 @@ class Producer:
                     batch = self._gathering.take(time.monotonic())
             self._send(batch)
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: ProducerBatch) -> None:
         parts = [batch.whole()]
         try:
             while parts:
@@ -169,7 +169,7 @@ class Producer:
         with self._news:
             self._news.notify_all()
 
-    def _try(self, part: Part) -> list[Part]:
+    def _try(self, part: BatchPart) -> list[BatchPart]:
         """Append a part, and note what became of it; or the parts to try instead."""
         batch = part.batch
         try:

@@ -17,7 +17,7 @@ from uuid import uuid4
 import msgspec
 
 from topics.client.answers import failure_of, log_warnings
-from topics.client.commands import Frame, command, error_in, frame_of, publish_command
+from topics.client.commands import ReplyFrame, command, error_in, frame_of, publish_command
 from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
 from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
 from topics.client.retrying import Retrying
@@ -51,7 +51,7 @@ class Socket:
         self.connections = 0
         # what outlives one: commands without an answer, answers, events, and where subscriptions stand
         self._pending: dict[str, str] = {}
-        self._answers: dict[str, tuple[Frame, str | bytes] | TopicsError] = {}
+        self._answers: dict[str, tuple[ReplyFrame, str | bytes] | TopicsError] = {}
         self._inbox: deque[LiveEvent] = deque()
         self._asked: dict[str, dict[str, Any]] = {}
         self._wishes: dict[str, dict[str, Any]] = {}
@@ -162,7 +162,7 @@ class Socket:
     def _next_id(self) -> str:
         return str(next(self._numbers))
 
-    def _ask(self, request_id: str, text: str) -> tuple[Frame, str | bytes]:
+    def _ask(self, request_id: str, text: str) -> tuple[ReplyFrame, str | bytes]:
         """Send a command, and wait for its answer."""
         seconds = self._transport.options.timeout_s
         self._pending[request_id] = text
@@ -329,7 +329,7 @@ class Socket:
         for request_id, text in list(self._pending.items()):
             self._send(request_id, text)
 
-    def _answer_on(self, socket: WebSocket, request_id: str) -> Frame:
+    def _answer_on(self, socket: WebSocket, request_id: str) -> ReplyFrame:
         """The answer to a subscription on a fresh connection; events of others may come before it."""
         while True:
             message = ground.receive(socket, self._transport.options.timeout_s)

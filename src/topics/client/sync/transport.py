@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from topics.client.answers import failure_of, value_of
 from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
-from topics.client.request import JSON, Options, Page, QueryValue, Request, with_query
+from topics.client.request import JSON, Options, PageReply, QueryValue, Request, with_query
 from topics.client.retrying import Retrying
 from topics.client.sync import ground
 from topics.client.tokens import Tokens
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import msgspec
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Page)
+P = TypeVar("P", bound=PageReply)
 CONNECT_S_MAX = 10.0
 # Shorter pauses are a restart that nobody needs to hear of.
 TELL_FROM_S = 1.0

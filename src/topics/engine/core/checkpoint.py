@@ -273,11 +273,7 @@ class Checkpointer:
         self._state.capture = self._capture
         self._state.keep_chunk = self._chunks.append
         self._state.capture_from = position
-        self._syncer.want_sync(position)
-        while self._wal.synced_to < position or self._commit_log.unpublished_at(position):
-            if self._commit_log.read_only is not None:
-                raise StorageError("the log cannot be synced")
-            yield False
+        yield from self._synced(position, published=True)
         return position
 
     def _capture_all(self) -> Iterator[None]:
@@ -340,10 +336,10 @@ class Checkpointer:
                 self._chunks.append(chunk)
                 yield
 
-    def _synced(self, position: int) -> Steps[None]:
-        """Wait until the log is durable up to there."""
+    def _synced(self, position: int, *, published: bool = False) -> Steps[None]:
+        """Wait until the log is durable up to there; `published`: and until readers see what it holds up to there."""
         self._syncer.want_sync(position)
-        while self._wal.synced_to < position:
+        while self._wal.synced_to < position or (published and self._commit_log.unpublished_at(position)):
             if self._commit_log.read_only is not None:
                 raise StorageError("the log cannot be synced")
             yield False

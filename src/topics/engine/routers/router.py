@@ -37,7 +37,6 @@ class Router:
         "last_error",
         "match",
         "name",
-        "retry_ms",
         "source",
     )
 
@@ -54,7 +53,6 @@ class Router:
         self.inflight: PendingChange | None = None
         self.last_error: TopicsError | None = None
         self.backoff_ms = 0.0
-        self.retry_ms = 0.0
 
     @property
     def lag(self) -> int:

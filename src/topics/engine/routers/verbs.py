@@ -129,7 +129,7 @@ class Routers:
 
     def _changed(self, router: Router) -> None:
         router.last_error = None
-        router.retry_ms = router.backoff_ms = 0.0
+        router.backoff_ms = 0.0
 
     def _refuse_beyond_caps(self, is_new: bool, absent_topics: int) -> None:
         settings = self._engine.settings

@@ -179,6 +179,11 @@ def split_partition(name: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (name, 0)
 
 
+def offset_of(seq: int) -> int | None:
+    """The offset of the record with this seq; None for seq 0, which no record has."""
+    return seq - 1 if seq > 0 else None
+
+
 def partition_for(tag: str, partitions: int) -> int:
     """Where a record with this tag belongs: the same for every writer, in every process and version."""
     return int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=8).digest(), "big") % partitions

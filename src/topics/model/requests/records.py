@@ -183,6 +183,3 @@ def decode_body(
 
 
 append_decoder = msgspec.json.Decoder(AppendRequest)
-diff_decoder = msgspec.json.Decoder(DiffRequest)
-delete_decoder = msgspec.json.Decoder(DeleteRequest)
-config_decoder = msgspec.json.Decoder(ConfigRequest)

@@ -110,6 +110,3 @@ def check_owner(owner: str) -> None:
     utf8_bytes(owner, "owner")
     if not 1 <= len(owner) <= OWNER_CHARS_MAX:
         raise InvalidRequest(f"owner must have 1 to {OWNER_CHARS_MAX} characters", field="owner")
-
-
-stage_decoder = msgspec.json.Decoder(StageRequest)

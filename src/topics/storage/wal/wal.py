@@ -299,10 +299,6 @@ class Wal:
     # --- what there is ---
 
     @property
-    def handed_over(self) -> bool:
-        return self.handover.active
-
-    @property
     def full(self) -> bool:
         """Whether the disk had no room for a file of the log the last time that one was wanted."""
         return self._files.full
@@ -315,10 +311,6 @@ class Wal:
     def oldest_position(self) -> int:
         starts = self.file_starts()
         return starts[0] if starts else self.written_to
-
-    @property
-    def log_bytes(self) -> int:
-        return self.written_to - self.oldest_position
 
     def files_between(self, start: int, end: int) -> list[tuple[str, int]]:
         """The files with frames between two positions, oldest first, and how many bytes of each end at `end` or before.
