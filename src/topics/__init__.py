@@ -69,7 +69,7 @@ __all__ = [
     "open",
 ]
 
-# Imported when first asked for: the command line and the client must not pay for the engine.
+# Imported on first use: the command line and the client must not pay for the engine.
 _EMBEDDED: Final = frozenset(("Appended", "Database", "Diff", "Json", "Outgoing", "Record", "Tombstone", "open"))
 _HOMES: Final = {
     "AsyncClient": "topics.client",
@@ -84,10 +84,10 @@ _HOMES: Final = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'topics' has no attribute {name!r}")
-    # What has no home of its own is an error, which embedded databases and clients share.
+    # A name without an entry is an error class, which embedded databases and clients share.
     home = "topics.embedded" if name in _EMBEDDED else _HOMES.get(name, "topics.client.errors")
     return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -64,6 +64,26 @@ def test_importing_the_package_imports_nothing_else() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_package_lists_what_it_offers_and_nothing_else() -> None:
+    offered = [
+        name for name in dir(topics) if not name.startswith("_") and not isinstance(vars(topics).get(name), type(sys))
+    ]
+    assert sorted(offered) == sorted(name for name in topics.__all__ if not name.startswith("_"))
+
+
+def test_a_client_leaves_the_log_to_the_program() -> None:
+    code = (
+        "import logging, topics\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "{before}\n"
+        "topics.Client('http://127.0.0.1:1')\n"
+        "print(logging.getLevelName(logging.getLogger('httpx2').getEffectiveLevel()))"
+    )
+    for before, level in (("", "WARNING"), ("logging.getLogger('httpx2').setLevel('DEBUG')", "DEBUG")):
+        run = [sys.executable, "-c", code.format(before=before)]
+        assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == level
+
+
 def test_a_database_needs_no_http() -> None:
     code = (
         "import sys, tempfile, topics\n"

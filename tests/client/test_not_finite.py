@@ -1,4 +1,4 @@
-"""NaN and infinities: JSON has neither, so every way into a topic refuses them instead of storing null."""
+"""NaN, infinities and lone surrogates: JSON has none of them, so every way into a topic refuses them."""
 
 from __future__ import annotations
 
@@ -62,3 +62,18 @@ def test_an_embedded_database_refuses_them(tmp_path: Path) -> None:
             database.append("t", 1, meta={"x": math.inf})
         database.append("t", None)
         assert [record.data for record in database.diff("t").records] == [None]
+
+
+# --- half of a character ---
+
+
+def test_a_lone_surrogate_is_refused_and_the_error_says_where_it_is(client: Any, topic: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^records\[1\]\.data\.name\[0\] has a lone surrogate") as caught:
+        client.append_many(topic, ["é", {"name": ["\ud800"]}])
+    assert caught.value.detail == {"field": "records"}
+    with pytest.raises(InvalidRequest, match=r"^a name in records\[0\]\.data has a lone surrogate"):
+        client.append(topic, {"\udfff": 1})
+    with pytest.raises(InvalidRequest, match=r"^records\[0\]\.meta\.x has a lone surrogate"):
+        client.append(topic, 1, meta={"x": "a\udc00"})
+    assert [item.topic for item in client.list(topic)] == [], "nothing was sent"
+    client.append(topic, "\U0001f600")

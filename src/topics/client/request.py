@@ -100,10 +100,10 @@ def _text(value: str | int | bool | Sequence[str]) -> str | Sequence[str]:
 
 
 def encode(value: Any, name: str = "") -> bytes:
-    """The value as JSON; NaN and infinities, which would arrive as null, are refused. `name` is what errors call it."""
+    """The value as JSON, or InvalidRequest for what JSON cannot hold. `name` is what errors call it."""
     try:
         return encoding.encode(value, name)
-    except encoding.NotFinite as error:
+    except encoding.NotJson as error:
         raise InvalidRequest(str(error), detail={"field": name} if name else None) from None
 
 

@@ -1,6 +1,6 @@
 """Encodings: Python values as JSON text, and bytes as base64url.
 
-NaN and infinities, which JSON does not have, are refused instead of becoming null.
+NaN and infinities, which JSON does not have, are refused instead of becoming null; so is text that is not Unicode.
 """
 
 from __future__ import annotations
@@ -14,20 +14,25 @@ import msgspec
 _encode = msgspec.json.Encoder().encode
 
 
-class NotFinite(ValueError):
-    """A number that JSON cannot write, and where it is."""
+class NotJson(ValueError):
+    """A value that JSON cannot hold, and where it is."""
 
 
 def encode(value: Any, name: str = "") -> bytes:
     """The value as JSON. `name` is what errors call it."""
-    text = _encode(value)
+    try:
+        text = _encode(value)
+    except UnicodeEncodeError:
+        _check(value, name)
+        raise
     # The encoder writes null for such a number: without one there is nothing to look for.
     if b"null" in text:
-        _check_finite(value, name)
+        _check(value, name)
     return text
 
 
-def _check_finite(value: Any, name: str) -> None:
+def _check(value: Any, name: str) -> None:
+    """Raises NotJson for the first number that is not finite, or text with a lone surrogate."""
     # JSON text that is sent as it is (Raw) holds no such number.
     stack: list[tuple[str, Any]] = [(name, msgspec.to_builtins(value, enc_hook=_nothing))]
     while stack:
@@ -36,9 +41,14 @@ def _check_finite(value: Any, name: str) -> None:
             case float():
                 if not math.isfinite(item):
                     shown = f"{path.lstrip('.')} is {item}" if path else f"{item}"
-                    raise NotFinite(f"{shown}, which is not a JSON number; send null or a string instead")
+                    raise NotJson(f"{shown}, which is not a JSON number; send null or a string instead")
+            case str():
+                if not _is_unicode(item):
+                    raise _lone_surrogate(path)
             case dict():
                 fields = cast("dict[Any, Any]", item)
+                if not all(map(_is_unicode, fields)):
+                    raise _lone_surrogate(f"a name in {path.lstrip('.')}" if path else "a name")
                 stack += [(f"{path}.{name}", fields[name]) for name in reversed(fields)]
             case list() | tuple():
                 items = cast("list[Any] | tuple[Any, ...]", item)
@@ -49,6 +59,18 @@ def _check_finite(value: Any, name: str) -> None:
 
 def _nothing(_: Any) -> None:
     return None
+
+
+def _is_unicode(text: Any) -> bool:
+    try:
+        return not isinstance(text, str) or text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _lone_surrogate(path: str) -> NotJson:
+    shown = path.lstrip(".") or "the text"
+    return NotJson(f"{shown} has a lone surrogate (\\ud800 to \\udfff without its other half); remove or replace it")
 
 
 def to_base64url(raw: bytes) -> bytes:

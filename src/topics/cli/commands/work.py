@@ -71,9 +71,8 @@ def work(
     from topics.workers import App
 
     logging.basicConfig(level=logging.INFO, format="topics: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
     with access.open(retries_max=RETRIES_QUICK) as client:
-        # Told at once instead of tried for ever: no server, no such queue, no access.
+        # Reported at once instead of retried for ever: no server, no such queue, no access.
         next(iter(client.leases(queue, page_size=1)), None)
         app = App(client.url, access.key, node=node, grace_s=span_ms(grace, "--grace") / 1000)
         runner = WorkRunner(app, command, None if retry_delay is None else span_ms(retry_delay, "--retry-delay") / 1000)

@@ -31,6 +31,10 @@ class Transport:
     def __init__(self, options: Options, tokens: Tokens, transport: httpx2.BaseTransport | None = None) -> None:
         import httpx2
 
+        # It logs every request at INFO. A level that the program has set itself is kept.
+        http_log = logging.getLogger("httpx2")
+        if http_log.level == logging.NOTSET:
+            http_log.setLevel(logging.WARNING)
         self.options = options
         self.tokens = tokens
         self.closed = False
