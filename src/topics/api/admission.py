@@ -1,4 +1,4 @@
-"""The elastic throttle: under pressure, the topics that matter least are asked to come back later.
+"""The elastic throttle: under pressure, requests for the topics of lowest priority are refused for a while.
 
     loop lag ────┐ worse of both,                        lowest priority shed
     journal debt ┴─ smoothed ──▶ level 0 … 1 ──▶ 0.5: none   0.75: below 0   1: below 1000
@@ -22,7 +22,7 @@ SAMPLE_MS = 50
 LAG_MS_FULL = 400.0
 DEBT_BYTES_FULL = 64 * 1024 * 1024
 SHED_FROM = 0.5
-# The share that one sample has in the level: a single hiccup sheds nobody, four in a row do.
+# The weight of one sample in the level: a single hiccup sheds no topic, four in a row do.
 RISE, FALL = 0.2, 0.1
 RETRY_MS_MIN, RETRY_MS_MAX = 250, 2_000
 PARKED_MAX = 10_000
@@ -37,14 +37,14 @@ class Pressure:
         self._debt_bytes = debt_bytes
         self._clock_s = clock_s
         self.level = 0.0
-        # Topics below this priority are shed; None: nobody is.
+        # Topics below this priority are shed; None: no topic is.
         self.floor: int | None = None
         # writes that opted out of being refused
         self._parked: deque[tuple[Call, Signal]] = deque()
         self._parked_bytes = 0
 
     def sample(self, lag_ms: float) -> None:
-        """Take in how late the loop was; let go whom the new level allows."""
+        """Record how late the loop was, and resume the calls that the new level allows."""
         now = max(min(1.0, lag_ms / LAG_MS_FULL), min(1.0, self._debt_bytes() / DEBT_BYTES_FULL))
         self.level += (now - self.level) * (RISE if now > self.level else FALL)
         if self.level < SHED_FROM:

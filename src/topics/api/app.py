@@ -28,7 +28,7 @@ from topics.model.settings import Settings
 
 # No name that keys could be limited to: a wid belongs to the key that made it.
 UNLIMITED = frozenset(("wid",))
-# A body without records is as large as its longest list may be: so many bytes for an item of it, or this in all.
+# A body without records is at most as large as its longest list: this many bytes for each item, or this in all.
 PLAIN_BYTES_MAX = 2 * 1024 * 1024
 PLAIN_ITEM_BYTES = 512
 # What a link on any page may lead to: a person sees it, and nothing is changed by showing it.
@@ -65,7 +65,7 @@ class Api:
         self._plain_bytes_max = max(
             PLAIN_BYTES_MAX, PLAIN_ITEM_BYTES * settings.max_claim, PLAIN_ITEM_BYTES * settings.max_watch_topics
         )
-        # Whom a request without a key stands for on a public route; None: it is asked for a key there, too.
+        # The principal of requests without a key on public routes; None: they need a key as well.
         self._stranger: Principal | None = None
         if isinstance(authenticator, KeyAuthenticator) and not settings.probe_auth:
             self._stranger = OpenAuthenticator((), guarded=False).anyone
@@ -103,7 +103,7 @@ class Api:
             return
         except Refusal:
             raise
-        except Exception as bug:  # noqa: BLE001 - told in the form of the path, which only this place knows
+        except Exception as bug:  # noqa: BLE001 - rendered in the form of its route family, which only this place knows
             self._refuse_by_bug(request, bug)
             return
         self._handlers.run(call)
@@ -136,7 +136,7 @@ class Api:
             self._handlers.run_later(call)
 
     def handle_head(self, request: Request) -> None:
-        """Refuse by what the head tells, before a large body is read."""
+        """Refuse a request by its head, before a large body is read."""
         headers = first_values(request)
         try:
             bound, _, _ = self._judge(request, headers)
@@ -151,7 +151,7 @@ class Api:
             self._refuse_by_bug(request, bug)
 
     def _refuse(self, request: Request, error: TopicsError) -> None:
-        """In the form that the contract of this path gives to errors."""
+        """In the form that the contract of this path prescribes."""
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
         family = bound.family if bound is not None else self.table.family_of(request.path_segments)
@@ -182,10 +182,10 @@ class Api:
                 principal = self._stream_tokens.bearer(headers)
             principal = principal or self._authenticator.authenticate(headers)
         if found is None:
-            raise NotFound("there is nothing at this path")
+            raise NotFound("there is no resource at this path")
         by_method, name = found
         if bound is None:
-            raise MethodNotAllowed(f"this path does not answer to {request.method}", allow=sorted(by_method))
+            raise MethodNotAllowed(f"this path does not support {request.method}", allow=sorted(by_method))
         if bound.scopes & ~principal.scopes:
             principal.check_scopes(bound.scopes)
         if name and not name.startswith(principal.prefixes) and bound.parameter not in UNLIMITED:
@@ -236,7 +236,7 @@ def _check_is_json(headers: Headers) -> None:
     """The body is JSON in UTF-8, or refused."""
     content_type = headers.get(b"content-type")
     if content_type is None:
-        raise UnsupportedMediaType("a body needs Content-Type: application/json")
+        raise UnsupportedMediaType("a body needs the header Content-Type: application/json")
     if _media_type(content_type) != b"application/json":
         raise UnsupportedMediaType("the body must be of type application/json")
     _check_is_utf8(content_type)

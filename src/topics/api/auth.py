@@ -187,7 +187,7 @@ Authenticator = KeyAuthenticator | OpenAuthenticator
 
 
 def authenticator_of(settings: Settings) -> Authenticator:
-    """The authenticator for these settings. Refuses to listen to other machines without keys, unless told to."""
+    """The authenticator for these settings, which must allow it explicitly to serve other machines without keys."""
     if settings.api_keys:
         return KeyAuthenticator(parse_keys(settings.api_keys, settings.max_inflight_per_key))
     loopback = is_loopback(settings.host)

@@ -23,7 +23,7 @@ INTEGER_DIGITS_MAX = 19
 
 
 class Call:
-    """Holds one of its key's in-flight slots from `take_slot` until it is answered or its client has gone."""
+    """Holds one of its principal's in-flight slots from `take_slot` until it is answered or its client disconnects."""
 
     __slots__ = (
         "_holds_slot",
@@ -50,14 +50,14 @@ class Call:
         # the decoded body, if the route takes one
         self.params: Any = None
         self._holds_slot = False
-        # came when its key had no slot left: it may be refused for what is wrong with it, and answered from memory
+        # arrived when its principal had no slot left: it may still be refused for an error, or answered from memory
         self.crowded = False
         # what goes on with it while it waits, and what to undo when it is answered or its client has gone
         self.task: Task[None] | None = None
         self.on_end: Callable[[], None] | None = None
-        # some of it is done already: it goes on even if its client has gone
+        # part of it is done already: it continues even if its client disconnects
         self.must_finish = False
-        # time spent behind the elastic throttle
+        # time spent waiting for the elastic throttle
         self.parked_s = 0.0
         self.throttled_s = 0.0
 
@@ -73,7 +73,7 @@ class Call:
             raise Throttled("the key has too many requests in flight", limit="max_inflight_per_key", max=limit)
 
     def may_be_abandoned(self) -> None:
-        """From here on the call ends when its client goes. A write is not: what was decided is also finished."""
+        """From here on the call ends when its client disconnects. Writes never do: what was decided is finished."""
         self.request.on_disconnect = self.end
 
     def waits(self, task: Task[None]) -> None:
@@ -110,14 +110,14 @@ class Call:
         self.end()
 
     def end(self) -> None:
-        """Let go of everything: it is being answered, or its client went before it was."""
+        """Release everything: the call is answered, or its client disconnected before."""
         if self._holds_slot:
             self._holds_slot = False
             self.principal.inflight -= 1
         if self.on_end is not None:
             undo, self.on_end = self.on_end, None
             undo()
-        # Whatever holds this call is let go of, so that no cycle is left for a collector that seldom runs.
+        # References to this call are dropped, so that no cycle is left for a collector that seldom runs.
         self.task = self.request.on_disconnect = None
 
     # --- the answer ---
@@ -146,7 +146,7 @@ class Call:
     # --- the query ---
 
     def check_query(self) -> None:
-        """For calls where a field that is overlooked does harm: a misspelt `dry_run` would change the topic."""
+        """For calls where an ignored field does harm: a misspelt `dry_run` would change the topic."""
         if self.request.query:
             known = [field.name for field in self.bound.route.query]
             for name, _ in self.request.query_pairs():
@@ -164,7 +164,7 @@ class Call:
         raise InvalidRequest(f"{name} must be true or false", field=name)
 
     def integer(self, name: str, default: int) -> int:
-        """A whole number; handlers clamp it, so one beyond all bounds need not be told exactly."""
+        """A whole number; handlers clamp it, so a huge one need not be exact."""
         text = self.request.query_value(name)
         if text is None:
             return default

@@ -1,4 +1,4 @@
-"""CORS: which pages of other origins may use the API, told to browsers on every reply and in answers to preflights."""
+"""CORS: which pages of other origins may use the API, as replies and preflight replies tell browsers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARY: Header = (b"Vary", b"Origin")
 
 
 class Cors:
-    """Knows the origins that are listed. No cookie or other credential of the browser's own is ever asked for."""
+    """The origins that are listed. Cookies and other credentials of the browser are never used."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(parse_origin(origin) for origin in origins)

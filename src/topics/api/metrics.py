@@ -206,7 +206,7 @@ def _visible(store: Store, principal: Principal) -> Iterator[Topic]:
         while index < len(names) and names[index].startswith(prefix):
             name = names[index]
             yield by_name[name]
-            # Topics may have come and gone meanwhile.
+            # Topics may have been created and deleted meanwhile.
             index = index + 1 if index < len(names) and names[index] == name else bisect_right(names, name)
 
 
@@ -244,7 +244,7 @@ def _pipelines(store: Store, principal: Principal) -> Iterator[Metric]:
 
 
 def _log(store: Store | None) -> Iterator[Metric]:
-    """All 0 while there is no log to write to: a family that comes and goes looks like a fault to an alarm."""
+    """All 0 while there is no log to write to: a family that disappears looks like a fault to an alarm."""
     stats, depth, depth_peak, refused, read_only = WalStats(), 0, 0, 0, False
     if store is not None:
         stats, pipeline = store.wal.stats, store.commit_log
@@ -257,7 +257,7 @@ def _log(store: Store | None) -> Iterator[Metric]:
     yield counter("topics_wal_rotations", "Log files begun.", stats.rotations_total)
     yield gauge("topics_wal_queue_depth", "Changes staged and not yet published.", depth)
     yield gauge("topics_wal_queue_depth_peak", "The most changes that ever waited.", depth_peak)
-    yield counter("topics_wal_submit_full", "Writes refused because the disk was behind.", refused)
+    yield counter("topics_wal_submit_full", "Writes refused because the disk could not keep up.", refused)
     yield gauge("topics_wal_read_only", "1 after a failed sync.", int(read_only))
     yield _latency("topics_wal_fsync_latency_us", "Duration of a sync in µs.", stats.fsync_us, 1)
     yield _latency("topics_wal_fsync_latency_seconds", "Duration of a sync in s.", stats.fsync_us, 1_000_000)

@@ -173,7 +173,7 @@ def _errors_by_status(route: Route) -> dict[int, list[str]]:
     codes = [*route.errors, *COMMON_ERRORS, "invalid_request"]
     if not route.always:
         codes += LIFECYCLE_ERRORS
-    # Probes, too: they may be set to ask for a key, and a server without keys looks at the Host.
+    # Probes as well: they may be configured to need a key, and a server without keys checks the Host.
     codes += ("unauthorized", "forbidden")
     if route.body is not None:
         codes += BODY_ERRORS

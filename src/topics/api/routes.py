@@ -69,13 +69,13 @@ class Route:
     public: bool = False
     # takes the key as `?token=` as well: browsers cannot send headers with an EventSource
     key_in_query: bool = False
-    # takes a stream token in the place of a key
+    # accepts a stream token instead of a key
     takes_stream_token: bool = False
     # takes the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
     key_in_subprotocol: bool = False
     # stays open, and is counted as a stream instead of a request in flight
     long_lived: bool = False
-    # looks by itself whether its key is at its cap (`Call.check_slot`), behind what else may be wrong with the call
+    # checks by itself whether its principal is at its cap (`Call.check_slot`), after all other errors
     checks_slot: bool = False
     media_type: str = "application/json"
     # what a client may ask for instead by `Accept`, by media type

@@ -82,8 +82,8 @@ def _complain_of_use(error: Exception) -> None:
     if context is not None and message == context.get_help():
         print(message, file=sys.stderr)
         return
-    told = " ".join(message.split()).rstrip(".")
-    _complain(f"{told[:1].lower()}{told[1:]}; see {path} --help")
+    shown = " ".join(message.split()).rstrip(".")
+    _complain(f"{shown[:1].lower()}{shown[1:]}; see {path} --help")
 
 
 def _open_what_is_closed() -> None:
@@ -101,7 +101,7 @@ def _open_what_is_closed() -> None:
 
 
 def _pipe_closed() -> int:
-    """Nobody reads on: what is still in the buffer goes nowhere, and nothing is said about it."""
+    """The reader has closed the pipe: what is still in the buffer is dropped without a message."""
     from topics.cli.failure import PIPE_CLOSED
 
     _drop_output()

@@ -31,11 +31,11 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     "tail": Row("tail", "tail", "Print the end of one or more topics, and with -f what comes next."),
     "export": Row("export", "export", "Write a topic as NDJSON, to standard output or to a file that can be resumed."),
     "import": Row(
-        "importing", "import_", "Append what `topics export` wrote; run again, it goes on or has nothing to do."
+        "importing", "import_", "Append what `topics export` wrote; run again, it resumes or has nothing to do."
     ),
-    "queue": Row("queue", "app", "Look into queues, take jobs, work on them, bring dead ones back."),
+    "queue": Row("queue", "app", "Inspect queues, claim jobs, run them, redrive dead letters."),
     "router": Row("router", "app", "List, create, remove and draw routers."),
-    "group": Row("group", "app", "Look at consumer groups, and put them elsewhere."),
+    "group": Row("group", "app", "Inspect consumer groups, and reset their offsets."),
     "bench": Row("bench", "bench", "Measure a server with a quick load on a topic of its own."),
     "backup": Row("backup", "backup", "Copy a running server into one file, at one point in time, checked."),
     "restore": Row("backup", "restore", "Make a data directory from a backup, and read all of it to be sure."),
@@ -52,7 +52,7 @@ TABLE: Final[typing.Mapping[str, Row]] = {
 
 
 class LazyGroup(TyperGroup):
-    """The commands of the table and of plug-ins, none of them loaded before it is asked for by name."""
+    """The commands of the table and of plug-ins, each loaded only when it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is typer's
         from topics.cli.plugins import plugin_names
@@ -86,7 +86,7 @@ class LazyGroup(TyperGroup):
         from topics.cli.plugins import plugin_names
 
         known = {name: row.help for name, row in TABLE.items() if not row.hidden} | plugin_names()
-        found = [CompletionItem(name, help=told) for name, told in known.items() if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=shown) for name, shown in known.items() if name.startswith(incomplete)]
         return [*found, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -60,7 +60,7 @@ def takes_patient_client(command: Callable[..., None]) -> Callable[..., None]:
 
     def run(access: Access, **given: Any) -> None:
         with access.open(retries_max=RETRIES_QUICK) as client:
-            # A wrong address is told at once; the patience is for later.
+            # A wrong address is reported at once; later failures are retried.
             client.health()
         with access.open() as client:
             command(client, **given)
@@ -93,7 +93,7 @@ def takes_access(command: Callable[..., None]) -> Callable[..., None]:
 def _with_flags(
     command: Callable[..., None], run: Callable[..., None], flags: list[inspect.Parameter]
 ) -> Callable[..., None]:
-    """`run`, as a function with the parameters of `command` behind its first one, and the flags."""
+    """`run`, as a function with the parameters of `command` after its first one, and the flags."""
     # The client's own type is known to type checkers only: naming it here would load it for `--help`.
     signature = inspect.signature(command, eval_str=True, locals={"Client": object})
     own = list(signature.parameters.values())[1:]
@@ -119,23 +119,23 @@ def _flag(name: str, option: Any) -> inspect.Parameter:
 
 
 def _url_flag() -> inspect.Parameter:
-    told = f"The server, {URL_DEFAULT} if not given; {PORT_VARIABLE} sets another port."
-    return _flag("url", typer.Option(None, "--url", envvar=URL_VARIABLE, metavar="URL", help=told))
+    shown = f"The server, {URL_DEFAULT} if not given; {PORT_VARIABLE} sets another port."
+    return _flag("url", typer.Option(None, "--url", envvar=URL_VARIABLE, metavar="URL", help=shown))
 
 
 def _key_flag() -> inspect.Parameter:
-    told = "An API key. The variable is better: other users of a machine can read a process's arguments."
-    return _flag("key", typer.Option(None, "--key", envvar=KEY_VARIABLE, metavar="KEY", help=told))
+    shown = "An API key. The variable is better: other users of a machine can read a process's arguments."
+    return _flag("key", typer.Option(None, "--key", envvar=KEY_VARIABLE, metavar="KEY", help=shown))
 
 
 def _token_flag() -> inspect.Parameter:
-    told = "A token for consumer groups; or log in with --user."
-    return _flag("token", typer.Option(None, "--token", envvar=TOKEN_VARIABLE, metavar="TOKEN", help=told))
+    shown = "A token for consumer groups; or log in with --user."
+    return _flag("token", typer.Option(None, "--token", envvar=TOKEN_VARIABLE, metavar="TOKEN", help=shown))
 
 
 def _user_flag() -> inspect.Parameter:
-    told = f"Log in as this user; the password is read from {PASSWORD_VARIABLE}, or asked for on a terminal."
-    return _flag("user", typer.Option(None, "--user", envvar=USER_VARIABLE, metavar="NAME", help=told))
+    shown = f"Log in as this user; the password is read from {PASSWORD_VARIABLE}, or asked for on a terminal."
+    return _flag("user", typer.Option(None, "--user", envvar=USER_VARIABLE, metavar="NAME", help=shown))
 
 
 def _password_of(user: str) -> str:

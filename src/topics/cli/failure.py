@@ -21,13 +21,13 @@ PIPE_CLOSED = 141
 # What docs/CLI.md says about each; the numbers are a promise to scripts.
 MEANINGS: Final = {
     FINE: "done",
-    NOT_SO: "the answer is no: damage was found, there was nothing to claim, an import or export cannot go on",
-    WRONG_USE: "wrong use: an unknown option, a value out of bounds, a file that is not there or not what it should be",
-    REFUSED: "the server says no: no such topic, a conflict, a request it does not take",
+    NOT_SO: "the answer is no: damage was found, there was nothing to claim, an import or export cannot continue",
+    WRONG_USE: "wrong use: an unknown option, a value out of bounds, a file that is missing or has the wrong format",
+    REFUSED: "the server refused: no such topic, a conflict, an invalid request",
     NO_ACCESS: "no access: a key or token is missing, unknown, or may not do this",
     UNREACHABLE: "no server, or one that is too busy, not ready, or failing: the same command may work later",
     INTERRUPTED: "interrupted by Ctrl-C (143: by SIGTERM)",
-    PIPE_CLOSED: "whoever read the output has stopped reading (`| head`)",
+    PIPE_CLOSED: "the reader of the output has closed the pipe (`| head`)",
 }
 ACCESS_STATUSES: Final = frozenset((401, 403))
 # What the extra `spark` brings, by the names that are imported.
@@ -47,7 +47,7 @@ class CommandFailed(Exception):
 
 
 class Failure(NamedTuple):
-    """What an exception means to whoever ran the command."""
+    """What an exception means to the user."""
 
     line: str
     code: int
@@ -101,9 +101,9 @@ def _hint(error: TopicsError) -> str:
         case "forbidden":
             return "the key may not do this: it lacks a scope, or the name is outside its prefixes"
         case "topic_not_found":
-            return "`topics topic ls` lists what is there"
+            return "`topics topic ls` lists what exists"
         case "router_not_found":
-            return "`topics router ls` lists what is there"
+            return "`topics router ls` lists what exists"
         case "not_a_queue":
             return "queues are made with `topics topic create NAME --type queue`"
         case "topic_full":

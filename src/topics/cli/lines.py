@@ -39,7 +39,7 @@ class DeadLetter(NamedTuple):
 
 
 def record_line(record: Record, form: Form, topic: str | None) -> bytes:
-    """One record as one line; `topic` is told only where several are mixed."""
+    """One record as one line; `topic` is given only where several are mixed."""
     match form:
         case "json":
             return _json(record, topic)
@@ -63,13 +63,13 @@ def bare(payload: bytes) -> bytes:
 
 def tombstone_json(gap: Tombstone, topic: str | None) -> bytes:
     """A gap as a line of data, so that a program that reads records learns of what it cannot have."""
-    told = {
+    shown = {
         "gap_from": gap.gap_from,
         "gap_to": gap.gap_to,
         "reason": gap.reason,
         "missed_estimate": gap.missed_estimate,
     }
-    return _encode({"$topic": topic, "tombstone": told} if topic is not None else {"tombstone": told})
+    return _encode({"$topic": topic, "tombstone": shown} if topic is not None else {"tombstone": shown})
 
 
 def tombstone_sentence(gap: Tombstone, topic: str) -> str:
@@ -92,10 +92,10 @@ def _json(record: Record, topic: str | None) -> bytes:
 
 def job_json(job: Job) -> bytes:
     """A claimed job as one line, payload and headers as they were sent."""
-    told = {"$seq": job.seq, "$ts": job.ts, "lease_id": job.lease_id, "deadline": job.deadline}
-    told["deliveries"] = job.deliveries
-    told |= {name: value for name, value in (("$node", job.node), ("$tag", job.tag)) if value is not None}
-    return _closed([_encode(told)[:-1], b',"data":%b' % job.raw.translate(_NO_BREAKS)], job.raw_meta)
+    shown = {"$seq": job.seq, "$ts": job.ts, "lease_id": job.lease_id, "deadline": job.deadline}
+    shown["deliveries"] = job.deliveries
+    shown |= {name: value for name, value in (("$node", job.node), ("$tag", job.tag)) if value is not None}
+    return _closed([_encode(shown)[:-1], b',"data":%b' % job.raw.translate(_NO_BREAKS)], job.raw_meta)
 
 
 def _closed(pieces: list[bytes], meta: bytes | None) -> bytes:

@@ -52,7 +52,7 @@ def say(line: str) -> None:
 
 
 def print_warnings() -> None:
-    """From now on, say what the client logs: requests that the server doubts, a server that is gone for a while."""
+    """From now on, print what the client logs: warnings of the server, a server that is down for a while."""
     import logging
 
     class Saying(logging.Handler):

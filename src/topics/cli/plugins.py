@@ -42,7 +42,7 @@ def _declared(path: str) -> list[tuple[str, str]]:
 
 
 def load_plugin(name: str) -> Any | None:
-    """The Typer object or function behind a name, or None if nobody brings it."""
+    """The Typer object or function of a name, or None if no package provides it."""
     from importlib.metadata import entry_points
 
     from topics.cli.failure import NOT_SO, CommandFailed

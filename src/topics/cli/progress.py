@@ -39,7 +39,7 @@ def _bar(what: str, total: int | None, unit: str, done: int) -> Generator[Step]:
 
 
 class _Lines:
-    """Work that nobody watches: a line now and then, so that a log shows that it goes on."""
+    """Without a terminal: a line now and then, so that a log shows progress."""
 
     def __init__(self, what: str, total: int | None, unit: str, done: int) -> None:
         self._what = what

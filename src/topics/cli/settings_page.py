@@ -56,10 +56,10 @@ def markdown() -> str:
 
 
 def _what(row: Setting) -> str:
-    told = f"{row.help} A secret." if row.secret else row.help
+    text = f"{row.help} A secret." if row.secret else row.help
     if row.also:
-        told += " Also read from " + " and ".join(f"`{name}`" for name in row.also) + "."
-    return f"{told} May stand in the file's table `[{row.section}]`." if row.section else told
+        text += " Also read from " + " and ".join(f"`{name}`" for name in row.also) + "."
+    return f"{text} May stand in the file's table `[{row.section}]`." if row.section else text
 
 
 def _default(row: Setting) -> str:

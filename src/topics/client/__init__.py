@@ -163,7 +163,7 @@ __all__ = [
     "Work",
 ]
 
-# Imported when first asked for: whoever uses one half need not wait for the other.
+# Imported on first use: a program that uses one half does not wait for the other.
 _HOMES: Final = {
     "Txn": "transactions",
     "CommittedTxn": "transactions",

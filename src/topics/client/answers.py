@@ -46,7 +46,7 @@ def value_of(decoder: msgspec.json.Decoder[T], status: int, content_type: str, b
 
 
 def log_warnings(value: object) -> None:
-    """What the server did, but doubts that it was meant."""
+    """Log what the server did, but warns about."""
     for warning in getattr(value, "warnings", ()):
         _log.warning("%s", warning)
 

@@ -26,7 +26,7 @@ class ProducerBatch:
         self.key = uuid4().hex
         self.records: list[bytes] = []
         self.size = 0
-        # seqs must be listed: a job with a unique key may have been there already
+        # seqs must be listed: a job with a unique key may already exist
         self.uneven = False
         # how it ended: the seq of each record, or what kept it from getting one
         self.done = False

@@ -14,7 +14,7 @@ from topics.model.requests.nesting import decode_deep
 
 
 class ReplyFrame(msgspec.Struct):
-    """What every frame may have; the rest is decoded again by its kind."""
+    """The fields common to all frames; the others are decoded again by the frame's kind."""
 
     op: str
     request_id: str | None = None

@@ -90,7 +90,7 @@ class Cutter:
 
 
 def last_seq(chunk: bytes) -> int:
-    """How far the last line of a chunk has come: where a reading that broke goes on."""
+    """The position of the last line of a chunk: where an export that broke continues."""
     line = chunk[chunk.rfind(b"\n", 0, len(chunk) - 1) + 1 :]
     try:
         found = decode_deep(_line_decoder.decode, line)

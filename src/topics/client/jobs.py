@@ -16,7 +16,7 @@ class Job(RecordBase, dict=True, kw_only=True):
     lease_id: str
     deadline: int
     deliveries: int
-    # Unlike a record, a job is never given out without it.
+    # Unlike a record, a job always has it.
     payload: Raw = msgspec.field(name="data")
 
 
@@ -27,7 +27,7 @@ class Claimed(msgspec.Struct, kw_only=True):
 
 
 class Acked(msgspec.Struct, kw_only=True):
-    """`skipped` jobs were not held (any more), or had been acked before."""
+    """`skipped` jobs were no longer held, or were acked before."""
 
     topic: str
     acked: int

@@ -25,7 +25,7 @@ class Arrived(msgspec.Struct, kw_only=True):
 
 
 class _Quiet(msgspec.Struct):
-    """An event without records, so that whoever wants nothing else need not ask what kind it is."""
+    """An event without records, so that a loop over records need not check its class."""
 
     @property
     def records(self) -> list[Record]:
@@ -40,7 +40,7 @@ class CaughtUp(_Quiet, kw_only=True):
 
 
 class TopicDeleted(_Quiet, kw_only=True):
-    """The topic is gone; the others of the stream go on."""
+    """The topic was deleted; the stream continues with the others."""
 
     topic: str
     head_seq: int = 0
@@ -48,7 +48,7 @@ class TopicDeleted(_Quiet, kw_only=True):
 
 
 class TopicFailed(_Quiet, kw_only=True):
-    """The server cannot read on in this topic; the others of the stream go on."""
+    """The server cannot read any further in this topic; the stream continues with the others."""
 
     topic: str
     code: int
@@ -104,13 +104,13 @@ def event_of(name: str, data: bytes | str) -> LiveEvent | None:
         raise BadAnswer(f"a frame of the live stream cannot be read: {error}") from None
 
 
-# Where to begin in each topic: behind a seq, TAIL (with what comes next), or {"from_ts": ms}.
+# Where to begin in each topic: after a seq, "tail" (with the next record), or {"from_ts": ms}.
 StartMap = Mapping[str, int | str | Mapping[str, Any]]
 Starts = StartMap | Iterable[str] | str
 
 
 def starts_of(topics: Starts, *, tail: bool) -> dict[str, dict[str, Any]]:
-    """As the server wants them. Topics that are merely named start at their beginning, or at their end with `tail`."""
+    """In the server's form. Topics given by name only start at their beginning, or at their end with `tail`."""
     if isinstance(topics, str):
         topics = [topics]
     if isinstance(topics, Mapping):
@@ -125,13 +125,13 @@ def _start(start: int | str | Mapping[str, Any]) -> dict[str, Any]:
         case "tail":
             return {"tail": True}
         case str():
-            raise InvalidRequest(f'a topic starts at a seq, "tail" or {{"from_ts": ms}}, not at {start!r}')
+            raise InvalidRequest(f'a topic must start at a seq, "tail" or {{"from_ts": ms}}, not at {start!r}')
         case _:
             return dict(start)
 
 
 def position_after(event: LiveEvent) -> int | None:
-    """The seq behind which a reader stands that has taken this event; None: where it stood."""
+    """The seq after which to continue once this event was read; None: unchanged."""
     match event:
         case Arrived(to_seq=seq) | CaughtUp(head_seq=seq):
             return seq

@@ -53,7 +53,7 @@ class OffsetRange(msgspec.Struct):
 
 
 class Consumed(msgspec.Struct, kw_only=True):
-    """A batch. With all partitions, `partitions` tells where each goes on."""
+    """A batch. With all partitions, `partitions` holds the next offset of each."""
 
     messages: list[Message]
     next_offset: int

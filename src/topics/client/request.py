@@ -42,7 +42,7 @@ class Request(Generic[T]):
 
 
 class PageReply(Protocol):
-    """A piece of a list; the next one is behind `next_cursor`."""
+    """A page of a list; `next_cursor` leads to the next one."""
 
     next_cursor: str | None
 
@@ -65,9 +65,7 @@ class Options:
         if "://" not in url:
             url = f"http://{url}"
         if not re.match(r"https?://[^/]", url):
-            message = (
-                f"{url!r} is not the URL of a server; http://host:port is one (TOPICS_URL counts if none is given)"
-            )
+            message = f"{url!r} is not a URL like http://host:port; give one, or set TOPICS_URL"
             raise InvalidRequest(message, field="url")
         url = url.rstrip("/")
         return cls(url=url, key=(os.environ.get("TOPICS_API_KEY") if key is None else key) or None, **rest)

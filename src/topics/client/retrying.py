@@ -1,4 +1,4 @@
-"""When a failed request is sent again, and after what pause: a decision without clock or sleep of its own."""
+"""When a failed request is sent again, and after what pause: a decision that neither reads a clock nor sleeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topics.client.errors import BadAnswer, ConnectionFailed, NotReady, Shutting
 RETRIES_MAX = 50
 RETRY_S_MAX = 60.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 2.0
-# What proxies say when the server behind them is gone or slow: the request may have got through.
+# Proxies reply with these when their server is down or slow: the request may have been carried out.
 GATEWAY_STATUSES = (502, 503, 504)
 
 
@@ -20,7 +20,7 @@ class Retrying:
     A pause that would end after the deadline is not begun: the error is raised at once instead.
     """
 
-    __slots__ = ("_deadline_s", "_left", "_pause_s", "_spread", "safe", "told")
+    __slots__ = ("_deadline_s", "_left", "_pause_s", "_spread", "safe", "warned")
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class Retrying:
         spread: Callable[[], float] = random.random,
     ) -> None:
         self.safe = safe
-        # Somebody who waits has been told why.
-        self.told = False
+        # The reason for waiting has been logged.
+        self.warned = False
         self._left = retries_max
         self._deadline_s = now_s + retry_s_max
         self._pause_s = PAUSE_S_MIN
@@ -48,7 +48,7 @@ class Retrying:
         self._pause_s = min(PAUSE_S_MAX, self._pause_s * 2)
         pause_s = backoff_s
         if error.retry_after_s is not None:
-            # Later than asked, never earlier, and not everybody at the same moment.
+            # Later than requested, never earlier, and not all clients at the same moment.
             pause_s = error.retry_after_s + backoff_s
         return pause_s if now_s + pause_s <= self._deadline_s else None
 
@@ -63,5 +63,5 @@ class Retrying:
             case BadAnswer(status=status):
                 return self.safe and status in GATEWAY_STATUSES
             case _:
-                # A server that is read-only stays so until somebody restarts it.
+                # A server that is read-only stays so until it is restarted.
                 return error.status == 503 and error.retry_after_s is not None

@@ -1,4 +1,4 @@
-"""The tokens by which the consumer groups' routes know a client, and how new ones are had."""
+"""The tokens that authenticate a client at the consumer groups' routes, and how new ones are obtained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logged_in_decoder = msgspec.json.Decoder(LoggedIn)
 
 
 class Tokens:
-    """A token that was given stays until it is refused; with a user and a password new ones can be had."""
+    """A token is kept until it is refused; with a user and a password, the client then logs in for a new one."""
 
     __slots__ = ("_password", "_refresh", "_user", "access")
 

@@ -29,7 +29,7 @@ class Span(msgspec.Struct, kw_only=True):
 
 
 class CommittedTxn(msgspec.Struct, kw_only=True):
-    """`deduped`: this version, or a higher one, had been committed before; nothing was written."""
+    """`deduped`: this version, or a higher one, was committed before; nothing was written."""
 
     committed: bool
     version: int

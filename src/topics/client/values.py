@@ -1,4 +1,4 @@
-"""What goes to topics and comes back from them, as plain typed values."""
+"""What is sent to topics and read from them, as plain typed values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = Raw
 
 
 class RecordBase(msgspec.Struct, dict=True):
-    """What a topic gives out. `raw` is the payload byte for byte as it was sent, `data` the same decoded."""
+    """Fields of records and jobs. `raw` is the payload byte for byte as it was sent, `data` the same decoded."""
 
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
@@ -70,7 +70,7 @@ class Tombstone(msgspec.Struct, kw_only=True):
 
     @property
     def records(self) -> list[Record]:
-        """None: in a live stream every event can be asked for its records."""
+        """None: every event of a live stream has `records`, so that a loop need not check its class."""
         return []
 
 
@@ -116,7 +116,7 @@ def records_json(records: Outgoings) -> bytes:
 
 
 class Appended(msgspec.Struct, kw_only=True):
-    """Where records went. `deduped`: they had been appended before, and these are the seqs of then."""
+    """Where records went. `deduped`: they were appended before, and these are their seqs."""
 
     topic: str
     first_seq: int
@@ -126,7 +126,7 @@ class Appended(msgspec.Struct, kw_only=True):
     created: bool
     deduped: bool
     given_seqs: list[int] | None = msgspec.field(name="seqs", default=None)
-    # what the server doubts that it was meant; logged as well
+    # what may not be what the caller meant; logged as well
     warnings: list[str] = []
 
     @property
@@ -175,11 +175,11 @@ class AppendedTo(msgspec.Struct, kw_only=True):
 
 
 class AppendedAll(msgspec.Struct, kw_only=True):
-    """Where records of several topics went. `deduped`: they had been appended before, and nothing was written."""
+    """Where records of several topics went. `deduped`: they were appended before, and nothing was written."""
 
     topics: dict[str, AppendedTo]
     deduped: bool
-    # what the server doubts that it was meant; logged as well
+    # what may not be what the caller meant; logged as well
     warnings: list[str] = []
 
 
@@ -235,7 +235,7 @@ class Configured(msgspec.Struct, kw_only=True):
     topic: str
     created: bool
     config: TopicConfig
-    # what the server doubts that it was meant; logged as well
+    # what may not be what the caller meant; logged as well
     warnings: list[str] = []
 
 

@@ -20,7 +20,7 @@ from topics.model.settings import Settings
 
 
 def _ignore(progress: float) -> None:
-    """Nobody asked how far opening is."""
+    """Progress of opening is not wanted."""
 
 
 class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions, Pipelines):
@@ -42,16 +42,16 @@ class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions
         self._host = Host(path, settings, clock, on_progress)
 
     def checkpoint(self) -> bool:
-        """Pack everything and trim the log now, instead of when it is due; whether it worked."""
+        """Write a checkpoint and trim the log now, instead of when it is due; whether it succeeded."""
         host = self._host
         with host.lock:
             host.check_open()
             return host.store.checkpoint()
 
     def backup(self, path: str) -> int:
-        """Copy all that is there now into a new file, while everything goes on; its length.
+        """Copy everything into a new file, while the database stays in use; returns the file's length.
 
-        The file appears when it is whole. `topics restore` makes a directory of it.
+        The file appears when it is complete. `topics restore` turns it into a data directory.
         """
         from topics import __version__
 
@@ -71,7 +71,7 @@ class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions
         return backup.archive_bytes
 
     def close(self) -> None:
-        """Write everything down and let go of the directory. Opening it again then takes no replay."""
+        """Write everything and release the directory. Opening it again then needs no replay."""
         self._host.close()
 
     def __enter__(self) -> Self:
@@ -91,9 +91,9 @@ def open(
     clock: Clock | None = None,
     on_progress: Callable[[float], None] = _ignore,
 ) -> Database:
-    """Open the database in this directory, making it if there is none.
+    """Open the database in this directory, creating it if there is none.
 
-    `node` says who writes and claims unless a call says otherwise. After a crash the log is replayed first;
-    `on_progress` is told how far that is (0.0 … 1.0).
+    `node` is the origin of records and claims unless a call names another. After a crash the log is replayed first;
+    `on_progress` is called with the progress (0.0 … 1.0).
     """
     return Database(path, settings, node=node, clock=clock, on_progress=on_progress)

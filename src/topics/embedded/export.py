@@ -22,7 +22,7 @@ _end_decoder = msgspec.json.Decoder(ExportEnd)
 class Export:
     """Iterate to get chunks of whole lines, each line one record as `diff` shows it, `{"$seq":…` first.
 
-    A gap is a line `{"tombstone":…}` in its place. Afterwards `end` tells where the next export goes on.
+    A gap is a line `{"tombstone":…}` in its place. Afterwards `end` says where the next export continues.
     """
 
     def __init__(

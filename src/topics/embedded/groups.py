@@ -98,9 +98,9 @@ class Groups:
     def commit(
         self, topic: str, group: str, upto_offset: int, partition: int = 0, *, from_offset: int | None = None
     ) -> Committed:
-        """Everything up to this offset, itself included, is done, whoever was handed it.
+        """Everything up to and including this offset is done, whichever consumer received it.
 
-        With `from_offset` only the range is: the group's committed offset moves when everything below is done, too.
+        With `from_offset`, only that range is: the group's committed offset moves once everything below it is done as well.
         """
         request = wish_of(
             GroupAckRequest,

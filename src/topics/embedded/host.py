@@ -96,7 +96,7 @@ class Host:
         self._housekeeper.start()
 
     def close(self) -> None:
-        """End all waiting, write everything down, let go of the directory."""
+        """End all waiting, write everything, release the directory."""
         with self.lock:
             if self.closed:
                 return
@@ -177,7 +177,7 @@ class Host:
         return change
 
     def wait_until(self, over: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Block the caller until it is over or the database is closed; whether it was in time."""
+        """Block the caller until `over()` or the database is closed; whether it was in time."""
         with self.lock:
             return self.moved.wait_for(lambda: self.closed or self._failure is not None or over(), timeout_s)
 

@@ -29,7 +29,7 @@ class Queues:
     _node: str | None
 
     def _worker(self, node: str | None) -> str:
-        """Who claims: as given, as the database was told, or this process on this machine."""
+        """Who claims: the given node, that of the database, or this process on this machine."""
         return node or self._node or f"{socket.gethostname()}-{os.getpid()}"
 
     # --- claim ---
@@ -133,7 +133,7 @@ class Queues:
         return Paused(topic=name, paused=paused, ready=ready, in_flight=in_flight)
 
     def leases(self, name: str, *, page_size: int = PAGE_SIZE) -> Iterator[Lease]:
-        """Who holds what, soonest to run out first."""
+        """The leases of a queue, the next to expire first."""
         size = min(PAGE_SIZE_MAX, max(1, page_size))
         after = 0, 0
         while True:

@@ -72,7 +72,7 @@ class Records:
     ) -> Appended:
         """Append all of them, with contiguous seqs, or none. `records` may be a JSON array as ready-made bytes.
 
-        Nothing is lost on the way here, so without an `idempotency_key` none is made. There is no pressure to hold
+        No request can be lost here, so without an `idempotency_key` none is made. There is no pressure to hold
         back for either: `disable_backpressure` changes nothing.
         """
         del disable_backpressure
@@ -205,7 +205,7 @@ class Records:
         include_meta: bool = True,
         page_records: int = PAGE_RECORDS,
     ) -> Iterator[Record | Tombstone]:
-        """Every record above `from_seq`, up to the end there is at the moment, or for ever with `follow`.
+        """Every record after `from_seq`, up to the current head, or without end with `follow`.
 
         What was lost in between comes as a Tombstone in its place. `to_seq` ends the reading there.
         """
@@ -240,7 +240,7 @@ class Records:
         include_tags: bool = False,
         idle_s: float | None = None,
     ) -> Iterator[Record | Tombstone]:
-        """Records as they come, from behind `from_seq` or from now on; what was lost on the way is a Tombstone.
+        """Records as they are appended, after `from_seq` or from now on; a gap is a Tombstone.
 
         Ends when nothing came for `idle_s` seconds (None: never), or when the database is closed.
         """

@@ -1,4 +1,4 @@
-"""From arguments to what the engine is asked for, checked as a request body is; and what it doubts about that."""
+"""From arguments to requests of the engine, checked as a request body is; and the warnings they cause."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def check_nesting(records: Iterable[RecordRequest], within: str = "records") -> 
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """What was done, but may not be what was meant."""
+    """Log what was done, but may not be what was meant."""
     for warning in warnings:
         _log.warning("%s", warning)

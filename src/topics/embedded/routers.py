@@ -54,7 +54,7 @@ class Routers:
         return router
 
     def router(self, name: str) -> Router:
-        """A router, and how far it is."""
+        """A router and its progress."""
         state = self._host.look(lambda: self._host.store.routers.look(name))
         router = _router(name, state.config)
         router.forwarded_total, router.lag, router.last_error = state.forwarded_total, state.lag, state.last_error
@@ -68,7 +68,7 @@ class Routers:
         prefix: str | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Iterator[Router]:
-        """Routers by name. Only the totals are told, not the lag."""
+        """Routers by name. Only the totals are given, not the lag."""
 
         def wanted(state: RouterState) -> bool:
             return source in (None, state.config.source) and dest in (None, state.config.dest)

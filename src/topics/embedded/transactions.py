@@ -27,9 +27,9 @@ class Transactions:
     _host: Host
 
     def take_fence(self, app: str, owner: str | None = None) -> int:
-        """A new, higher token: from now on whoever has a lower one is refused with Fenced.
+        """A new, higher token: from now on, holders of a lower one are refused with Fenced.
 
-        An `owner` that asks again is told the same token, and is refused with Fenced once another has taken one.
+        An `owner` that asks again gets the same token, and is refused with Fenced once another owner has taken one.
         """
         params = wish_of(FenceRequest, owner=owner)
         return self._host.commit(lambda: self._host.store.transactions.take_fence(app, params.owner)).result
@@ -64,7 +64,7 @@ class Transactions:
         )
 
     def commit_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> CommittedTxn:
-        """Make everything in these stages readable, once: a version that was committed before is left as it is."""
+        """Make everything in these stages readable, once: a version that was committed before stays unchanged."""
         params = wish_of(CommitRequest, stages=list(stages), fence=fence)
         done: Committed = self._host.commit(lambda: self._host.store.transactions.commit(app, version, params)).result
         return CommittedTxn(

@@ -69,7 +69,7 @@ class Diff(values.Diff, kw_only=True):
 
 
 class Router(values.Router, kw_only=True):
-    """A router, and how far it is."""
+    """A router and its progress."""
 
     @property
     def name(self) -> str:

@@ -127,7 +127,7 @@ class Watch:
 
 
 class _Reader(Follower):
-    """Events of the topics, a few ahead of whoever iterates. All but `take` is called with the lock held."""
+    """Events of the topics, a few ahead of the caller. All but `take` is called with the lock held."""
 
     __slots__ = ("_events", "_host")
 
@@ -172,8 +172,8 @@ class _Reader(Follower):
         return len(frame.records)
 
     def _write_tombstone(self, trail: Trail, tombstone: retention.Tombstone, reason: str) -> None:
-        told: Mapping[str, Any] = {**tombstone.as_dict(), "reason": reason}
-        self._put(Tombstone(topic=trail.name, **told))
+        fields: Mapping[str, Any] = {**tombstone.as_dict(), "reason": reason}
+        self._put(Tombstone(topic=trail.name, **fields))
 
     def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
         self._put(CaughtUp(topic=trail.name, head_seq=head_seq))

@@ -1,4 +1,4 @@
-"""Jobs handed to one worker as they come, up to so many at a time, and given back at once when it ends."""
+"""Jobs for one worker as they become ready, up to `max_in_flight` at a time, released when it ends."""
 
 from __future__ import annotations
 

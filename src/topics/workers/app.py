@@ -30,7 +30,7 @@ class App:
     """Queues and their handlers. `url` and `key` come from the environment if they are not given, as for `Client`.
 
     `node` is this process's name among the workers; it must be its own, and one is made if none is given. `grace_s` is
-    how long handlers may go on after a signal to stop.
+    how long handlers may continue after a signal to stop.
     """
 
     def __init__(

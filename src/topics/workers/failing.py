@@ -55,7 +55,7 @@ class Failing:
         return bool(deliveries_max and self._config.dead_letter) and deliveries >= deliveries_max
 
     def settled(self, outcome: JobOutcome, deliveries: int) -> JobOutcome:
-        """The outcome as it is sent: the last delivery's job goes where the server would move it, others rest."""
+        """The outcome to send: after the last delivery a job goes to the dead letters, others are delayed."""
         if outcome.acked or outcome.dead_letter or outcome.released:
             return outcome
         if self.is_last(deliveries):

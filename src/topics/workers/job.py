@@ -36,7 +36,7 @@ class Release(Exception):
 
 
 class Job:
-    """What to do. `lost` turns true when the lease is gone: somebody else may be doing the job by then."""
+    """What to do. `lost` becomes true when the lease is lost: another worker may then be doing the job."""
 
     __slots__ = ("_leased", "lost", "topic")
 
@@ -97,7 +97,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What is told to the server about a job; jobs with the same outcome are told together."""
+    """What is reported to the server about a job; jobs with the same outcome are reported together."""
 
     acked: bool = False
     # Given back because the worker stops: the job has not failed.

@@ -21,7 +21,7 @@ LOOK, RENEW, CALL_MAX = 1 / 9, 1 / 3, 1 / 3
 
 
 class HeldLease:
-    """A leased job while this process answers for it: its handler runs, or its outcome is not yet told."""
+    """A leased job that this process is responsible for: its handler runs, or its outcome is not yet reported."""
 
     __slots__ = ("deadline_s", "job", "outcome", "task")
 
@@ -70,7 +70,7 @@ class Leases:
         self._by_id.pop(held.job.lease_id, None)
 
     def lose(self, held: HeldLease) -> None:
-        """The lease is gone: the handler is told, and nothing more is told to the server."""
+        """The lease is lost: the handler is informed, and nothing more is sent to the server."""
         self.let_go(held)
         held.job.lost = True
         log.info("%s/%d: the lease is lost, the job will be delivered again", self._topic, held.job.seq)

@@ -1,4 +1,4 @@
-"""What became of jobs, told to the server: gathered while a call is under way, repeated as long as the leases live."""
+"""Outcomes of jobs on their way to the server: gathered while a call is under way, retried while the leases last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outbox:
         node: str,
         topic: str,
         leases: Leases,
-        on_told: Callable[[], None],
+        on_reported: Callable[[], None],
         counts: Counts,
         clock: Clock,
     ) -> None:
@@ -35,7 +35,7 @@ class Outbox:
         self._node = node
         self._topic = topic
         self._leases = leases
-        self._on_told = on_told
+        self._on_reported = on_reported
         self._counts = counts
         self._failing = Failing(client, topic, clock)
         self._waiting: list[HeldLease] = []
@@ -65,7 +65,7 @@ class Outbox:
             self._sending = len(waiting)
             pause_s = await self._send_all(waiting)
             self._sending = 0
-            self._on_told()
+            self._on_reported()
             if pause_s:
                 await asyncio.sleep(pause_s)
                 self._news.set()
@@ -73,7 +73,7 @@ class Outbox:
                 self._empty.set()
 
     async def _send_all(self, waiting: list[HeldLease]) -> float:
-        """How long to wait before what could not be told is told again, if anything could not."""
+        """How long to wait before outcomes that could not be sent are sent again; None if there are none."""
         pause_s = 0.0
         if any(_has_failed(held) for held in waiting):
             try:
@@ -126,7 +126,7 @@ class Outbox:
             )
             skipped = reply.skipped
         if skipped:
-            log.info("%s: %d leases had run out before the outcome was told", self._topic, len(skipped))
+            log.info("%s: %d leases expired before the outcome was reported", self._topic, len(skipped))
         return set(skipped)
 
     def _note(self, outcome: JobOutcome, jobs: list[HeldLease], skipped: set[int]) -> None:
@@ -149,7 +149,7 @@ class Outbox:
                 log.info("%s: to be delivered again %s: %s", name, _when(outcome.delay_ms), reason)
 
     def _again(self, jobs: list[HeldLease], error: TopicsError) -> float:
-        """What is still ours is told again; the rest comes back by itself."""
+        """Outcomes of jobs that are still held are sent again; the other jobs become ready by themselves."""
         for held in jobs:
             if self._leases.is_alive(held):
                 self._waiting.append(held)
@@ -157,13 +157,13 @@ class Outbox:
                 self._leases.let_go(held)
         if not self._waiting:
             return 0.0
-        log.info("%s: the outcome of %d jobs is told again: %s", self._topic, len(self._waiting), error)
+        log.info("%s: the outcome of %d jobs will be sent again: %s", self._topic, len(self._waiting), error)
         return self._pauses.after(error)
 
     def _rest(self, outcome: JobOutcome, jobs: list[HeldLease]) -> None:
-        """Nothing is thrown away because nobody said where to."""
+        """Rejected jobs of a queue without dead letters are kept."""
         log.error(
-            "%s has no dead_letter topic: %d rejected jobs rest for %d s and come back. Configure dead_letter.",
+            "%s has no dead_letter topic: %d rejected jobs are delayed by %d s and tried again. Configure dead_letter.",
             self._topic,
             len(jobs),
             REJECTED_REST_MS // 1000,

@@ -35,7 +35,7 @@ Handler = Callable[[Job], Any]
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """What `App.worker` was told."""
+    """The arguments of `App.worker`."""
 
     topic: str
     handler: Handler
@@ -67,7 +67,7 @@ class Worker:
     # --- running ---
 
     def start(self) -> None:
-        """Leases are renewed and outcomes told from here on."""
+        """Start renewing leases and reporting outcomes."""
         self._upkeep = [
             asyncio.create_task(self._leases.renew_forever()),
             asyncio.create_task(self._outbox.send_forever()),
@@ -157,7 +157,7 @@ class Worker:
         return bool(self._running)
 
     async def idle(self) -> None:
-        """Until no handler runs and every outcome is told."""
+        """Wait until no handler runs and every outcome is reported."""
         while self._running:
             await asyncio.wait(self._running)
         await self._outbox.emptied()
@@ -188,7 +188,7 @@ class Worker:
             held.task.cancel()
 
     async def _release_strays(self) -> None:
-        """Jobs granted to a claim whose answer nobody waited for any more."""
+        """Release the jobs of a claim whose reply came too late."""
         strays: list[int] = []
         seen = 0
         async for lease in self._client.leases(self._duty.topic):

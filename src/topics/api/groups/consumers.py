@@ -54,7 +54,7 @@ class PartitionOffset(msgspec.Struct):
 
 
 class ConsumeReply(msgspec.Struct):
-    """With every partition asked for, `partitions` tells where each goes on, and `next_offset` is the first one's."""
+    """For all partitions, `partitions` holds the next offset of each; `next_offset` is that of the first."""
 
     messages: list[MessageReply]
     next_offset: int
@@ -246,7 +246,7 @@ class Groups:
     def _partitions(
         self, call: Call, topic_id: str, partition: int | str | None, every: bool
     ) -> list[tuple[int, Topic]]:
-        """The partitions asked for, if the bearer may touch their topics."""
+        """The requested partitions, if the principal may use their topics."""
         if every:
             call.principal.check_name(topic_id, "topic_id")
             return self._consuming.partitions(topic_id)

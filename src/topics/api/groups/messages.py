@@ -48,7 +48,7 @@ def render(topic_id: str, partition: int, runs: list[Run]) -> list[bytes]:
 
 
 def _render_bare(run: Run, head: bytes, messages: list[bytes]) -> None:
-    """The hot loop. A record of nothing but data has it right behind its time."""
+    """The hot loop. In a record of nothing but data, the payload follows right after the time."""
     buf, first_seq = run.body.buf, run.block.first_seq
     at = run.body.start_of(run.first)
     offset = first_seq + run.first - 1

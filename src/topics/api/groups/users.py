@@ -72,7 +72,7 @@ def parse_users(entries: Sequence[str]) -> dict[str, User]:
 
 
 def _parse_hash(text: str, number: int) -> PasswordHash:
-    """Refuses a plain password in the place of its hash, without repeating it."""
+    """Refuses a plain password instead of its hash, without repeating it."""
     try:
         scheme, log_n, r, p, salt, key = text.split("$")
         parsed = PasswordHash(int(log_n), int(r), int(p), from_base64url(salt), from_base64url(key))

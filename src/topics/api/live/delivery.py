@@ -72,7 +72,7 @@ class Delivery:
         ]
 
     def drain(self) -> None:
-        """The server is going down: everyone is told."""
+        """The server is shutting down: every reader is informed."""
         self._watch.drain()
         self._topic_streams.drain()
         self._sockets.drain()

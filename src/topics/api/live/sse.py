@@ -27,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Gate:
-    """How many long-lived connections are open, in all and for each key."""
+    """How many long-lived connections are open, in all and for each principal."""
 
     def __init__(self, settings: Settings, usage: Usage) -> None:
         self._max = settings.max_sse_connections
@@ -35,7 +35,7 @@ class Gate:
         self._usage = usage
 
     def enter(self, principal: Principal) -> None:
-        """Take a place; every `enter` is followed by one `leave`. Without keys there is nobody to count for."""
+        """Take a place; every `enter` is followed by one `leave`. Without keys there is no count for each principal."""
         if self._max and self._usage.sse_connections >= self._max:
             raise _full("max_sse_connections", self._max)
         if principal.number and self._max_per_key and principal.streams >= self._max_per_key:
@@ -49,7 +49,7 @@ class Gate:
 
 
 def _full(limit: str, maximum: int) -> Throttled:
-    return Throttled(f"there are {maximum} streams open already, which is the most", limit=limit, max=maximum)
+    return Throttled(f"{maximum} streams are open already, and no more are allowed", limit=limit, max=maximum)
 
 
 class EventStreams:
@@ -146,7 +146,7 @@ class EventStream:
 
     def give_up(self) -> None:
         on_close = self.on_close
-        self.fail(408, "the client reads too slowly; connect again to go on where it stopped")
+        self.fail(408, "the client reads too slowly; reconnect to continue from its last event")
         if on_close is not None:
             on_close()
 
@@ -189,7 +189,7 @@ def check_accepts_events(request: Request) -> None:
         media_type, *parameters = [part.strip() for part in choice.split(b";")]
         if media_type == b"text/event-stream" and not any(map(_is_zero, parameters)):
             return
-    raise NotAcceptable("this is an event stream: ask for it with the header Accept: text/event-stream")
+    raise NotAcceptable("this is an event stream: send the header Accept: text/event-stream")
 
 
 def _is_zero(parameter: bytes) -> bool:

@@ -55,7 +55,7 @@ class Subscriptions:
         return topic
 
     def start_of(self, topic: Topic, start: StartRequest) -> int:
-        """The seq behind which reading starts. May raise ColdMiss."""
+        """The seq after which reading starts. May raise ColdMiss."""
         if start.tail:
             return topic.head_seq
         from_seq = check_u64(start.from_seq, "from_seq")

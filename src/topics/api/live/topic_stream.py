@@ -1,4 +1,4 @@
-"""The event stream of one topic for a plain EventSource: nothing is kept on the server, the id says where to go on.
+"""The event stream of one topic for a plain EventSource: nothing is kept on the server, the id says where to continue.
 
     retry: 2000                                     the start, so that a reader that got nothing yet comes back to it
     id: 41                                      ◀─┘
@@ -91,7 +91,7 @@ class TopicStreams:
                 scopes=Scope.READ,
                 query=(
                     QueryField("from_seq", str, "Start after this seq, or after this id. 0: at the earliest record."),
-                    QueryField("tail", bool, "Start with what is appended next.", default=False),
+                    QueryField("tail", bool, "Start with the next record.", default=False),
                     QueryField("from_ts", int, "Start with the first record at or after this time, in ms."),
                     QueryField("tag", str, "Only records with this tag."),
                     QueryField("node", str, "Leave out records of this node; may be repeated."),
@@ -154,7 +154,7 @@ class TopicStreams:
         self._open.pop(stream, None)
 
     def drain(self) -> None:
-        """The server is going down: every stream ends now, and its client comes back with its id."""
+        """The server is shutting down: every stream ends now, and its client reconnects with its id."""
         for stream in list(self._open):
             stream.end(GOING_DOWN, "the server is shutting down")
 
@@ -178,7 +178,7 @@ def route_before_ready(lifecycle: Lifecycle) -> Route:
 
 
 def come_again(call: Call, lifecycle: Lifecycle) -> None:
-    """An EventSource gives up for ever when it gets a 503; a stream that ends makes it come back."""
+    """An EventSource gives up for good when it gets a 503; a stream that ends makes it reconnect."""
     check_accepts_events(call.request)
     refusal = lifecycle.refusal()
     call.reply(200, RETRY + error_frame(status_of(refusal.code), refusal.message), content_type=EVENT_STREAM)
@@ -237,7 +237,7 @@ class TopicStream(Follower):
         self._epoch = b"~%d" % topic.epoch if topic.recreated else b""
         # What the client has as its last id; -1: that of some record.
         self._id_seq = -1
-        # The client was told that the topic is paced.
+        # Pacing of the topic was reported to the client.
         self._paced = False
         self._deadline: Deadline | None = None
         events.on_stall = self.stall
@@ -292,7 +292,7 @@ class TopicStream(Follower):
     # --- frames ---
 
     def _move_id(self) -> None:
-        """Records that were left out move the position as well: a client that comes back need not pass them again."""
+        """Records that were left out move the position as well: a client that reconnects need not skip them again."""
         for trail in self.trails.values():
             if trail.seq != self._id_seq:
                 self._id_seq = trail.seq

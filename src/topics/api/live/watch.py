@@ -70,7 +70,7 @@ class Watch:
                 summary="The event stream of a watch session.",
                 scopes=Scope.READ,
                 query=(QueryField("token", str, "The key, for browsers that cannot send it in a header."),),
-                headers=(QueryField("Last-Event-ID", str, "Go back to this id of the session's last stream."),),
+                headers=(QueryField("Last-Event-ID", str, "Continue after this id of the session's last stream."),),
                 replies={200: str},
                 errors=("not_acceptable", "throttled"),
                 key_in_query=True,
@@ -143,7 +143,7 @@ class Watch:
         stream.start(self.live.engine.state.by_name)
 
     def closed(self, stream: WatchStream) -> None:
-        """The stream is over; its session waits for the next."""
+        """The stream has ended; its session waits for the next one."""
         self._open.pop(stream, None)
         session = stream.session
         if session.stream is stream:
@@ -151,7 +151,7 @@ class Watch:
             self.sessions.rest(session)
 
     def drain(self) -> None:
-        """The server is going down: every stream ends now, and its client comes back with what it has."""
+        """The server is shutting down: every stream ends now, and its client reconnects with its cursor."""
         for stream in list(self._open):
             stream.end(GOING_DOWN, "the server is shutting down")
 
@@ -176,7 +176,7 @@ class WatchStream(Follower):
         self._grace_s = watch.grace_s
         self.session = session
         self._ids: CursorWriter | None = None
-        # Topics that the client was told are paced.
+        # Topics whose pacing was reported to the client.
         self._paced: set[str] | None = None
         events.on_stall = self.stall
         events.on_room = self._on_room

@@ -1,4 +1,4 @@
-"""Watch sessions: what a client subscribed to and how far it got, kept while it may come back."""
+"""Watch sessions: what a client subscribed to and how far it got, kept while it may reconnect."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Sessions:
         self.collect()
         if self._max and len(self._by_wid) >= self._max:
             raise Throttled(
-                f"there are {self._max} watch sessions already, which is the most",
+                f"there are {self._max} watch sessions already, and no more are allowed",
                 limit="max_watch_sessions",
                 max=self._max,
             )
@@ -94,11 +94,11 @@ class Sessions:
         self._count()
 
     def find(self, wid: str, principal: Principal) -> Session:
-        """The session, for the key that made it."""
+        """The session, for the principal that created it."""
         self.collect()
         session = self._by_wid.get(wid)
         if session is None:
-            raise NotFound("there is no such watch session, or no longer: create a new one")
+            raise NotFound("this watch session does not exist, or has expired: create a new one")
         if session.principal is not principal:
             raise Unauthorized("the watch session was created with another key")
         return session

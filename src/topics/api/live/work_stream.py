@@ -1,4 +1,4 @@
-"""Work streams: jobs pushed to a connection, up to so many in flight, and given back at once when it ends."""
+"""Work streams: jobs pushed to a connection, up to `max_in_flight` at a time, released when it ends."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Work:
         queues = self._engine.queues
         node = call.text("node")
         if node is None:
-            raise InvalidRequest("node must say which worker takes the jobs", field="node")
+            raise InvalidRequest("node must name the worker that takes the jobs", field="node")
         params = ClaimRequest(node, _whole(call, "max", 1))
         if call.text("lease_ms") is not None:
             params.lease_ms = _whole(call, "lease_ms", 0)
@@ -103,7 +103,7 @@ class Work:
         return self._engine
 
     def drain(self) -> None:
-        """The server is going down: whoever is connected gives back what it holds and comes again."""
+        """The server is shutting down: every stream releases its jobs, and its client reconnects."""
         for work in list(self._open):
             work.fail(503, "the server is shutting down")
 
@@ -134,7 +134,7 @@ class WorkStream:
         return pushed_claim(self._claim, held, self._claimers.topic.config)
 
     def _is_paced(self) -> bool:
-        """Under pressure a stream is told once, gets nothing for a while, and is looked at again."""
+        """Under pressure a stream is informed once, gets nothing for a while, and is then looked at again."""
         retry_ms = self._work.paced_ms(self._claimers.topic)
         if not retry_ms:
             self._paced = False

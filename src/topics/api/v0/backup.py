@@ -47,7 +47,7 @@ class Backups:
                 method="GET",
                 path="/v0/backup",
                 handler=self.begin,
-                summary="A consistent copy of everything, as a tar that `topics restore` checks and unpacks.",
+                summary="A consistent copy of all data, as a tar archive that `topics restore` verifies and unpacks.",
                 scopes=Scope.ADMIN,
                 replies={200: bytes},
                 media_type=TAR.decode(),
@@ -57,14 +57,16 @@ class Backups:
 
     def begin(self, call: Call) -> None:
         if not call.principal.sees_all_names:
-            raise Forbidden("a backup holds every topic, and the key is limited to some", field="prefixes")
+            raise Forbidden(
+                "a backup holds every topic, but the key is limited to names with its prefixes", field="prefixes"
+            )
         if call.request.method == "HEAD":
             call.end()
             call.request.stream(content_type=TAR)
             return
         if self.running is not None:
             raise Throttled(
-                "a backup is being made already; there is one at a time",
+                "a backup is already running; only one runs at a time",
                 limit="backups",
                 max=1,
                 retry_after_ms=RETRY_AFTER_MS,
@@ -136,7 +138,7 @@ class BackupSending:
         try:
             self._backups.store.worker.submit(self._backup.read, self._arrived)
         except TopicsError as error:
-            log.error("the backup cannot go on: %s", error)
+            log.error("the backup cannot continue: %s", error)
             self._cut()
         else:
             self._reading = True
@@ -149,7 +151,7 @@ class BackupSending:
         try:
             self._read_ahead = job.result()
         except (OSError, TopicsError) as error:
-            log.error("the backup cannot go on: %s", error)
+            log.error("the backup cannot continue: %s", error)
             self._cut()
             return
         self._send()
@@ -176,7 +178,7 @@ class BackupSending:
         self._deadline = self._backups.deadlines.add(self._backups.stall_ms_max, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        """The client has stopped reading, or the server is going down; a slow disk is nobody's fault."""
+        """The client has stopped reading, or the server is shutting down; a slow disk is not a reason to give up."""
         self._deadline = None
         if self._reading and not self._backups.lifecycle.draining:
             self._allow_time()
@@ -193,7 +195,7 @@ class BackupSending:
             stream.abort()
 
     def _end(self) -> None:
-        """However it ends: let go of everything. What a read still uses is released when that returns."""
+        """Release everything, however it ends. What a read still uses is released when that returns."""
         if self._ended:
             return
         self._ended = True

@@ -54,16 +54,16 @@ class Exports:
                 method="GET",
                 path="/v0/topics/{topic}/export",
                 handler=self.export,
-                summary="All records of a stretch, a line of JSON each; the last line says that it is complete.",
+                summary="All records of a range, one line of JSON each; the last line says that it is complete.",
                 scopes=Scope.READ,
                 query=(
-                    QueryField("from_seq", int, "The cursor: records behind it.", 0),
-                    QueryField("to_seq", int, "The last seq that is wanted; never beyond the head at the start."),
-                    QueryField("from_ts", int, "Start at the first record of that time or later."),
-                    QueryField("node", str, "Leave out what this node wrote; may be repeated."),
-                    QueryField("include_tags", bool, "Whether $tag is shown.", default=False),
-                    QueryField("include_meta", bool, "Whether meta is shown; absent: if data is."),
-                    QueryField("include_data", bool, "Whether data is shown.", default=True),
+                    QueryField("from_seq", int, "The cursor: records after it.", 0),
+                    QueryField("to_seq", int, "The last seq to export; at most the head at the start."),
+                    QueryField("from_ts", int, "Start at the first record at or after this time, in ms."),
+                    QueryField("node", str, "Leave out records of this node; may be repeated."),
+                    QueryField("include_tags", bool, "Whether $tag is included.", default=False),
+                    QueryField("include_meta", bool, "Whether meta is included; by default, if data is."),
+                    QueryField("include_data", bool, "Whether data is included.", default=True),
                 ),
                 replies={200: str},
                 media_type=NDJSON.decode(),
@@ -99,7 +99,7 @@ class Exports:
         )
 
     def _range(self, call: Call, topic: Topic) -> tuple[int, int]:
-        """The cursor to start behind, and the last seq."""
+        """The cursor to start after, and the last seq."""
         from_seq = check_u64(_whole(call, "from_seq", 0), "from_seq")
         if call.text("from_ts") is not None:
             from_seq = max(from_seq, self.live.engine.seq_before(topic, _whole(call, "from_ts", 0)))
@@ -114,7 +114,7 @@ class Exports:
 
 
 class Export:
-    """One bulk read under way; a reader among others that are behind."""
+    """One export under way."""
 
     __slots__ = (
         "_bulk",
@@ -180,7 +180,7 @@ class Export:
         stream.on_pause = stream.on_resume = stream.on_close = None
 
     def _cut(self, reason: str) -> None:
-        """End without an end line, so that nobody takes it for complete; who asks again is told why."""
+        """End without an end line, so that the export is not taken for complete; a new request gets the error."""
         stream = self._stream
         log.warning("an export of %s is cut after seq %d: %s", self._bulk.topic.name, self._bulk.seq, reason)
         self._leave()

@@ -63,8 +63,10 @@ class MultiAppend:
                 body=MultiAppendRequest,
                 decode_large=decode_large_topics,
                 checks_slot=True,
-                query=(QueryField("return_seqs", bool, "Whether the answer lists every seq.", default=True),),
-                headers=(QueryField("Idempotency-Key", str, "As idempotency_key in the body, which wins."),),
+                query=(QueryField("return_seqs", bool, "Whether the reply lists every seq.", default=True),),
+                headers=(
+                    QueryField("Idempotency-Key", str, "Same as idempotency_key in the body, which takes precedence."),
+                ),
                 replies={200: MultiAppendReply, 201: MultiAppendReply},
                 errors=(
                     "batch_too_large",

@@ -58,7 +58,7 @@ class Pipelines:
                 method="PUT",
                 path=one,
                 handler=self.put,
-                summary="Define a pipeline or change it; a runner takes it from there.",
+                summary="Define a pipeline or change it; a runner runs it.",
                 scopes=Scope.ADMIN,
                 body=PipelineRequest,
                 replies={200: PipelineReply, 201: PipelineReply},
@@ -67,7 +67,7 @@ class Pipelines:
                 method="GET",
                 path=one,
                 handler=self.look,
-                summary="A pipeline, and what its runner said last.",
+                summary="A pipeline and its last reported status.",
                 scopes=Scope.READ,
                 replies={200: PipelineReply},
                 errors=("pipeline_not_found",),
@@ -80,8 +80,8 @@ class Pipelines:
                 scopes=Scope.READ,
                 query=(
                     QueryField("prefix", str, "Only names that start with this."),
-                    QueryField("page_size", int, "Pipelines in one answer, 1 to 1000."),
-                    QueryField("cursor", str, "The next_cursor of the page before."),
+                    QueryField("page_size", int, "Pipelines per reply, 1 to 1000."),
+                    QueryField("cursor", str, "The next_cursor of the previous page."),
                 ),
                 replies={200: PipelineList},
             ),
@@ -89,7 +89,7 @@ class Pipelines:
                 method="DELETE",
                 path=one,
                 handler=self.drop,
-                summary="Forget a pipeline; its runner stops it, what it wrote stays.",
+                summary="Remove a pipeline; its runner stops it, and what it wrote stays.",
                 scopes=Scope.DELETE,
                 replies={200: PipelineDroppedReply},
             ),
@@ -97,7 +97,7 @@ class Pipelines:
                 method="POST",
                 path=f"{one}/status",
                 handler=self.report,
-                summary="What a runner has to say about a pipeline; the last word is shown to everyone.",
+                summary="Report the status of a pipeline, which `GET` then shows.",
                 scopes=Scope.ADMIN,
                 body=PipelineStatus,
                 replies={200: PipelineReply},
@@ -178,6 +178,6 @@ def _ends(params: PipelineRequest) -> list[tuple[str, str]]:
 
 
 def _check_ends(principal: Principal, params: PipelineRequest, *, given: bool = False) -> None:
-    """A pipeline moves what its topics hold: the key must be allowed to see those, too."""
+    """A pipeline moves records between topics: the principal must be allowed to see them as well."""
     for name, field in _ends(params):
         principal.check_name(name, field, given=given)

@@ -36,7 +36,7 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
         _probe(
             "/v0/ready",
             ready,
-            "Whether the server takes requests.",
+            "Whether the server is ready for requests.",
             ReadyReply,
             "not_ready",
             "shutting_down",

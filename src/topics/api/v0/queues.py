@@ -87,11 +87,11 @@ class Queues:
                 method="GET",
                 path=f"{one}/leases",
                 handler=self.leases,
-                summary="Who holds what, soonest to run out first.",
+                summary="The leases of a queue, the next to expire first.",
                 scopes=Scope.READ,
                 query=(
-                    QueryField("page_size", int, "Leases in one answer, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
-                    QueryField("cursor", str, "The next_cursor of the page before."),
+                    QueryField("page_size", int, "Leases per reply, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
+                    QueryField("cursor", str, "The next_cursor of the previous page."),
                 ),
                 replies={200: LeaseList},
                 errors=QUEUE_ERRORS,
@@ -116,7 +116,7 @@ class Queues:
         self._queues.ack(call.name, call.params).then(answering(call, self._acked))
 
     def _check_slot(self, call: Call) -> None:
-        """What is wrong with the call itself is told before its key's cap."""
+        """Errors of the call itself are reported before the cap of its principal."""
         if call.crowded:
             self._queues.check_seqs(call.params)
             self._queues.find(call.name)

@@ -41,7 +41,7 @@ class Routers:
                 method="GET",
                 path=one,
                 handler=self.look,
-                summary="A router, and how far it is.",
+                summary="A router and its progress.",
                 scopes=Scope.READ,
                 replies={200: RouterReply},
                 errors=("router_not_found",),
@@ -56,8 +56,8 @@ class Routers:
                     QueryField("prefix", str, "Only names that start with this."),
                     QueryField("source", str, "Only routers from this topic."),
                     QueryField("dest", str, "Only routers to this topic."),
-                    QueryField("page_size", int, "Routers in one answer, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
-                    QueryField("cursor", str, "The next_cursor of the page before."),
+                    QueryField("page_size", int, "Routers per reply, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
+                    QueryField("cursor", str, "The next_cursor of the previous page."),
                 ),
                 replies={200: RouterList},
             ),
@@ -167,6 +167,6 @@ class Routers:
 
 
 def _check_ends(principal: Principal, config: RouterConfig) -> None:
-    """A router concerns its two topics: the key must be allowed to touch those, too."""
+    """A router uses two topics: the principal must be allowed to use them as well."""
     principal.check_name(config.source, "source", given=False)
     principal.check_name(config.dest, "dest", given=False)

@@ -50,7 +50,7 @@ class Topics:
                 summary="Change the given fields of a topic's configuration.",
                 scopes=Scope.ADMIN,
                 body=ConfigPatch,
-                query=(QueryField("dry_run", bool, "Only tell what would change.", default=False),),
+                query=(QueryField("dry_run", bool, "Only report what would change.", default=False),),
                 replies={200: EditedReply},
                 errors=("topic_not_found", "topic_exists_incompatible"),
             ),
@@ -72,8 +72,8 @@ class Topics:
                 scopes=Scope.READ,
                 query=(
                     QueryField("prefix", str, "Only names that start with this."),
-                    QueryField("page_size", int, "Topics in one answer, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
-                    QueryField("cursor", str, "The next_cursor of the page before."),
+                    QueryField("page_size", int, "Topics per reply, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
+                    QueryField("cursor", str, "The next_cursor of the previous page."),
                     QueryField("touch", bool, touched, default=False),
                 ),
                 replies={200: TopicList},
@@ -186,7 +186,7 @@ class Topics:
 
 
 def check_config_names(call: Call, params: ConfigRequest) -> None:
-    """A configuration may name another topic; the key must be allowed to touch that one, too."""
+    """A configuration may name another topic; the principal must be allowed to use that one as well."""
     if params.dead_letter is not None:
         resolve(params, call.name)
         call.principal.check_name(params.dead_letter, "dead_letter")

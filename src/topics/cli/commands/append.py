@@ -67,26 +67,32 @@ class LineRecords:
 def append(
     client: Client,
     topic: Annotated[
-        str, typer.Argument(help="The topic; made by its first record.", metavar="TOPIC", autocompletion=topic_names)
+        str, typer.Argument(help="The topic; created by its first record.", metavar="TOPIC", autocompletion=topic_names)
     ],
     payloads: Annotated[
         list[str] | None, typer.Argument(help="One record each, appended together or not at all.", metavar="DATA")
     ] = None,
     files: Annotated[
-        list[str] | None, typer.Option("--file", "-f", help="Read records from this file, one a line; repeatable.")
+        list[str] | None, typer.Option("--file", "-f", help="Read records from this file, one per line; repeatable.")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="The tag of each record.")] = None,
-    node: Annotated[str | None, typer.Option(help="Who writes; readers of that name are spared the records.")] = None,
-    meta: Annotated[str | None, typer.Option(help="Headers for each record, a JSON object.", metavar="JSON")] = None,
-    delay: Annotated[str | None, typer.Option(help="Queue: claimable only after this time.", metavar="SPAN")] = None,
-    unique_key: Annotated[str | None, typer.Option(help="Queue: not while a job with this key is pending.")] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Appended once, however often this runs within the topic's window. No stdin.")
+    node: Annotated[
+        str | None, typer.Option(help="The origin of the records; readers of that name do not get them.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="At most so many records a second.", min=0.001)] = None,
-    text: Annotated[bool, typer.Option("--text", help="Take each record as text, even if it is JSON.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Take each record as JSON: the default.")] = False,
-    create: Annotated[bool, typer.Option("--create/--no-create", help="Make the topic if it is missing.")] = True,
+    meta: Annotated[str | None, typer.Option(help="Headers for each record, a JSON object.", metavar="JSON")] = None,
+    delay: Annotated[
+        str | None, typer.Option(help="Queue: delay before the job can be claimed.", metavar="SPAN")
+    ] = None,
+    unique_key: Annotated[
+        str | None, typer.Option(help="Queue: append only if no job with this key is pending.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Append once, however often this runs within the topic's window. Not for stdin.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="At most this many records per second.", min=0.001)] = None,
+    text: Annotated[bool, typer.Option("--text", help="Treat each record as text, even if it is JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Treat each record as JSON: the default.")] = False,
+    create: Annotated[bool, typer.Option("--create/--no-create", help="Create the topic if it is missing.")] = True,
 ) -> None:
     """Append records: arguments, lines of files, or lines of standard input.
 
@@ -108,7 +114,7 @@ def append(
     request = LineRecords(text=text, fields=fields)
     sender = Sender(client, topic, node, create, idempotency_key, rate)
     if not payloads and not files and idempotency_key is not None:
-        raise CommandFailed("--idempotency-key needs arguments or files: standard input is cut by time")
+        raise CommandFailed("--idempotency-key needs arguments or files: standard input is split into batches by time")
     with sender.telling_how_far():
         if payloads:
             _send_arguments(sender, request, payloads, together=rate is None)
@@ -159,7 +165,7 @@ class Sender:
 
     @contextlib.contextmanager
     def telling_how_far(self) -> Generator[None]:
-        """An error names the line instead of its place in a batch; whatever ends the work, what was done is told."""
+        """An error names the line instead of its place in a batch; however it ends, the result so far is printed."""
         from topics.client import TopicsError
 
         try:
@@ -181,9 +187,9 @@ class Sender:
         if self._first is None or self._last is None:
             say("there was nothing to append")
             return
-        told = {"topic": self._topic, "records": self.records, "first_seq": self._first.first_seq}
-        told |= {"last_seq": self._last.last_seq, "created": self._first.created, "deduped": self.deduped}
-        print_json(told)
+        facts = {"topic": self._topic, "records": self.records, "first_seq": self._first.first_seq}
+        facts |= {"last_seq": self._last.last_seq, "created": self._first.created, "deduped": self.deduped}
+        print_json(facts)
 
 
 def _send_arguments(sender: Sender, request: LineRecords, payloads: list[str], *, together: bool) -> None:
@@ -230,7 +236,7 @@ def _send_stdin(sender: Sender, request: LineRecords) -> None:
     typed = sys.stdin.isatty()
     if typed:
         say("one record a line; Ctrl-D ends")
-    # A bar would be drawn over what somebody is typing.
+    # A bar would be drawn over the user's input.
     with contextlib.nullcontext(_nothing) if typed else progress("append", None) as step:
         for batch in _stdin_batches(sender.batch_records_max):
             places = [f"line {number}" for number, _ in batch]
@@ -244,7 +250,7 @@ def _nothing(_: int) -> None:
 
 
 def _stdin_batches(records_max: int) -> Iterator[list[tuple[int, bytes]]]:
-    """As many lines as have come by now, each with its number: nobody waits for a batch to fill."""
+    """The lines that have arrived by now, each with its number, without waiting for a batch to fill."""
     source = sys.stdin.fileno()
     # select() would refuse high file numbers.
     ready = select.poll()

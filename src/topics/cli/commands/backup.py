@@ -38,7 +38,9 @@ PARTIAL_SUFFIX = ".partial"
 @takes_client
 def backup(
     client: Client,
-    file: Annotated[str, typer.Argument(help="Where to; - is standard output.", metavar="FILE", show_default=False)],
+    file: Annotated[
+        str, typer.Argument(help="The file to write; - is standard output.", metavar="FILE", show_default=False)
+    ],
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Copy a running server into one file: all that was acknowledged before, at one point in time.
@@ -61,7 +63,7 @@ def restore(
     data_dir: Annotated[str, typer.Argument(help="An empty or new directory.", metavar="DIR", show_default=False)],
     moved: Annotated[
         bool,
-        typer.Option("--moved", help="The server took no write after the backup: seqs go on without a gap."),
+        typer.Option("--moved", help="The server accepted no write after the backup: seqs continue without a gap."),
     ] = False,
     verify: Annotated[
         bool,
@@ -71,7 +73,7 @@ def restore(
     """Make a data directory of a backup, if every byte of it is as it was when it was made.
 
     Topics number on above everything that the server can have handed out since the backup, so that no reader's cursor
-    ever meets other records under seqs it has seen; readers are told of the gap.
+    ever meets other records under seqs it has seen; readers see the gap.
     """
     with _directory_made_whole(data_dir) as aside:
         manifest = _unpack(file, aside)
@@ -209,7 +211,7 @@ def _verified(path: str) -> str:
 def _directory_made_whole(path: str) -> Generator[str]:
     """A place beside the final one, in the same directory; at the end its content moves up, `meta.json` last.
 
-    A directory with data and without `meta.json` is refused by every start, so nobody meets the half of one.
+    A directory with data and without `meta.json` is refused at every start, so half a restore is never served.
     """
     is_new = not os.path.exists(path)
     aside = os.path.join(path, RESTORING)

@@ -40,7 +40,7 @@ Request = Callable[["Client"], tuple[int, int]]
 @takes_access
 def bench(
     access: Access,
-    seconds: Annotated[float, typer.Option(help="How long each kind of request is measured.", min=0.1, max=600)] = 2.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure each kind of request.", min=0.1, max=600)] = 2.0,
     connections: Annotated[int, typer.Option("--connections", "-c", help="Clients at a time.", min=1, max=64)] = 4,
     size: Annotated[int, typer.Option(help="Bytes of one payload.", min=2, max=MIB)] = 200,
     batch: Annotated[int, typer.Option(help="Records in one batch.", min=1, max=10_000)] = 100,
@@ -101,7 +101,7 @@ def _measure(access: Access, what: str, request: Request, connections: int, seco
         with access.open(retries_max=0) as client:
             try:
                 request(client)
-            except Exception as error:  # noqa: BLE001 - raised by whoever waits for the threads
+            except Exception as error:  # noqa: BLE001 - raised by the thread that waits for the others
                 errors.append(error)
             start.wait()
             end_s = time.perf_counter() + seconds
@@ -147,8 +147,8 @@ def _percentiles_ms(taken_s: list[float]) -> tuple[float, float, float, float]:
 def _print(rows: list[Figure], output: str) -> None:
     if output == "json":
         for row in rows:
-            told: dict[str, Any] = row._asdict()
-            print_json({name: value if isinstance(value, str) else round(value, 3) for name, value in told.items()})
+            facts: dict[str, Any] = row._asdict()
+            print_json({name: value if isinstance(value, str) else round(value, 3) for name, value in facts.items()})
         return
     head = ("what", "requests/s", "records/s", "MiB/s", "p50 ms", "p95 ms", "p99 ms", "max ms")
     shown = [

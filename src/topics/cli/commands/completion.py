@@ -60,7 +60,7 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _found(ctx: typer.Context, prefix: str) -> list[TopicItem]:
-    """None if there is no server, or no access: a shell that completes has no place for errors."""
+    """None if there is no server, or no access: completion cannot show errors."""
     from topics.cli.connection import Access
     from topics.cli.failure import CommandFailed
     from topics.client import TopicsError

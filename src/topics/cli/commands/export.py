@@ -1,4 +1,4 @@
-"""`topics export`: a topic as NDJSON; into a file that is whole or not there, and goes on where it was interrupted.
+"""`topics export`: a topic as NDJSON; into a file that is complete or absent, resumed where it was interrupted.
 
 FILE.partial        lines as they come
 FILE.partial.json   what they are: topic, epoch, bounds; an export with other ones does not mix with them
@@ -50,7 +50,7 @@ def export(
     topic: Annotated[
         str, typer.Argument(help="The topic.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
     ],
-    file: Annotated[str, typer.Argument(help="Where to; - is standard output.", metavar="FILE")] = "-",
+    file: Annotated[str, typer.Argument(help="The file to write; - is standard output.", metavar="FILE")] = "-",
     from_seq: Annotated[
         int, typer.Option("--from", help="Start after this seq; 0 is the beginning.", min=0, metavar="SEQ")
     ] = 0,
@@ -61,13 +61,13 @@ def export(
     to_seq: Annotated[
         int | None, typer.Option("--to", help="The last seq; the head at the start if not given.", min=0, metavar="SEQ")
     ] = None,
-    meta: Annotated[bool, typer.Option("--meta/--no-meta", help="With the records' headers.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there, and begin anew.")] = False,
+    meta: Annotated[bool, typer.Option("--meta/--no-meta", help="Include the records' headers.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file, and start over.")] = False,
 ) -> None:
     """Write a topic as NDJSON, to standard output or to a file that can be resumed.
 
     One record a line, as the server shows it, with its tag; a gap is a line {"tombstone":…}. A FILE appears when it is
-    whole; until then it is FILE.partial, and running the same command again goes on from there.
+    complete; until then it is FILE.partial, and running the same command again resumes it.
     """
     state = client.state(topic)
     if since is not None:
@@ -83,7 +83,7 @@ def export(
         raise CommandFailed(f"{file} exists; --force replaces it")
     before = None if force else _read_notes(f"{file}.partial.json")
     if before is not None:
-        # What was not asked for exactly is meant as it was when the export began.
+        # An end that was not given is the head at the start of the export.
         plan.from_seq = plan.from_seq if since is None else before.from_seq
         plan.to_seq = plan.to_seq if to_seq is not None else before.to_seq
     _to_file(client, plan, before, file)
@@ -95,7 +95,7 @@ def _to_file(client: Client, plan: Plan, before: Plan | None, file: str) -> None
         if before != plan:
             raise CommandFailed(
                 f"{partial} is the beginning of another export ({_difference(before, plan)}); "
-                "remove it, or begin anew with --force",
+                "remove it, or start over with --force",
                 NOT_SO,
             )
     else:
@@ -107,18 +107,20 @@ def _to_file(client: Client, plan: Plan, before: Plan | None, file: str) -> None
         with open(partial, "r+b") as out:
             position = _cut_to_whole_lines(out, plan.from_seq)
             if position > plan.from_seq:
-                say(f"going on behind seq {position}")
+                say(f"resuming after seq {position}")
             _copy(client, plan, position, out.write)
             out.flush()
             os.fsync(out.fileno())
     except OSError as error:
-        raise CommandFailed(f"cannot write {partial}: {error.strerror}; what is there can be resumed", NOT_SO) from None
+        raise CommandFailed(
+            f"cannot write {partial}: {error.strerror}; the partial export can be resumed", NOT_SO
+        ) from None
     os.replace(partial, file)
     os.unlink(notes)
 
 
 def _copy(client: Client, plan: Plan, position: int, write: Callable[[bytes], object]) -> None:
-    """Everything behind `position`; records are counted by seq, which is as good as it gets before they are read."""
+    """Everything after `position`; records are counted by seq, the best estimate before they are read."""
     if position >= plan.to_seq:
         return
     with (
@@ -134,7 +136,9 @@ def _copy(client: Client, plan: Plan, position: int, write: Callable[[bytes], ob
             position = max(position, reached)
     assert chunks.end is not None
     if chunks.end.epoch != plan.epoch:
-        raise CommandFailed(f"topic {plan.topic} was removed and made anew meanwhile; begin anew with --force", NOT_SO)
+        raise CommandFailed(
+            f"topic {plan.topic} was deleted and created again meanwhile; start over with --force", NOT_SO
+        )
 
 
 def _tell_gaps(topic: str, chunk: bytes) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from topics.client import Client
 
 app = typer.Typer(
-    help="Look at consumer groups, and put them elsewhere.",
+    help="Inspect consumer groups, and reset their offsets.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -72,7 +72,7 @@ def lag(
     """Print how many records a group has not acked, over all partitions."""
     found = client.groups(topic, group)
     if not found:
-        raise CommandFailed(f"the group {group} has not read {topic}; `topics group ls` lists what is there", NOT_SO)
+        raise CommandFailed(f"the group {group} has not read {topic}; `topics group ls` lists the groups", NOT_SO)
     behind = sum(standing.lag for standing in found)
     print(behind)
     if at_most is not None and behind > at_most:

@@ -4,9 +4,9 @@
                      ▲ offset                  FILE.importing.json says where the next one begins; saved at each answer
                                                FILE.imported.json says which topics have all of it
 
-A batch carries a key made of the run and its offset. Whoever goes on sends the batch at `offset` again with the same
-key: if it had got through, the server says so. When the server may have forgotten the key (it keeps keys for the
-topic's window), the topic itself is asked: a batch stands there whole and in a row, behind the last one, or not at all.
+A batch carries a key made of the run and its offset. A resumed import sends the batch at `offset` again with the same
+key: if it was appended before, the server says so. When the server may have forgotten the key (it keeps keys for the
+topic's window), the topic itself is read: a batch is there complete and in order, after the last one, or not at all.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Finished(msgspec.Struct, kw_only=True):
 
 
 class LineBatch(NamedTuple):
-    """Records that go together, and where the file goes on behind them."""
+    """Records that are appended together, and where the file continues after them."""
 
     records: list[bytes]
     offset: int
@@ -105,21 +105,21 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 def import_(
     client: Client,
     topic: Annotated[
-        str, typer.Argument(help="The topic; made if it is missing.", metavar="TOPIC", autocompletion=topic_names)
+        str, typer.Argument(help="The topic; created if it is missing.", metavar="TOPIC", autocompletion=topic_names)
     ],
     file: Annotated[str, typer.Argument(help="Lines of NDJSON; - is standard input.", metavar="FILE")] = "-",
     batch: Annotated[
         int, typer.Option(help="Records in one append.", min=1, max=BATCH_RECORDS_MAX)
     ] = BATCH_RECORDS_DEFAULT,
     from_line: Annotated[
-        int | None, typer.Option(help="Begin anew at this line, whatever an earlier run has done.", min=1)
+        int | None, typer.Option(help="Start over at this line, whatever an earlier run did.", min=1)
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Import all of it once more, whatever an earlier run has done.")
+        bool, typer.Option("--again", help="Import all of it once more, whatever an earlier run did.")
     ] = False,
-    create: Annotated[bool, typer.Option("--create/--no-create", help="Make the topic if it is missing.")] = True,
+    create: Annotated[bool, typer.Option("--create/--no-create", help="Create the topic if it is missing.")] = True,
 ) -> None:
-    """Append what `topics export` wrote; run again, it goes on where it was, and does nothing if it was done.
+    """Append what `topics export` wrote; run again, it resumes, and does nothing if it was complete.
 
     A line is {"data":…} with tag, node and meta, as `export` writes them ($tag, $node) or without the $. Seqs and times
     are given anew. How far it has come stands in FILE.importing.json, and that it is done in FILE.imported.json;
@@ -164,10 +164,10 @@ def _run(client: Client, notes: Notes, source: IO[bytes], path: str | None, crea
                 _save(notes, path)
     except KeyboardInterrupt:
         if path is not None:
-            say(f"interrupted after {notes.records} records; the same command goes on from here")
+            say(f"interrupted after {notes.records} records; run the same command to resume")
         raise
-    told = {"topic": notes.topic, "records": notes.records}
-    print_json(told | {"first_seq": notes.first_seq, "last_seq": notes.last_seq})
+    shown = {"topic": notes.topic, "records": notes.records}
+    print_json(shown | {"first_seq": notes.first_seq, "last_seq": notes.last_seq})
 
 
 def _advance(notes: Notes, batch: LineBatch, last_seq: int) -> None:
@@ -207,7 +207,7 @@ def _record(text: bytes, number: int, notes: Notes) -> bytes | None:
         line = _decode_line(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if not text.endswith(b"\n"):
-            raise CommandFailed(f"line {number} is cut: the file is not whole{_way_on(notes)}", NOT_SO) from None
+            raise CommandFailed(f"line {number} is cut off: the file is incomplete{_way_on(notes)}", NOT_SO) from None
         raise CommandFailed(f"line {number} cannot be imported: {error}{_way_on(notes)}") from None
     if isinstance(line.tombstone, Raw):
         say(f"line {number} is a gap: these records were gone already when the export was made")
@@ -227,10 +227,10 @@ def _record(text: bytes, number: int, notes: Notes) -> bytes | None:
 
 
 def _way_on(notes: Notes) -> str:
-    """What to do about a line that cannot be imported: go on behind what was, or take another command."""
+    """What to do about a line that cannot be imported: continue after it, or use another command."""
     if not notes.records:
         return "; lines that are payloads themselves are for `topics append TOPIC --file FILE`"
-    return f"; {notes.records} records were imported: fix the file, then go on with --from-line {notes.line + 1}"
+    return f"; {notes.records} records were imported: fix the file, then continue with --from-line {notes.line + 1}"
 
 
 # --- going on ---
@@ -246,7 +246,7 @@ def _notes(client: Client, source: IO[bytes], path: str, topic: str, batch: int,
         source.seek(notes.offset)
         _skip_what_is_there(client, notes, source, state)
         source.seek(notes.offset)
-        say(f"going on at line {notes.line + 1}, behind {notes.records} records")
+        say(f"resuming at line {notes.line + 1}, after {notes.records} records")
         return notes
     if state is not None:
         fresh.epoch, fresh.last_seq = state.epoch, state.head_seq
@@ -317,7 +317,7 @@ def _name(client: Client, topic: str) -> tuple[str, str]:
 
 
 def _check(notes: Notes, fresh: Notes, source: IO[bytes], state: TopicState | None, path: str) -> None:
-    """Refuse to go on with another file, another topic, or a topic that is not what it was."""
+    """Refuse to resume with another file, another topic, or a topic that was replaced."""
     wrong = ""
     source.seek(max(0, notes.offset - len(notes.mark)))
     if notes.topic != fresh.topic:
@@ -327,11 +327,11 @@ def _check(notes: Notes, fresh: Notes, source: IO[bytes], state: TopicState | No
     elif notes.epoch and (state is None or state.epoch != notes.epoch):
         wrong = "the topic was removed meanwhile"
     if wrong:
-        raise CommandFailed(f"an import of this file was interrupted, but {wrong}; remove {path} to begin anew", NOT_SO)
+        raise CommandFailed(f"an import of this file was interrupted, but {wrong}; remove {path} to start over", NOT_SO)
 
 
 def _skip_what_is_there(client: Client, notes: Notes, source: IO[bytes], state: TopicState | None) -> None:
-    """Move on over batches that got through unheard of, if the server may have forgotten their keys."""
+    """Skip batches that were appended without a reply, if the server may have forgotten their keys."""
     window_ms = 0 if state is None else state.config.idempotency_window_ms - WINDOW_MARGIN_MS
     if state is None or state.head_seq <= notes.last_seq or _now_ms() - notes.saved_ms < window_ms:
         return
@@ -350,8 +350,8 @@ def _last_seq_of(client: Client, notes: Notes, batch: LineBatch) -> int | None:
     seen: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=len(wanted))
     for item in client.read(notes.topic, notes.last_seq):
         if not isinstance(item, Record):
-            told = f"records behind seq {notes.last_seq} are gone, so nobody can tell whether line {notes.line + 1}"
-            raise CommandFailed(f"{told} and those after it were appended; choose with --from-line", NOT_SO)
+            shown = f"records after seq {notes.last_seq} are gone, so it is unknown whether line {notes.line + 1}"
+            raise CommandFailed(f"{shown} and those after it were appended; choose with --from-line", NOT_SO)
         if seen and item.seq != seen[-1][0] + 1:
             seen.clear()
         seen.append((item.seq, (item.raw, item.tag, item.node, item.meta)))
@@ -381,7 +381,7 @@ def _read(path: str) -> Notes | None:
         try:
             return msgspec.json.decode(file.read(), type=Notes)
         except msgspec.DecodeError:
-            raise CommandFailed(f"{path} cannot be read; remove it to begin anew", NOT_SO) from None
+            raise CommandFailed(f"{path} cannot be read; remove it to start over", NOT_SO) from None
     return None
 
 

@@ -88,8 +88,8 @@ def _section(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
         yield ""
         yield "| option | meaning |"
         yield "| --- | --- |"
-        for option, told in rows:
-            yield f"| {option} | {told} |"
+        for option, shown in rows:
+            yield f"| {option} | {shown} |"
     yield ""
 
 
@@ -109,8 +109,8 @@ def _options(command: Any, context: Any) -> list[tuple[str, str]]:
             continue
         record = parameter.get_help_record(context)
         if record is not None:
-            option, told = record
-            rows.append((f"`{_cell(option)}`", _cell(told)))
+            option, shown = record
+            rows.append((f"`{_cell(option)}`", _cell(shown)))
     return rows
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from topics.client import Client, Record
 
 app = typer.Typer(
-    help="Look into queues, take jobs, work on them, bring dead ones back.",
+    help="Inspect queues, claim jobs, run them, redrive dead letters.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -49,7 +49,7 @@ def peek(
             show_default=False,
         ),
     ],
-    count: Annotated[int, typer.Option("--count", "-n", help="At most so many jobs.", min=1, max=1_000)] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", help="At most this many jobs.", min=1, max=1_000)] = 10,
     output: Output = "text",
 ) -> None:
     """Show the oldest jobs and who holds them, or dead letters and why they are there, without taking any."""
@@ -95,9 +95,9 @@ def _shortened(record: Record) -> str:
 def claim(
     client: Client,
     queue: Queue,
-    count: Annotated[int, typer.Option("--count", "-n", help="At most so many jobs.", min=1, max=1_000)] = 1,
-    lease: Annotated[str | None, typer.Option(help="How long they are held; else as the queue says.")] = None,
-    wait: Annotated[str, typer.Option(help="Wait so long for one, up to 30s.", metavar="SPAN")] = "0",
+    count: Annotated[int, typer.Option("--count", "-n", help="At most this many jobs.", min=1, max=1_000)] = 1,
+    lease: Annotated[str | None, typer.Option(help="How long to hold them; by default the queue's lease_ms.")] = None,
+    wait: Annotated[str, typer.Option(help="Wait this long for a job, up to 30s.", metavar="SPAN")] = "0",
     node: Node = None,
 ) -> None:
     """Lease jobs and print them, one a line; `ack` or `nack` them within the lease. Exit code 1: there was none."""
@@ -124,9 +124,11 @@ def nack(
     client: Client,
     queue: Queue,
     seqs: Seqs,
-    delay: Annotated[str | None, typer.Option(help="Claimable again only after this time.", metavar="SPAN")] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="To the dead letters, at once.")] = False,
-    error: Annotated[str | None, typer.Option(help="Why, for whoever looks at the dead letters.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(help="Delay before the job can be claimed again.", metavar="SPAN")
+    ] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="Move to the dead letters at once.")] = False,
+    error: Annotated[str | None, typer.Option(help="The reason, kept with the dead letter.")] = None,
     node: Node = None,
 ) -> None:
     """Give jobs back. Exit code 1 if one of them is not held (any more)."""
@@ -167,9 +169,9 @@ def redrive(
         ),
     ],
     tag: Annotated[str | None, typer.Option(help="Only jobs with this tag; `user-*` is a prefix.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
-    rate: Annotated[int | None, typer.Option(help="Spread over time, so many a second.", min=1)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would move.")] = False,
+    limit: Annotated[int | None, typer.Option(help="At most this many.", min=1)] = None,
+    rate: Annotated[int | None, typer.Option(help="At most this many per second.", min=1)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be moved.")] = False,
 ) -> None:
     """Send dead letters home to the queues they came from."""
     match = None if tag is None else ("tag", "Glob" if tag.endswith("*") else "Eq", tag)
@@ -192,7 +194,7 @@ def pause(client: Client, queue: Queue) -> None:
 def resume(client: Client, queue: Queue) -> None:
     """Hand out jobs again."""
     client.resume(queue)
-    say(f"{queue} goes on")
+    say(f"{queue} is resumed")
 
 
 def _default_node() -> str:

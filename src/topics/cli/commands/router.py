@@ -26,15 +26,15 @@ Dest = Annotated[str | None, typer.Option(help="Only routers that copy into this
 @app.command("ls")
 @takes_client
 def list_routers(client: Client, source: Source = None, dest: Dest = None, output: Output = "text") -> None:
-    """List routers, how far each is behind, and what holds it up."""
+    """List routers, how far each lags, and what holds it up."""
     import msgspec
 
     found = (client.router(item.router) for item in client.routers(source=source, dest=dest))
     if output == "json":
         for router in found:
-            told = msgspec.to_builtins(router)
-            told.pop("created")
-            print_json(told)
+            shown = msgspec.to_builtins(router)
+            shown.pop("created")
+            print_json(shown)
         return
     rows = (
         (router.router, router.source, router.dest, router.forwarded_total, router.lag, router.last_error or "-")
@@ -48,10 +48,12 @@ def list_routers(client: Client, source: Source = None, dest: Dest = None, outpu
 def create_router(
     client: Client,
     source: Annotated[
-        str, typer.Argument(help="Copy from this topic; made if missing.", metavar="SOURCE", autocompletion=topic_names)
+        str,
+        typer.Argument(help="Copy from this topic; created if missing.", metavar="SOURCE", autocompletion=topic_names),
     ],
     dest: Annotated[
-        str, typer.Argument(help="Copy into this topic; made if missing.", metavar="DEST", autocompletion=topic_names)
+        str,
+        typer.Argument(help="Copy into this topic; created if missing.", metavar="DEST", autocompletion=topic_names),
     ],
     name: Annotated[str | None, typer.Option(help="The router's name.", show_default="SOURCE->DEST")] = None,
     tag: Annotated[str | None, typer.Option(help="Copy only records with this tag; `user-*` is a prefix.")] = None,
@@ -59,8 +61,8 @@ def create_router(
     backfill: Annotated[bool, typer.Option("--backfill", help="Begin at the source's first record.")] = False,
     keep_node: Annotated[bool, typer.Option("--keep-node/--drop-node", help="Copies keep their node.")] = True,
     keep_tag: Annotated[bool, typer.Option("--keep-tag/--drop-tag", help="Copies keep their tag.")] = True,
-    create_dest: Annotated[bool, typer.Option("--create/--no-create", help="Make a missing DEST.")] = True,
-    allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="The router may close a circle.")] = False,
+    create_dest: Annotated[bool, typer.Option("--create/--no-create", help="Create a missing DEST.")] = True,
+    allow_cycle: Annotated[bool, typer.Option("--allow-cycle", help="Allow the router to close a cycle.")] = False,
 ) -> None:
     """Copy every record of a topic into another, from now on or from the beginning."""
     made = client.route(
@@ -96,13 +98,13 @@ def remove_routers(
         raise CommandFailed("routers are removed by their names, or by --source and --dest; see topics router ls")
     names = routers or [router.router for router in client.routers(source=source, dest=dest)]
     if not names:
-        raise CommandFailed(f"there was no router{_between(source, dest)}", NOT_SO)
+        raise CommandFailed(f"there is no router{_between(source, dest)}", NOT_SO)
     missing = [router for router in names if not client.unroute(router)]
     for router in names:
         if router not in missing:
             say(f"removed {router}")
     if missing:
-        raise CommandFailed(f"there was no router {', '.join(missing)}", NOT_SO)
+        raise CommandFailed(f"there is no router {', '.join(missing)}", NOT_SO)
 
 
 def _between(source: str | None, dest: str | None) -> str:

@@ -74,9 +74,9 @@ def show_topic(client: Client, topic: Name, output: Output = "text") -> None:
     ]
     if state.queue is not None:
         counters = state.queue
-        told = f"{counters.ready} ready, {counters.in_flight} in flight, {counters.delayed} delayed"
+        shown = f"{counters.ready} ready, {counters.in_flight} in flight, {counters.delayed} delayed"
         dead = counters.dead_lettered if counters.dead is None else counters.dead
-        fields.append(("jobs", f"{told}, {dead} dead" + (", PAUSED" if counters.paused else "")))
+        fields.append(("jobs", f"{shown}, {dead} dead" + (", PAUSED" if counters.paused else "")))
         if counters.dead_letter_error is not None:
             fields.append(("dead letters", f"cannot be moved: {counters.dead_letter_error}"))
     defaults = msgspec.to_builtins(type(state.config)())
@@ -124,14 +124,14 @@ def edit_topic(
     """Change a topic's configuration; what no flag names stays as it is. Prints each change."""
     edited = client.edit(topic, dry_run=dry_run, **request)
     if output == "json":
-        told = {name: {"from": change.before, "to": change.after} for name, change in edited.changes.items()}
-        print_json({"topic": topic, "applied": not dry_run, "changes": told, "evicts": edited.evicts})
+        shown = {name: {"from": change.before, "to": change.after} for name, change in edited.changes.items()}
+        print_json({"topic": topic, "applied": not dry_run, "changes": shown, "evicts": edited.evicts})
     else:
         for name, change in edited.changes.items():
             print(f"{name}: {_shown(change.before)} -> {_shown(change.after)}")
     if edited.evicts:
         records = "1 record" if edited.evicts == 1 else f"{edited.evicts} records"
-        say(f"{records} would be lost" if dry_run else f"{records} had to go")
+        say(f"{records} would be lost" if dry_run else f"{records} were evicted")
     if not edited.changes:
         say(f"nothing to change in {topic}")
     elif dry_run:
@@ -161,7 +161,7 @@ def remove_topics(
 
 def _ask(topics: list[str]) -> None:
     if not sys.stdin.isatty():
-        raise CommandFailed("removing needs --yes where nobody can be asked")
+        raise CommandFailed("removing needs --yes where there is no terminal to confirm on")
     if not typer.confirm(f"Remove {', '.join(topics)} with all records, for good?", err=True):
         raise typer.Abort
 

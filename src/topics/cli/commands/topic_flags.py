@@ -44,7 +44,12 @@ FIELDS: Final = (
     ),
     Field("lease_ms", "--lease", "span", "Queue: how long a job is leased."),
     Field("claim_jitter_ms", "--claim-jitter", "span", "Queue: gather claims this long, and share out evenly."),
-    Field("max_deliveries", "--max-deliveries", "count", "Queue: after so many a job is a dead letter; 0 never."),
+    Field(
+        "max_deliveries",
+        "--max-deliveries",
+        "count",
+        "Queue: after this many deliveries a job is a dead letter; 0 never.",
+    ),
     Field("dead_letter", "--dead-letter", "topic", "Queue: the topic that dead letters go to, or none."),
     Field("leases_durable", "--leases-durable", "switch", "Queue: leases survive a restart."),
     Field(
@@ -83,8 +88,8 @@ def _flag(field: Field) -> inspect.Parameter:
         annotation = Optional[Literal[field.choices]]  # noqa: UP045 - made at run time, where `|` is not defined
         option = typer.Option(None, field.flag, help=field.help)
     else:
-        told = field.help + (BACKOFF_EXAMPLE if field.kind == "json" else "")
-        option = typer.Option(None, field.flag, metavar=field.kind.upper(), help=told)
+        shown = field.help + (BACKOFF_EXAMPLE if field.kind == "json" else "")
+        option = typer.Option(None, field.flag, metavar=field.kind.upper(), help=shown)
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
 
 

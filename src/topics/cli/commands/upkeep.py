@@ -23,7 +23,9 @@ from topics.storage.viewing import ViewDisk
 DataDir = Annotated[str, typer.Argument(help="The data directory.", metavar="DIR", envvar="TOPICS_DATA_DIR")]
 ColdDir = Annotated[
     str | None,
-    typer.Option("--cold-dir", help="Where older segments are, if the server has one.", envvar="TOPICS_COLD_DIR"),
+    typer.Option(
+        "--cold-dir", help="The directory of older segments, if the server uses one.", envvar="TOPICS_COLD_DIR"
+    ),
 ]
 
 
@@ -42,7 +44,7 @@ def repair(
 ) -> None:
     """Make a damaged data directory usable: what cannot be read becomes a gap that is reported to readers.
 
-    First shows what would be given up, and what may come back because the log cannot say any more that it was deleted
+    First shows what would be lost, and what may reappear because the log no longer says that it was deleted
     or acked; then asks.
     """
     raise typer.Exit(repair_directory(data_dir, cold_dir, yes=yes))
@@ -124,7 +126,7 @@ def _plan(path: str, cold_dir: str | None) -> bool:
         for line in lost:
             print(f"would be given up: {line}")
         for line in may_come_back(found.state, gaps):
-            print(f"may come back: {line}")
+            print(f"may reappear: {line}")
         others = {damage.reason for damage in damaged if not damage.lost_runs()}
         others.update(directory.damaged_meta)
         others.update(f"snapshot {file} is damaged" for file in found.snapshots.damaged)
@@ -149,7 +151,9 @@ def _inspected(path: str, cold_dir: str | None) -> Generator[tuple[Inspection, D
 
 def _ask(path: str) -> None:
     if not sys.stdin.isatty():
-        raise CommandFailed(f"nothing was changed: a repair of {path} needs --yes where nobody can be asked")
+        raise CommandFailed(
+            f"nothing was changed: a repair of {path} needs --yes where there is no terminal to confirm on"
+        )
     if not typer.confirm(f"Repair {path}? What is given up is gone for good; copy the directory first.", err=True):
         say("nothing was changed")
         raise typer.Exit(NOT_SO)

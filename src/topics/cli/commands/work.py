@@ -45,25 +45,25 @@ def work(
         str, typer.Argument(help="The queue.", metavar="QUEUE", autocompletion=queue_names, show_default=False)
     ],
     command: Annotated[
-        str, typer.Option("--exec", help="What to run for each job, by the shell.", metavar="CMD", show_default=False)
+        str, typer.Option("--exec", help="The shell command to run for each job.", metavar="CMD", show_default=False)
     ],
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", help="Jobs at a time.", min=1, max=256)] = 1,
     lease: Annotated[str, typer.Option(help="How long a job is held at a time; extended while it runs.")] = "30s",
     retry_delay: Annotated[
         str | None,
         typer.Option(
-            help="A failed job rests this long; else as the queue's retry_backoff says, or 1s doubling to 5m.",
+            help="Delay of a failed job; by default the queue's retry_backoff, or 1s doubling to 5m.",
             metavar="SPAN",
         ),
     ] = None,
     grace: Annotated[str, typer.Option(help="On Ctrl-C or SIGTERM running commands get this long.")] = "25s",
-    until_empty: Annotated[bool, typer.Option("--until-empty", help="Stop when no job is left or resting.")] = False,
-    node: Annotated[str | None, typer.Option(help="This worker's own name; made up if not given.")] = None,
+    until_empty: Annotated[bool, typer.Option("--until-empty", help="Stop when no job is ready or delayed.")] = False,
+    node: Annotated[str | None, typer.Option(help="The worker's name; generated if not given.")] = None,
 ) -> None:
     """Run a command for each job: the payload is its standard input, its exit code decides.
 
     Exit code 0 means done, 65 that the job can never succeed and goes to the dead letters at once, anything else that
-    it is to be tried again; after the last of the queue's max_deliveries it goes to the dead letters, too. The last
+    it is to be tried again; after the last of the queue's max_deliveries it goes to the dead letters as well. The last
     line of the command's standard error is kept as the reason of a failure. The environment has TOPICS_JOB_SEQ,
     TOPICS_JOB_TAG, TOPICS_JOB_DELIVERIES, TOPICS_JOB_META and TOPICS_JOB_QUEUE. On Ctrl-C or SIGTERM running commands
     may finish; a second one ends them, with their children.
@@ -152,14 +152,14 @@ def _children() -> set[int]:
 def _environment(job: Job) -> dict[str, str]:
     import json
 
-    told = {
+    shown = {
         "TOPICS_JOB_QUEUE": job.topic,
         "TOPICS_JOB_SEQ": str(job.seq),
         "TOPICS_JOB_TAG": job.tag or "",
         "TOPICS_JOB_DELIVERIES": str(job.deliveries),
         "TOPICS_JOB_META": json.dumps(job.meta, ensure_ascii=False),
     }
-    return {**os.environ, **told}
+    return {**os.environ, **shown}
 
 
 async def _feed(process: asyncio.subprocess.Process, payload: bytes) -> None:
@@ -186,7 +186,7 @@ async def _pass_on(process: asyncio.subprocess.Process) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """The grace period is over: ask the command and its children, then insist."""
+    """The grace period is over: terminate the command and its children, then kill them."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

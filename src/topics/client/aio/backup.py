@@ -30,7 +30,7 @@ class AsyncBackup:
             try:
                 self._stream = await self._transport.open(BACKUP_PATH, accept="application/x-tar, application/json")
             except TopicsError as error:
-                # Another backup may take hours: whoever asks decides whether to wait for it.
+                # Another backup may take hours: the caller decides whether to wait for it.
                 if error.detail.get("limit") == "backups":
                     raise
                 await self._transport.pause(retrying, error)

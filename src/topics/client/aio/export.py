@@ -15,7 +15,7 @@ class AsyncExport:
     """Iterate to get chunks of whole lines, each line one record as `diff` shows it, `{"$seq":…` first.
 
     A gap is a line `{"tombstone":…}` in its place. A connection that breaks is opened again where the last chunk ended.
-    Afterwards `end` tells where the next export goes on.
+    Afterwards `end` says where the next export continues.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class AsyncExport:
             with_query(self._path, query), accept="application/x-ndjson, application/json"
         )
         cutter = Cutter(self._chunk_bytes)
-        # One chunk stays behind: only what follows tells whether it holds the last line.
+        # One chunk is held back: only the next one shows whether it holds the last line.
         held: bytes | None = None
         try:
             async for piece in stream.pieces():

@@ -41,7 +41,7 @@ def open_http(
 
 
 async def cut(response: httpx2.Response) -> None:
-    """Break an answer that somebody else is waiting for."""
+    """Break a reply that another task is waiting for."""
     await response.aclose()
 
 
@@ -66,7 +66,7 @@ async def receive(socket: WebSocket, seconds: float | None) -> str | bytes:
 
 
 async def wait(condition: Condition, seconds: float | None) -> None:
-    """Until the condition is notified or the time is over; the caller holds it."""
+    """Wait until the condition is notified or the time is up; the caller holds it."""
     try:
         async with asyncio.timeout(seconds):
             await condition.wait()
@@ -84,7 +84,7 @@ async def wait_event(event: Event, seconds: float | None) -> None:
 
 
 class Runner:
-    """Something that runs beside the caller until it ends by itself."""
+    """A function that runs beside the caller until it ends."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._task = asyncio.ensure_future(work())

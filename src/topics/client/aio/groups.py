@@ -74,7 +74,7 @@ class AsyncGroups:
     ) -> Committed:
         """Everything up to this offset, itself included, is done, no matter which consumer got it.
 
-        With `from_offset` only the range is: the group's committed offset moves when everything below is done, too.
+        With `from_offset`, only that range is: the committed offset moves once everything below it is done as well.
         """
         body = body_of(
             topic_id=topic,

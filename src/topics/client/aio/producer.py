@@ -18,7 +18,7 @@ PARTITIONS_MAX = 10_000
 
 
 class AsyncAppends(Protocol):
-    """Whoever can append a batch."""
+    """Anything that can append a batch."""
 
     async def append_many(
         self,
@@ -60,8 +60,8 @@ class AsyncProducer:
 
     Every batch has an idempotency key, so a retry never doubles. With `partitions`, a record goes to the partition of
     its tag (without a tag: one after the other); a tag's records stay in order. When the buffer is full `append` waits.
-    A record that failed for good is told by its ticket, and by the next `flush` or `close`; one that the server cannot
-    take does not keep its neighbours out.
+    A record that failed for good is reported by its ticket, and by the next `flush` or `close`; one that the server
+    refuses does not affect the others of its batch.
     """
 
     def __init__(

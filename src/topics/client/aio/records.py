@@ -178,7 +178,7 @@ class AsyncRecords:
         include_meta: bool = True,
         page_records: int = PAGE_RECORDS,
     ) -> AsyncIterator[Record | Tombstone]:
-        """Every record above `from_seq`, up to the end there is at the moment, or for ever with `follow`.
+        """Every record after `from_seq`, up to the current head, or without end with `follow`.
 
         What was lost in between comes as a Tombstone in its place. `to_seq` ends the reading there.
         """

@@ -51,7 +51,7 @@ class AsyncRouters:
         return await self._transport.call(request)
 
     async def router(self, name: str) -> Router:
-        """A router, and how far it is."""
+        """A router and its progress."""
         return await self._transport.call(Request(method="GET", path=_path(name), decoder=_router, safe=True))
 
     async def routers(
@@ -62,7 +62,7 @@ class AsyncRouters:
         prefix: str | None = None,
         page_size: int = PAGE_SIZE,
     ) -> AsyncIterator[Router]:
-        """Routers by name; pages are fetched as they are needed. Only the totals are told, not the lag."""
+        """Routers by name; pages are fetched as they are needed. Only the totals are given, not the lag."""
         query: dict[str, QueryValue] = {"source": source, "dest": dest, "prefix": prefix, "page_size": page_size}
         async for page in self._transport.pages("/v0/routers", query, _page):
             for router in page.routers:

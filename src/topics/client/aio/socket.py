@@ -1,6 +1,6 @@
-"""A WebSocket: commands that are answered, events that arrive, and both go on after a lost connection.
+"""A WebSocket: commands with replies, and events; both continue after a lost connection.
 
-Whoever waits for something reads frames for all: an answer goes to the one who waits for it, an event to the inbox.
+A caller that waits reads frames for all: a reply goes to the caller that waits for it, an event to the inbox.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _appended = msgspec.json.Decoder(Appended)
 class AsyncSocket:
     """`publish` and `subscribe`, then iterate to get events. Many may use it at once.
 
-    A lost connection is opened again: subscriptions go on behind the last event that was handed out, and publishes that
+    A lost connection is opened again: subscriptions continue after the last event that was returned, and publishes that
     were not answered are sent again under the same idempotency key.
     """
 
@@ -54,7 +54,7 @@ class AsyncSocket:
         self._inbox: deque[LiveEvent] = deque()
         self._asked: dict[str, dict[str, Any]] = {}
         self._wishes: dict[str, dict[str, Any]] = {}
-        # by topic: behind what has arrived, and behind what was handed out
+        # by topic: the position after the last event received, and after the last event returned
         self._arrived: dict[str, int] = {}
         self.positions: dict[str, int] = {}
         # commands that went out over this connection
@@ -205,7 +205,7 @@ class AsyncSocket:
     # --- frames ---
 
     async def _until(self, arrived: Callable[[], bool], deadline_s: float | None) -> bool:
-        """Read, or let another read, until it is here; false: not in time."""
+        """Read, or let another caller read, until it is here; false: not in time."""
         while True:
             async with self._news:
                 while self._reading and not arrived() and _left(deadline_s) != 0:
@@ -269,7 +269,7 @@ class AsyncSocket:
         self._arrived.pop(name, None)
 
     async def _send(self, request_id: str, text: str) -> None:
-        """Once per connection. Without one, whoever reads makes it, and sends what is pending."""
+        """Once per connection. Without one, the caller that reads opens it, and sends what is pending."""
         import websockets
 
         if self._closed:
@@ -281,7 +281,7 @@ class AsyncSocket:
             try:
                 await self._socket.send(text)
             except (websockets.ConnectionClosed, OSError):
-                # Whoever reads finds out, too, and sends it again.
+                # The caller that reads finds out as well, and sends it again.
                 return
 
     # --- connections ---

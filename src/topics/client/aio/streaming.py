@@ -61,5 +61,5 @@ class AsyncStreaming:
     def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> AsyncSocket:
         """A WebSocket to publish and subscribe over; it opens with the first command. See AsyncSocket."""
         if self._transport.plugged:
-            raise InvalidRequest("a WebSocket needs a server, and this client has a transport of its own instead")
+            raise InvalidRequest("a WebSocket needs a server; this client was given a transport instead")
         return AsyncSocket(self._transport, reconnect_s_max)

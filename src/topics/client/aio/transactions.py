@@ -27,9 +27,9 @@ class AsyncTransactions:
     _transport: AsyncTransport
 
     async def take_fence(self, app: str, owner: str | None = None) -> int:
-        """A new, higher token: from now on whoever has a lower one is refused with Fenced.
+        """A new, higher token: from now on, holders of a lower one are refused with Fenced.
 
-        An `owner` that asks again is told the same token, and is refused with Fenced once somebody else has taken one.
+        An `owner` that asks again gets the same token, and is refused with Fenced once another owner has taken one.
         """
         path, body = f"{_app(app)}/fence", body_of(owner=owner)
         return (
@@ -57,7 +57,7 @@ class AsyncTransactions:
         return await self._transport.call(Request(method="POST", path=path, decoder=_staged, body=body, safe=True))
 
     async def commit_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> CommittedTxn:
-        """Make everything in these stages readable, once: a version that was committed before is left as it is."""
+        """Make everything in these stages readable, once: a version that was committed before stays unchanged."""
         body = body_of(stages=list(stages), fence=fence)
         path = f"{_app(app)}/{version}/commit"
         return await self._transport.call(Request(method="POST", path=path, decoder=_committed, body=body, safe=True))

@@ -1,4 +1,4 @@
-"""Many topics over one stream that opens itself again, and goes on where the caller was."""
+"""Many topics over one stream, which reconnects and continues where the caller was."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class AsyncWatch:
         self.connections += 1
 
     async def _begin(self) -> None:
-        """A session of its own; the server forgets them when it restarts, or when they are idle for long."""
+        """A new session; the server forgets sessions when it restarts, or when they are idle for long."""
         body = body_of(**self._params, topics=self._starts, cursor=self.cursor)
         session = await self._transport.call(
             Request(method="POST", path=self._path, decoder=session_decoder, body=body, safe=True)
@@ -159,7 +159,7 @@ class AsyncWatch:
                 raise ConnectionFailed(f"the server ended the stream: {fault.error}")
 
     async def _recover(self, error: TopicsError) -> None:
-        """Go on with another stream, or raise what cannot be mended by waiting."""
+        """Continue with a new stream, or raise an error that waiting cannot fix."""
         await self._lose()
         if self._closed:
             return

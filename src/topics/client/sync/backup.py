@@ -31,7 +31,7 @@ class Backup:
             try:
                 self._stream = self._transport.open(BACKUP_PATH, accept="application/x-tar, application/json")
             except TopicsError as error:
-                # Another backup may take hours: whoever asks decides whether to wait for it.
+                # Another backup may take hours: the caller decides whether to wait for it.
                 if error.detail.get("limit") == "backups":
                     raise
                 self._transport.pause(retrying, error)

@@ -35,7 +35,7 @@ class Client(
     Pipelines,
     Admin,
 ):
-    """A server, spoken to over HTTP.
+    """A client of one server, over HTTP.
 
     `url` comes from TOPICS_URL if it is not given, or is the server on this machine at TOPICS_PORT (4000); `key`
     comes from TOPICS_API_KEY. `node` says who writes and claims unless a call says otherwise. `user` and

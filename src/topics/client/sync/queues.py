@@ -41,7 +41,7 @@ class Queues:
     _transport: Transport
 
     def _worker(self, node: str | None) -> str:
-        """Who claims: as given, as the client was told, or this process on this machine."""
+        """Who claims: the given node, that of the client, or this process on this machine."""
         return node or self._transport.options.node or f"{socket.gethostname()}-{os.getpid()}"
 
     def claim(
@@ -49,7 +49,7 @@ class Queues:
     ) -> list[Job]:
         """Lease up to `max` jobs; with `wait_ms` (at most 30000) the answer waits for one."""
         body = body_of(node=self._worker(node), max=max, lease_ms=lease_ms, wait_ms=wait_ms)
-        # Not asked again when the answer is lost: the jobs in it are leased, and come back when that runs out.
+        # Not repeated when the reply is lost: its jobs are leased, and become ready again when the lease expires.
         request = Request(method="POST", path=topic_path(name, "/claim"), decoder=_claimed, body=body, wait_ms=wait_ms)
         return (self._transport.call(request)).claimed
 

@@ -52,7 +52,7 @@ class Routers:
         return self._transport.call(request)
 
     def router(self, name: str) -> Router:
-        """A router, and how far it is."""
+        """A router and its progress."""
         return self._transport.call(Request(method="GET", path=_path(name), decoder=_router, safe=True))
 
     def routers(
@@ -63,7 +63,7 @@ class Routers:
         prefix: str | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Iterator[Router]:
-        """Routers by name; pages are fetched as they are needed. Only the totals are told, not the lag."""
+        """Routers by name; pages are fetched as they are needed. Only the totals are given, not the lag."""
         query: dict[str, QueryValue] = {"source": source, "dest": dest, "prefix": prefix, "page_size": page_size}
         for page in self._transport.pages("/v0/routers", query, _page):
             yield from page.routers

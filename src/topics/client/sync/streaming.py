@@ -62,5 +62,5 @@ class Streaming:
     def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> Socket:
         """A WebSocket to publish and subscribe over; it opens with the first command. See Socket."""
         if self._transport.plugged:
-            raise InvalidRequest("a WebSocket needs a server, and this client has a transport of its own instead")
+            raise InvalidRequest("a WebSocket needs a server; this client was given a transport instead")
         return Socket(self._transport, reconnect_s_max)

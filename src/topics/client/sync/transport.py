@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = TypeVar("P", bound=PageReply)
 CONNECT_S_MAX = 10.0
-# Shorter pauses are a restart that nobody needs to hear of.
+# Shorter pauses are usually a restart, which is not worth a line in the log.
 TELL_FROM_S = 1.0
 _log = logging.getLogger("topics.client")
 
@@ -72,7 +72,7 @@ class Transport:
                 self.pause(retrying, error)
 
     def pages(self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]) -> Iterator[P]:
-        """A list that the server gives out in pieces, each fetched when it is needed."""
+        """A list that the server returns in pages, each fetched when it is needed."""
         cursor: str | None = None
         while True:
             where = with_query(path, {**query, "cursor": cursor})
@@ -93,8 +93,8 @@ class Transport:
         pause_s = retrying.pause_s(error, time.monotonic(), unsent=bool(error.detail.get("unsent")))
         if pause_s is None or self.closed:
             raise error
-        if pause_s >= TELL_FROM_S and not retrying.told and isinstance(error, ConnectionFailed):
-            retrying.told = True
+        if pause_s >= TELL_FROM_S and not retrying.warned and isinstance(error, ConnectionFailed):
+            retrying.warned = True
             _log.warning("%s; trying again", error.message)
         ground.sleep(pause_s)
 
@@ -238,7 +238,7 @@ class Stream:
             yield piece
 
     def close(self) -> None:
-        """May be called while somebody waits for a piece: they get an error, and close it then."""
+        """May be called while another task waits for a chunk: that one gets an error, and closes it then."""
         if self._waiting:
             ground.cut(self._response)
         elif not self.closed:

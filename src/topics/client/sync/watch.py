@@ -1,4 +1,4 @@
-"""Many topics over one stream that opens itself again, and goes on where the caller was."""
+"""Many topics over one stream, which reconnects and continues where the caller was."""
 
 # Made by tools/sync_half.py from aio/watch.py: change that one.
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Watch:
         self.connections += 1
 
     def _begin(self) -> None:
-        """A session of its own; the server forgets them when it restarts, or when they are idle for long."""
+        """A new session; the server forgets sessions when it restarts, or when they are idle for long."""
         body = body_of(**self._params, topics=self._starts, cursor=self.cursor)
         session = self._transport.call(
             Request(method="POST", path=self._path, decoder=session_decoder, body=body, safe=True)
@@ -160,7 +160,7 @@ class Watch:
                 raise ConnectionFailed(f"the server ended the stream: {fault.error}")
 
     def _recover(self, error: TopicsError) -> None:
-        """Go on with another stream, or raise what cannot be mended by waiting."""
+        """Continue with a new stream, or raise an error that waiting cannot fix."""
         self._lose()
         if self._closed:
             return
