@@ -249,8 +249,8 @@ def test_a_cut_file_is_told_with_the_line_to_go_on_at(
     path.write_text("".join(f'{{"data":{number}}}\n' for number in range(25)) + '{"da')
     done = invoke("import", topic, path, "--batch", 10)
     assert done.code == 1
-    way_on = "20 records were imported: fix the file, then go on with --from-line 21"
-    assert done.complaint == f"line 26 is cut: the file is not whole; {way_on}"
+    way_on = "20 records were imported: fix the file, then continue with --from-line 21"
+    assert done.complaint == f"line 26 is cut off: the file is incomplete; {way_on}"
     path.write_text("".join(f'{{"data":{number}}}\n' for number in range(25)))
     assert invoke("import", topic, path, "--batch", 10, "--from-line", 21).code == 0
     assert [record["data"] for record in client.diff(topic)["records"]] == list(range(25))
@@ -293,7 +293,7 @@ def test_killed_imports_append_every_record_once_and_in_order(tmp_path: Path) ->
             interrupted(server, "copy", path, at_record)
         done = run(server, "import", "copy", path)
         assert done.code == 0
-        assert re.search(r"going on at line \d+, behind \d+ records", done.err)
+        assert re.search(r"resuming at line \d+, after \d+ records", done.err)
         assert done.json[0]["records"] == MANY
         assert contents(client, "copy") == contents(client, "t")
         assert not (tmp_path / "t.ndjson.importing.json").exists()
@@ -338,7 +338,7 @@ def test_when_keys_are_forgotten_the_topic_tells_what_got_through(
     (tmp_path / "f.importing.json").write_text(json.dumps(notes))
     done = invoke("import", topic, path)
     assert done.code == 0
-    assert f"going on at line {sent * 10 + 1}" in done.err
+    assert f"resuming at line {sent * 10 + 1}" in done.err
     ours = [record for record in contents(client, topic) if "$tag" in record]
     assert [record["$tag"] for record in ours] == [f"t{number}" for number in range(95)]
 
@@ -353,7 +353,7 @@ def test_when_the_topic_cannot_tell_the_user_decides(
     (tmp_path / "f.importing.json").write_text(json.dumps(notes))
     done = invoke("import", topic, path)
     assert done.code == 1
-    assert "nobody can tell whether line 1 and those after it were appended; choose with --from-line" in done.complaint
+    assert "it is unknown whether line 1 and those after it were appended; choose with --from-line" in done.complaint
 
 
 def test_an_import_of_another_file_or_topic_does_not_go_on(
@@ -386,4 +386,4 @@ def test_an_interrupted_import_says_how_to_go_on(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
-    assert re.fullmatch(r"topics: interrupted after \d+ records; the same command goes on from here\n", err.decode())
+    assert re.fullmatch(r"topics: interrupted after \d+ records; run the same command to resume\n", err.decode())

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.terminal import Done, Invoke, run, start
 from tests.serving import Client, ServerProcess
 from tests.workers.test_leases import leased
-from topics.cli.commands.work import Runner
+from topics.cli.commands.work import WorkRunner
 from topics.workers import App, Retry
 from topics.workers.job import Job
 
@@ -283,7 +283,7 @@ def test_a_second_signal_ends_the_command_and_its_children(
 
 def test_a_command_that_has_only_just_started_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second signal may come before the loop knows of the process."""
-    runner = Runner(App("http://127.0.0.1:1"), "sleep 1000", None)
+    runner = WorkRunner(App("http://127.0.0.1:1"), "sleep 1000", None)
     start_process = asyncio.create_subprocess_exec
 
     async def start_and_signal(*command: Any, **options: Any) -> Any:

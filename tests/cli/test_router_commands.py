@@ -61,7 +61,7 @@ def test_a_removed_router_is_gone_and_a_missing_one_is_told(invoke: Invoke, clie
     done = invoke("router", "rm", f"{routers}-named", "no-such-router")
     assert (done.code, done.err) == (
         1,
-        f"topics: removed {routers}-named\ntopics: there was no router no-such-router\n",
+        f"topics: removed {routers}-named\ntopics: there is no router no-such-router\n",
     )
     assert client.get(f"/v0/routers/{routers}-named").status == 404
 
@@ -71,7 +71,7 @@ def test_routers_are_removed_by_what_they_connect(invoke: Invoke, client: Client
     done = invoke("router", "rm", "--source", source, "--dest", dest)
     assert (done.code, done.err) == (0, f"topics: removed {routers}-named\n")
     again = invoke("router", "rm", "--source", source, "--dest", dest)
-    assert (again.code, again.complaint) == (1, f"there was no router from {source} to {dest}")
+    assert (again.code, again.complaint) == (1, f"there is no router from {source} to {dest}")
     assert invoke("router", "rm", "--source", source).err == f"topics: removed {source}->{routers}.audit\n"
     left = [router["router"] for router in invoke("router", "ls", "-o", "json").json if routers in router["source"]]
     assert left == [f"{routers}.audit->{routers}.archive"]

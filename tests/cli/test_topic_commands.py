@@ -109,7 +109,7 @@ def test_looking_does_not_count_as_reading(invoke: Invoke, client: Client, topic
 def test_removing_asks_first_and_tells_what_was_not_there(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(topic, 1)
     refused = invoke("topic", "rm", topic)
-    assert (refused.code, refused.complaint) == (2, "removing needs --yes where nobody can be asked")
+    assert (refused.code, refused.complaint) == (2, "removing needs --yes where there is no terminal to confirm on")
     kept = invoke("topic", "rm", topic, "--yes", "--if-empty")
     assert kept.code == 3
     assert client.state(topic)["count"] == 1
@@ -143,7 +143,7 @@ def test_an_edit_tells_how_many_records_it_takes(invoke: Invoke, client: Client,
     client.append(topic, *range(10))
     assert "9 records would be lost" in invoke("topic", "edit", topic, "--cap-records", 1, "--dry-run").err
     assert client.state(topic)["count"] == 10
-    assert "9 records had to go" in invoke("topic", "edit", topic, "--cap-records", 1).err
+    assert "9 records were evicted" in invoke("topic", "edit", topic, "--cap-records", 1).err
     assert client.state(topic)["count"] == 1
 
 

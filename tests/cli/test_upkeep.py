@@ -235,8 +235,8 @@ def test_a_repair_says_what_may_come_back(tmp_path: Path) -> None:
     log = next((path / "shard-00" / "wal").glob("[0-9]*.log"))
     flip(log, log.read_bytes().index(b"zzz") - 68)  # in the frame before the one that makes zzz
     planned = run("repair", str(path))
-    assert "may come back: records that were deleted in the lost part of the log (" in planned.stdout
-    assert "may come back: jobs that were acked in it, and are delivered again: queue jobs\n" in planned.stdout
+    assert "may reappear: records that were deleted in the lost part of the log (" in planned.stdout
+    assert "may reappear: jobs that were acked in it, and are delivered again: queue jobs\n" in planned.stdout
     assert run("repair", str(path), "--yes").returncode == 0
     with topics.open(str(path)) as db:
         assert next(iter(db.tail("a", 0, idle_s=0))).seq == 1, "it has come back"  # type: ignore[reportAttributeAccessIssue]
