@@ -20,7 +20,7 @@ from topics.client.messages import (
     start_json,
 )
 from topics.embedded.host import Host
-from topics.embedded.requests import wish_of
+from topics.embedded.requests import request_of
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.runner import Steps, published
 from topics.engine.groups.consume import Batch, Reading, consume
@@ -62,7 +62,7 @@ class Groups:
         `start` counts for a group that has committed nothing yet, and for reading without one. `partition` may be
         `"all"`. With `timeout_s` the call waits for a message: 80% of that time, and at most 20 s.
         """
-        request = wish_of(
+        request = request_of(
             ConsumeRequest,
             topic_id=topic,
             group_id=group,
@@ -100,9 +100,9 @@ class Groups:
     ) -> Committed:
         """Everything up to and including this offset is done, whichever consumer received it.
 
-        With `from_offset`, only that range is: the group's committed offset moves once everything below it is done as well.
+        With `from_offset`, only that range is: the committed offset moves once everything below it is done as well.
         """
-        request = wish_of(
+        request = request_of(
             GroupAckRequest,
             topic_id=topic,
             group_id=group,
@@ -154,7 +154,7 @@ class Groups:
         forget: bool = False,
     ) -> dict[int, int]:
         """Put a group elsewhere, or forget it; the next offset of each partition."""
-        request = wish_of(
+        request = request_of(
             ResetRequest,
             topic_id=topic,
             group_id=group,
@@ -181,7 +181,7 @@ class Groups:
         """Where partitions end: those named, or partition 0 of one topic."""
         asked = [(partitions, 0)] if isinstance(partitions, str) else partitions
         named = [{"topic_id": topic, "partition_id": number} for topic, number in asked]
-        request = wish_of(LatestOffsetsRequest, partitions=named)
+        request = request_of(LatestOffsetsRequest, partitions=named)
 
         def find() -> list[LatestOffset]:
             check_latest(request)
@@ -203,8 +203,6 @@ class Groups:
             return self._host.consuming.partitions(topic)
         assert isinstance(partition, int)
         return [(partition, self._host.consuming.partition(topic, partition))]
-
-
 
 
 def _standing(standing: Standing) -> GroupStanding:

@@ -11,7 +11,7 @@ import msgspec
 
 from topics.client.jobs import Acked, Extended, Job, Jobs, Lease, Nacked, Paused, Redriven, held
 from topics.embedded.host import Host
-from topics.embedded.requests import warn, wish_of
+from topics.embedded.requests import request_of, warn
 from topics.embedded.work import Work
 from topics.engine.core.engine import PAGE_SIZE_MAX
 from topics.engine.queues.due import NO_STREAM
@@ -39,7 +39,7 @@ class Queues:
     ) -> list[Job]:
         """Lease up to `max` jobs; with `wait_ms` (at most 30000) the call waits for one."""
         host = self._host
-        request = wish_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms, wait_ms=wait_ms)
+        request = request_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms, wait_ms=wait_ms)
         _, grant = host.run(host.store.claims.claim(name, request))
         return decode_deep(_jobs.decode, b"[%b]" % b",".join(grant.jobs))
 
@@ -48,7 +48,7 @@ class Queues:
     def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
         """Jobs are done, and deleted. What is not held any more is in `skipped`."""
         seqs, lease_ids = held(jobs)
-        request = wish_of(AckRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
+        request = request_of(AckRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
         done: Held = self._host.commit(lambda: self._host.engine.queues.ack(name, request)).result
         ready, in_flight = self._counters(name)
         return Acked(topic=name, acked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
@@ -65,7 +65,7 @@ class Queues:
     ) -> Nacked:
         """Give jobs back: claimable at once, after `delay_ms`, or moved to the dead letters."""
         seqs, lease_ids = held(jobs)
-        request = wish_of(
+        request = request_of(
             NackRequest,
             node=self._worker(node),
             seqs=seqs,
@@ -81,7 +81,7 @@ class Queues:
     def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
         """Keep jobs for `lease_ms` from now."""
         seqs, lease_ids = held(jobs)
-        request = wish_of(ExtendRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
+        request = request_of(ExtendRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
         done: Held = self._host.commit(lambda: self._host.engine.queues.extend(name, request)).result
         deadlines = dict.fromkeys(done.jobs, done.deadline)
         return Extended(topic=name, extended=len(done.jobs), skipped=done.skipped, deadlines=deadlines)
@@ -105,7 +105,7 @@ class Queues:
         dry_run: bool = False,
     ) -> Redriven:
         """Send dead letters of this topic back to the queues they came from."""
-        request = wish_of(RedriveRequest, match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run)
+        request = request_of(RedriveRequest, match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run)
         redriver = self._host.engine.queues.redriver
         driven = self._host.run(redriver.redrive_all(name, request, lambda _: True))
         warnings = match_warnings(request.match, "match")
@@ -181,4 +181,4 @@ class Queues:
     ) -> Work:
         """Jobs as they come, up to `max` at a time not yet acked; see Work. There is nothing to reconnect to here."""
         del reconnect_s_max
-        return Work(self._host, name, wish_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms))
+        return Work(self._host, name, request_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms))

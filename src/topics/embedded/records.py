@@ -12,7 +12,7 @@ from topics.client.sync.producer import Producer
 from topics.client.values import AppendedAll, AppendedTo, Outgoing, Outgoings, TopicBatch, topics_json
 from topics.embedded.export import Export
 from topics.embedded.host import Host
-from topics.embedded.requests import check_nesting, converted, decoded, warn, wish_of
+from topics.embedded.requests import check_nesting, converted, decoded, request_of, warn
 from topics.embedded.values import Appended, Diff, Record, Tombstone, encoded, readable
 from topics.engine.core.long_poll import long_poll
 from topics.engine.core.multi_append import Landed
@@ -172,7 +172,7 @@ class Records:
         max_batch_bytes: int | None = None,
     ) -> Diff:
         """Records above `from_seq`, one page; with `wait_ms` (at most 30000) it waits for the first one."""
-        params = wish_of(
+        params = request_of(
             DiffRequest,
             from_seq=from_seq,
             limit=limit,
@@ -248,7 +248,7 @@ class Records:
         state = host.look(lambda: host.engine.look(name, touch=False))
         cursor, epoch = state.head_seq if from_seq is None else from_seq, state.epoch
         limit = host.settings.max_limit
-        params = wish_of(DiffRequest, from_seq=cursor, limit=limit, node=node, include_tags=include_tags)
+        params = request_of(DiffRequest, from_seq=cursor, limit=limit, node=node, include_tags=include_tags)
         while True:
             diff = self._look_or_wait(name, epoch, params, idle_s)
             if diff is None:
@@ -318,7 +318,7 @@ class Records:
         chunk_bytes: int = 1024 * 1024,
     ) -> Export:
         """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
-        start = wish_of(DiffRequest, from_seq=from_seq, from_ts=from_ts, node=node)
+        start = request_of(DiffRequest, from_seq=from_seq, from_ts=from_ts, node=node)
         meta = include_data if include_meta is None else include_meta
         return Export(
             self._host, name, start, to_seq, tags=include_tags, meta=meta, data=include_data, chunk_bytes=chunk_bytes

@@ -17,7 +17,7 @@ W = TypeVar("W", bound=msgspec.Struct)
 _log = logging.getLogger("topics.embedded")
 
 
-def wish_of(kind: type[W], **fields: object) -> W:
+def request_of(kind: type[W], **fields: object) -> W:
     """What a request body with these fields would be; those that are None are left out."""
     return converted(kind, {name: value for name, value in fields.items() if value is not None})
 

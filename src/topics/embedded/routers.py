@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from topics.embedded.host import Host
-from topics.embedded.requests import warn, wish_of
+from topics.embedded.requests import request_of, warn
 from topics.embedded.values import Router
 from topics.engine.routers.verbs import RouterPage, RouterState
 from topics.model.requests.routers import RouterConfig, RouterRequest
@@ -33,7 +33,7 @@ class Routers:
         backfill: bool | None = None,
     ) -> Router:
         """Create a router, or change it. `filter` is a tag, or `("tag", "Glob", "x*")`."""
-        request = wish_of(
+        request = request_of(
             RouterRequest,
             source=source,
             dest=dest,

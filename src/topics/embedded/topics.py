@@ -7,7 +7,7 @@ from typing import Any, Final, Unpack
 
 from topics.client.values import Change, Configured, Edited, TopicFields, TopicItem
 from topics.embedded.host import Host
-from topics.embedded.requests import converted, warn, wish_of
+from topics.embedded.requests import converted, request_of, warn
 from topics.engine.core.configuration import Edit
 from topics.engine.core.engine import PAGE_SIZE_MAX
 from topics.engine.core.listing import Page, TopicState
@@ -67,7 +67,7 @@ class Topics:
         self, name: str, before_seq: int | None = None, match: str | tuple[str, str, str] | list[str] | None = None
     ) -> int:
         """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many."""
-        request = wish_of(DeleteRequest, before_seq=before_seq, match=match)
+        request = request_of(DeleteRequest, before_seq=before_seq, match=match)
         change = self._host.finished(self._host.run(self._host.engine.delete(name, request)))
         warn(match_warnings(request.match, "match"))
         return change.result[0]

@@ -11,7 +11,7 @@ from topics.client.request import body_of
 from topics.client.transactions import CommittedTxn, Span, Staged, StageState, Txn, TxnItem
 from topics.client.values import Outgoings
 from topics.embedded.host import Host
-from topics.embedded.requests import check_nesting, decoded, wish_of
+from topics.embedded.requests import check_nesting, decoded, request_of
 from topics.embedded.values import encoded
 from topics.engine.core.engine import PAGE_SIZE_MAX
 from topics.engine.transactions.commit import Committed
@@ -31,7 +31,7 @@ class Transactions:
 
         An `owner` that asks again gets the same token, and is refused with Fenced once another owner has taken one.
         """
-        params = wish_of(FenceRequest, owner=owner)
+        params = request_of(FenceRequest, owner=owner)
         return self._host.commit(lambda: self._host.store.transactions.take_fence(app, params.owner)).result
 
     def stage(
@@ -65,7 +65,7 @@ class Transactions:
 
     def commit_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> CommittedTxn:
         """Make everything in these stages readable, once: a version that was committed before stays unchanged."""
-        params = wish_of(CommitRequest, stages=list(stages), fence=fence)
+        params = request_of(CommitRequest, stages=list(stages), fence=fence)
         done: Committed = self._host.commit(lambda: self._host.store.transactions.commit(app, version, params)).result
         return CommittedTxn(
             committed=True,
@@ -79,7 +79,7 @@ class Transactions:
 
     def abort_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> int:
         """Throw stages away; how many there were."""
-        params = wish_of(AbortRequest, stages=list(stages), fence=fence)
+        params = request_of(AbortRequest, stages=list(stages), fence=fence)
         return self._host.commit(lambda: self._host.store.transactions.abort(app, version, params)).result
 
     def txn(self, app: str) -> Txn:

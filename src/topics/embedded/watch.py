@@ -14,7 +14,7 @@ from topics.api.live.subscriptions import Subscriptions
 from topics.client.live import Arrived as ClientArrived
 from topics.client.live import CaughtUp, LiveEvent, Starts, TopicDeleted, TopicFailed, position_after, starts_of
 from topics.embedded.host import Host
-from topics.embedded.requests import wish_of
+from topics.embedded.requests import request_of
 from topics.embedded.values import Record, Tombstone
 from topics.engine.live.trails import Frame, Trail
 from topics.engine.log import retention
@@ -215,7 +215,7 @@ class Streaming:
         alive or to open again: `heartbeat_ms` and `reconnect_s_max` change nothing.
         """
         del heartbeat_ms, reconnect_s_max
-        request = wish_of(
+        request = request_of(
             WatchRequest,
             topics=starts_of(topics, tail=tail),
             cursor=cursor,

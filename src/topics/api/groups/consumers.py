@@ -262,8 +262,6 @@ _LIST_QUERY = (
 )
 
 
-
-
 def _standing(standing: Standing) -> GroupStanding:
     topic_id, number = split_partition(standing.topic)
     return GroupStanding(

@@ -53,7 +53,9 @@ class Records:
                     QueryField("create", bool, "For a body of lines: create the topic if absent.", default=True),
                     QueryField("disable_backpressure", bool, "For a body of lines: same as in JSON.", default=False),
                 ),
-                headers=(QueryField("Idempotency-Key", str, "Same as idempotency_key in the body, which takes precedence."),),
+                headers=(
+                    QueryField("Idempotency-Key", str, "Same as idempotency_key in the body, which takes precedence."),
+                ),
                 replies={200: AppendReply, 201: AppendReply},
                 errors=(
                     "batch_too_large",
