@@ -228,6 +228,7 @@ class Server:
             lifecycle=self._lifecycle,
             deadlines=self._deadlines,
             reader=self.store.reader,
+            runner=self._runner,
             wake=self._wake,
             in_thread=self._listener.in_thread,
             slices=self._listener.slices,

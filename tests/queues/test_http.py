@@ -1,4 +1,4 @@
-"""The queue endpoints over HTTP: bodies, answers, errors, scopes, claims that wait and cohorts."""
+"""The queue endpoints over HTTP: bodies, answers, errors, scopes, claims that wait, and those that share."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_a_client_that_goes_while_it_waits_takes_no_job(server: ServerProcess, c
     assert client.state(queue)["queue"]["ready"] == 1
 
 
-def test_a_cohort_of_ten_shares_fifty_jobs_evenly(server: ServerProcess, client: Client, queue: str) -> None:
+def test_ten_claimers_share_fifty_jobs_evenly(server: ServerProcess, client: Client, queue: str) -> None:
     client.put(f"/v0/topics/{queue}", {"claim_jitter_ms": 3_000})
     client.append(queue, *range(50))
     started_s = time.monotonic()

@@ -18,6 +18,7 @@ from topics.api.metrics import Usage
 from topics.api.routes import Route
 from topics.api.v0.export import STALL_S_MAX, Exports
 from topics.engine.core.deadlines import Deadlines
+from topics.engine.core.runner import Runner
 from topics.engine.live.trails import Live
 from topics.engine.log.cold import Reader
 from topics.http.budget import MemoryBudget
@@ -44,6 +45,7 @@ class Delivery:
         lifecycle: Lifecycle,
         deadlines: Deadlines,
         reader: Reader,
+        runner: Runner,
         wake: Callable[[], None],
         in_thread: InThread,
         slices: Slices,
@@ -57,7 +59,7 @@ class Delivery:
         self._watch = Watch(live, reader, self.streams, sessions, subscriptions, settings)
         self._topic_streams = TopicStreams(live, reader, self.streams, lifecycle, deadlines, settings)
         self._sockets = Sockets(
-            live, reader, pulse, gate, subscriptions, pressure, deadlines, loop, wake, settings, slices, budget
+            live, reader, pulse, gate, subscriptions, pressure, runner, loop, wake, settings, slices, budget
         )
         self._exports = Exports(live, reader, gate, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
         live.is_shed = self._sockets.is_shed

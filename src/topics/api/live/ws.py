@@ -21,6 +21,7 @@ from topics.api.live.sse import Gate
 from topics.api.live.subscriptions import Subscriptions
 from topics.api.live.ws_commands import (
     NO_ID,
+    Command,
     PublishCommand,
     acknowledged,
     broken,
@@ -37,9 +38,9 @@ from topics.api.live.ws_commands import (
 from topics.api.live.ws_connection import WsConnection
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic
-from topics.engine.core.deadlines import Deadlines
 from topics.engine.core.engine import Engine
 from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.runner import Runner, Steps
 from topics.engine.live.trails import Live
 from topics.engine.log.cold import ColdMiss, Reader
 from topics.engine.log.topic import Topic
@@ -66,6 +67,37 @@ GOING_AWAY = 1001
 PACED_RETRY_MS = 1_500
 
 
+# Why a command has to wait.
+Cause = Busy | ColdMiss | Throttled
+
+
+class _Waiting:
+    """The owner of a command that waits: the first one of its connection."""
+
+    __slots__ = ("_connection", "_request_id")
+
+    def __init__(self, connection: WsConnection, request_id: Raw) -> None:
+        self._connection = connection
+        self._request_id = request_id
+
+    @property
+    def wanted(self) -> bool:
+        return not self._connection.gone
+
+    def done(self, result: None) -> None:
+        del result
+        self._connection.first_is_done()
+
+    def failed(self, error: Exception) -> None:
+        if isinstance(error, TopicsError):
+            self._connection.send(failed(self._request_id, error))
+        else:
+            self._connection.send(broken(self._request_id, _log_bug(error)))
+        self._connection.first_is_done()
+
+    def cancelled(self) -> None: ...
+
+
 class Sockets:
     """All open WebSockets, and what they share."""
 
@@ -77,7 +109,7 @@ class Sockets:
         gate: Gate,
         subscriptions: Subscriptions,
         pressure: Pressure,
-        deadlines: Deadlines,
+        runner: Runner,
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
         settings: Settings,
@@ -92,7 +124,7 @@ class Sockets:
         self._gate = gate
         self._subscriptions = subscriptions
         self._pressure = pressure
-        self._deadlines = deadlines
+        self._runner = runner
         self._loop = loop
         self._wake = wake
         self.slices = slices
@@ -195,73 +227,75 @@ class Sockets:
     # --- commands ---
 
     def run(self, connection: WsConnection, message: bytes) -> bool:
-        """Carry out a command; False if it must be tried again, which is then arranged."""
+        """Carry out a command; False if it has to wait: then it goes on as a task, and commands after it wait."""
         request_id = NO_ID
         try:
             command = decode_command(message)
             request_id = command.request_id
-            match command.op:
-                case "publish":
-                    if len(message) > LARGE_BYTES and connection.decoded is None:
-                        connection.principal.check_scopes(Scope.WRITE)
-                        self._decode_in_slices(connection, request_id, message)
-                        return False
-                    self._publish(connection, request_id, message)
-                case "subscribe":
-                    self._subscribe(connection, request_id, message)
-                case "unsubscribe":
-                    self._unsubscribe(connection, request_id, message)
-                case "ping":
-                    decode_body(ping_decoder, message)
-                    connection.send(reply("pong", request_id))
-                case other:
-                    raise InvalidRequest(
-                        f"op is {other!r:.64}; it may be subscribe, unsubscribe, publish or ping", field="op"
-                    )
+            if command.op == "publish" and len(message) > LARGE_BYTES:
+                connection.principal.check_scopes(Scope.WRITE)
+                cause = None
+            else:
+                cause = self._try(connection, command, message, None)
+                if cause is None:
+                    return True
         except TopicsError as error:
-            if isinstance(error, Throttled) and self._may_wait(connection.decoded, message, error):
-                self._deadlines.add(int(error.detail["retry_after_ms"]), connection.go_on)
-                return False
-            connection.decoded = None
             connection.send(failed(request_id, error))
-        except Busy as busy:
-            busy.change.then(lambda _: self.later(connection.go_on))
-            return False
-        except ColdMiss as miss:
-            self._fetch(connection, request_id, miss)
-            return False
+            return True
         except Exception as bug:  # noqa: BLE001 - a bug is answered, the connection lives on
             connection.send(broken(request_id, _log_bug(bug)))
-        return True
+            return True
+        self._runner.start(self._go_on(connection, command, message, cause), _Waiting(connection, request_id))
+        return False
 
-    def _decode_in_slices(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
-        """Decode a large publish between other work, then run it; commands after it wait."""
-        decoding = decode_large(publish_decoder, message, self._settings)
-
-        def step() -> bool:
-            try:
-                next(decoding)
-            except StopIteration as end:
-                connection.decoded = end.value
-                connection.go_on()
-            except TopicsError as error:
-                connection.send(failed(request_id, error))
-                connection.drop_first()
-                connection.go_on()
+    def _go_on(self, connection: WsConnection, command: Command, message: bytes, cause: Cause | None) -> Steps[None]:
+        """Decode a large publish between other work; run the command when what held it up has passed."""
+        yield None
+        decoded: PublishCommand | None = None
+        if cause is None:
+            decoded = yield from decode_large(publish_decoder, message, self._settings)
+            cause = self._try(connection, command, message, decoded)
+        while cause is not None:
+            if isinstance(cause, Busy):
+                yield cause.change
+            elif isinstance(cause, ColdMiss):
+                yield cause
             else:
-                return not connection.gone
-            return False
+                yield from self._runner.pause(int(cause.detail["retry_after_ms"]))
+            cause = self._try(connection, command, message, decoded)
 
-        self.slices.add(step)
+    def _try(
+        self, connection: WsConnection, command: Command, message: bytes, decoded: PublishCommand | None
+    ) -> Cause | None:
+        """Carry out a command; why it has to wait, if it has to."""
+        try:
+            self._carry_out(connection, command, message, decoded)
+        except (Busy, ColdMiss) as cause:
+            return cause
+        except Throttled as error:
+            if not self._may_wait(decoded, message, error):
+                raise
+            return error
+        return None
 
-    def _fetch(self, connection: WsConnection, request_id: Raw, miss: ColdMiss) -> None:
-        def arrived(error: TopicsError | None) -> None:
-            if error is not None:
-                connection.send(failed(request_id, error))
-                connection.drop_first()
-            connection.go_on()
-
-        self.reader.fetch(miss, lambda error: self.later(lambda: arrived(error)))
+    def _carry_out(
+        self, connection: WsConnection, command: Command, message: bytes, decoded: PublishCommand | None
+    ) -> None:
+        request_id = command.request_id
+        match command.op:
+            case "publish":
+                self._publish(connection, request_id, decoded or decode_body(publish_decoder, message))
+            case "subscribe":
+                self._subscribe(connection, request_id, message)
+            case "unsubscribe":
+                self._unsubscribe(connection, request_id, message)
+            case "ping":
+                decode_body(ping_decoder, message)
+                connection.send(reply("pong", request_id))
+            case other:
+                raise InvalidRequest(
+                    f"op is {other!r:.64}; it may be subscribe, unsubscribe, publish or ping", field="op"
+                )
 
     def _may_wait(self, decoded: PublishCommand | None, message: bytes, error: Throttled) -> bool:
         """Pressure passes; a writer that opted out of being refused waits for that, and later commands with it."""
@@ -272,10 +306,9 @@ class Sockets:
         except TopicsError:
             return False
 
-    def _publish(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
+    def _publish(self, connection: WsConnection, request_id: Raw, command: PublishCommand) -> None:
         principal = connection.principal
         principal.check_scopes(Scope.WRITE)
-        command = connection.decoded or decode_body(publish_decoder, message)
         if command.config is not None:
             principal.check_scopes(Scope.ADMIN)
         principal.check_name(command.topic, "topic")
@@ -285,7 +318,6 @@ class Sockets:
         if self._pressure.floor is not None and self.is_shed(self._engine.state.by_name.get(command.topic)):
             raise self._pressure.refusal()
         change = self._engine.append(command.topic, command)
-        connection.decoded = None
         connection.unacked += 1
         self._wake()
         change.then(_acknowledging(connection, request_id, command))

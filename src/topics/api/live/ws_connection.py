@@ -1,7 +1,7 @@
 """One WebSocket: commands come in and are answered in order, what its topics gain goes out.
 
 socket ─▶ slices ─▶ ServerProtocol (websockets) ─▶ inbox ─▶ command ─┬─▶ answer
-                                                           └─ Busy, cold read, pressure: held, and tried again
+                                                           └─ has to wait: a task; those after it wait, too
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from websockets.server import ServerProtocol
 
 from topics.api.auth import Principal
 from topics.api.live.following import Follower
-from topics.api.live.ws_commands import PublishCommand, encode
+from topics.api.live.ws_commands import encode
 from topics.api.live.ws_frames import WsFrameScanner
 from topics.engine.live.trails import Frame, Trail
 from topics.engine.log.retention import Tombstone
@@ -52,7 +52,6 @@ class WsConnection(Follower, asyncio.Protocol):
         "_unfed_at",
         "_waits_for_memory",
         "_ws",
-        "decoded",
         "gone",
         "interval_s",
         "memory",
@@ -79,8 +78,6 @@ class WsConnection(Follower, asyncio.Protocol):
         self._parts: list[bytes] = []
         self._inbox: deque[bytes] = deque()
         self._held = False
-        # the first command, if it is a large publish
-        self.decoded: PublishCommand | None = None
         self._read_paused = False
         self.unacked = 0
         # sending
@@ -202,15 +199,12 @@ class WsConnection(Follower, asyncio.Protocol):
         self._waits_for_memory = False
         self._update_reading()
 
-    def go_on(self) -> None:
-        """What the first command waited for has happened."""
-        self._held = False
-        self._work()
-
-    def drop_first(self) -> None:
-        """The first command is answered although it could not be carried out."""
+    def first_is_done(self) -> None:
+        """The first command, which had to wait, is answered."""
         if self._inbox:
             self._inbox.popleft()
+        self._held = False
+        self._work()
 
     def acknowledge(self, frame: bytes) -> None:
         self.unacked -= 1
