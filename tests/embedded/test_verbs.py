@@ -68,7 +68,7 @@ def test_closing_ends_whatever_waits(open_db: OpenDatabase, name: str) -> None:
 
 def test_closing_gives_back_what_a_worker_holds(open_db: OpenDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     db = open_db()
-    queues, closed = db._host.engine.queues, list[bool]()
+    queues, closed = db._host.store.queues, list[bool]()
     end = queues.close_stream
 
     def ending(*given: Any) -> None:

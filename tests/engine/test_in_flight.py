@@ -86,7 +86,7 @@ class InFlightMachine(RuleBasedStateMachine):
     @rule(ack=st.booleans())
     def work(self, *, ack: bool) -> None:
         def claim() -> PendingChange:
-            queues = self.rig.engine.queues
+            queues = self.rig.store.queues
             topic, queue, _ = queues.find("q")
             grant = queues.serve(topic, queue, [Claim("w", 2, 30_000)])[0]
             change = grant.change or PendingChange.settled(topic.id, None)
@@ -98,10 +98,10 @@ class InFlightMachine(RuleBasedStateMachine):
             return
         seqs = claimed.result.seqs
         if ack:
-            self.submit(lambda: self.rig.engine.queues.ack("q", AckRequest(node="w", seqs=seqs)))
+            self.submit(lambda: self.rig.store.queues.ack("q", AckRequest(node="w", seqs=seqs)))
         else:
             nack = NackRequest(node="w", seqs=seqs, dead_letter=True)
-            self.submit(lambda: self.rig.engine.queues.nack("q", nack))
+            self.submit(lambda: self.rig.store.queues.nack("q", nack))
 
     @rule(stage=st.sampled_from("st"), topic=st.sampled_from(["a", "f", "new-1"]), count=sizes)
     def stage(self, stage: str, topic: str, count: int) -> None:

@@ -12,10 +12,10 @@ import pytest
 from topics.engine.core.deadlines import Deadlines, PolledTimers
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.core.runner import Runner, Signal, Steps, attempt, published
-from topics.engine.core.waiters import Waiters
 from topics.engine.log.block import Block
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.topic import Topic
+from topics.engine.log.waiters import Waiters
 from topics.model.clock import ManualClock
 from topics.model.errors import StorageError, TopicNotFound, TopicsError
 from topics.storage.pack import Extent

@@ -55,22 +55,22 @@ class QueueRig(Rig):
 
     def ack(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
         request = request_of(AckRequest, node=node, seqs=seqs, **fields)
-        return self._commit(lambda: self.engine.queues.ack(name, request)).result
+        return self._commit(lambda: self.store.queues.ack(name, request)).result
 
     def nack(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
         request = request_of(NackRequest, node=node, seqs=seqs, **fields)
-        return self._commit(lambda: self.engine.queues.nack(name, request)).result
+        return self._commit(lambda: self.store.queues.nack(name, request)).result
 
     def extend(self, node: str, *seqs: int, name: str = "q", **fields: Any) -> Held:
         request = request_of(ExtendRequest, node=node, seqs=seqs, **fields)
-        return self._commit(lambda: self.engine.queues.extend(name, request)).result
+        return self._commit(lambda: self.store.queues.extend(name, request)).result
 
     def redrive(self, name: str, **fields: Any) -> Driven:
         request = request_of(RedriveRequest, **fields)
-        return self._commit(lambda: self.engine.queues.redriver.redrive(name, request, lambda _: True)).result
+        return self._commit(lambda: self.store.queues.redriver.redrive(name, request, lambda _: True)).result
 
     def pause(self, *, paused: bool, name: str = "q") -> None:
-        self._commit(lambda: self.engine.queues.pause(name, paused=paused))
+        self._commit(lambda: self.store.queues.pause(name, paused=paused))
 
     def counters(self, name: str = "q") -> QueueState:
         state = self.look(name).queue

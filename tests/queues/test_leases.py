@@ -214,8 +214,8 @@ def test_a_second_ack_in_the_same_tick_is_skipped(rig: QueueRig) -> None:
     from tests.queues.queue_rig import request_of
     from topics.model.requests.records import AckRequest
 
-    first = rig.engine.queues.ack("q", request_of(AckRequest, node="w", seqs=[1]))
-    second = rig.engine.queues.ack("q", request_of(AckRequest, node="w", seqs=[1]))
+    first = rig.store.queues.ack("q", request_of(AckRequest, node="w", seqs=[1]))
+    second = rig.store.queues.ack("q", request_of(AckRequest, node="w", seqs=[1]))
     assert rig.finish(first).result.jobs == [1]
     assert rig.finish(second).result.skipped == [1]
 

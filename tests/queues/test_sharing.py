@@ -17,7 +17,7 @@ from topics.engine.queues.claims import Claim, Grant, deal
 def shares(rig: QueueRig, wanted: list[int]) -> list[list[int]]:
     topic, queue = rig.parts()
     claims = [Claim(f"w{number}", count, 30_000) for number, count in enumerate(wanted)]
-    return [grant.seqs for grant in rig.engine.queues.serve(topic, queue, claims)]
+    return [grant.seqs for grant in rig.store.queues.serve(topic, queue, claims)]
 
 
 def test_ten_claimers_of_ten_on_fifty_jobs_get_five_each(rig: QueueRig) -> None:

@@ -173,7 +173,7 @@ class Totals:
             queue = queue_of(topic)
             if queue is not None:
                 self._queues += 1
-                queue.advance(self._store.engine.queues.now())
+                queue.advance(self._store.engine.steady.now_ms())
                 for place in jobs:
                     jobs[place] += getattr(queue, place)
         return len(found) == TOPICS_PER_TURN

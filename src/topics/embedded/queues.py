@@ -49,7 +49,7 @@ class Queues:
         """Jobs are done, and deleted. What is not held any more is in `skipped`."""
         seqs, lease_ids = held(jobs)
         request = request_of(AckRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
-        done: Held = self._host.commit(lambda: self._host.engine.queues.ack(name, request)).result
+        done: Held = self._host.commit(lambda: self._host.store.queues.ack(name, request)).result
         ready, in_flight = self._counters(name)
         return Acked(topic=name, acked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
 
@@ -74,7 +74,7 @@ class Queues:
             dead_letter=dead_letter,
             error=error,
         )
-        done: Held = self._host.commit(lambda: self._host.engine.queues.nack(name, request)).result
+        done: Held = self._host.commit(lambda: self._host.store.queues.nack(name, request)).result
         ready, in_flight = self._counters(name)
         return Nacked(topic=name, nacked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
 
@@ -82,13 +82,13 @@ class Queues:
         """Keep jobs for `lease_ms` from now."""
         seqs, lease_ids = held(jobs)
         request = request_of(ExtendRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
-        done: Held = self._host.commit(lambda: self._host.engine.queues.extend(name, request)).result
+        done: Held = self._host.commit(lambda: self._host.store.queues.extend(name, request)).result
         deadlines = dict.fromkeys(done.jobs, done.deadline)
         return Extended(topic=name, extended=len(done.jobs), skipped=done.skipped, deadlines=deadlines)
 
     def _counters(self, name: str) -> tuple[int, int]:
         def count() -> tuple[int, int]:
-            queue = self._host.engine.queues.existing(name)
+            queue = self._host.store.queues.existing(name)
             return queue.ready, queue.in_flight
 
         return self._host.look(count)
@@ -106,7 +106,7 @@ class Queues:
     ) -> Redriven:
         """Send dead letters of this topic back to the queues they came from."""
         request = request_of(RedriveRequest, match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run)
-        redriver = self._host.engine.queues.redriver
+        redriver = self._host.store.queues.redriver
         driven = self._host.run(redriver.redrive_all(name, request, lambda _: True))
         warnings = match_warnings(request.match, "match")
         warn(warnings)
@@ -128,7 +128,7 @@ class Queues:
         return self._pause(name, paused=False)
 
     def _pause(self, name: str, *, paused: bool) -> Paused:
-        self._host.commit(lambda: self._host.engine.queues.pause(name, paused=paused))
+        self._host.commit(lambda: self._host.store.queues.pause(name, paused=paused))
         ready, in_flight = self._counters(name)
         return Paused(topic=name, paused=paused, ready=ready, in_flight=in_flight)
 
@@ -150,7 +150,7 @@ class Queues:
         steady = host.engine.steady
 
         def find() -> list[tuple[int, Lease]]:
-            _, queue, _ = host.engine.queues.find(name)
+            _, queue, _ = host.store.queues.find(name)
             return [
                 (
                     job.deadline,

@@ -56,7 +56,7 @@ class Work:
 
     def _begin(self) -> None:
         host = self._host
-        queues = host.engine.queues
+        queues = host.store.queues
         claim = queues.read_claim(self._request)
         topic, queue, _ = queues.find(self._name)
         self._claimers = host.store.claims.claimers(topic, queue)
@@ -110,7 +110,7 @@ class Work:
         claimers, self._claimers = self._claimers, None
         if claimers is not None:
             host.at_close.pop(self._end, None)
-            host.engine.queues.close_stream(claimers.topic, claimers.queue, self._number)
+            host.store.queues.close_stream(claimers.topic, claimers.queue, self._number)
             claimers.discard(self)
             host.end_turn()
         host.moved.notify_all()

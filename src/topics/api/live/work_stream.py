@@ -13,6 +13,7 @@ from topics.api.routes import QueryField, Route
 from topics.engine.core.engine import Engine
 from topics.engine.log.topic import Topic
 from topics.engine.queues.claims import PUSHED_PER_PASS_MAX, Claim, Grant, pushed_claim
+from topics.engine.queues.verbs import Queues
 from topics.engine.queues.waiting_claims import Claimers, Claims
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
 from topics.model.requests.records import ClaimRequest
@@ -56,7 +57,7 @@ class Work:
         ]
 
     def work(self, call: Call) -> None:
-        queues = self._engine.queues
+        queues = self._claims.queues
         node = call.text("node")
         if node is None:
             raise InvalidRequest("node must name the worker that takes the jobs", field="node")
@@ -102,6 +103,10 @@ class Work:
     def engine(self) -> Engine:
         return self._engine
 
+    @property
+    def queues(self) -> Queues:
+        return self._claims.queues
+
     def drain(self) -> None:
         """The server is shutting down: every stream releases its jobs, and its client reconnects."""
         for work in list(self._open):
@@ -117,7 +122,7 @@ class WorkStream:
         self._work = work
         self._claimers = claimers
         self._stream = stream
-        self._number = work.engine.queues.open_stream(claimers.queue)
+        self._number = work.queues.open_stream(claimers.queue)
         self._claim = claim._replace(stream=self._number)
         self._topic_field = b'{"topic":"%b",' % claimers.topic.name.encode()
         self._ended = False
@@ -190,7 +195,7 @@ class WorkStream:
         if self._ended:
             return
         self._ended = True
-        self._work.engine.queues.close_stream(self._claimers.topic, self._claimers.queue, self._number)
+        self._work.queues.close_stream(self._claimers.topic, self._claimers.queue, self._number)
         self._claimers.discard(self)
         self._work.ended(self)
 

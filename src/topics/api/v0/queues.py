@@ -50,7 +50,7 @@ QUEUE_ERRORS = ("topic_not_found", "not_a_queue")
 class Queues:
     def __init__(self, engine: Engine, pressure: Pressure, claims: Claims) -> None:
         self._engine = engine
-        self._queues = engine.queues
+        self._queues = claims.queues
         self._pressure = pressure
         self._claims = claims
 

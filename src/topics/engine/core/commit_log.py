@@ -21,7 +21,7 @@ from topics.engine.core.op_table import Op
 from topics.engine.core.ops import Deleted, Floored, MultiAppended, Skipped, Timed
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.state import State
-from topics.engine.core.waiters import Waiters
+from topics.engine.log.waiters import Waiters
 from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
 from topics.model.requests.batch import Batch

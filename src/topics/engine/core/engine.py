@@ -16,14 +16,13 @@ from topics.engine.core.ops import Created, Deleted, Dropped, Reserved
 from topics.engine.core.pending import Busy, Deletions, PendingChange
 from topics.engine.core.runner import Steps, attempt
 from topics.engine.core.state import State
-from topics.engine.core.waiters import Waiters
 from topics.engine.log import deletion, retention
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.deletion import Run
 from topics.engine.log.idempotency import digest
 from topics.engine.log.reading import Diff, View, read
 from topics.engine.log.topic import SEQ_CHUNK, Topic
-from topics.engine.queues.verbs import Queues
+from topics.engine.log.waiters import Waiters
 from topics.model.clock import Clock
 from topics.model.cursors import AfterName, page_cursor, place_of
 from topics.model.errors import (
@@ -83,7 +82,6 @@ class Engine:
         self.steady = commit_log.steady
         self.in_flight = commit_log.in_flight
         self.admission = admission
-        self.queues = Queues(self, clock)
         self.configuration = Configuration(self, clock)
 
     # --- topics ---

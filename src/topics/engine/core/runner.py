@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from topics.engine.core.deadlines import Deadline, Deadlines
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.waiters import Waiter, Waiters
 from topics.engine.log.cold import ColdMiss, Reader
+from topics.engine.log.waiters import Waiter, Waiters
 from topics.model.errors import TopicsError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from topics.engine.core.engine import Engine
-from topics.engine.core.waiters import Waiter
 from topics.engine.log.reading import Diff, View, read
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
+from topics.engine.log.waiters import Waiter
 from topics.model.clock import Clock
 
 # Of choosing and rendering; sending it takes about as long again.

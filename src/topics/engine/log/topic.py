@@ -12,8 +12,8 @@ from topics.engine.log.retention import Hole, Loss
 from topics.model.requests.config import TopicConfig
 
 if TYPE_CHECKING:
-    from topics.engine.core.waiters import Waiter
     from topics.engine.log.part import TopicPart
+    from topics.engine.log.waiters import Waiter
 
 SEQ_CHUNK = 65_536
 # How the names of the hidden topics start that hold what is staged, or prepared for a commit.

@@ -18,9 +18,9 @@ from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import MultiAppend
 from topics.engine.core.ops import Resumed
 from topics.engine.core.runner import Runner
-from topics.engine.core.waiters import Waiters
 from topics.engine.live.trails import Live
 from topics.engine.log.topic import SEQ_CHUNK, Topic
+from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
 from topics.engine.opening.composition import OPS, new_state
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
@@ -28,6 +28,7 @@ from topics.engine.opening.restore import restore
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.unique_keys import Uniqueness
+from topics.engine.queues.verbs import Queues
 from topics.engine.queues.waiting_claims import Claims
 from topics.engine.routers.forwarding import Forwarder
 from topics.engine.routers.verbs import Routers
@@ -218,7 +219,8 @@ class Store:
         admission = Uniqueness(self.commit_log)
         self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings, admission)
         self.live = Live(self.engine, self._clock, self._wake)
-        self.claims = Claims(self.engine.queues, self.runner, self._exists)
+        self.queues = Queues(self.engine, self._clock)
+        self.claims = Claims(self.queues, self.runner, self._exists)
         self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)

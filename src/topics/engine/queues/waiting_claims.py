@@ -17,9 +17,9 @@ from typing import Protocol
 from topics.engine.core.deadlines import Deadlines
 from topics.engine.core.pending import Busy
 from topics.engine.core.runner import News, Runner, Steps, Wait, attempt, published
-from topics.engine.core.waiters import Waiters
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.topic import Topic
+from topics.engine.log.waiters import Waiters
 from topics.engine.queues.claims import Claim, Grant
 from topics.engine.queues.due import NEVER_MS
 from topics.engine.queues.queue import Queue
