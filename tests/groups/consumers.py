@@ -14,7 +14,7 @@ from tests.serving import Client, Reply
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.groups.part import groups_of
 from topics.engine.groups.verbs import Acked, Consuming
-from topics.model.requests.groups import Start, parse_start
+from topics.model.requests.groups import ConsumeStart, parse_start
 
 SECRET = "a secret that is long enough for every test, whatever it is signed with"
 BATCH_BYTES_MAX = 1 << 20
@@ -121,7 +121,7 @@ class Partition:
         return self._commit(verb).result
 
     def reset(self, start: Any, group: str = "g") -> int:
-        parsed: Start = parse_start(start)
+        parsed: ConsumeStart = parse_start(start)
         return self._commit(lambda: self.consuming.reset(self.consuming.topic(self.topic), group, parsed)).result - 1
 
     def committed(self, group: str = "g") -> int | None:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.queues.queue_rig import QueueRig
 from topics.engine.core import checkpoint
 from topics.engine.queues import lease_log as leaselog
-from topics.engine.queues.due import Place
+from topics.engine.queues.due import JobPlace
 
 WORKERS = ("a", "b", "c")
 LEASE_MS = 1_000
@@ -233,7 +233,7 @@ class QueueMachine(RuleBasedStateMachine):
                 True if seq in delayed else None if job.before_fresh or job.before_fresh is None else False
             )
             if seq not in delayed:
-                resting = known is not None and known.group is not None and known.group.place is Place.RESTING
+                resting = known is not None and known.group is not None and known.group.place is JobPlace.RESTING
                 job.due = job.kept[1] if resting else 0
 
     @invariant()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults import WAIT_S_MAX
 from topics.model.errors import Throttled
-from topics.storage.worker import Job, Worker
+from topics.storage.worker import Worker, WorkerJob
 
 
 class Bell:
@@ -61,7 +61,7 @@ def test_what_a_job_raises_is_raised_where_its_result_is_asked_for(worker: Worke
 def test_jobs_are_delivered_in_order_by_the_owner_who_polls(worker: Worker, bell: Bell) -> None:
     seen: list[tuple[int, int]] = []
 
-    def then(job: Job[int]) -> None:
+    def then(job: WorkerJob[int]) -> None:
         seen.append((job.result(), threading.get_ident()))
 
     for number in range(3):

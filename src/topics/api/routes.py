@@ -18,7 +18,8 @@ from topics.api.auth import Scope
 from topics.api.errors import answer
 from topics.api.route_family import RouteFamily
 from topics.engine.core.runner import Steps
-from topics.model.requests.large_bodies import BatchLimits, decode_large
+from topics.model.requests.batch import BatchLimits
+from topics.model.requests.large_bodies import decode_large
 
 if TYPE_CHECKING:
     from topics.api.call import Call

@@ -23,7 +23,7 @@ from topics.embedded.host import Host
 from topics.embedded.requests import request_of
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.runner import Steps, published
-from topics.engine.groups.consume import Batch, Reading, consume
+from topics.engine.groups.consume import ConsumedBatch, Reading, consume
 from topics.engine.groups.verbs import Acked, Standing
 from topics.engine.log.topic import Topic
 from topics.model.requests.groups import (
@@ -85,7 +85,7 @@ class Groups:
 
     def _consume(
         self, reading: Reading, find: Callable[[], list[tuple[int, Topic]]]
-    ) -> Steps[tuple[Batch, list[bytes]]]:
+    ) -> Steps[tuple[ConsumedBatch, list[bytes]]]:
         """A batch whose claims are in the log, and its messages."""
         batch = yield from consume(self._host.consuming, self._host.runner, reading, find)
         rendered: list[bytes] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from threading import Thread
 from typing import TypeVar
 
-from topics.storage.worker import Job
+from topics.storage.worker import WorkerJob
 
 T = TypeVar("T")
 # No step between two yields takes more than about a millisecond.
@@ -27,7 +27,7 @@ def at_once(steps: Steps[T]) -> T:
 
 def in_thread(fn: Callable[[], T]) -> Steps[T]:
     """A call that blocks, made in a thread of its own; it may only spend its time in calls that release the GIL."""
-    job = Job(fn, None)
+    job = WorkerJob(fn, None)
     thread = Thread(target=job.run, name="topics-steps", daemon=True)
     thread.start()
     try:

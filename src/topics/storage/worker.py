@@ -20,12 +20,12 @@ T = TypeVar("T")
 JOBS_MAX = 4096
 
 
-class Job(Generic[T]):
+class WorkerJob(Generic[T]):
     """Work given to a worker. `done` rises last, so whoever sees it sees the outcome."""
 
     __slots__ = ("_fn", "_then", "_value", "done", "error")
 
-    def __init__(self, fn: Callable[[], T], then: Callable[[Job[T]], None] | None) -> None:
+    def __init__(self, fn: Callable[[], T], then: Callable[[WorkerJob[T]], None] | None) -> None:
         self._fn = fn
         self._then = then
         self._value: list[T] = []
@@ -57,8 +57,8 @@ class Worker:
     def __init__(self, notify: Callable[[], None], name: str = "topics-worker", jobs_max: int = JOBS_MAX) -> None:
         self._notify = notify
         self._jobs_max = jobs_max
-        self._waiting: deque[Job[Any]] = deque()
-        self._finished: deque[Job[Any]] = deque()
+        self._waiting: deque[WorkerJob[Any]] = deque()
+        self._finished: deque[WorkerJob[Any]] = deque()
         # given and not yet delivered
         self.pending = 0
         self._changed = Condition()
@@ -77,11 +77,11 @@ class Worker:
             self._changed.notify()
         self._thread.join()
 
-    def submit(self, fn: Callable[[], T], then: Callable[[Job[T]], None] | None = None) -> Job[T]:
+    def submit(self, fn: Callable[[], T], then: Callable[[WorkerJob[T]], None] | None = None) -> WorkerJob[T]:
         """Queue `fn`; `then` is called with the job by the `poll` that finds it finished."""
         if len(self._waiting) >= self._jobs_max:
             raise Throttled("too many background jobs are waiting", limit="jobs", max=self._jobs_max)
-        job = Job(fn, then)
+        job = WorkerJob(fn, then)
         self.pending += 1
         with self._changed:
             self._waiting.append(job)

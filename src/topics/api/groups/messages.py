@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topics.engine.groups.verbs import Run
+from topics.engine.groups.verbs import RecordRun
 from topics.engine.log.body import Body
 from topics.model.requests.nesting import decode_deep
 
@@ -34,7 +34,7 @@ class Marked(msgspec.Struct):
 _marked = msgspec.json.Decoder(Marked)
 
 
-def render(topic_id: str, partition: int, runs: list[Run]) -> list[bytes]:
+def render(topic_id: str, partition: int, runs: list[RecordRun]) -> list[bytes]:
     """JSON objects, joined by commas they are the inside of an array. Data is neither parsed nor looked at."""
     head = b'{"topic_id":%b,"partition_id":%d,"offset":' % (_encode(topic_id), partition)
     messages: list[bytes] = []
@@ -47,7 +47,7 @@ def render(topic_id: str, partition: int, runs: list[Run]) -> list[bytes]:
     return messages
 
 
-def _render_bare(run: Run, head: bytes, messages: list[bytes]) -> None:
+def _render_bare(run: RecordRun, head: bytes, messages: list[bytes]) -> None:
     """The hot loop. In a record of nothing but data, the payload follows right after the time."""
     buf, first_seq = run.body.buf, run.block.first_seq
     at = run.body.start_of(run.first)
@@ -61,7 +61,7 @@ def _render_bare(run: Run, head: bytes, messages: list[bytes]) -> None:
         offset += 1
 
 
-def _render_rich(run: Run, head: bytes, messages: list[bytes]) -> None:
+def _render_rich(run: RecordRun, head: bytes, messages: list[bytes]) -> None:
     body, block = run.body, run.block
     buf, ends, metas, tagged = body.buf, body.ends, body.metas, body.tags is not None
     at = body.start_of(run.first)

@@ -21,7 +21,7 @@ from topics.engine.opening.store import Store
 from topics.http.request import ReplyStream
 from topics.model.errors import Forbidden, Throttled, TopicsError
 from topics.storage.backup import Backup
-from topics.storage.worker import Job
+from topics.storage.worker import WorkerJob
 
 log = logging.getLogger("topics.api")
 
@@ -143,7 +143,7 @@ class BackupSending:
         else:
             self._reading = True
 
-    def _arrived(self, job: Job[bytes]) -> None:
+    def _arrived(self, job: WorkerJob[bytes]) -> None:
         self._reading = False
         if self._ended:
             self._release()

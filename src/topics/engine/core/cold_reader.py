@@ -7,7 +7,7 @@ from collections.abc import Callable
 from topics.engine.log.cold import Cold, ColdMiss
 from topics.model.errors import DamagedData, TopicsError
 from topics.storage.pack import Extent
-from topics.storage.worker import Job, Worker
+from topics.storage.worker import Worker, WorkerJob
 
 Arrived = Callable[[TopicsError | None], None]
 
@@ -31,7 +31,7 @@ class ColdReader:
         else:
             self._waiting[miss.extent] = [(miss, then)]
 
-    def _arrived(self, extent: Extent, job: Job[bytes | DamagedData | OSError]) -> None:
+    def _arrived(self, extent: Extent, job: WorkerJob[bytes | DamagedData | OSError]) -> None:
         for miss, then in self._waiting.pop(extent):
             try:
                 self._cold.take(miss, job.result())

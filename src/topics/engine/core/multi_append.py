@@ -49,7 +49,7 @@ class Landed(NamedTuple):
         return list(range(self.first_seq, self.first_seq + self.records)) if self.seqs is None else self.seqs
 
 
-class Target:
+class AppendTarget:
     """One of the topics, on the way to its part of the op; `topic` is None as long as it is to be made."""
 
     __slots__ = ("admitted", "bare", "batch", "config", "name", "request", "topic", "topic_id")
@@ -125,15 +125,15 @@ class MultiAppend:
 
     # --- deciding ---
 
-    def _targets(self, batches: list[TopicBatch]) -> list[Target]:
-        targets: list[Target] = []
+    def _targets(self, batches: list[TopicBatch]) -> list[AppendTarget]:
+        targets: list[AppendTarget] = []
         missing: str | None = None
         for given in batches:
             topic = self._engine.find_to_write(given.name)
             if topic is None and given.request.create is False:
                 missing = missing or given.name
                 continue
-            target = Target(given, topic)
+            target = AppendTarget(given, topic)
             if not given.bare:
                 try:
                     check_job_fields(given.request, to_queue=target.to_queue)
@@ -145,13 +145,13 @@ class MultiAppend:
         _refuse_mixed(targets)
         return targets
 
-    def _key_of(self, request: MultiAppendRequest, targets: list[Target]) -> bytes:
+    def _key_of(self, request: MultiAppendRequest, targets: list[AppendTarget]) -> bytes:
         """What the key is remembered as; nothing if there is none, or a topic remembers none."""
         if request.idempotency_key is None or not _window_ms(targets):
             return b""
         return multi_digest(request.idempotency_key, request.topics)
 
-    def _earlier(self, key: bytes, targets: list[Target]) -> PendingChange | None:
+    def _earlier(self, key: bytes, targets: list[AppendTarget]) -> PendingChange | None:
         """The write that this key stands for: on its way, or known to all of its topics within the shortest window."""
         running = self._in_flight.with_what(("key", key))
         if running is not None:
@@ -176,7 +176,7 @@ class MultiAppend:
         change.finish()
         return change
 
-    def _keep_seqs(self, targets: list[Target]) -> None:
+    def _keep_seqs(self, targets: list[AppendTarget]) -> None:
         """Leave out jobs that are pending, and make sure that the rest has seqs; Busy until both can be told."""
         busy: Busy | None = None
         for target in targets:
@@ -188,7 +188,7 @@ class MultiAppend:
         if busy is not None:
             raise busy
 
-    def _keep_seqs_of(self, target: Target) -> None:
+    def _keep_seqs_of(self, target: AppendTarget) -> None:
         topic, engine = target.topic, self._engine
         if not target.bare:
             if topic is not None:
@@ -198,7 +198,7 @@ class MultiAppend:
         if topic is not None:
             engine.keep_seqs(topic, len(target.left.records))
 
-    def _render(self, target: Target) -> None:
+    def _render(self, target: AppendTarget) -> None:
         topic, request = target.topic, target.left
         if request.records:
             now_ms = self._clock.now_ms()
@@ -206,7 +206,7 @@ class MultiAppend:
             most = ALWAYS_JOINED if target.config.durability == "ephemeral" else 0
             target.batch = render(request, first_seq, ts, bare=target.bare, joined_bytes_max=most)
 
-    def _refuse_if_full(self, targets: list[Target]) -> None:
+    def _refuse_if_full(self, targets: list[AppendTarget]) -> None:
         engine = self._engine
         added = [(target, target.batch.count, target.batch.size) for target in targets if target.batch is not None]
         if engine.settings.max_total_bytes:
@@ -227,7 +227,7 @@ class MultiAppend:
 
     # --- staging ---
 
-    def _stage(self, targets: list[Target], key: bytes) -> PendingChange:
+    def _stage(self, targets: list[AppendTarget], key: bytes) -> PendingChange:
         durabilities = {target.config.durability for target in targets}
         journaled = "ephemeral" not in durabilities
         parts: list[Created | Appended | KeyNoted] = []
@@ -249,7 +249,7 @@ class MultiAppend:
         self._note_heads(change)
         return change
 
-    def _made(self, target: Target, *, apart: bool) -> list[Created]:
+    def _made(self, target: AppendTarget, *, apart: bool) -> list[Created]:
         """The op that makes the topic; `apart`: one by itself, since the records never reach the log."""
         op = self._engine.new_topic(target.name, target.config, len(target.request.records) + SEQ_CHUNK)
         target.topic_id = op.topic_id
@@ -258,7 +258,7 @@ class MultiAppend:
         self._commit_log.submit(op, op.encode(), gated=False)
         return []
 
-    def _part(self, target: Target, key: bytes) -> list[Appended | KeyNoted]:
+    def _part(self, target: AppendTarget, key: bytes) -> list[Appended | KeyNoted]:
         landed, batch = target.landed(), target.batch
         if batch is not None:
             floor = target.topic.evict_floor if target.topic is not None else 1
@@ -266,7 +266,7 @@ class MultiAppend:
         assert target.topic is not None and landed.seqs is not None, "only a queue that is there has pending jobs"
         return [KeyNoted(target.topic_id, target.topic.now(self._clock.now_ms()), key, landed.seqs)] if key else []
 
-    def _note(self, targets: list[Target], key: bytes, change: PendingChange) -> None:
+    def _note(self, targets: list[AppendTarget], key: bytes, change: PendingChange) -> None:
         """What is decided ahead, until this is published."""
         for target in targets:
             if target.topic is None:
@@ -288,11 +288,11 @@ class MultiAppend:
         change.then(published)
 
 
-def _window_ms(targets: list[Target]) -> int:
+def _window_ms(targets: list[AppendTarget]) -> int:
     return min(target.config.idempotency_window_ms for target in targets)
 
 
-def _join_unless_large(targets: list[Target]) -> None:
+def _join_unless_large(targets: list[AppendTarget]) -> None:
     """Batches that are large together are joined by the thread that writes them."""
     batches = [target.batch for target in targets if target.batch is not None]
     if sum([batch.size for batch in batches]) <= DEFERRED_BYTES_MIN:
@@ -300,7 +300,7 @@ def _join_unless_large(targets: list[Target]) -> None:
             batch.join()
 
 
-def _refuse_mixed(targets: list[Target]) -> None:
+def _refuse_mixed(targets: list[AppendTarget]) -> None:
     ephemeral = [target.name for target in targets if target.config.durability == "ephemeral"]
     if ephemeral and len(ephemeral) < len(targets):
         other = next(target for target in targets if target.config.durability != "ephemeral")

@@ -27,10 +27,10 @@ from topics.model.requests.groups import (
 
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 
-Place = tuple[int, Topic, int]
+PartitionStart = tuple[int, Topic, int]
 
 
-class Batch(NamedTuple):
+class ConsumedBatch(NamedTuple):
     """What a consumer gets: records by partition, where each partition goes on, and the claims that must be logged."""
 
     portions: list[tuple[int, Portion]]
@@ -51,7 +51,7 @@ class Reading:
         self._start = parse_start(request.start)
         self.limit = clamp_limit(request.limit)
         self.wait_ms = wait_ms(request.timeout_seconds)
-        self.partitions: list[Place] = []
+        self.partitions: list[PartitionStart] = []
 
     def begin(self, consuming: Consuming, partitions: list[tuple[int, Topic]]) -> list[PendingChange]:
         """Settle where reading starts; what must be in the log before the first look. May raise Busy."""
@@ -67,7 +67,7 @@ class Reading:
         steps = [consuming.fix_latest(topic, group_id, start) for _, topic in partitions]
         return [step for step in steps if step is not None]
 
-    def take(self, consuming: Consuming, *, may_be_empty: bool) -> Batch | None:
+    def take(self, consuming: Consuming, *, may_be_empty: bool) -> ConsumedBatch | None:
         """Look, and claim what is found; None if that is nothing and there is time to wait. May raise Busy."""
         portions = self.look(consuming)
         if not may_be_empty and not any(portion.count for portion in portions):
@@ -86,14 +86,14 @@ class Reading:
             share(portions, self.limit)
         return portions
 
-    def hand_out(self, consuming: Consuming, portions: list[Portion]) -> Batch:
+    def hand_out(self, consuming: Consuming, portions: list[Portion]) -> ConsumedBatch:
         """Claim for a group what was just looked at."""
         numbered = [(number, portion) for (number, _, _), portion in zip(self.partitions, portions, strict=True)]
         total = sum(portion.count for portion in portions)
         claims: list[PendingChange | None] = []
         if self.group_id is not None:
             claims = [consuming.claim(portion, self.group_id) for portion in portions]
-        return Batch(
+        return ConsumedBatch(
             [(number, portion) for number, portion in numbered if portion.count],
             sorted((number, portion.next_seq - 1) for number, portion in numbered),
             total >= self.limit or any(portion.cut for portion in portions),
@@ -111,7 +111,7 @@ class Reading:
 
 def consume(
     consuming: Consuming, runner: Runner, reading: Reading, find: Callable[[], list[tuple[int, Topic]]]
-) -> Steps[Batch]:
+) -> Steps[ConsumedBatch]:
     """The next batch, or an empty one when the time is up. Its claims are submitted, and may not be published yet."""
     for change in (yield from attempt(lambda: reading.begin(consuming, find()))):
         yield from published(change)

@@ -22,7 +22,7 @@ NOTHING_YET = -1
 _to_seq = attrgetter("to_seq")
 
 
-class Claim(NamedTuple):
+class GroupClaim(NamedTuple):
     """Records handed to one consumer, nobody else's while the clock is before the deadline."""
 
     from_seq: int
@@ -35,7 +35,7 @@ class GroupImage(msgspec.Struct, array_like=True):
 
     name: str
     committed: int
-    claims: list[Claim]
+    claims: list[GroupClaim]
     acked: list[SeqRange]
     begin_seq: int = NOTHING_YET
     latest_seq: int = NOTHING_YET
@@ -48,7 +48,7 @@ class Group:
         # Everything up to this seq is done; NOTHING_YET: a reader's `start` decides where it begins.
         self.committed = committed
         # Disjoint and ascending.
-        self.claims: list[Claim] = []
+        self.claims: list[GroupClaim] = []
         self.acked: list[SeqRange] = []
         # As long as nothing is committed: where the group's work begins, and what `Latest` means to it.
         self.begin_seq = NOTHING_YET
@@ -65,7 +65,7 @@ class Group:
         """When the next claim that is open now runs out."""
         return min((claim.deadline for claim in self.claims if claim.deadline > now_ms), default=None)
 
-    def open_claims(self, now_ms: int) -> list[Claim]:
+    def open_claims(self, now_ms: int) -> list[GroupClaim]:
         return [claim for claim in self.claims if claim.deadline > now_ms]
 
     def stretches(self, start_seq: int, head_seq: int, now_ms: int) -> Iterator[SeqRange]:
@@ -118,7 +118,7 @@ class Group:
 
     def claim(self, op: GroupClaimed) -> None:
         self._end_claims(op.from_seq, op.to_seq)
-        insort(self.claims, Claim(op.from_seq, op.to_seq, op.deadline))
+        insort(self.claims, GroupClaim(op.from_seq, op.to_seq, op.deadline))
         self._begin_at(op.from_seq)
 
     def place(self, op: GroupPlaced) -> None:
@@ -166,7 +166,7 @@ class Group:
         """No claim covers these seqs any more; what a claim covers besides them, it keeps."""
         claims = self.claims
         start = stop = bisect_left(claims, from_seq, key=_to_seq)
-        kept: list[Claim] = []
+        kept: list[GroupClaim] = []
         while stop < len(claims) and claims[stop].from_seq <= to_seq:
             claim = claims[stop]
             if claim.from_seq < from_seq:

@@ -23,7 +23,7 @@ from topics.engine.log.cold import ColdMiss
 from topics.engine.log.topic import Topic
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, InvalidRequest, Throttled, TopicNotFound
-from topics.model.requests.groups import LATEST, Start, partition_name, split_partition
+from topics.model.requests.groups import LATEST, ConsumeStart, partition_name, split_partition
 
 GROUPS_PER_TOPIC_MAX = 10_000
 CLAIMS_PER_GROUP_MAX = 10_000
@@ -33,7 +33,7 @@ PARTITIONS_MAX = 1_024
 _UNTOUCHED = Group()
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Live records first … stop − 1 of a block. The body is kept here: the block's own may go back to disk."""
 
     block: Block
@@ -49,7 +49,7 @@ class Portion:
 
     def __init__(self, topic: Topic, from_seq: int) -> None:
         self.topic = topic
-        self.runs: list[Run] = []
+        self.runs: list[RecordRun] = []
         self.count = 0
         self.size = 0
         # The stretch that a claim would cover; without records, the seq at which reading would go on.
@@ -68,7 +68,7 @@ class Portion:
         """Give back all but the first `count` records."""
         if count >= self.count:
             return
-        kept: list[Run] = []
+        kept: list[RecordRun] = []
         left = count
         for run in self.runs:
             taken = min(left, run.stop - run.first)
@@ -144,7 +144,7 @@ class Consuming:
 
     # --- reading ---
 
-    def start_seq(self, topic: Topic, group_id: str | None, start: Start) -> int:
+    def start_seq(self, topic: Topic, group_id: str | None, start: ConsumeStart) -> int:
         """The first seq wanted. To a group, `Latest` means what it meant the first time. May raise Busy."""
         if group_id is not None and start == LATEST:
             fixed = self._group(topic, group_id).latest_seq
@@ -152,7 +152,7 @@ class Consuming:
                 return fixed
         return start.seq(topic.head_seq)
 
-    def fix_latest(self, topic: Topic, group_id: str, start: Start) -> PendingChange | None:
+    def fix_latest(self, topic: Topic, group_id: str, start: ConsumeStart) -> PendingChange | None:
         """Keep what `Latest` means to a group that has neither committed nor said it before; else None."""
         if start != LATEST:
             return None
@@ -260,7 +260,7 @@ class Consuming:
         group = groups_of(topic).get(group_id, _UNTOUCHED)
         return Acked(group.committed, list(islice(group.undone(seq), HELD_BACK_SHOWN_MAX)))
 
-    def reset(self, topic: Topic, group_id: str, start: Start) -> PendingChange:
+    def reset(self, topic: Topic, group_id: str, start: ConsumeStart) -> PendingChange:
         """Put the group somewhere else; its claims are void. `result` is the seq at which it goes on."""
         self._group(topic, group_id)
         self._commit_log.check_writable()
@@ -346,7 +346,7 @@ def _take(
             fitting = max(fitting, begin + 1)
         taken = min(end, begin + limit - portion.count, fitting)
         if taken > begin:
-            portion.runs.append(Run(block, body, begin, taken))
+            portion.runs.append(RecordRun(block, body, begin, taken))
             portion.count += taken - begin
             portion.size += body.size(begin, taken)
             portion.to_seq = block.seq_at(taken - 1)
@@ -356,7 +356,7 @@ def _take(
     return True
 
 
-def _last_seq(runs: list[Run]) -> int:
+def _last_seq(runs: list[RecordRun]) -> int:
     return runs[-1].block.seq_at(runs[-1].stop - 1)
 
 

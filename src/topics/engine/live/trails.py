@@ -77,7 +77,7 @@ class Frame:
         return self.to_seq >= self.head_seq
 
 
-class Reader(Protocol):
+class LiveReader(Protocol):
     """A connection that follows topics."""
 
     def look(self, trail: Trail) -> None:
@@ -94,7 +94,7 @@ class Trail:
 
     __slots__ = ("feed", "followed", "fresh", "lens", "live", "name", "reader", "seq")
 
-    def __init__(self, name: str, seq: int, lens: Lens, reader: Reader, feed: Feed) -> None:
+    def __init__(self, name: str, seq: int, lens: Lens, reader: LiveReader, feed: Feed) -> None:
         self.name = name
         self.seq = seq
         self.lens = lens
@@ -211,7 +211,7 @@ class Live:
         self.sharing: set[Feed] = set()
         # work for the next slices
         self._rounds: deque[tuple[Feed, Iterator[Trail]]] = deque()
-        self._behind: dict[Reader, None] = {}
+        self._behind: dict[LiveReader, None] = {}
         # Which topics have to wait while the server is under pressure; paced feeds wait for the next `weigh`.
         self.is_shed: Callable[[Topic], bool] = _nobody
         self._paced: dict[Feed, None] = {}
@@ -235,7 +235,7 @@ class Live:
 
     # --- coming and going ---
 
-    def follow(self, topic: Topic, seq: int, lens: Lens, reader: Reader) -> Trail:
+    def follow(self, topic: Topic, seq: int, lens: Lens, reader: LiveReader) -> Trail:
         """A trail that starts behind `seq`; the reader looks by itself for the first time."""
         feed = self._feeds.get(topic)
         if feed is None:
@@ -320,12 +320,12 @@ class Live:
             self._rounds.append((feed, iter(tuple(feed.trails))))
         self._wake()
 
-    def queue(self, reader: Reader) -> None:
+    def queue(self, reader: LiveReader) -> None:
         """The reader has a backlog and room for it."""
         self._behind[reader] = None
         self._wake()
 
-    def unqueue(self, reader: Reader) -> None:
+    def unqueue(self, reader: LiveReader) -> None:
         self._behind.pop(reader, None)
 
     # --- the end of a tick ---

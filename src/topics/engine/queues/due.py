@@ -15,7 +15,7 @@ NEVER_MS = 2**64
 NO_STREAM = 0
 
 
-class Place(IntEnum):
+class JobPlace(IntEnum):
     """Where a group of jobs stands, and with it each of its jobs."""
 
     READY = 0
@@ -31,7 +31,7 @@ class Job:
     def __init__(self, seq: int) -> None:
         self.seq = seq
         # None: acked or moved, which is on its way into the log.
-        self.group: Group | None = None
+        self.group: DueGroup | None = None
         # the latest delivery
         self.deliveries = 0
         self.node = ""
@@ -46,12 +46,12 @@ class Job:
         self.refusals = 0
 
 
-class Group:
+class DueGroup:
     """Jobs that share their place and the moment at which they leave it."""
 
     __slots__ = ("due_ms", "jobs", "key", "place", "pushed", "rest_ms")
 
-    def __init__(self, place: Place, due_ms: int = NEVER_MS, rest_ms: int = 0, *, pushed: bool = False) -> None:
+    def __init__(self, place: JobPlace, due_ms: int = NEVER_MS, rest_ms: int = 0, *, pushed: bool = False) -> None:
         self.place = place
         self.due_ms = due_ms
         # What comes after: a lease that runs out may be followed by a rest.
@@ -68,22 +68,22 @@ class DueTimes:
 
     __slots__ = ("_buckets", "_order", "_place", "next_ms")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: JobPlace) -> None:
         self._place = place
-        self._buckets: dict[int, dict[tuple[int, int], Group]] = {}
+        self._buckets: dict[int, dict[tuple[int, int], DueGroup]] = {}
         self._order: list[int] = []
         self.next_ms = NEVER_MS
 
-    def at(self, due_ms: int, rest_ms: int = 0, *, pushed: bool = False) -> Group:
+    def at(self, due_ms: int, rest_ms: int = 0, *, pushed: bool = False) -> DueGroup:
         """The group for jobs that fall due then."""
         bucket = self._bucket(due_ms)
         group = bucket.get((due_ms, rest_ms << 1 | pushed))
         if group is None:
-            group = Group(self._place, due_ms, rest_ms, pushed=pushed)
+            group = DueGroup(self._place, due_ms, rest_ms, pushed=pushed)
             bucket[due_ms, group.key] = group
         return group
 
-    def _bucket(self, due_ms: int) -> dict[tuple[int, int], Group]:
+    def _bucket(self, due_ms: int) -> dict[tuple[int, int], DueGroup]:
         if due_ms < self.next_ms:
             self.next_ms = due_ms
         number = due_ms // BUCKET_MS
@@ -93,7 +93,7 @@ class DueTimes:
             heapq.heappush(self._order, number)
         return bucket
 
-    def adopt(self, group: Group, due_ms: int) -> None:
+    def adopt(self, group: DueGroup, due_ms: int) -> None:
         """Take a whole group from another place, as it is."""
         bucket = self._bucket(due_ms)
         key = 0
@@ -102,7 +102,7 @@ class DueTimes:
         group.place, group.due_ms, group.key, group.pushed = self._place, due_ms, key, False
         bucket[due_ms, key] = group
 
-    def discard(self, group: Group) -> None:
+    def discard(self, group: DueGroup) -> None:
         """Forget a group that has become empty."""
         number = group.due_ms // BUCKET_MS
         bucket = self._buckets.get(number)
@@ -114,9 +114,9 @@ class DueTimes:
             self._order = list(self._buckets)
             heapq.heapify(self._order)
 
-    def fallen_due(self, now_ms: int) -> list[Group]:
+    def fallen_due(self, now_ms: int) -> list[DueGroup]:
         """The groups whose time has come, earliest first; they belong to the caller from here on."""
-        found: list[Group] = []
+        found: list[DueGroup] = []
         order, buckets = self._order, self._buckets
         last = now_ms // BUCKET_MS
         while order:
@@ -132,9 +132,9 @@ class DueTimes:
         self.next_ms = min(due_ms for due_ms, _ in buckets[order[0]]) if order else NEVER_MS
         return found
 
-    def groups_from(self, due_ms: int) -> list[Group]:
+    def groups_from(self, due_ms: int) -> list[DueGroup]:
         """All groups that fall due at `due_ms` or later, earliest first."""
-        found: list[Group] = []
+        found: list[DueGroup] = []
         for number in sorted(number for number in self._buckets if number >= due_ms // BUCKET_MS):
             bucket = self._buckets[number]
             found += [bucket[key] for key in sorted(bucket) if key[0] >= due_ms]

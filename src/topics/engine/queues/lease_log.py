@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from topics.engine.queues.due import Place
+from topics.engine.queues.due import JobPlace
 from topics.engine.queues.part import queue_of
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ def _job_images(topic: Topic, queue: Queue, seqs: Iterable[int]) -> list[JobImag
 
 
 def _rests_since_append(job: Job) -> bool:
-    return not job.deliveries and job.group is not None and job.group.place is Place.RESTING
+    return not job.deliveries and job.group is not None and job.group.place is JobPlace.RESTING
 
 
 def _job_image(job: Job) -> JobImage:
     group = job.group
-    if group is None or group.place is Place.READY:
+    if group is None or group.place is JobPlace.READY:
         return JobImage(job.seq, job.deliveries, 0, 0, 0, job.node, job.error)
-    lease = job.lease if group.place is Place.LEASED else 0
+    lease = job.lease if group.place is JobPlace.LEASED else 0
     return JobImage(job.seq, job.deliveries, group.due_ms, group.rest_ms, lease, job.node, job.error)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from topics.engine.log.cold import ColdMiss
-from topics.engine.queues.due import NO_STREAM, DueTimes, Group, Job, Place
+from topics.engine.queues.due import NO_STREAM, DueGroup, DueTimes, Job, JobPlace
 from topics.model.errors import TopicsError
 from topics.model.requests.batch import NO_KEY, Batch
 
@@ -68,11 +68,11 @@ class Queue:
         self.ahead = 0
         self.jobs: dict[int, Job] = {}
         # jobs by place, and how many there are of each
-        self._leases = DueTimes(Place.LEASED)
-        self._rests = DueTimes(Place.RESTING)
-        self._ready: deque[Group] = deque()
+        self._leases = DueTimes(JobPlace.LEASED)
+        self._rests = DueTimes(JobPlace.RESTING)
+        self._ready: deque[DueGroup] = deque()
         self._draining: list[int] = []
-        self._draining_group = Group(Place.READY)
+        self._draining_group = DueGroup(JobPlace.READY)
         self.released = 0
         self.in_flight = 0
         self.delayed = 0
@@ -121,8 +121,8 @@ class Queue:
                 self.delayed -= len(group.jobs)
                 self._make_ready(group)
 
-    def _make_ready(self, group: Group) -> None:
-        group.place = Place.READY
+    def _make_ready(self, group: DueGroup) -> None:
+        group.place = JobPlace.READY
         self.released += len(group.jobs)
         self._ready.append(group)
 
@@ -135,13 +135,13 @@ class Queue:
         del group.jobs[job.seq]
         job.group = None
         place = group.place
-        if place is Place.LEASED:
+        if place is JobPlace.LEASED:
             self.in_flight -= 1
             if job.stream:
                 self._off_stream(job)
             if not group.jobs:
                 self._leases.discard(group)
-        elif place is Place.READY:
+        elif place is JobPlace.READY:
             self.released -= 1
         else:
             self.delayed -= 1
@@ -167,7 +167,7 @@ class Queue:
             return
         group = self._ready[-1] if self._ready else None
         if group is None:
-            group = Group(Place.READY)
+            group = DueGroup(JobPlace.READY)
             self._ready.append(group)
         job.group = group
         group.jobs[job.seq] = job
@@ -178,7 +178,7 @@ class Queue:
         leased = 0
         for job in jobs:
             group = job.group
-            if group is None or group.place is not Place.LEASED or job.stream:
+            if group is None or group.place is not JobPlace.LEASED or job.stream:
                 self._leave(job)
                 continue
             # What an ack does, written out because there are so many of them.
@@ -223,11 +223,11 @@ class Queue:
                 pushed[seq] = job
         self.in_flight += len(jobs)
 
-    def leased_until(self, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> Group:
+    def leased_until(self, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> DueGroup:
         """Where leases with this deadline stand."""
         return self._leases.at(deadline + 1, rest_ms, pushed=stream != NO_STREAM)
 
-    def let_out(self, job: Job, group: Group, stream: int = NO_STREAM) -> None:
+    def let_out(self, job: Job, group: DueGroup, stream: int = NO_STREAM) -> None:
         """A job that stands nowhere goes to its worker."""
         job.group = group
         group.jobs[job.seq] = job
@@ -242,7 +242,7 @@ class Queue:
     def held(self, seq: int, now_ms: int) -> Job | None:
         """The job, if somebody's lease on it stands."""
         job = self.jobs.get(seq)
-        if job is None or job.group is None or job.group.place is not Place.LEASED or job.deadline < now_ms:
+        if job is None or job.group is None or job.group.place is not JobPlace.LEASED or job.deadline < now_ms:
             return None
         return job
 

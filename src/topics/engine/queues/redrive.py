@@ -11,7 +11,7 @@ from topics.engine.core.runner import Steps, attempt, published
 from topics.engine.log.block import Block
 from topics.engine.log.deletion import find_seqs
 from topics.engine.queues import transfers as moving
-from topics.engine.queues.due import Place
+from topics.engine.queues.due import JobPlace
 from topics.engine.queues.part import queue_of
 from topics.model.errors import DamagedData, TopicNotFound, TopicsError
 from topics.model.requests.config import DELAY_MS_MAX
@@ -231,4 +231,4 @@ class Redriver:
 
 
 def _is_free(job: Job | None) -> bool:
-    return job is None or (job.group is not None and job.group.place is not Place.LEASED)
+    return job is None or (job.group is not None and job.group.place is not JobPlace.LEASED)

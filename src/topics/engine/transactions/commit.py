@@ -24,7 +24,7 @@ from topics.engine.log import retention
 from topics.engine.log.body import Body
 from topics.engine.log.cold import ColdMiss
 from topics.engine.log.copying import with_heads
-from topics.engine.transactions.ledger import HIDDEN_CONFIG, Landed, Stage, hidden_name
+from topics.engine.transactions.ledger import HIDDEN_CONFIG, CommittedRecords, Stage, hidden_name
 from topics.engine.transactions.ops import Move, TxnCommitted
 from topics.model.clock import Clock
 from topics.model.errors import TopicExistsIncompatible, TopicNotFound, TopicsError
@@ -52,10 +52,10 @@ class Committed(NamedTuple):
 
     version: int
     deduped: bool
-    landed: list[Landed] | None
+    landed: list[CommittedRecords] | None
 
 
-class Target:
+class CommitTarget:
     """What one topic gets."""
 
     __slots__ = ("first_seq", "hidden_id", "name", "records", "shelves", "size", "topic", "ts")
@@ -115,7 +115,7 @@ class Commit:
         self._app_id = app_id
         self._app = app
         self._version = version
-        self._targets = [Target(name, stages) for name in names]
+        self._targets = [CommitTarget(name, stages) for name in names]
         self._outcome = outcome
         self._clock = clock
         self._create = create
@@ -157,7 +157,7 @@ class Commit:
 
     # --- hold and check ---
 
-    def _take_hold(self, target: Target) -> Steps[None]:
+    def _take_hold(self, target: CommitTarget) -> Steps[None]:
         engine = self._engine
         topic = None
         while topic is None:
@@ -196,7 +196,7 @@ class Commit:
 
     # --- prepare ---
 
-    def _inline(self, target: Target) -> Steps[Appended]:
+    def _inline(self, target: CommitTarget) -> Steps[Appended]:
         blocks = [block for shelf in target.shelves for block in shelf.blocks]
         yield from attempt(lambda: [self._engine.state.cold.load(block) for block in blocks])
         seq, body = target.first_seq, Body()
@@ -206,7 +206,7 @@ class Commit:
         batch = body.as_batch(target.first_seq, target.ts)
         return Appended(target.held.id, target.held.evict_floor, b"", batch)
 
-    def _prepare(self, target: Target) -> Steps[None]:
+    def _prepare(self, target: CommitTarget) -> Steps[None]:
         target.hidden_id = self._engine.state.new_id()
         name = hidden_name(target.hidden_id)
         created = Created(target.hidden_id, 0, target.ts, 0, name, HIDDEN_CONFIG)
@@ -262,7 +262,7 @@ class Commit:
             return
         self._release()
         landed = [
-            Landed(target.name, target.first_seq, target.first_seq + target.records - 1, target.records)
+            CommittedRecords(target.name, target.first_seq, target.first_seq + target.records - 1, target.records)
             for target in self._targets
         ]
         self._outcome.result = Committed(self._version, deduped=False, landed=landed)

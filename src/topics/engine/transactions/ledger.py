@@ -66,7 +66,7 @@ class Stage:
         self.bytes += part.bytes
 
 
-class Landed(NamedTuple):
+class CommittedRecords(NamedTuple):
     """Where the records of a commit are in one topic."""
 
     topic: str
@@ -97,7 +97,7 @@ class App:
         self.id = app_id
         self.name = name
         self.version: int | None = None
-        self.outcome: list[Landed] = []
+        self.outcome: list[CommittedRecords] = []
         # which stages the highest version's commit named
         self.named = UNKNOWN_STAGES
         # the newest token; tokens and their owners, those that have one, oldest first; the version's token
@@ -174,7 +174,8 @@ class Ledger(Feature):
         app.version_fence = app.fence
         app.touched_ms = op.ts
         app.outcome = [
-            Landed(move.name, move.first_seq, move.first_seq + move.records - 1, move.records) for move in op.moves
+            CommittedRecords(move.name, move.first_seq, move.first_seq + move.records - 1, move.records)
+            for move in op.moves
         ]
         self._drop(app, [key for key in app.stages if key[0] <= op.version])
 
@@ -264,7 +265,7 @@ class Ledger(Feature):
         app = self._add(App(image.id, image.name))
         app.version, app.fence, app.touched_ms = image.version, image.fence, image.touched_ms
         app.owners, app.version_fence, app.named = image.owners, image.version_fence, image.named
-        app.outcome = [Landed(*landed) for landed in image.outcome]
+        app.outcome = [CommittedRecords(*landed) for landed in image.outcome]
         for kept in image.stages:
             stage = app.stages[kept.version, kept.name] = Stage(kept.version, kept.name, kept.touched_ms)
             for part in kept.parts:

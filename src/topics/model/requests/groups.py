@@ -68,7 +68,7 @@ class LatestOffsetsRequest(msgspec.Struct):
     partitions: list[PartitionRequest]
 
 
-class Start(msgspec.Struct, frozen=True):
+class ConsumeStart(msgspec.Struct, frozen=True):
     """`offset` of the first record wanted; negative: LATEST, only what comes from now on."""
 
     offset: int
@@ -78,11 +78,11 @@ class Start(msgspec.Struct, frozen=True):
         return head_seq + 1 if self.offset < 0 else self.offset + 1
 
 
-LATEST = Start(-1)
-EARLIEST = Start(0)
+LATEST = ConsumeStart(-1)
+EARLIEST = ConsumeStart(0)
 
 
-def parse_start(start: str | dict[str, int] | None) -> Start:
+def parse_start(start: str | dict[str, int] | None) -> ConsumeStart:
     """`Latest` and `Earliest` in any case, or an object with the first offset wanted."""
     match start:
         case None:
@@ -92,7 +92,7 @@ def parse_start(start: str | dict[str, int] | None) -> Start:
         case str() if start.lower() == "earliest":
             return EARLIEST
         case {"Offset": offset} | {"offset": offset} if 0 <= offset < 2**63:
-            return Start(offset)
+            return ConsumeStart(offset)
         case _:
             raise InvalidRequest('start must be "Latest", "Earliest" or {"Offset": n}', field="start")
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
+from topics.model.requests.batch import BatchLimits
 from topics.model.requests.mistakes import BODY, mistake, nested_too_deeply
 from topics.model.requests.multi_append import MultiAppendRequest, TopicBatchRequest
 from topics.model.requests.nesting import TooDeep, decode_limited
@@ -40,15 +41,6 @@ _COMMA = re.compile(rb"\s*+,")
 _COMMA_OR_END = re.compile(rb"\s*+(?:,|(?=\]))")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _NUMBER = re.compile(r"(?:records)?\[(\d+)\]")
-
-
-class BatchLimits(Protocol):
-    """As the settings have them."""
-
-    @property
-    def max_batch_records(self) -> int: ...
-    @property
-    def max_record_bytes(self) -> int: ...
 
 
 def decode_large(decoder: msgspec.json.Decoder[W], body: bytes, limits: BatchLimits) -> Generator[None, None, W]:

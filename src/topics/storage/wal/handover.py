@@ -27,7 +27,7 @@ QUEUE_BYTES_MAX = 256 << 20
 Piece = Buffer | DeferredFrame
 
 
-class Chunk(NamedTuple):
+class LogChunk(NamedTuple):
     """Frames of one flush, all of one file, starting at `position`."""
 
     file: LogFile
@@ -49,11 +49,11 @@ class Handover:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._queue: deque[Chunk] = deque()
+        self._queue: deque[LogChunk] = deque()
         self.active = False
         self.failure: WriteFailure | None = None
 
-    def put(self, chunk: Chunk, begin: bool) -> bool:
+    def put(self, chunk: LogChunk, begin: bool) -> bool:
         """Owner: queue a chunk. False if writing is the owner's own (again) and `begin` does not ask to pass it on."""
         with self._lock:
             if not self.active and not begin:
@@ -62,7 +62,7 @@ class Handover:
             self._queue.append(chunk)
             return True
 
-    def take(self) -> Chunk | None:
+    def take(self) -> LogChunk | None:
         """Thread: the next chunk; None gives writing back to the owner, or says that the owner must settle first."""
         with self._lock:
             if self.failure is not None:

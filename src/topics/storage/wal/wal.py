@@ -21,7 +21,7 @@ from topics.model.requests.batch import DEFERRED_BYTES_MIN
 from topics.storage.disk import Buffer, Deferred, Disk, write_all
 from topics.storage.stats import WalStats
 from topics.storage.wal.frame import FILE_HEADER_BYTES, FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, DeferredFrame, encode
-from topics.storage.wal.handover import QUEUE_BYTES_MAX, Chunk, Handover, Piece
+from topics.storage.wal.handover import QUEUE_BYTES_MAX, Handover, LogChunk, Piece
 from topics.storage.wal.log_file import FILE_BYTES, LogFile, LogFiles, LogTail
 
 logger = logging.getLogger("topics.storage")
@@ -127,7 +127,7 @@ class Wal:
         self._pieces = []
         self.buffered_to = self._flushed_to
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: LogChunk) -> None:
         """Write a chunk at its place. Called by whoever writes at the moment: the owner or the commit thread."""
         file = chunk.file
         offset = file.offset_of(chunk.position)
@@ -152,7 +152,7 @@ class Wal:
         self.stats.batches_total += 1
         self.stats.bytes_written_total += written
 
-    def _chunk(self) -> Chunk:
+    def _chunk(self) -> LogChunk:
         """Take the buffer as something to be written."""
         file = self._file
         assert file is not None
@@ -162,7 +162,7 @@ class Wal:
             # Only a chunk of this size can have a deferred frame.
             large = self.buffered_to - self._flushed_to > HANDOVER_BYTES
             pieces = _joined(pieces) if large else [b"".join(cast("Sequence[Buffer]", pieces))]
-        chunk = Chunk(file, pieces, self._flushed_to, self.buffered_to, frames)
+        chunk = LogChunk(file, pieces, self._flushed_to, self.buffered_to, frames)
         self._pieces = []
         self._flushed_to = self.buffered_to
         return chunk
