@@ -203,3 +203,27 @@ def test_a_rule_finds_what_breaks_it(rule: Rule, path: str, text: str) -> None:
 )
 def test_a_rule_lets_pass_what_is_fine(rule: Rule, path: str, text: str) -> None:
     assert not list(rule(Source(path, text)))
+
+
+# Modules that mean the same in each feature, and things that have a module in two layers.
+SAME_IN_EACH_FEATURE = {"__init__.py", "feature.py", "fold.py", "ops.py", "part.py", "verbs.py"}
+IN_TWO_LAYERS = {"backup.py", "errors.py", "multi_append.py"}
+BELOW_THE_API = ("engine", "storage", "model")
+
+
+def test_a_class_name_stands_for_one_thing_below_the_api() -> None:
+    owners: dict[str, list[str]] = {}
+    for path in (path for layer in BELOW_THE_API for path in (ROOT / "src/topics" / layer).rglob("*.py")):
+        for node in parsed(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(owners) > 200
+    assert {name: paths for name, paths in owners.items() if len(paths) > 1} == {}
+
+
+def test_no_two_modules_below_the_api_share_a_name() -> None:
+    owners: dict[str, list[str]] = {}
+    for path in (path for layer in BELOW_THE_API for path in (ROOT / "src/topics" / layer).rglob("*.py")):
+        owners.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
+    shared = {name: paths for name, paths in owners.items() if len(paths) > 1}
+    assert shared.keys() - SAME_IN_EACH_FEATURE - IN_TWO_LAYERS == set()
