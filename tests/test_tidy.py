@@ -205,9 +205,9 @@ def test_a_rule_lets_pass_what_is_fine(rule: Rule, path: str, text: str) -> None
     assert not list(rule(Source(path, text)))
 
 
-# Modules that mean the same in each feature, and things that have a module in two layers.
+# Modules that mean the same in each feature, and things that have a module in two layers, or an alias.
 SAME_IN_EACH_FEATURE = {"__init__.py", "feature.py", "fold.py", "ops.py", "part.py", "verbs.py"}
-IN_TWO_LAYERS = {"backup.py", "errors.py", "multi_append.py"}
+IN_TWO_LAYERS = {"backup.py", "errors.py", "multi_append.py", "scan.py"}
 BELOW_THE_API = ("engine", "storage", "model")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.engine.rig import Rig
 from topics.engine.log.retention import Tombstone
-from topics.engine.opening.scan import Chunk, Scan, ScanPart, read_part
+from topics.engine.opening.scan import Chunk, Part, Scan, read_part
 from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, TopicNotFound
 from topics.storage.archive import DamagedBackup
 from topics.storage.steps import at_once
@@ -27,7 +27,7 @@ def scan_of(rig: Rig) -> Scan:
     return Scan.open(str(rig.path), clock=rig.clock)
 
 
-def content(parts: list[ScanPart]) -> tuple[list[Any], list[Gap]]:
+def content(parts: list[Part]) -> tuple[list[Any], list[Gap]]:
     """Records and gaps of all parts, each sent through a pickle as to another machine."""
     records: list[Any] = []
     gaps: list[Gap] = []

@@ -11,7 +11,7 @@ import pytest
 
 from tests.serving import Client, ServerProcess, serving
 from topics.engine.log.retention import Tombstone
-from topics.engine.opening.scan import Scan, ScanPart, read_part
+from topics.engine.opening.scan import Part, Scan, read_part
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -63,7 +63,7 @@ def writing(tmp_path: Path) -> Iterator[tuple[Writer, str]]:
         assert "error" not in server.log.lower(), server.log
 
 
-def read(parts: list[ScanPart]) -> tuple[list[int], list[tuple[int, int]]]:
+def read(parts: list[Part]) -> tuple[list[int], list[tuple[int, int]]]:
     """Seqs and gaps."""
     seqs: list[int] = []
     gaps: list[tuple[int, int]] = []
@@ -76,7 +76,7 @@ def read(parts: list[ScanPart]) -> tuple[list[int], list[tuple[int, int]]]:
     return seqs, gaps
 
 
-def check(topic: str, parts: list[ScanPart], head_seq: int) -> None:
+def check(topic: str, parts: list[Part], head_seq: int) -> None:
     seqs, gaps = read(parts)
     assert seqs == sorted(set(seqs))
     assert all(seq <= head_seq for seq in seqs)
@@ -93,7 +93,7 @@ def check(topic: str, parts: list[ScanPart], head_seq: int) -> None:
 def test_a_scan_finds_all_that_was_acknowledged_before_it(writing: tuple[Writer, str]) -> None:
     writer, path = writing
     # Read some rounds after they were planned, when files have gone.
-    plans: deque[tuple[str, list[ScanPart], int]] = deque()
+    plans: deque[tuple[str, list[Part], int]] = deque()
     for _ in range(SCANS):
         acknowledged = dict(writer.heads)
         scan = Scan.open(path)

@@ -51,7 +51,7 @@ class ScannedTopic(NamedTuple):
     size_bytes: int
 
 
-class ScanPart(NamedTuple):
+class Part(NamedTuple):
     """Records behind `from_seq` up to `to_seq`: gaps among them, and images of the blocks that hold them.
 
     What is in no pack yet comes along in `bodies`, in the order of its blocks.
@@ -160,7 +160,7 @@ class Scan:
 
     # --- plans ---
 
-    def plan(self, name: str, from_seq: int = 0, to_seq: int | None = None, parts: int = 1) -> list[ScanPart]:
+    def plan(self, name: str, from_seq: int = 0, to_seq: int | None = None, parts: int = 1) -> list[Part]:
         """At most `parts` parts of about the same size; together everything behind `from_seq` up to `to_seq`."""
         topic = self._find(name)
         to_seq = topic.head_seq if to_seq is None else min(to_seq, topic.head_seq)
@@ -170,7 +170,7 @@ class Scan:
         index = topic.block_after(from_seq)
         blocks = [block for block in topic.blocks[index:] if block.first_seq <= to_seq]
         size_bytes_max = -(-sum(block.live_bytes for block in blocks) // max(1, parts))
-        planned: list[ScanPart] = []
+        planned: list[Part] = []
         group: list[Block] = []
         size_bytes = 0
         for number, block in enumerate(blocks, 1):
@@ -184,9 +184,7 @@ class Scan:
             planned.append(self._part(topic, from_seq, to_seq, _taken(gaps, to_seq), []))
         return planned
 
-    def _part(
-        self, topic: Topic, from_seq: int, to_seq: int, gaps: tuple[Tombstone, ...], blocks: list[Block]
-    ) -> ScanPart:
+    def _part(self, topic: Topic, from_seq: int, to_seq: int, gaps: tuple[Tombstone, ...], blocks: list[Block]) -> Part:
         images: list[bytes] = []
         bodies: list[bytes] = []
         for block in blocks:
@@ -197,7 +195,7 @@ class Scan:
             encoded = b"".join(encode_body(block.body, block.first_seq, block.seqs))
             images.append(block_image(block, {block: Extent(_IN_NO_PACK, 0, len(encoded))}))
             bodies.append(encoded)
-        return ScanPart(
+        return Part(
             path=self._path,
             cold_dir=self._cold_dir,
             topic=topic.name,
@@ -241,7 +239,7 @@ def _taken(gaps: list[Tombstone], end_seq: int) -> tuple[Tombstone, ...]:
 # --- reading a part ---
 
 
-def read_part(part: ScanPart) -> Iterator[Chunk | Tombstone]:
+def read_part(part: Part) -> Iterator[Chunk | Tombstone]:
     """What the part holds, in order; damage raises DamagedData that names the seqs. Needs no Scan."""
     for _ in range(TRIES_MAX):
         reading = _Reading(part)
@@ -256,7 +254,7 @@ def read_part(part: ScanPart) -> Iterator[Chunk | Tombstone]:
     raise StorageError(f"{part.path} changes faster than it can be read; try again", path=part.path)
 
 
-def _planned_again(part: ScanPart, seq: int, vanished: Vanished) -> ScanPart:
+def _planned_again(part: Part, seq: int, vanished: Vanished) -> Part:
     """The rest of the part behind `seq`, from the files that are there now."""
     scan = Scan.open(part.path, cold_dir=part.cold_dir)
     try:
@@ -277,7 +275,7 @@ def _planned_again(part: ScanPart, seq: int, vanished: Vanished) -> ScanPart:
 class _Reading:
     """One attempt at a part; `seq` is how far it has come."""
 
-    def __init__(self, part: ScanPart) -> None:
+    def __init__(self, part: Part) -> None:
         self._part = part
         self._disk = _disk_of(part.path)
         self._directory = DataDirectory(self._disk, part.path, part.cold_dir)

@@ -40,7 +40,7 @@ def hidden_topic(topic_id: int) -> Topic:
     return Topic(topic_id, hidden_name(topic_id), 0, HIDDEN_CONFIG, 0)
 
 
-class Part(NamedTuple):
+class PartSize(NamedTuple):
     records: int
     bytes: int
 
@@ -54,13 +54,13 @@ class Stage:
         self.version = version
         self.name = name
         self.touched_ms = touched_ms
-        self.parts: list[Part] = []
+        self.parts: list[PartSize] = []
         self.records = 0
         self.bytes = 0
         # hidden topics by the names of the topics that the records are meant for
         self.shelves: dict[str, Topic] = {}
 
-    def add(self, part: Part) -> None:
+    def add(self, part: PartSize) -> None:
         self.parts.append(part)
         self.records += part.records
         self.bytes += part.bytes
@@ -140,7 +140,7 @@ class Ledger(Feature):
             stage = app.stages[op.version, op.stage] = Stage(op.version, op.stage, op.ts)
             self.stages += 1
         app.touched_ms = stage.touched_ms = max(stage.touched_ms, op.ts)
-        part = Part(
+        part = PartSize(
             sum(appended.batch.count for _, appended in op.shelves),
             sum(appended.batch.size for _, appended in op.shelves),
         )
@@ -269,7 +269,7 @@ class Ledger(Feature):
         for kept in image.stages:
             stage = app.stages[kept.version, kept.name] = Stage(kept.version, kept.name, kept.touched_ms)
             for part in kept.parts:
-                stage.add(Part(*part))
+                stage.add(PartSize(*part))
             self.stages += 1
             app.bytes += stage.bytes
             self.bytes += stage.bytes

@@ -17,7 +17,7 @@ from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.core.runner import Runner
 from topics.engine.log.topic import STAGING
 from topics.engine.transactions.commit import Commit, Committed
-from topics.engine.transactions.ledger import FENCE_FLOOR_ID, App, Ledger, Part, Stage
+from topics.engine.transactions.ledger import FENCE_FLOOR_ID, App, Ledger, PartSize, Stage
 from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten, TxnStaged
 from topics.model.clock import Clock
 from topics.model.errors import Fenced, InvalidRequest, StageNotFound, Throttled, TopicsError
@@ -49,7 +49,7 @@ EXPIRY_EVERY_MS = 1_000
 class StagedPart(NamedTuple):
     """The answer to a part; `done` if its version was committed before, the highest one with the token `fence`."""
 
-    part: Part
+    part: PartSize
     expires_ms: int
     done: bool = False
     fence: int = 0
@@ -81,7 +81,7 @@ class Transactions:
         app = self._ledger.by_name.get(app_name)
         if app is not None and app.version is not None and version <= app.version:
             fence = app.version_fence if version == app.version else 0
-            return PendingChange.settled(app.id, StagedPart(Part(0, 0), 0, done=True, fence=fence))
+            return PendingChange.settled(app.id, StagedPart(PartSize(0, 0), 0, done=True, fence=fence))
         self._refuse_another_app(app_name)
         self._in_flight.check(("app", app_name))
         self._check_token(app_name, request.fence)
@@ -104,7 +104,7 @@ class Transactions:
                 topic_id, first_seq, now = shelf.id, shelf.head_seq + 1, shelf.now(now)
             batch = render_headless(AppendRequest(records, request.node), first_seq, now, bare=bare)
             shelves.append((name, Appended(topic_id, 1, b"", batch)))
-        part = Part(len(request.records), sum(appended.batch.size for _, appended in shelves))
+        part = PartSize(len(request.records), sum(appended.batch.size for _, appended in shelves))
         self._refuse_too_much(app, stage, part)
         op = TxnStaged(self._id_of(app_name), app_name, version, request.stage, request.part, now, shelves)
         change = self._commit_log.submit(op, op.encode(), gated=False)
@@ -324,7 +324,7 @@ class Transactions:
         check_topic_name(name)
         return name
 
-    def _refuse_too_much(self, app: App | None, stage: Stage | None, part: Part) -> None:
+    def _refuse_too_much(self, app: App | None, stage: Stage | None, part: PartSize) -> None:
         settings, ledger = self._settings, self._ledger
         way_out = "commit or abort some stages, or raise the setting"
         if stage is None and ledger.stages >= settings.max_stages:
