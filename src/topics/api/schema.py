@@ -1,4 +1,4 @@
-"""Answers as structs: what OpenAPI shows and tests decode with. Request bodies are in topics.model.wishes."""
+"""Replies as structs: what OpenAPI shows and tests decode with. Request bodies are in topics.model.requests."""
 
 from __future__ import annotations
 

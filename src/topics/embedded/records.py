@@ -87,7 +87,7 @@ class Records:
         return self.append_wish(name, params, return_seqs=return_seqs)
 
     def append_wish(self, name: str, params: AppendRequest, *, return_seqs: bool = True) -> Appended:
-        """Append what `topics.model.wishes.append_decoder` made of a request's bytes."""
+        """Append what `topics.model.requests.records.append_decoder` made of a request's bytes."""
         change = self._host.commit(lambda: self._host.engine.append(name, params))
         warnings: list[str] = []
         if change.created and params.config is not None:

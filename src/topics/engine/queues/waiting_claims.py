@@ -24,7 +24,7 @@ from topics.engine.queues.claims import Claim, Grant
 from topics.engine.queues.due import NEVER_MS
 from topics.engine.queues.queue import Queue
 from topics.engine.queues.verbs import Queues
-from topics.model.errors import TopicNotFound, TopicsError
+from topics.model.errors import Internal, TopicNotFound, TopicsError
 from topics.model.requests.records import ClaimRequest
 
 log = logging.getLogger("topics.engine")
@@ -126,7 +126,7 @@ class Claimers:
     def failed(self, error: Exception) -> None:
         log.error("a pass over the claimers of %s failed", self.topic.name, exc_info=error)
         self._news.close()
-        self._fail(TopicsError("a bug in the server, see its log"))
+        self._fail(Internal("a bug in the server, see its log"))
         self._claims.dismiss(self)
 
     def cancelled(self) -> None: ...

@@ -27,7 +27,7 @@ from topics.engine.log.copying import with_heads
 from topics.engine.transactions.ledger import HIDDEN_CONFIG, CommittedRecords, Stage, hidden_name
 from topics.engine.transactions.ops import Move, TxnCommitted
 from topics.model.clock import Clock
-from topics.model.errors import TopicExistsIncompatible, TopicNotFound, TopicsError
+from topics.model.errors import Internal, TopicExistsIncompatible, TopicNotFound, TopicsError
 from topics.model.requests.batch import NO_HEAD
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class Commit:
             self.give_up(error)
         else:
             log.error("a commit failed", exc_info=error)
-            self.give_up(TopicsError("a bug in the server, see its log"))
+            self.give_up(Internal("a bug in the server, see its log"))
 
     def cancelled(self) -> None:
         """Its client may go; a commit is finished."""
