@@ -120,7 +120,7 @@ class Views:
         close = difflib.get_close_matches(name, there, n=CLOSE_NAMES_MAX) or difflib.get_close_matches(
             name.removeprefix(f"{TABLES}."), self.reach.table_names(), n=CLOSE_NAMES_MAX
         )
-        hint = f"did you mean {', '.join(map(quoted, close))}?" if close else "`topics topic ls` lists what is there"
+        hint = f"did you mean {', '.join(map(quoted, close))}?" if close else "`topics topic ls` lists what exists"
         what = "topic or table" if self.reach.tables_dir is not None else "topic"
         return CommandFailed(f"there is no {what} {quoted(name)}; {hint}", REFUSED)
 
