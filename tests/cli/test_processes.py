@@ -31,7 +31,7 @@ queue nack jobs 2 --dead                         | "nacked":1
 queue redrive dead                               | "moved":1
 queue pause jobs                                 | is paused
 queue claim jobs                             = 1 |
-queue resume jobs                                | goes on
+queue resume jobs                                | resumed
 queue work jobs --exec cat --until-empty         | 3 done
 router create log mirror                         | created the router log->mirror
 router ls                                        | log->mirror
