@@ -312,6 +312,9 @@ class Server:
             log.exception("a turn of the store failed and is tried again")
             wait_s = FAILED_REST_S
         self._watchdog.note(time.monotonic() - started_s, "a turn of the store")
+        if wait_s == 0.0 and not self.store.has_work:
+            # Only tasks can go on, and they have asked for a tick: a turn as well would do the same work twice.
+            wait_s = None
         if wait_s == 0.0:
             self._turn_soon()
         else:
