@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.opening.store import Store
 from topics.model.requests.records import DiffRequest, append_decoder, decode_body
 from topics.model.settings import Settings

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bench.engine import fill, kill
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.opening.store import Store
 from topics.engine.queues.claims import Grant
 from topics.model.clock import ManualClock

@@ -227,3 +227,15 @@ def test_no_two_modules_below_the_api_share_a_name() -> None:
         owners.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
     shared = {name: paths for name, paths in owners.items() if len(paths) > 1}
     assert shared.keys() - SAME_IN_EACH_FEATURE - IN_TWO_LAYERS == set()
+
+
+MODULES_MAX = 16
+
+
+def test_a_package_is_small_enough_to_be_read_at_a_glance() -> None:
+    counts: dict[str, int] = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        package = str(path.parent.relative_to(ROOT))
+        counts[package] = counts.get(package, 0) + (path.name != "__init__.py")
+    assert len(counts) > 30
+    assert {package: count for package, count in counts.items() if count > MODULES_MAX} == {}

@@ -47,17 +47,18 @@ def to_sync(text: str, source: str) -> str:
 def _formatted(text: str, name: str) -> str:
     ruff = Path(sys.executable).parent / "ruff"
     for arguments in (("check", "--fix", "--unsafe-fixes", "--quiet", "--select", "I,UP028"), ("format", "--quiet")):
-        command = [ruff, *arguments, "--stdin-filename", CLIENT / "sync" / Path(name).name, "-"]
+        command = [ruff, *arguments, "--stdin-filename", CLIENT / "sync" / Path(name).relative_to("aio"), "-"]
         text = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     return text
 
 
 def halves() -> dict[Path, str]:
     """What the synchronous half should hold, by path."""
+    aio = CLIENT / "aio"
+    sources = [path for path in sorted(aio.rglob("*.py")) if path.name not in BY_HAND]
     return {
-        CLIENT / "sync" / path.name: to_sync(path.read_text(), f"aio/{path.name}")
-        for path in sorted((CLIENT / "aio").glob("*.py"))
-        if path.name not in BY_HAND
+        CLIENT / "sync" / path.relative_to(aio): to_sync(path.read_text(), str(path.relative_to(CLIENT)))
+        for path in sources
     }
 
 

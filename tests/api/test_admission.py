@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from topics.api.admission import PARKED_MAX, Pressure
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.runner import Signal
+from topics.engine.core.waiting.runner import Signal
 from topics.model.errors import Throttled
 
 

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topics.engine.core.deadlines import Deadlines
+from topics.engine.core.waiting.deadlines import Deadlines
 
 
 def test_deadlines_expire_in_order_and_never_early() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.engine.rig import Rig
 from tests.faults import SmallDisk
 from tests.serving import Client, ServerProcess
-from topics.engine.core.checkpoint import FULL_EVERY_MS
+from topics.engine.core.checkpoints.checkpoint import FULL_EVERY_MS
 from topics.model.errors import StorageFull
 
 MIB = 1 << 20

@@ -16,11 +16,11 @@ from msgspec import Raw
 from tests.decoders import config_decoder, delete_decoder, diff_decoder
 from tests.faults import QuickDisk
 from topics.engine.core.configuration import Edit
-from topics.engine.core.deadlines import PolledTimers
 from topics.engine.core.listing import TopicState
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.runner import Steps, Wait
-from topics.engine.log.cold import ColdMiss
+from topics.engine.core.waiting.deadlines import PolledTimers
+from topics.engine.core.waiting.runner import Steps, Wait
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.log.reading import Diff
 from topics.engine.opening.store import Store
 from topics.model.clock import ManualClock

@@ -14,10 +14,10 @@ from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import WAIT_S_MAX, Rig
 from tests.engine.test_append import request
 from tests.faults import FaultyDisk, Gate, Kind
-from topics.engine.core.checkpoint import Steps
+from topics.engine.core.checkpoints.checkpoint import Steps
 from topics.engine.core.pending import PendingChange
-from topics.engine.log.extent import BodyExtent
-from topics.engine.log.packing import LARGE_BYTES
+from topics.engine.log.on_disk.extent import BodyExtent
+from topics.engine.log.on_disk.packing import LARGE_BYTES
 from topics.model.clock import ManualClock
 from topics.model.requests.records import decode_body
 

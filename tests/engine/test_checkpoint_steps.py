@@ -16,8 +16,8 @@ from tests.engine.rig import Rig
 from tests.engine.test_append import request
 from tests.engine.test_checkpoint import drive, everything
 from tests.faults import FaultyDisk
-from topics.engine.core.checkpoint import SLICE_MS, Steps
-from topics.engine.log.packing import UNWRITTEN_BYTES_MAX
+from topics.engine.core.checkpoints.checkpoint import SLICE_MS, Steps
+from topics.engine.log.on_disk.packing import UNWRITTEN_BYTES_MAX
 from topics.engine.queues.part import queue_of
 from topics.model.clock import ManualClock
 from topics.storage.disk import Buffer

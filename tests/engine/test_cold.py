@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.model.errors import DamagedData
 from topics.model.requests.records import DiffRequest
 

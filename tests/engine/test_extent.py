@@ -10,7 +10,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from topics.engine.log.body import Body
-from topics.engine.log.extent import decode_body, encode_body, salvage
+from topics.engine.log.on_disk.extent import decode_body, encode_body, salvage
 from topics.model.errors import DamagedData
 from topics.model.requests.batch import Batch
 

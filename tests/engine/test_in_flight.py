@@ -17,7 +17,7 @@ from tests.faults import FaultyDisk
 from tests.multi_append.rig import MultiRig
 from topics.engine.core.in_flight import InFlight
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues.claims import Claim
 from topics.model.errors import TopicsError
 from topics.model.requests.config import ConfigPatch

@@ -16,8 +16,8 @@ import pytest
 
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
-from topics.engine.core import image
-from topics.engine.core.image import ITEMS_PER_STEP
+from topics.engine.core.checkpoints import image
+from topics.engine.core.checkpoints.image import ITEMS_PER_STEP
 from topics.engine.core.state import State
 from topics.engine.log.block import Block
 from topics.engine.opening.store import SLICE_MS, Store

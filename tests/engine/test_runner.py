@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from topics.engine.core.deadlines import Deadlines, PolledTimers
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.runner import Runner, Signal, Steps, attempt, published
+from topics.engine.core.waiting.deadlines import Deadlines, PolledTimers
+from topics.engine.core.waiting.runner import Runner, Signal, Steps, attempt, published
 from topics.engine.log.block import Block
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.log.topic import Topic
 from topics.engine.log.waiters import Waiters
 from topics.model.clock import ManualClock

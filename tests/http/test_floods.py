@@ -13,8 +13,8 @@ from topics.http.http1.connection import Http1Connection
 from topics.http.http2.connection import Http2Connection
 from topics.http.http2.frames import PREFACE
 from topics.http.limits import HttpLimits
-from topics.http.slices import TURN_S, Slices
-from topics.http.watchdog import Watchdog
+from topics.http.loop.slices import TURN_S, Slices
+from topics.http.loop.watchdog import Watchdog
 
 READ_BYTES = 256 * 1024  # what uvloop reads at once
 UNLIMITED = HttpLimits(h2_control_frames_max=10**9, h2_resets_max=10**9, body_bytes_max=2**26)

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from tests.http.wire import Clock, get, serving
+from topics.http.loop.watchdog import WINDOW_S, Watchdog
 from topics.http.request import Request
-from topics.http.watchdog import WINDOW_S, Watchdog
 
 
 def test_the_longest_turn_of_the_last_minutes_is_kept() -> None:

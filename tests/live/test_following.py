@@ -11,7 +11,7 @@ from tests.engine.rig import Rig
 from topics.api.live.following import Follower
 from topics.engine.live.trails import Frame, Lens, Live, Trail
 from topics.engine.log.block import Block
-from topics.engine.log.cold import ColdMiss, Reader
+from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.reading import View
 from topics.engine.log.retention import Tombstone
 from topics.model.errors import DamagedData, TopicsError

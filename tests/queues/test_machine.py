@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.queues.queue_rig import QueueRig
-from topics.engine.core import checkpoint
+from topics.engine.core.checkpoints import checkpoint
 from topics.engine.queues import lease_log as leaselog
 from topics.engine.queues.due import JobPlace
 

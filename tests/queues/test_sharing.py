@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.queues.queue_rig import QueueRig
-from topics.engine.core.deadlines import PolledTimers
+from topics.engine.core.waiting.deadlines import PolledTimers
 from topics.engine.queues.claims import Claim, Grant, deal
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.storage.old_directories import BOOT, OTHER_BOOT, VERSIONS, answers, differences, recorded, records_of, unpack
-from topics.engine.core.image import encode_topic
+from topics.engine.core.checkpoints.image import encode_topic
 from topics.engine.opening.composition import new_state
 from topics.engine.opening.restore import restore
 from topics.engine.transactions.ledger import Ledger, encode_app

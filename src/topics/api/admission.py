@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from topics.api.call import Call
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.runner import Signal, Steps, attempt
+from topics.engine.core.waiting.runner import Signal, Steps, attempt
 from topics.model.errors import Throttled
 from topics.model.requests.config import PRIORITY_BOUND
 

@@ -16,7 +16,7 @@ from topics.model.requests.mistakes import unknown_field
 if TYPE_CHECKING:
     from topics.api.auth import Headers, Principal
     from topics.api.routes import Bound
-    from topics.engine.core.runner import Task
+    from topics.engine.core.waiting.runner import Task
 
 _INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 INTEGER_DIGITS_MAX = 19

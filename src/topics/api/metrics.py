@@ -22,13 +22,13 @@ from topics.api.call import Call
 from topics.api.lifecycle import Lifecycle
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
-from topics.engine.core.runner import Steps
+from topics.engine.core.waiting.runner import Steps
 from topics.engine.log.topic import Topic
 from topics.engine.opening.store import Store
 from topics.engine.queues.part import queue_of
 from topics.engine.routers.fold import Routes
 from topics.http.listener import Listener
-from topics.http.watchdog import Watchdog
+from topics.http.loop.watchdog import Watchdog
 from topics.storage.stats import LatencyHistogram, WalStats
 
 PROMETHEUS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"

@@ -17,7 +17,7 @@ import msgspec
 from topics.api.auth import Scope
 from topics.api.errors import answer
 from topics.api.route_family import RouteFamily
-from topics.engine.core.runner import Steps
+from topics.engine.core.waiting.runner import Steps
 from topics.model.requests.batch import BatchLimits
 from topics.model.requests.large_bodies import decode_large
 

@@ -14,8 +14,8 @@ from functools import partial
 
 from topics.api.call import Call
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.runner import Runner, Steps, Wait, attempt
-from topics.engine.log.cold import ColdMiss
+from topics.engine.core.waiting.runner import Runner, Steps, Wait, attempt
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.model.errors import TopicsError
 
 

@@ -27,11 +27,13 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     "serve": Row("serve", "serve", "Serve the HTTP API until SIGTERM or SIGINT."),
     "config": Row("config", "app", "Look at the settings."),
     "topic": Row("topic", "app", "List, show, create, change and remove topics."),
-    "append": Row("append", "append", "Append records: arguments, lines of files, or lines of standard input."),
-    "tail": Row("tail", "tail", "Print the end of one or more topics, and with -f what comes next."),
-    "export": Row("export", "export", "Write a topic as NDJSON, to standard output or to a file that can be resumed."),
+    "append": Row("records.append", "append", "Append records: arguments, lines of files, or lines of standard input."),
+    "tail": Row("records.tail", "tail", "Print the end of one or more topics, and with -f what comes next."),
+    "export": Row(
+        "records.export", "export", "Write a topic as NDJSON, to standard output or to a file that can be resumed."
+    ),
     "import": Row(
-        "importing", "import_", "Append what `topics export` wrote; run again, it resumes or has nothing to do."
+        "records.importing", "import_", "Append what `topics export` wrote; run again, it resumes or has nothing to do."
     ),
     "queue": Row("queue", "app", "Inspect queues, claim jobs, run them, redrive dead letters."),
     "router": Row("router", "app", "List, create, remove and draw routers."),

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from topics.client.aio.client import AsyncClient
     from topics.client.aio.export import AsyncExport
     from topics.client.aio.producer import AsyncProducer, AsyncTicket
-    from topics.client.aio.socket import AsyncSocket
     from topics.client.aio.watch import AsyncWatch
+    from topics.client.aio.wire.socket import AsyncSocket
     from topics.client.aio.work import AsyncWork
     from topics.client.exporting import ExportEnd
     from topics.client.jobs import Job, Lease
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from topics.client.sync.client import Client
     from topics.client.sync.export import Export
     from topics.client.sync.producer import Producer, Ticket
-    from topics.client.sync.socket import Socket
     from topics.client.sync.watch import Watch
+    from topics.client.sync.wire.socket import Socket
     from topics.client.sync.work import Work
     from topics.client.transactions import CommittedTxn, Staged, Txn
     from topics.client.values import (
@@ -168,9 +168,9 @@ _HOMES: Final = {
     "Txn": "transactions",
     "CommittedTxn": "transactions",
     "Staged": "transactions",
-    "AsyncSocket": "aio.socket",
+    "AsyncSocket": "aio.wire.socket",
     "AsyncWatch": "aio.watch",
-    "Socket": "sync.socket",
+    "Socket": "sync.wire.socket",
     "Watch": "sync.watch",
     "Arrived": "live",
     "CaughtUp": "live",

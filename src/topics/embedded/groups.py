@@ -22,7 +22,7 @@ from topics.client.messages import (
 from topics.embedded.host import Host
 from topics.embedded.requests import request_of
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.runner import Steps, published
+from topics.engine.core.waiting.runner import Steps, published
 from topics.engine.groups.consume import ConsumedBatch, Reading, consume
 from topics.engine.groups.verbs import Acked, Standing
 from topics.engine.log.topic import Topic

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from copy import copy
 from typing import Final, Generic, NoReturn, TypeVar
 
-from topics.engine.core.deadlines import PolledTimers
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.runner import Steps, attempt
+from topics.engine.core.waiting.deadlines import PolledTimers
+from topics.engine.core.waiting.runner import Steps, attempt
 from topics.engine.groups.verbs import Consuming
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.opening.store import Store
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import ShuttingDown, StorageError, TopicsError

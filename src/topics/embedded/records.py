@@ -14,9 +14,9 @@ from topics.embedded.export import Export
 from topics.embedded.host import Host
 from topics.embedded.requests import check_nesting, converted, decoded, request_of, warn
 from topics.embedded.values import Appended, Diff, Record, Tombstone, encoded, readable
-from topics.engine.core.long_poll import long_poll
 from topics.engine.core.multi_append import Landed
 from topics.engine.core.pending import PendingChange
+from topics.engine.core.waiting.long_poll import long_poll
 from topics.engine.log.topic import Topic
 from topics.model.errors import ShuttingDown
 from topics.model.requests.config import ConfigRequest, resolve

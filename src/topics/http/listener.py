@@ -11,12 +11,12 @@ from typing import cast
 from topics.http.budget import MemoryBudget
 from topics.http.http1.connection import Http1Connection
 from topics.http.limits import HttpLimits
+from topics.http.loop.slices import Slices
+from topics.http.loop.watchdog import Watchdog
 from topics.http.refusal import Refusal
 from topics.http.refusal import render_error as plain_error
 from topics.http.request import Request
 from topics.http.service import Handle, OnBug, RenderError, ReplyHeaders, Service, log_bug
-from topics.http.slices import Slices
-from topics.http.watchdog import Watchdog
 
 
 class Listener:

@@ -14,12 +14,12 @@ from topics.http.budget import MemoryBudget
 from topics.http.closing import Closing
 from topics.http.connections import Connections
 from topics.http.limits import HttpLimits
+from topics.http.loop.slices import Slices
+from topics.http.loop.tick import Tick
+from topics.http.loop.watchdog import Watchdog
 from topics.http.refusal import Detail, Refusal
 from topics.http.reply_head import Heads
 from topics.http.request import Header, Request
-from topics.http.slices import Slices
-from topics.http.tick import Tick
-from topics.http.watchdog import Watchdog
 
 log = logging.getLogger("topics.http")
 

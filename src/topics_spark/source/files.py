@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from topics.engine.core.image import decode_blocks
+from topics.engine.core.checkpoints.image import decode_blocks
 from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import TopicsError as ModelError
 from topics_spark.errors import FilesUnreadable

@@ -15,7 +15,7 @@ from topics.api.replies import encode
 from topics.api.routes import Handler, QueryField, Route
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.runner import Runner, Steps, attempt, published
+from topics.engine.core.waiting.runner import Runner, Steps, attempt, published
 from topics.engine.groups.consume import Reading, consume
 from topics.engine.groups.verbs import Acked, Consuming, Standing
 from topics.engine.log.topic import Topic

@@ -22,7 +22,7 @@ from topics.api.groups.tokens import ANYONE, CODES, TokenRefused, Tokens, bearer
 from topics.api.groups.users import PasswordHash, User, unknown_user
 from topics.api.replies import encode
 from topics.api.routes import Route
-from topics.engine.core.runner import Signal, Steps
+from topics.engine.core.waiting.runner import Signal, Steps
 from topics.http.request import Request
 from topics.model.errors import Throttled, TopicsError, Unauthorized
 

@@ -17,13 +17,13 @@ from topics.api.live.ws import Sockets
 from topics.api.metrics import Usage
 from topics.api.routes import Route
 from topics.api.v0.export import STALL_S_MAX, Exports
-from topics.engine.core.deadlines import Deadlines
-from topics.engine.core.runner import Runner
+from topics.engine.core.waiting.deadlines import Deadlines
+from topics.engine.core.waiting.runner import Runner
 from topics.engine.live.trails import Live
-from topics.engine.log.cold import Reader
+from topics.engine.log.on_disk.cold import Reader
 from topics.http.budget import MemoryBudget
 from topics.http.content_coding import InThread
-from topics.http.slices import Slices
+from topics.http.loop.slices import Slices
 from topics.model.clock import Clock
 from topics.model.settings import Settings
 

@@ -8,7 +8,7 @@ client does not keep up ─▶ nothing is read or rendered until it does
 from __future__ import annotations
 
 from topics.engine.live.trails import Frame, Lens, Live, Trail
-from topics.engine.log.cold import ColdMiss, Reader
+from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
 from topics.model.errors import TopicsError

@@ -22,10 +22,10 @@ from topics.api.live.sse import RETRY, EventStream, EventStreams, check_accepts_
 from topics.api.live.stream_tokens import StreamReader
 from topics.api.live.watch import EVENT_STREAM, GOING_DOWN, UNREADABLE, gap_data, gone_data, paced_frame
 from topics.api.routes import QueryField, Route
-from topics.engine.core.deadlines import Deadline, Deadlines
 from topics.engine.core.engine import Engine
+from topics.engine.core.waiting.deadlines import Deadline, Deadlines
 from topics.engine.live.trails import Frame, Lens, Live, Trail
-from topics.engine.log.cold import Reader
+from topics.engine.log.on_disk.cold import Reader
 from topics.engine.log.reading import View
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic

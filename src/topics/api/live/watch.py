@@ -12,7 +12,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic, WatchReply
 from topics.engine.live.trails import Frame, Live, Trail
-from topics.engine.log.cold import Reader
+from topics.engine.log.on_disk.cold import Reader
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
 from topics.model.cursors import RESTARTS, CursorWriter, positions_of, single_id

@@ -40,13 +40,13 @@ from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic
 from topics.engine.core.engine import Engine
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.runner import Runner, Steps
+from topics.engine.core.waiting.runner import Runner, Steps
 from topics.engine.live.trails import Live
-from topics.engine.log.cold import ColdMiss, Reader
+from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.topic import Topic
 from topics.http.budget import MemoryBudget
+from topics.http.loop.slices import Slices
 from topics.http.request import Request
-from topics.http.slices import Slices
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError
 from topics.model.requests.config import resolve
 from topics.model.requests.large_bodies import LARGE_BYTES, decode_large

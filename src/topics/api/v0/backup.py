@@ -16,7 +16,7 @@ from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.routes import Route
-from topics.engine.core.deadlines import Deadline, Deadlines
+from topics.engine.core.waiting.deadlines import Deadline, Deadlines
 from topics.engine.opening.store import Store
 from topics.http.request import ReplyStream
 from topics.model.errors import Forbidden, Throttled, TopicsError

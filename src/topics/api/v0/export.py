@@ -18,7 +18,7 @@ from topics.api.live.sse import BUFFERED_BYTES_MAX, Gate
 from topics.api.routes import QueryField, Route
 from topics.engine.live.trails import Live, Trail
 from topics.engine.log.bulk import BulkRead
-from topics.engine.log.cold import ColdMiss, Reader
+from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.reading import Diff, View
 from topics.engine.log.topic import Topic
 from topics.http.content_coding import GZIPPED, VARY, GzipReplyStream, InThread, accepts_gzip

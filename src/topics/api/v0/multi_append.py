@@ -20,7 +20,7 @@ from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import Landed
 from topics.engine.core.multi_append import MultiAppend as Verb
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.runner import Steps
+from topics.engine.core.waiting.runner import Steps
 from topics.engine.log.topic import Topic
 from topics.model.errors import Throttled
 from topics.model.requests.config import resolve

@@ -26,7 +26,7 @@ from topics.api.v0.queue_schema import (
 from topics.api.waiting import answering
 from topics.engine.core.engine import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, Engine
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.runner import Steps
+from topics.engine.core.waiting.runner import Steps
 from topics.engine.log.topic import Topic
 from topics.engine.queues.claims import Grant
 from topics.engine.queues.due import NO_STREAM

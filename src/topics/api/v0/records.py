@@ -16,9 +16,9 @@ from topics.api.schema import AppendReply, DeletedReply, DiffReply
 from topics.api.v0.topics import check_config_names
 from topics.api.waiting import answering
 from topics.engine.core.engine import Engine
-from topics.engine.core.long_poll import long_poll
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.runner import Runner, Steps
+from topics.engine.core.waiting.long_poll import long_poll
+from topics.engine.core.waiting.runner import Runner, Steps
 from topics.engine.log.reading import Diff
 from topics.engine.log.topic import Topic
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from topics.client.aio.backup import AsyncBackup
-from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import Request
 from topics.client.values import Health, Readiness
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from types import TracebackType
 
-from topics.client.aio.transport import AsyncStream, AsyncTransport
+from topics.client.aio.wire.transport import AsyncStream, AsyncTransport
 from topics.client.errors import TopicsError
 
 BACKUP_PATH = "/v0/backup"

@@ -11,10 +11,10 @@ from topics.client.aio.pipelines import AsyncPipelines
 from topics.client.aio.queues import AsyncQueues
 from topics.client.aio.records import AsyncRecords
 from topics.client.aio.routers import AsyncRouters
-from topics.client.aio.streaming import AsyncStreaming
 from topics.client.aio.topics import AsyncTopics
 from topics.client.aio.transactions import AsyncTransactions
-from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.wire.streaming import AsyncStreaming
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import TIMEOUT_S_DEFAULT, Options
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 from topics.client.tokens import Tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 
-from topics.client.aio.transport import AsyncStream, AsyncTransport
+from topics.client.aio.wire.transport import AsyncStream, AsyncTransport
 from topics.client.errors import ConnectionFailed, TopicsError
 from topics.client.exporting import Cutter, ExportEnd, last_seq
 from topics.client.request import QueryValue, topic_path, with_query

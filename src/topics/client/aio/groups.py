@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.messages import (
     Committed,
     Consumed,

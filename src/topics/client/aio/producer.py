@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from topics.client.aio import ground
+from topics.client.aio.wire import ground
 from topics.client.batching import BatchPart, Gathering, ProducerBatch
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode

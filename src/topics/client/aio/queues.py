@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.aio.work import AsyncWork
 from topics.client.jobs import (
     Acked,

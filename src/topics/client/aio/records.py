@@ -10,7 +10,7 @@ import msgspec
 
 from topics.client.aio.export import AsyncExport
 from topics.client.aio.producer import AsyncProducer
-from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
 from topics.client.values import (
     Appended,

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import QueryValue, Request, body_of
 from topics.client.values import Removed, Router, RouterPage
 

@@ -7,7 +7,7 @@ from typing import Final, Unpack
 
 import msgspec
 
-from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import QueryValue, Request, body_of, encode, topic_path, with_query
 from topics.client.values import Configured, Deleted, Dropped, Edited, TopicFields, TopicItem, TopicPage, TopicState
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from topics.client.aio.transport import AsyncStream, AsyncTransport
+from topics.client.aio.wire.transport import AsyncStream, AsyncTransport
 from topics.client.errors import BadAnswer, ConnectionFailed, NotFound, ShuttingDown, TopicsError
 from topics.client.live import (
     LiveEvent,

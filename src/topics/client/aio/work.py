@@ -9,7 +9,7 @@ from types import TracebackType
 
 import msgspec
 
-from topics.client.aio.transport import AsyncStream, AsyncTransport
+from topics.client.aio.wire.transport import AsyncStream, AsyncTransport
 from topics.client.errors import BadAnswer, ConnectionFailed, ShuttingDown, TopicsError, error_of
 from topics.client.jobs import Job
 from topics.client.live import fault_decoder

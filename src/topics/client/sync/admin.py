@@ -9,7 +9,7 @@ import msgspec
 
 from topics.client.request import Request
 from topics.client.sync.backup import Backup
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.transport import Transport
 from topics.client.values import Health, Readiness
 
 _health = msgspec.json.Decoder(Health)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from topics.client.errors import TopicsError
-from topics.client.sync.transport import Stream, Transport
+from topics.client.sync.wire.transport import Stream, Transport
 
 BACKUP_PATH = "/v0/backup"
 BYTES_TOTAL = "Topics-Backup-Bytes"

@@ -14,10 +14,10 @@ from topics.client.sync.pipelines import Pipelines
 from topics.client.sync.queues import Queues
 from topics.client.sync.records import Records
 from topics.client.sync.routers import Routers
-from topics.client.sync.streaming import Streaming
 from topics.client.sync.topics import Topics
 from topics.client.sync.transactions import Transactions
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.streaming import Streaming
+from topics.client.sync.wire.transport import Transport
 from topics.client.tokens import Tokens
 
 if TYPE_CHECKING:

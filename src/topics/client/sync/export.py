@@ -9,7 +9,7 @@ from types import TracebackType
 from topics.client.errors import ConnectionFailed, TopicsError
 from topics.client.exporting import Cutter, ExportEnd, last_seq
 from topics.client.request import QueryValue, topic_path, with_query
-from topics.client.sync.transport import Stream, Transport
+from topics.client.sync.wire.transport import Stream, Transport
 
 
 class Export:

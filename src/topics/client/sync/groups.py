@@ -21,7 +21,7 @@ from topics.client.messages import (
     start_json,
 )
 from topics.client.request import Request, body_of, with_query
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.transport import Transport
 from topics.client.tokens import LoggedIn
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from topics.client.request import QueryValue, Request, encode
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.transport import Transport
 from topics.client.values import Pipeline, PipelinePage, Removed
 
 PAGE_SIZE: Final = 1_000

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from topics.client.batching import BatchPart, Gathering, ProducerBatch
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
-from topics.client.sync import ground
+from topics.client.sync.wire import ground
 from topics.client.values import Appended, Outgoing, Outgoings
 from topics.model.requests.groups import partition_for, partition_name
 

@@ -24,7 +24,7 @@ from topics.client.jobs import (
     held,
 )
 from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.transport import Transport
 from topics.client.sync.work import Work
 
 PAGE_SIZE: Final = 1_000

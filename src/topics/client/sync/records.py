@@ -12,7 +12,7 @@ import msgspec
 from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
 from topics.client.sync.export import Export
 from topics.client.sync.producer import Producer
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.transport import Transport
 from topics.client.values import (
     Appended,
     AppendedAll,

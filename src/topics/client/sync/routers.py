@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from topics.client.request import QueryValue, Request, body_of
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.transport import Transport
 from topics.client.values import Removed, Router, RouterPage
 
 PAGE_SIZE: Final = 1_000

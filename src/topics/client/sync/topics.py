@@ -9,7 +9,7 @@ from typing import Final, Unpack
 import msgspec
 
 from topics.client.request import QueryValue, Request, body_of, encode, topic_path, with_query
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.transport import Transport
 from topics.client.values import Configured, Deleted, Dropped, Edited, TopicFields, TopicItem, TopicPage, TopicState
 
 PAGE_SIZE: Final = 1_000

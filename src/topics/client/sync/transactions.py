@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from topics.client.request import QueryValue, Request, body_of
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire.transport import Transport
 from topics.client.transactions import Aborted, CommittedTxn, Fence, Forgotten, Staged, Txn, TxnItem, TxnPage
 from topics.client.values import Outgoings, records_json
 

@@ -25,7 +25,7 @@ from topics.client.live import (
 from topics.client.request import Request, body_of
 from topics.client.retrying import Retrying
 from topics.client.sse import EventParser
-from topics.client.sync.transport import Stream, Transport
+from topics.client.sync.wire.transport import Stream, Transport
 
 SLACK_S = 5.0
 ATTEMPTS_MAX = 1_000_000

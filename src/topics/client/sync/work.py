@@ -15,7 +15,7 @@ from topics.client.jobs import Job
 from topics.client.live import fault_decoder
 from topics.client.retrying import Retrying
 from topics.client.sse import Event, EventParser
-from topics.client.sync.transport import Stream, Transport
+from topics.client.sync.wire.transport import Stream, Transport
 from topics.model.requests.nesting import decode_deep
 
 SILENCE_S_MAX = 35.0

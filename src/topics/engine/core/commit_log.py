@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from topics.engine.core.appended import Appended, DeferredBody
-from topics.engine.core.checkpoint_room import CheckpointRoom, refusal
+from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom, refusal
 from topics.engine.core.in_flight import InFlight
 from topics.engine.core.op_table import Op
 from topics.engine.core.ops import Deleted, Floored, MultiAppended, Skipped, Timed

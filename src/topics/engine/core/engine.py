@@ -14,12 +14,12 @@ from topics.engine.core.job_admission import Admitted, JobAdmission
 from topics.engine.core.listing import Page, TopicState, describe, effective_priority
 from topics.engine.core.ops import Created, Deleted, Dropped, Reserved
 from topics.engine.core.pending import Busy, Deletions, PendingChange
-from topics.engine.core.runner import Steps, attempt
 from topics.engine.core.state import State
+from topics.engine.core.waiting.runner import Steps, attempt
 from topics.engine.log import deletion, retention
-from topics.engine.log.cold import ColdMiss
 from topics.engine.log.deletion import Run
 from topics.engine.log.idempotency import digest
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.log.reading import Diff, View, read
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters

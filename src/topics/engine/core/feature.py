@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from topics.engine.core.image import TopicImage
+    from topics.engine.core.checkpoints.image import TopicImage
     from topics.engine.core.listing import QueueState
     from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic

@@ -12,10 +12,10 @@ from topics.engine.core.op_table import Op, OpTable
 from topics.engine.core.ops import Configured, Created, Deleted, Dropped, Floored, KeyNoted, Reserved, Resumed, Skipped
 from topics.engine.log.block import BLOCK_BYTES, Block
 from topics.engine.log.body import Body
-from topics.engine.log.cold import Cold
 from topics.engine.log.deletion import Run
 from topics.engine.log.dropped_names import DroppedNames
 from topics.engine.log.idempotency import Written
+from topics.engine.log.on_disk.cold import Cold
 from topics.engine.log.retention import enforce_caps, expire, note_hole, note_loss
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.model.clock import Moment

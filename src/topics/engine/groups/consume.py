@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.runner import Runner, Steps, attempt, published
+from topics.engine.core.waiting.runner import Runner, Steps, attempt, published
 from topics.engine.groups.verbs import Consuming, Portion
 from topics.engine.log.topic import Topic
 from topics.model.errors import TopicNotFound

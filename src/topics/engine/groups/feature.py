@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Raw
 
+from topics.engine.core.checkpoints.image import EMPTY
 from topics.engine.core.feature import Feature
-from topics.engine.core.image import EMPTY
 from topics.engine.groups import group
 from topics.engine.groups.part import GroupsPart, groups_of
 
 if TYPE_CHECKING:
-    from topics.engine.core.image import TopicImage
+    from topics.engine.core.checkpoints.image import TopicImage
     from topics.engine.core.state import State
     from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic

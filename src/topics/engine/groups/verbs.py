@@ -19,7 +19,7 @@ from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupO
 from topics.engine.groups.part import groups_of
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.log.topic import Topic
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, InvalidRequest, Throttled, TopicNotFound

@@ -1,6 +1,6 @@
 """The payload of a block: rendered records back to back, with columns that exist only if used.
 
-`engine/log/extent.py` says how it stands on disk.
+`engine/log/on_disk/extent.py` says how it stands on disk.
 """
 
 from __future__ import annotations

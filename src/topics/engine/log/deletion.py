@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.log.topic import Topic
 from topics.model.requests.records import TagMatch
 

@@ -13,7 +13,7 @@ import msgspec
 
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
-from topics.engine.log.cold import ColdMiss, DamagedBlock
+from topics.engine.log.on_disk.cold import ColdMiss, DamagedBlock
 from topics.engine.log.retention import Tombstone, tombstone
 from topics.engine.log.topic import Topic
 from topics.model.errors import DamagedData, StorageError

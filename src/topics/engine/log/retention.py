@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topics.engine.log.block import Block
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.model.errors import DamagedData, TopicFull
 from topics.model.requests.config import TopicConfig
 

@@ -11,7 +11,7 @@ from topics.engine.core.op_table import Op
 from topics.engine.core.state import State
 from topics.engine.groups.part import groups_of
 from topics.engine.log.block import Block
-from topics.engine.log.extent import Salvaged, decode_body, salvage
+from topics.engine.log.on_disk.extent import Salvaged, decode_body, salvage
 from topics.engine.log.retention import note_hole
 from topics.engine.log.topic import Topic
 from topics.model.errors import DamagedData

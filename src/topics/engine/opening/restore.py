@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topics.engine.core.image import decode_topic
+from topics.engine.core.checkpoints.image import decode_topic
 from topics.engine.core.ops import TIMED, decode_timed
 from topics.engine.core.state import State
 from topics.engine.log.dropped_names import DROPPED_CHUNK

@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from topics.engine.core.image import block_image, decode_blocks
+from topics.engine.core.checkpoints.image import block_image, decode_blocks
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
-from topics.engine.log.cold import DamagedBlock, decoded, unreadable
-from topics.engine.log.extent import encode_body
+from topics.engine.log.on_disk.cold import DamagedBlock, decoded, unreadable
+from topics.engine.log.on_disk.extent import encode_body
 from topics.engine.log.retention import Tombstone, tombstone
 from topics.engine.log.topic import Topic
 from topics.engine.opening.inspection import Inspection

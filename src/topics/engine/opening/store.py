@@ -7,17 +7,17 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from topics.engine.core import checkpoint
 from topics.engine.core.appended import blob_start, decode_appended
-from topics.engine.core.checkpoint import Checkpointer
-from topics.engine.core.checkpoint_room import CheckpointRoom
-from topics.engine.core.cold_reader import ColdReader
+from topics.engine.core.checkpoints import checkpoint
+from topics.engine.core.checkpoints.checkpoint import Checkpointer
+from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom
 from topics.engine.core.commit_log import CommitLog
-from topics.engine.core.deadlines import Deadlines, PolledTimers, Timers
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import MultiAppend
 from topics.engine.core.ops import Resumed
-from topics.engine.core.runner import Runner
+from topics.engine.core.waiting.cold_reader import ColdReader
+from topics.engine.core.waiting.deadlines import Deadlines, PolledTimers, Timers
+from topics.engine.core.waiting.runner import Runner
 from topics.engine.live.trails import Live
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters

@@ -18,7 +18,7 @@ from topics.engine.core.listing import PAGE_SIZE_DEFAULT, page_of
 from topics.engine.core.ops import Deleted
 from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log import deletion
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.pipelines.feature import HOME, Entry, PipelineState, PipelineTable
 from topics.model.errors import PipelineNotFound, Throttled
 from topics.model.names import check_topic_name

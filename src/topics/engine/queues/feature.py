@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from msgspec import Raw
 
+from topics.engine.core.checkpoints.image import NOTHING
 from topics.engine.core.feature import Feature
-from topics.engine.core.image import NOTHING
 from topics.engine.core.listing import QueueState
 from topics.engine.queues import lease_log
 from topics.engine.queues.dead_letters import Letters, left_of, read_stamps
@@ -19,7 +19,7 @@ from topics.engine.queues.queue import Queue
 from topics.model.errors import DamagedData
 
 if TYPE_CHECKING:
-    from topics.engine.core.image import TopicImage
+    from topics.engine.core.checkpoints.image import TopicImage
     from topics.engine.core.state import State
     from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic

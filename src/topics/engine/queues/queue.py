@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from topics.engine.log.cold import ColdMiss
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues.due import NO_STREAM, DueGroup, DueTimes, Job, JobPlace
 from topics.model.errors import TopicsError
 from topics.model.requests.batch import NO_KEY, Batch

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.pending import Busy, PendingChange, settled
-from topics.engine.core.runner import Steps, attempt, published
+from topics.engine.core.waiting.runner import Steps, attempt, published
 from topics.engine.log.block import Block
 from topics.engine.log.deletion import find_seqs
 from topics.engine.queues import transfers as moving

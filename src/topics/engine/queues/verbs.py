@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.ops import Deleted
 from topics.engine.core.pending import Busy, PendingChange, settled
-from topics.engine.log.cold import ColdMiss
 from topics.engine.log.deletion import Run, find_seqs
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues import transfers as moving
 from topics.engine.queues.claims import Claim, Grant, bytes_for, deal, render_job, rest_after
 from topics.engine.queues.due import NO_STREAM, Job

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from topics.engine.core.deadlines import Deadlines
 from topics.engine.core.pending import Busy
-from topics.engine.core.runner import News, Runner, Steps, Wait, attempt, published
-from topics.engine.log.cold import ColdMiss
+from topics.engine.core.waiting.deadlines import Deadlines
+from topics.engine.core.waiting.runner import News, Runner, Steps, Wait, attempt, published
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.log.topic import Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.queues.claims import Claim, Grant

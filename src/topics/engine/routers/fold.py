@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw
 
+from topics.engine.core.checkpoints.image import EMPTY, NOTHING, decode_blocks
 from topics.engine.core.feature import Feature
-from topics.engine.core.image import EMPTY, NOTHING, decode_blocks
 from topics.engine.core.op_table import Addition, OpKind
 from topics.engine.log.block import BLOCK_BYTES, Block
 from topics.engine.log.copying import Origin, Piece, cut
@@ -42,8 +42,8 @@ from topics.model.errors import DamagedData
 from topics.model.requests.batch import Batch
 
 if TYPE_CHECKING:
+    from topics.engine.core.checkpoints.image import TopicImage
     from topics.engine.core.commit_log import CommitLog
-    from topics.engine.core.image import TopicImage
     from topics.engine.core.pending import PendingChange
     from topics.engine.core.state import State
     from topics.engine.log.topic import Topic

@@ -16,11 +16,11 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.runner import Runner, Steps, Wait
+from topics.engine.core.waiting.runner import Runner, Steps, Wait
 from topics.engine.log import retention
 from topics.engine.log.block import Block
-from topics.engine.log.cold import ColdMiss
 from topics.engine.log.copying import Piece, cut
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.log.retention import tombstone
 from topics.engine.routers.fold import Routes
 from topics.engine.routers.ops import FULL, NO_NODE, NO_TAG, STAMPED, VOLATILE, Forwarded

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from topics.engine.core.appended import Appended
 from topics.engine.core.ops import Created
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.runner import Runner, Steps, attempt
+from topics.engine.core.waiting.runner import Runner, Steps, attempt
 from topics.engine.log import retention
 from topics.engine.log.body import Body
-from topics.engine.log.cold import ColdMiss
 from topics.engine.log.copying import with_heads
+from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.transactions.ledger import HIDDEN_CONFIG, CommittedRecords, Stage, hidden_name
 from topics.engine.transactions.ops import Move, TxnCommitted
 from topics.model.clock import Clock

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from topics.engine.core.appended import Appended
 from topics.engine.core.ops import Dropped
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.core.runner import Runner
+from topics.engine.core.waiting.runner import Runner
 from topics.engine.log.topic import STAGING
 from topics.engine.transactions.commit import Commit, Committed
 from topics.engine.transactions.ledger import FENCE_FLOOR_ID, App, Ledger, PartSize, Stage

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 from topics.engine.log.block import Block
-from topics.engine.log.extent import extent_of
-from topics.engine.log.hot_window import HotWindow
+from topics.engine.log.on_disk.extent import extent_of
+from topics.engine.log.on_disk.hot_window import HotWindow
 from topics.engine.log.topic import Topic
 from topics.storage.pack import Extent, Packs, PackWriter
 from topics.storage.worker import Worker

@@ -3,7 +3,7 @@
 A caller that waits reads frames for all: a reply goes to the caller that waits for it, an event to the inbox.
 """
 
-# Made by tools/sync_half.py from aio/socket.py: change that one.
+# Made by tools/sync_half.py from aio/wire/socket.py: change that one.
 from __future__ import annotations
 
 import time
@@ -21,12 +21,12 @@ from topics.client.commands import ReplyFrame, command, error_in, frame_of, publ
 from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
 from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
 from topics.client.retrying import Retrying
-from topics.client.sync import ground
-from topics.client.sync.transport import Transport
+from topics.client.sync.wire import ground
+from topics.client.sync.wire.transport import Transport
 from topics.client.values import Appended, Outgoing, Outgoings
 
 if TYPE_CHECKING:
-    from topics.client.sync.ground import WebSocket
+    from topics.client.sync.wire.ground import WebSocket
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 INBOX_EVENTS_MAX = 10_000

@@ -1,17 +1,18 @@
 """One server, over kept-alive connections: requests with retries, and answers that are read as they come."""
 
+# Made by tools/sync_half.py from aio/wire/transport.py: change that one.
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from topics.client.aio import ground
 from topics.client.answers import failure_of, value_of
 from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
 from topics.client.request import JSON, Options, PageReply, QueryValue, Request, with_query
 from topics.client.retrying import Retrying
+from topics.client.sync.wire import ground
 from topics.client.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ TELL_FROM_S = 1.0
 _log = logging.getLogger("topics.client")
 
 
-class AsyncTransport:
-    def __init__(self, options: Options, tokens: Tokens, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+class Transport:
+    def __init__(self, options: Options, tokens: Tokens, transport: httpx2.BaseTransport | None = None) -> None:
         import httpx2
 
         # It logs every request at INFO. A level that the program has set itself is kept.
@@ -49,35 +50,33 @@ class AsyncTransport:
         self._timeouts = httpx2.TimeoutException
         self._failures = (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.closed = True
-        await self._http.aclose()
+        self._http.close()
 
     # --- requests ---
 
-    async def call(self, request: Request[T]) -> T:
+    def call(self, request: Request[T]) -> T:
         """Send, and send again where that is safe, until there is an answer or the limits are reached."""
         retrying = self.retrying(safe=request.safe)
         renewed = False
         while True:
             try:
-                return await self._attempt(request)
+                return self._attempt(request)
             except Unauthorized as error:
                 if renewed or not request.by_token or not self.tokens.renewable:
                     raise
                 renewed = True
-                await self.renew(error)
+                self.renew(error)
             except TopicsError as error:
-                await self.pause(retrying, error)
+                self.pause(retrying, error)
 
-    async def pages(
-        self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]
-    ) -> AsyncIterator[P]:
+    def pages(self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]) -> Iterator[P]:
         """A list that the server returns in pages, each fetched when it is needed."""
         cursor: str | None = None
         while True:
             where = with_query(path, {**query, "cursor": cursor})
-            page = await self.call(Request(method="GET", path=where, decoder=decoder, safe=True))
+            page = self.call(Request(method="GET", path=where, decoder=decoder, safe=True))
             yield page
             cursor = page.next_cursor
             if cursor is None:
@@ -89,7 +88,7 @@ class AsyncTransport:
             safe=safe, now_s=time.monotonic(), retries_max=options.retries_max, retry_s_max=options.retry_s_max
         )
 
-    async def pause(self, retrying: Retrying, error: TopicsError) -> None:
+    def pause(self, retrying: Retrying, error: TopicsError) -> None:
         """Wait for the next attempt, or raise the error if there is none."""
         pause_s = retrying.pause_s(error, time.monotonic(), unsent=bool(error.detail.get("unsent")))
         if pause_s is None or self.closed:
@@ -97,15 +96,15 @@ class AsyncTransport:
         if pause_s >= TELL_FROM_S and not retrying.warned and isinstance(error, ConnectionFailed):
             retrying.warned = True
             _log.warning("%s; trying again", error.message)
-        await ground.sleep(pause_s)
+        ground.sleep(pause_s)
 
-    async def _attempt(self, request: Request[T]) -> T:
+    def _attempt(self, request: Request[T]) -> T:
         if request.by_token and self.tokens.access is None and self.tokens.renewable:
-            await self.renew(None)
+            self.renew(None)
         where = f"{request.method} {self.options.url}{request.path}"
-        response = await self._send(self._built(request), where)
+        response = self._send(self._built(request), where)
         try:
-            body = await response.aread()
+            body = response.read()
         except self._failures as error:
             raise self._lost(error, where) from error
         if response.status_code >= 300:
@@ -128,11 +127,11 @@ class AsyncTransport:
         seconds = self.options.timeout_s
         return httpx2.Timeout(seconds, connect=min(seconds, CONNECT_S_MAX), read=seconds + longer_s)
 
-    async def _send(self, built: httpx2.Request, where: str) -> httpx2.Response:
+    def _send(self, built: httpx2.Request, where: str) -> httpx2.Response:
         if self.closed:
             raise Closed("this client was closed")
         try:
-            return await self._http.send(built, stream=True)
+            return self._http.send(built, stream=True)
         except self._failures as error:
             raise self._lost(error, where) from error
 
@@ -149,11 +148,11 @@ class AsyncTransport:
 
     # --- tokens of the consumer groups ---
 
-    async def renew(self, refused: Unauthorized | None) -> None:
+    def renew(self, refused: Unauthorized | None) -> None:
         """New tokens: by the refresh token if there is one, otherwise by name and password."""
         for request in self.tokens.renewals(after_refusal=refused is not None):
             try:
-                self.tokens.take(await self.call(request))
+                self.tokens.take(self.call(request))
                 return
             except Unauthorized as error:
                 refused = error
@@ -162,17 +161,17 @@ class AsyncTransport:
 
     # --- streams ---
 
-    async def read(self, path: str, *, accept: str) -> bytes:
+    def read(self, path: str, *, accept: str) -> bytes:
         """A whole answer that is not JSON."""
         retrying = self.retrying(safe=True)
         while True:
             try:
-                stream = await self.open(path, accept=accept)
-                return await stream.rest()
+                stream = self.open(path, accept=accept)
+                return stream.rest()
             except TopicsError as error:
-                await self.pause(retrying, error)
+                self.pause(retrying, error)
 
-    async def open(
+    def open(
         self,
         path: str,
         *,
@@ -180,7 +179,7 @@ class AsyncTransport:
         read_s: float | None = None,
         headers: dict[str, str] | None = None,
         by_token: bool = False,
-    ) -> AsyncStream:
+    ) -> Stream:
         """An answer that is read piece by piece; silence for `read_s` breaks it."""
         where = f"GET {self.options.url}{path}"
         sent = {"Accept": accept, **(headers or {})}
@@ -188,10 +187,10 @@ class AsyncTransport:
         if bearer is not None:
             sent["Authorization"] = f"Bearer {bearer}"
         timeout = self._timeout(max(0.0, (read_s or 0.0) - self.options.timeout_s))
-        response = await self._send(self._http.build_request("GET", path, headers=sent, timeout=timeout), where)
-        stream = AsyncStream(response, self, where)
+        response = self._send(self._http.build_request("GET", path, headers=sent, timeout=timeout), where)
+        stream = Stream(response, self, where)
         if response.status_code >= 300:
-            raise await stream.failure()
+            raise stream.failure()
         return stream
 
     @property
@@ -202,10 +201,10 @@ class AsyncTransport:
         return self._lost(error, where)
 
 
-class AsyncStream:
+class Stream:
     """The pieces of one answer, in order; whatever ends it early is an exception."""
 
-    def __init__(self, response: httpx2.Response, transport: AsyncTransport, where: str) -> None:
+    def __init__(self, response: httpx2.Response, transport: Transport, where: str) -> None:
         self._response = response
         self._transport = transport
         self._where = where
@@ -213,24 +212,24 @@ class AsyncStream:
         self.closed = False
         self.headers = response.headers
 
-    async def failure(self) -> TopicsError:
+    def failure(self) -> TopicsError:
         """The answer was an error: the exception that it stands for."""
-        return failure_of(self._response.status_code, self._response.headers, await self.rest(), self._where)
+        return failure_of(self._response.status_code, self._response.headers, self.rest(), self._where)
 
-    async def rest(self) -> bytes:
+    def rest(self) -> bytes:
         """All of it at once."""
         try:
-            return await self._response.aread()
+            return self._response.read()
         except self._transport.failures as error:
             raise self._transport.lost(error, self._where) from error
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        source = self._response.aiter_raw()
+    def pieces(self) -> Iterator[bytes]:
+        source = self._response.iter_raw()
         while True:
             self._waiting = True
             try:
-                piece = await anext(source)
-            except StopAsyncIteration:
+                piece = next(source)
+            except StopIteration:
                 return
             except self._transport.failures as error:
                 raise self._transport.lost(error, self._where) from error
@@ -238,10 +237,10 @@ class AsyncStream:
                 self._waiting = False
             yield piece
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """May be called while another task waits for a chunk: that one gets an error, and closes it then."""
         if self._waiting:
-            await ground.cut(self._response)
+            ground.cut(self._response)
         elif not self.closed:
             self.closed = True
-            await self._response.aclose()
+            self._response.close()

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from topics.http.watchdog import Watchdog
+from topics.http.loop.watchdog import Watchdog
 
 log = logging.getLogger("topics.http")
 

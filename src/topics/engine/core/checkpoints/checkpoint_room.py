@@ -10,7 +10,7 @@ Only freeing work (deletes, acks, checkpoints) goes on while there is less room 
 from __future__ import annotations
 
 from topics.engine.core.state import State
-from topics.engine.log.repacking import Copies
+from topics.engine.log.on_disk.repacking import Copies
 from topics.model.errors import StorageError, StorageFull, TopicsError
 from topics.storage.disk import FULL
 from topics.storage.pack import SPARSE_SHARE, Packs

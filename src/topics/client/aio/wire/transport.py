@@ -1,18 +1,17 @@
 """One server, over kept-alive connections: requests with retries, and answers that are read as they come."""
 
-# Made by tools/sync_half.py from aio/transport.py: change that one.
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from topics.client.aio.wire import ground
 from topics.client.answers import failure_of, value_of
 from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
 from topics.client.request import JSON, Options, PageReply, QueryValue, Request, with_query
 from topics.client.retrying import Retrying
-from topics.client.sync import ground
 from topics.client.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ TELL_FROM_S = 1.0
 _log = logging.getLogger("topics.client")
 
 
-class Transport:
-    def __init__(self, options: Options, tokens: Tokens, transport: httpx2.BaseTransport | None = None) -> None:
+class AsyncTransport:
+    def __init__(self, options: Options, tokens: Tokens, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         import httpx2
 
         # It logs every request at INFO. A level that the program has set itself is kept.
@@ -50,33 +49,35 @@ class Transport:
         self._timeouts = httpx2.TimeoutException
         self._failures = (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.closed = True
-        self._http.close()
+        await self._http.aclose()
 
     # --- requests ---
 
-    def call(self, request: Request[T]) -> T:
+    async def call(self, request: Request[T]) -> T:
         """Send, and send again where that is safe, until there is an answer or the limits are reached."""
         retrying = self.retrying(safe=request.safe)
         renewed = False
         while True:
             try:
-                return self._attempt(request)
+                return await self._attempt(request)
             except Unauthorized as error:
                 if renewed or not request.by_token or not self.tokens.renewable:
                     raise
                 renewed = True
-                self.renew(error)
+                await self.renew(error)
             except TopicsError as error:
-                self.pause(retrying, error)
+                await self.pause(retrying, error)
 
-    def pages(self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]) -> Iterator[P]:
+    async def pages(
+        self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]
+    ) -> AsyncIterator[P]:
         """A list that the server returns in pages, each fetched when it is needed."""
         cursor: str | None = None
         while True:
             where = with_query(path, {**query, "cursor": cursor})
-            page = self.call(Request(method="GET", path=where, decoder=decoder, safe=True))
+            page = await self.call(Request(method="GET", path=where, decoder=decoder, safe=True))
             yield page
             cursor = page.next_cursor
             if cursor is None:
@@ -88,7 +89,7 @@ class Transport:
             safe=safe, now_s=time.monotonic(), retries_max=options.retries_max, retry_s_max=options.retry_s_max
         )
 
-    def pause(self, retrying: Retrying, error: TopicsError) -> None:
+    async def pause(self, retrying: Retrying, error: TopicsError) -> None:
         """Wait for the next attempt, or raise the error if there is none."""
         pause_s = retrying.pause_s(error, time.monotonic(), unsent=bool(error.detail.get("unsent")))
         if pause_s is None or self.closed:
@@ -96,15 +97,15 @@ class Transport:
         if pause_s >= TELL_FROM_S and not retrying.warned and isinstance(error, ConnectionFailed):
             retrying.warned = True
             _log.warning("%s; trying again", error.message)
-        ground.sleep(pause_s)
+        await ground.sleep(pause_s)
 
-    def _attempt(self, request: Request[T]) -> T:
+    async def _attempt(self, request: Request[T]) -> T:
         if request.by_token and self.tokens.access is None and self.tokens.renewable:
-            self.renew(None)
+            await self.renew(None)
         where = f"{request.method} {self.options.url}{request.path}"
-        response = self._send(self._built(request), where)
+        response = await self._send(self._built(request), where)
         try:
-            body = response.read()
+            body = await response.aread()
         except self._failures as error:
             raise self._lost(error, where) from error
         if response.status_code >= 300:
@@ -127,11 +128,11 @@ class Transport:
         seconds = self.options.timeout_s
         return httpx2.Timeout(seconds, connect=min(seconds, CONNECT_S_MAX), read=seconds + longer_s)
 
-    def _send(self, built: httpx2.Request, where: str) -> httpx2.Response:
+    async def _send(self, built: httpx2.Request, where: str) -> httpx2.Response:
         if self.closed:
             raise Closed("this client was closed")
         try:
-            return self._http.send(built, stream=True)
+            return await self._http.send(built, stream=True)
         except self._failures as error:
             raise self._lost(error, where) from error
 
@@ -148,11 +149,11 @@ class Transport:
 
     # --- tokens of the consumer groups ---
 
-    def renew(self, refused: Unauthorized | None) -> None:
+    async def renew(self, refused: Unauthorized | None) -> None:
         """New tokens: by the refresh token if there is one, otherwise by name and password."""
         for request in self.tokens.renewals(after_refusal=refused is not None):
             try:
-                self.tokens.take(self.call(request))
+                self.tokens.take(await self.call(request))
                 return
             except Unauthorized as error:
                 refused = error
@@ -161,17 +162,17 @@ class Transport:
 
     # --- streams ---
 
-    def read(self, path: str, *, accept: str) -> bytes:
+    async def read(self, path: str, *, accept: str) -> bytes:
         """A whole answer that is not JSON."""
         retrying = self.retrying(safe=True)
         while True:
             try:
-                stream = self.open(path, accept=accept)
-                return stream.rest()
+                stream = await self.open(path, accept=accept)
+                return await stream.rest()
             except TopicsError as error:
-                self.pause(retrying, error)
+                await self.pause(retrying, error)
 
-    def open(
+    async def open(
         self,
         path: str,
         *,
@@ -179,7 +180,7 @@ class Transport:
         read_s: float | None = None,
         headers: dict[str, str] | None = None,
         by_token: bool = False,
-    ) -> Stream:
+    ) -> AsyncStream:
         """An answer that is read piece by piece; silence for `read_s` breaks it."""
         where = f"GET {self.options.url}{path}"
         sent = {"Accept": accept, **(headers or {})}
@@ -187,10 +188,10 @@ class Transport:
         if bearer is not None:
             sent["Authorization"] = f"Bearer {bearer}"
         timeout = self._timeout(max(0.0, (read_s or 0.0) - self.options.timeout_s))
-        response = self._send(self._http.build_request("GET", path, headers=sent, timeout=timeout), where)
-        stream = Stream(response, self, where)
+        response = await self._send(self._http.build_request("GET", path, headers=sent, timeout=timeout), where)
+        stream = AsyncStream(response, self, where)
         if response.status_code >= 300:
-            raise stream.failure()
+            raise await stream.failure()
         return stream
 
     @property
@@ -201,10 +202,10 @@ class Transport:
         return self._lost(error, where)
 
 
-class Stream:
+class AsyncStream:
     """The pieces of one answer, in order; whatever ends it early is an exception."""
 
-    def __init__(self, response: httpx2.Response, transport: Transport, where: str) -> None:
+    def __init__(self, response: httpx2.Response, transport: AsyncTransport, where: str) -> None:
         self._response = response
         self._transport = transport
         self._where = where
@@ -212,24 +213,24 @@ class Stream:
         self.closed = False
         self.headers = response.headers
 
-    def failure(self) -> TopicsError:
+    async def failure(self) -> TopicsError:
         """The answer was an error: the exception that it stands for."""
-        return failure_of(self._response.status_code, self._response.headers, self.rest(), self._where)
+        return failure_of(self._response.status_code, self._response.headers, await self.rest(), self._where)
 
-    def rest(self) -> bytes:
+    async def rest(self) -> bytes:
         """All of it at once."""
         try:
-            return self._response.read()
+            return await self._response.aread()
         except self._transport.failures as error:
             raise self._transport.lost(error, self._where) from error
 
-    def pieces(self) -> Iterator[bytes]:
-        source = self._response.iter_raw()
+    async def pieces(self) -> AsyncIterator[bytes]:
+        source = self._response.aiter_raw()
         while True:
             self._waiting = True
             try:
-                piece = next(source)
-            except StopIteration:
+                piece = await anext(source)
+            except StopAsyncIteration:
                 return
             except self._transport.failures as error:
                 raise self._transport.lost(error, self._where) from error
@@ -237,10 +238,10 @@ class Stream:
                 self._waiting = False
             yield piece
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """May be called while another task waits for a chunk: that one gets an error, and closes it then."""
         if self._waiting:
-            ground.cut(self._response)
+            await ground.cut(self._response)
         elif not self.closed:
             self.closed = True
-            self._response.close()
+            await self._response.aclose()

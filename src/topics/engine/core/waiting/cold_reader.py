@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.engine.log.cold import Cold, ColdMiss
+from topics.engine.log.on_disk.cold import Cold, ColdMiss
 from topics.model.errors import DamagedData, TopicsError
 from topics.storage.pack import Extent
 from topics.storage.worker import Worker, WorkerJob

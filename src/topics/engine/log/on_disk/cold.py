@@ -9,7 +9,7 @@ from typing import Protocol
 
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
-from topics.engine.log.extent import Salvaged, decode_body, salvage
+from topics.engine.log.on_disk.extent import Salvaged, decode_body, salvage
 from topics.model.errors import DamagedData, StorageError, TopicsError
 from topics.storage.pack import Extent, Packs
 

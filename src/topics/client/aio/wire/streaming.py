@@ -1,22 +1,21 @@
 """Live delivery: watch over HTTP, and a WebSocket that also takes writes."""
 
-# Made by tools/sync_half.py from aio/streaming.py: change that one.
 from __future__ import annotations
 
 from typing import Literal
 
+from topics.client.aio.watch import AsyncWatch
+from topics.client.aio.wire.socket import AsyncSocket
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.errors import InvalidRequest
 from topics.client.live import Starts, starts_of
-from topics.client.sync.socket import Socket
-from topics.client.sync.transport import Transport
-from topics.client.sync.watch import Watch
 
 RECONNECT_S_MAX = 600.0
 HEARTBEAT_MS = 15_000
 
 
-class Streaming:
-    _transport: Transport
+class AsyncStreaming:
+    _transport: AsyncTransport
 
     def watch(
         self,
@@ -34,8 +33,8 @@ class Streaming:
         lenient: bool = False,
         heartbeat_ms: int = HEARTBEAT_MS,
         reconnect_s_max: float = RECONNECT_S_MAX,
-    ) -> Watch:
-        """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see Watch.
+    ) -> AsyncWatch:
+        """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see AsyncWatch.
 
         Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
         leaves out topics that do not exist. `node` leaves out what these nodes wrote.
@@ -49,7 +48,7 @@ class Streaming:
             "include_data": include_data,
             "consistency": consistency,
         }
-        return Watch(
+        return AsyncWatch(
             self._transport,
             starts_of(topics, tail=tail),
             request,
@@ -59,8 +58,8 @@ class Streaming:
             reconnect_s_max=reconnect_s_max,
         )
 
-    def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> Socket:
-        """A WebSocket to publish and subscribe over; it opens with the first command. See Socket."""
+    def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> AsyncSocket:
+        """A WebSocket to publish and subscribe over; it opens with the first command. See AsyncSocket."""
         if self._transport.plugged:
             raise InvalidRequest("a WebSocket needs a server; this client was given a transport instead")
-        return Socket(self._transport, reconnect_s_max)
+        return AsyncSocket(self._transport, reconnect_s_max)

@@ -1,4 +1,4 @@
-"""What the synchronous half stands on: sleeping, waiting, and running beside. `aio/ground.py` is its twin."""
+"""What the synchronous half stands on: sleeping, waiting, and running beside. `aio/wire/ground.py` is its twin."""
 
 from __future__ import annotations
 

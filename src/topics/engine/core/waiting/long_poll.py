@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topics.engine.core.engine import Engine
-from topics.engine.core.runner import Runner, Steps, attempt
+from topics.engine.core.waiting.runner import Runner, Steps, attempt
 from topics.engine.log.reading import Diff
 from topics.model.requests.records import DiffRequest
 

@@ -1,4 +1,4 @@
-"""What the asynchronous half stands on: sleeping, waiting, and running beside. `sync/ground.py` is its twin."""
+"""What the asynchronous half stands on: sleeping, waiting, and running beside. `sync/wire/ground.py` is its twin."""
 
 from __future__ import annotations
 

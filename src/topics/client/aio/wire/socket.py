@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import msgspec
 
-from topics.client.aio import ground
-from topics.client.aio.transport import AsyncTransport
+from topics.client.aio.wire import ground
+from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.answers import failure_of, log_warnings
 from topics.client.commands import ReplyFrame, command, error_in, frame_of, publish_command
 from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
@@ -25,7 +25,7 @@ from topics.client.retrying import Retrying
 from topics.client.values import Appended, Outgoing, Outgoings
 
 if TYPE_CHECKING:
-    from topics.client.aio.ground import WebSocket
+    from topics.client.aio.wire.ground import WebSocket
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 INBOX_EVENTS_MAX = 10_000

@@ -16,9 +16,9 @@ from collections.abc import Callable, Generator, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from topics.engine.core.deadlines import Deadline, Deadlines
 from topics.engine.core.pending import Busy, PendingChange
-from topics.engine.log.cold import ColdMiss, Reader
+from topics.engine.core.waiting.deadlines import Deadline, Deadlines
+from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.waiters import Waiter, Waiters
 from topics.model.errors import TopicsError
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from topics.http.watchdog import Watchdog
+from topics.http.loop.watchdog import Watchdog
 
 log = logging.getLogger("topics.http")
 

@@ -17,15 +17,15 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
-from topics.engine.core.checkpoint_room import is_full
+from topics.engine.core.checkpoints.checkpoint_room import is_full
+from topics.engine.core.checkpoints.image import encode_topic
 from topics.engine.core.commit_log import CommitLog
-from topics.engine.core.image import encode_topic
 from topics.engine.core.ops import Timed
 from topics.engine.core.state import NEVER, State
 from topics.engine.log.block import Block
-from topics.engine.log.hot_window import HotWindow
-from topics.engine.log.packing import Packing
-from topics.engine.log.repacking import Copies, Found, find_in, find_thin, is_being_copied, is_thin
+from topics.engine.log.on_disk.hot_window import HotWindow
+from topics.engine.log.on_disk.packing import Packing
+from topics.engine.log.on_disk.repacking import Copies, Found, find_in, find_thin, is_being_copied, is_thin
 from topics.engine.log.topic import Topic
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, StorageError, TopicsError

@@ -1,21 +1,22 @@
 """Live delivery: watch over HTTP, and a WebSocket that also takes writes."""
 
+# Made by tools/sync_half.py from aio/wire/streaming.py: change that one.
 from __future__ import annotations
 
 from typing import Literal
 
-from topics.client.aio.socket import AsyncSocket
-from topics.client.aio.transport import AsyncTransport
-from topics.client.aio.watch import AsyncWatch
 from topics.client.errors import InvalidRequest
 from topics.client.live import Starts, starts_of
+from topics.client.sync.watch import Watch
+from topics.client.sync.wire.socket import Socket
+from topics.client.sync.wire.transport import Transport
 
 RECONNECT_S_MAX = 600.0
 HEARTBEAT_MS = 15_000
 
 
-class AsyncStreaming:
-    _transport: AsyncTransport
+class Streaming:
+    _transport: Transport
 
     def watch(
         self,
@@ -33,8 +34,8 @@ class AsyncStreaming:
         lenient: bool = False,
         heartbeat_ms: int = HEARTBEAT_MS,
         reconnect_s_max: float = RECONNECT_S_MAX,
-    ) -> AsyncWatch:
-        """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see AsyncWatch.
+    ) -> Watch:
+        """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see Watch.
 
         Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
         leaves out topics that do not exist. `node` leaves out what these nodes wrote.
@@ -48,7 +49,7 @@ class AsyncStreaming:
             "include_data": include_data,
             "consistency": consistency,
         }
-        return AsyncWatch(
+        return Watch(
             self._transport,
             starts_of(topics, tail=tail),
             request,
@@ -58,8 +59,8 @@ class AsyncStreaming:
             reconnect_s_max=reconnect_s_max,
         )
 
-    def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> AsyncSocket:
-        """A WebSocket to publish and subscribe over; it opens with the first command. See AsyncSocket."""
+    def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> Socket:
+        """A WebSocket to publish and subscribe over; it opens with the first command. See Socket."""
         if self._transport.plugged:
             raise InvalidRequest("a WebSocket needs a server; this client was given a transport instead")
-        return AsyncSocket(self._transport, reconnect_s_max)
+        return Socket(self._transport, reconnect_s_max)

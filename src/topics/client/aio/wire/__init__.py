@@ -1,0 +1,1 @@
+"""Connections of the asynchronous client: requests, streams, WebSockets."""

@@ -1,0 +1,1 @@
+"""Connections of the synchronous client: requests, streams, WebSockets."""

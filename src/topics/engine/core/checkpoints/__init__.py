@@ -1,0 +1,1 @@
+"""Checkpoints: sealing, capturing and replacing what is on disk."""

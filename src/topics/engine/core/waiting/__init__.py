@@ -1,0 +1,1 @@
+"""Verbs that wait: the runner, deadlines, long polls, reads from disk."""
