@@ -103,8 +103,7 @@ class Host:
             for end in list(self.at_close):
                 end()
             # Long polls end with what they have.
-            self.store.deadlines.expire_all()
-            self.store.flush()
+            self.store.expire_waits()
             self.closed = True
             self.moved.notify_all()
         self._news.set()

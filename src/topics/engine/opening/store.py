@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -294,18 +295,26 @@ class Store:
 
     def flush(self) -> None:
         """Write what was submitted, publish it, resume the tasks that can go on, show readers what moved: a few ms."""
-        commit_log, runner = self.commit_log, self.runner
-        commit_log.flush()
-        if runner.pending:
-            until_s = time.perf_counter() + READY_S_MAX
-            rounds = READY_ROUNDS_MAX
-            while rounds and runner.run(until_s):
-                # What they submit is published in the same turn.
-                commit_log.flush()
-                rounds -= 1
-            if not rounds:
-                self._wake()
+        self.commit_log.flush()
+        if self.runner.pending:
+            self._resume(time.perf_counter() + READY_S_MAX)
         self.live.run()
+
+    def expire_waits(self) -> None:
+        """Time is up for every call that waits. Each gets its result now, however long that takes: no turn follows."""
+        self.deadlines.expire_all()
+        self.commit_log.flush()
+        self._resume(math.inf)
+        self.live.run()
+
+    def _resume(self, until_s: float) -> None:
+        """Some rounds of the tasks that can go on; what they submit is published in the same turn."""
+        rounds = READY_ROUNDS_MAX
+        while rounds and self.runner.run(until_s):
+            self.commit_log.flush()
+            rounds -= 1
+        if not rounds:
+            self._wake()
 
     @property
     def has_work(self) -> bool:
