@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from tests.patience import PATIENCE_S
 from topics.storage.disk import Buffer, Disk
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 # How long a test waits for what is bound to happen; none of them is decided by it.
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = PATIENCE_S
 
 Kind = Literal["open", "pwritev", "pread", "fdatasync", "fsync_dir", "truncate", "allocate", "rename", "unlink"]
 Mode = Literal["keep", "drop", "torn", "reorder"]

@@ -4,9 +4,11 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,10 +17,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.patience import PATIENCE_S
+
 TOPICS = Path(sys.executable).parent / "topics"
-START_S_MAX = 60.0
+START_S_MAX = PATIENCE_S
 # More turns of a server's loop than it takes from a byte in its socket to a request that is served or waits.
 TURNS = 8
+
+
+def free_port() -> int:
+    """A port for a server that must know it before it starts, or keep it over restarts.
+
+    The kernel gives none below its range to connections and to servers on port 0, so nobody takes it in between.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = range(10_000, first) if first > 12_000 else range(10_000, 60_000)
+    while True:
+        port = random.choice(ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Reply(NamedTuple):
@@ -43,7 +61,7 @@ class Reply(NamedTuple):
 class Client:
     """One keep-alive connection. `json` is encoded and typed; `body` and `headers` are sent as they are."""
 
-    def __init__(self, port: int, key: str | None = None, timeout_s: float = 60.0) -> None:
+    def __init__(self, port: int, key: str | None = None, timeout_s: float = PATIENCE_S) -> None:
         self.port = port
         self.key = key
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)

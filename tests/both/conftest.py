@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import topics
+from tests.patience import PATIENCE_S
 from tests.serving import ServerProcess, serving
 
 _numbers = itertools.count(1)
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,10 @@ import subprocess
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple
 
+from tests.patience import PATIENCE_S
 from tests.serving import TOPICS, ServerProcess
 
-RUN_S_MAX = 120
+RUN_S_MAX = PATIENCE_S
 
 
 class Done(NamedTuple):

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.cli.terminal import Invoke, start
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 
 
 def records(client: Client, topic: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.groups.consumers import SECRET, Consumer, token
+from tests.patience import PATIENCE_S
 from tests.serving import TOPICS, Client, ServerProcess, serving
 
 # More than a pipe, two sockets and the server's own buffers take.
@@ -28,7 +29,7 @@ def environ(port: int | None = None) -> dict[str, str]:
 
 def run_topics(*arguments: object, port: int | None = None, **more: Any) -> subprocess.CompletedProcess[bytes]:
     command = [TOPICS, *map(str, arguments)]
-    return subprocess.run(command, env=environ(port), capture_output=True, timeout=120, **more)
+    return subprocess.run(command, env=environ(port), capture_output=True, timeout=PATIENCE_S, **more)
 
 
 def assert_fine(ran: subprocess.CompletedProcess[bytes]) -> None:

@@ -4,9 +4,10 @@ import signal
 import time
 
 from tests.cli.terminal import Invoke, start
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 
 
 def test_a_bench_measures_each_kind_and_leaves_nothing(invoke: Invoke, client: Client) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.cli.terminal import Invoke, run, start
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 MANY = 60_000
 
 

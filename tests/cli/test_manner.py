@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Invoke, environ, run, start
+from tests.patience import PATIENCE_S
 from tests.serving import TOPICS, Client, ServerProcess, serving
 from topics import cli
 from topics.cli.command_table import TABLE, root_command
@@ -21,7 +22,7 @@ from topics.cli.plugins import plugin_names
 from topics.cli.spans import moment_ms, shown_bytes, shown_time, size_bytes, span_ms
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 # What typer itself needs for a page of help is about 150; each of these alone is more than 50 ms.
 HELP_MODULES_MAX = 260
 HEAVY = {
@@ -255,7 +256,9 @@ def test_bash_completes_names_with_colons(invoke: Invoke, server: ServerProcess,
     ):
         asked = f"COMP_LINE={typed!r} COMP_POINT={len(typed)}; _topics_completion {TOPICS}; "
         shell = f"{script}\n{asked}printf '%s\\n' \"${{COMPREPLY[@]}}\""
-        done = subprocess.run(["bash", "-c", shell], env=environ(server), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["bash", "-c", shell], env=environ(server), capture_output=True, text=True, timeout=PATIENCE_S
+        )
         assert done.stderr == ""
         if offered is not None:
             assert done.stdout.split() == offered, typed

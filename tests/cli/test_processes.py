@@ -77,7 +77,7 @@ def in_directory(server: ServerProcess, directory: Path, arguments: list[str]) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(720)
 def test_each_command_does_its_work_as_a_process(server: ServerProcess, tmp_path: Path) -> None:
     for arguments, code, words in lines():
         if arguments == ["group", "ls"]:

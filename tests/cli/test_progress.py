@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import environ, run
+from tests.patience import PATIENCE_S
 from tests.serving import TOPICS, Client, ServerProcess
 from topics.cli import progress as progress_module
 from topics.cli.progress import progress
@@ -25,7 +26,7 @@ def on_a_terminal(server: ServerProcess, *arguments: object) -> tuple[int, bytes
         stderr=theirs,
     )
     os.close(theirs)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     shown = b""
     while True:
         try:
@@ -88,7 +89,7 @@ def test_no_bar_is_drawn_over_what_somebody_types(server: ServerProcess, client:
     )
     os.close(theirs)
     os.write(ours, b'"typed"\n\x04')
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
     assert out.startswith(b'{"topic":')

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tests.cli.terminal import Done, Invoke, run, start
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess
 from tests.workers.test_leases import leased
 from topics.cli.commands.work import WorkRunner
 from topics.workers import App, Retry
 from topics.workers.job import Job
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -37,12 +37,12 @@ def test_a_router_is_made_as_the_flags_say(invoke: Invoke, client: Client, topic
 def test_a_backfill_copies_what_was_there_before(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(f"{topic}-a", 1, 2)
     invoke("router", "create", f"{topic}-a", f"{topic}-b", "--backfill")
-    assert client.payloads(f"{topic}-b", wait_ms=10_000)[:2] == [1, 2]
+    assert client.payloads(f"{topic}-b", wait_ms=30_000)[:2] == [1, 2]
 
 
 def test_routers_are_listed_with_what_they_have_done(invoke: Invoke, client: Client, routers: str) -> None:
     client.append(f"{routers}.orders", 1, 2, 3)
-    client.diff(f"{routers}.audit", from_seq=2, wait_ms=10_000)
+    client.diff(f"{routers}.audit", from_seq=2, wait_ms=30_000)
     listed = invoke("router", "ls", "--source", f"{routers}.orders", "-o", "json").json
     assert {router["router"]: router["forwarded_total"] for router in listed}[f"{routers}.orders->{routers}.audit"] == 3
     assert all(router["last_error"] is None for router in listed)

@@ -5,9 +5,10 @@ import time
 from typing import IO
 
 from tests.cli.terminal import Done, Invoke, start
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 
 
 def numbers(done: Done) -> list[int]:

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,10 +14,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.cli.terminal import environ
+from tests.patience import PATIENCE_S
+from tests.serving import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 BLOCK = re.compile(r"(?:<!-- terminal: (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 
 
@@ -88,13 +89,11 @@ def wait_for(terminal: Terminal, shown: list[str]) -> None:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(720)
 def test_every_command_prints_what_the_page_shows(tmp_path: Path, port: int) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = environ(None, PATH=path, TOPICS_PORT=str(port), TOPICS_URL=f"http://127.0.0.1:{port}", PYTHONUNBUFFERED="1")

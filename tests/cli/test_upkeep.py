@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import topics
+from tests.patience import PATIENCE_S
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from topics.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def flip(path: Path, offset: int) -> None:
@@ -35,7 +36,9 @@ def contents(path: Path) -> dict[str, tuple[bytes, int]]:
 def killed(path: Path, code: str) -> None:
     """What a process leaves that runs this with a database `db`, and is killed."""
     program = f"import os, topics\ndb = topics.open({str(path)!r})\n{code}\nos.kill(os.getpid(), 9)\n"
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE_S).returncode == -signal.SIGKILL
+    )
 
 
 def asked(answer: str, *args: str) -> str:
@@ -46,7 +49,7 @@ def asked(answer: str, *args: str) -> str:
         [sys.executable, "-c", "from topics.cli import main; main()", *args],
         stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip
-        written, _ = process.communicate(timeout=120)
+        written, _ = process.communicate(timeout=PATIENCE_S)
     os.close(leader)
     os.close(follower)
     return written

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
+from tests.patience import PATIENCE_S
 from topics.client import AsyncClient
 
-ANSWER_S_MAX = 120.0
+ANSWER_S_MAX = PATIENCE_S
 
 
 class Loop:

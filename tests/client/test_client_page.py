@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.client.conftest import SECRET
+from tests.patience import PATIENCE_S
 from tests.serving import serving
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "CLIENT.md").read_text()
@@ -19,7 +20,7 @@ def test_every_block_runs(tmp_path: Path, users: str) -> None:
     with serving(tmp_path, jwt_secret=SECRET, users=users) as server:
         script = "\n".join(blocks).replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=120
+            [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S
         )
     assert done.returncode == 0, done.stderr
     assert "nobody" in done.stdout

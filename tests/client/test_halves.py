@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import topics.client
+from tests.patience import PATIENCE_S
 from topics.client import AsyncClient, Client
 
 ROOT = Path(__file__).parent.parent.parent
@@ -73,7 +74,7 @@ asyncio.run(main())
 
 def test_the_client_works_without_anything_of_the_server() -> None:
     code = BLOCKED.format(blocked=SERVER_SIDE)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["refused"] * 4
 

@@ -12,6 +12,7 @@ import pytest
 from tests.client.conftest import SECRET, Connect
 from tests.client.scripted import ScriptedServer, Seen, answer, error
 from tests.groups.consumers import token
+from tests.patience import PATIENCE_S
 from topics.client import Closed, InvalidRequest, Timeout, TopicFull
 from topics.client.batching import Gathering
 from topics.model.requests.groups import partition_for, partition_name
@@ -20,7 +21,7 @@ from topics.model.requests.groups import partition_for, partition_name
 def test_records_arrive_in_the_order_they_were_given(client: Any, topic: str) -> None:
     with client.producer(topic, batch_records_max=7) as producer:
         tickets = [producer.append(number, tag=str(number)) for number in range(100)]
-        assert tickets[50].result(10) == 51
+        assert tickets[50].result(PATIENCE_S) == 51
     assert all(ticket.done() for ticket in tickets)
     assert [ticket.result() for ticket in tickets] == list(range(1, 101))
     assert [record.data for record in client.read(topic)] == list(range(100))
@@ -28,7 +29,7 @@ def test_records_arrive_in_the_order_they_were_given(client: Any, topic: str) ->
 
 def test_a_lone_record_does_not_wait_for_company(client: Any, topic: str) -> None:
     producer = client.producer(topic, linger_ms=1)
-    assert producer.append("alone").result(10) == 1
+    assert producer.append("alone").result(PATIENCE_S) == 1
     producer.close()
 
 
@@ -99,7 +100,7 @@ def test_a_ticket_can_be_asked_with_a_limit(connect: Connect) -> None:
     asked = threading.Event()
 
     def held(seen: Seen) -> bytes:
-        assert asked.wait(60)
+        assert asked.wait(PATIENCE_S)
         return error(429, "throttled")
 
     with ScriptedServer(held) as server:

@@ -288,7 +288,7 @@ def test_jobs_of_a_stream_that_ends_go_back_at_once(client: Any, queue: str) -> 
     client.append(queue, 1)
     with client.work(queue, "w") as work:
         next(iter(work))
-    (job,) = client.claim(queue, "other", wait_ms=5_000)
+    (job,) = client.claim(queue, "other", wait_ms=30_000)
     assert job.deliveries == 2
 
 
@@ -328,7 +328,7 @@ def test_a_router_copies_and_is_removed(client: Any, topic: str) -> None:
     name = f"{topic}->copy"
     router = client.route(name, topic, f"{topic}.copy", filter="a", backfill=True)
     assert (router.created, router.filter) == (True, "a")
-    (copy,) = client.diff(f"{topic}.copy", wait_ms=5_000).records
+    (copy,) = client.diff(f"{topic}.copy", wait_ms=30_000).records
     assert copy.data == 1
     assert client.router(name).forwarded_total == 1
     assert [found.router for found in client.routers(source=topic)] == [name]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.serving import START_S_MAX, TOPICS, Client, ServerProcess, serving
 from topics.http.descriptors import FILES_RESERVED, REFUSED_MAX, connections_within
 
@@ -39,7 +40,10 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 def crowd(port: int, count: int) -> Iterator[list[socket.socket]]:
     """Connections that say nothing; the server may have closed some of them."""
     with contextlib.ExitStack() as opened:
-        yield [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(count)]
+        yield [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
+            for _ in range(count)
+        ]
 
 
 def metric(client: Client, name: str) -> int:

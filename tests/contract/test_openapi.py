@@ -243,7 +243,7 @@ def is_endless(operation: Any) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_schemathesis_finds_no_answer_that_the_document_does_not_allow(
     server: ServerProcess, document: Any, mode: GenerationMode

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import START_S_MAX, Client, ServerProcess, serving
+from tests.serving import START_S_MAX, Client, ServerProcess, free_port, serving
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -60,9 +60,7 @@ def test_the_boot_log_says_what_holds_and_can_be_json_lines(tmp_path: Path, keys
 
 
 def test_host_may_carry_the_port(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = ServerProcess(tmp_path, port="", host=f"127.0.0.1:{port}")
     try:
         assert server.ready().port == port

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import topics
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
 
 AGGREGATES = (
@@ -175,7 +176,7 @@ def test_a_drained_server_says_shutting_down(tmp_path: Path) -> None:
         client.append("a", 1)
         body = b'{"records":[{"data":2}]}'
         head = b"POST /v0/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection:
             connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:5])
             server.settle()
             server.process.send_signal(signal.SIGTERM)

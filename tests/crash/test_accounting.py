@@ -23,6 +23,7 @@ from typing import Literal
 import pytest
 
 from tests.crash.job_worker import CONCURRENCY
+from tests.patience import PATIENCE_S
 from tests.serving import ServerProcess
 from topics.client import Client, Tombstone
 from topics.client.live import TopicDeleted, TopicFailed
@@ -32,7 +33,7 @@ WORKERS = 2
 # Between two kills.
 RECORDS_MIN = 20
 ROOT = Path(__file__).parent.parent.parent
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = PATIENCE_S
 # However long a server takes to come back.
 RETRY_S_MAX = 600.0
 

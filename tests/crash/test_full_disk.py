@@ -12,12 +12,13 @@ import pytest
 
 from tests.engine.rig import Rig
 from tests.faults import SmallDisk
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess
 from topics.engine.core.checkpoints.checkpoint import FULL_EVERY_MS
 from topics.model.errors import StorageFull
 
 MIB = 1 << 20
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = PATIENCE_S
 # Twenty tags in turn: deleting nineteen of them leaves one record in twenty, everywhere.
 TAGS = 20
 RECORDS = 100

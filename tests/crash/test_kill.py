@@ -167,7 +167,7 @@ def run_until_killed(path: Path, generation: int, known: dict[str, Known], rng: 
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(60 + 12 * KILLS)
+@pytest.mark.timeout(600 + 12 * KILLS)
 def test_a_writer_killed_many_times_over_the_same_directory_loses_and_changes_nothing(tmp_path: Path) -> None:
     rng = random.Random(3)
     known: dict[str, Known] = {}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.both.test_parity import OWN_FORM, SERVER_ONLY
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "EMBEDDED.md").read_text()
@@ -17,7 +18,7 @@ def test_every_block_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == PAGE.count("```python") > 6
     script = [sys.executable, "-W", "error", "-c", "\n".join(blocks)]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1 customer-7 {'order': 1, 'total': 9.9}" in done.stdout
     assert "True [2, 3]" in done.stdout

@@ -13,12 +13,13 @@ import pytest
 import topics
 from tests.embedded.conftest import OpenDatabase
 from tests.faults import FaultyDisk
+from tests.patience import PATIENCE_S
 from topics.engine.opening import store as store_module
 from topics.model.clock import ManualClock
 from topics.model.errors import DamagedData, ReadOnly, ShuttingDown, TopicNotFound, TopicsError
 from topics.model.settings import Settings
 
-WAIT_S = 60
+WAIT_S = PATIENCE_S
 
 
 class Threads:

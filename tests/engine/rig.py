@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from tests.decoders import config_decoder, delete_decoder, diff_decoder
 from tests.faults import QuickDisk
+from tests.patience import PATIENCE_S
 from topics.engine.core.configuration import Edit
 from topics.engine.core.listing import TopicState
 from topics.engine.core.pending import Busy, PendingChange
@@ -29,7 +30,7 @@ from topics.model.requests.records import append_decoder, decode_body
 from topics.model.settings import Settings
 from topics.storage.disk import Disk
 
-WAIT_S_MAX = 60
+WAIT_S_MAX = PATIENCE_S
 # Not everything that a test waits for is told.
 NEWS_S_MAX = 0.01
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from tests.serving import Client, ServerProcess, serving
 from topics.engine.log.retention import Tombstone
 from topics.engine.opening.scan import Part, Scan, read_part
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
 BUSY: dict[str, object] = {
     "checkpoint_bytes": 200_000,

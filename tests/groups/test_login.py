@@ -12,6 +12,7 @@ import jwt
 import pytest
 
 from tests.groups.consumers import SECRET, Consumer, token
+from tests.patience import PATIENCE_S
 from tests.serving import Client, Reply, ServerProcess, serving
 from topics.api.groups.login_limits import ATTEMPTS_PER_ADDRESS_MAX, ATTEMPTS_PER_USER_MAX, LoginLimits, TrustedProxies
 from topics.http.request import Request
@@ -30,7 +31,7 @@ def all_at_once(server: ServerProcess, user: str, password: str, count: int) -> 
     def one() -> None:
         client = server.stranger()
         client.get("/v0/health")
-        together.wait(timeout=60)
+        together.wait(timeout=PATIENCE_S)
         statuses.append(login(client, user, password).status)
 
     crowd = [threading.Thread(target=one) for _ in range(count)]

@@ -132,7 +132,7 @@ def test_a_consumer_waits_for_the_next_append(
     server: ServerProcess, client: Client, consumer: Consumer, topic: str
 ) -> None:
     fill(client, topic, 1)
-    waiting = Waiting(consumer, start="Latest", timeout_seconds=10).started(server)
+    waiting = Waiting(consumer, start="Latest", timeout_seconds=25).started(server)
     client.append(topic, {"n": "new"})
     assert places(waiting.join().json) == [(0, 1)]
 
@@ -145,11 +145,13 @@ def test_the_wait_ends_with_an_empty_answer(client: Client, consumer: Consumer, 
     assert batch == {"messages": [], "next_offset": 1, "has_more": False}
 
 
-def test_what_is_there_is_answered_at_once(client: Client, consumer: Consumer, topic: str) -> None:
+def test_what_is_there_is_answered_at_once(
+    server: ServerProcess, client: Client, consumer: Consumer, topic: str
+) -> None:
     fill(client, topic, 1)
-    started = time.monotonic()
-    assert places(consumer.batch(timeout_seconds=30)) == [(0, 0)]
-    assert time.monotonic() - started < 15
+    asked = Waiting(consumer, timeout_seconds=30).started(server)
+    assert consumer.client.is_answered
+    assert places(asked.join().json) == [(0, 0)]
 
 
 @pytest.mark.parametrize("timeout", [0, -5, None])
@@ -160,21 +162,21 @@ def test_no_timeout_means_no_wait(client: Client, consumer: Consumer, topic: str
 
 def test_a_wait_without_a_group(server: ServerProcess, client: Client, consumer: Consumer, topic: str) -> None:
     fill(client, topic, 1)
-    waiting = Waiting(consumer, group_id=None, start="Latest", timeout_seconds=10).started(server)
+    waiting = Waiting(consumer, group_id=None, start="Latest", timeout_seconds=25).started(server)
     client.append(topic, {"n": "new"})
     assert places(waiting.join().json) == [(0, 1)]
 
 
 def test_a_wait_for_any_partition(server: ServerProcess, client: Client, consumer: Consumer, topic: str) -> None:
     fill(client, topic, 0, 0, 0)
-    waiting = Waiting(consumer, partition_id="all", timeout_seconds=10).started(server)
+    waiting = Waiting(consumer, partition_id="all", timeout_seconds=25).started(server)
     client.append(f"{topic}:p2", {"n": "new"})
     assert places(waiting.join().json) == [(2, 0)]
 
 
 def test_of_many_waiting_consumers_one_gets_the_record(server: ServerProcess, client: Client, topic: str) -> None:
     fill(client, topic, 0)
-    crowd = [Waiting(Consumer(server.client(token()), topic), timeout_seconds=20) for _ in range(4)]
+    crowd = [Waiting(Consumer(server.client(token()), topic), timeout_seconds=25) for _ in range(4)]
     server.settle()
     client.append(topic, {"n": 0}, {"n": 1})
     server.settle()
@@ -188,7 +190,7 @@ def test_a_wait_ends_when_the_topic_is_deleted(
     server: ServerProcess, client: Client, consumer: Consumer, topic: str
 ) -> None:
     fill(client, topic, 0)
-    waiting = Waiting(consumer, timeout_seconds=10).started(server)
+    waiting = Waiting(consumer, timeout_seconds=25).started(server)
     client.delete(f"/v0/topics/{topic}")
     reply = waiting.join()
     assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
@@ -200,7 +202,7 @@ def test_a_wait_ends_when_the_group_is_put_back(
     fill(client, topic, 2)
     consumer.batch()
     consumer.ack(1)
-    waiting = Waiting(consumer, timeout_seconds=10).started(server)
+    waiting = Waiting(consumer, timeout_seconds=25).started(server)
     body = {"topic_id": topic, "group_id": "workers", "start": "Earliest"}
     assert server.client(token("dba")).post("/v1/api/topics/groups/reset", body).status == 200
     assert places(waiting.join().json) == [(0, 0), (0, 1)]
@@ -212,7 +214,7 @@ def test_a_waiting_consumer_gets_what_another_did_not_ack_in_time(hasty_server: 
     first, second = (Consumer(hasty_server.client(token()), topic) for _ in range(2))
     started = time.monotonic()
     assert first.offsets() == [0, 1]
-    assert places(second.batch(timeout_seconds=20)) == [(0, 0), (0, 1)]
+    assert places(second.batch(timeout_seconds=25)) == [(0, 0), (0, 1)]
     assert time.monotonic() - started >= 1
 
 
@@ -222,7 +224,7 @@ def test_a_consumer_that_left_while_waiting_takes_nothing_with_it(
     fill(client, topic, 0)
     leaver = Consumer(Client(server.port, token(), timeout_s=0.3), topic)
     with pytest.raises(TimeoutError):
-        leaver.ask(timeout_seconds=10)
+        leaver.ask(timeout_seconds=25)
     leaver.client.close()
     server.settle()
     client.append(topic, {"n": 0})

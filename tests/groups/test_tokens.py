@@ -107,7 +107,7 @@ def test_a_signed_token_is_enough_whoever_it_is_for(server: ServerProcess) -> No
         token(sub=None),
         token(token_type="refresh"),
         token(token_type="other"),
-        token(nbf=int(time.time()) + 600),
+        token(nbf=int(time.time()) + DAY_S),
         token()[:-3],
         token().rpartition(".")[0] + ".",
         "a.b.c",
@@ -122,7 +122,7 @@ def test_a_forged_or_foreign_token_is_refused(server: ServerProcess, forged: str
 
 def test_an_expired_token_is_told_so_after_a_minute_of_leeway(server: ServerProcess) -> None:
     now = int(time.time())
-    assert consume_with(server, f"Bearer {token(exp=now - 30)}").status == 200
+    assert consume_with(server, f"Bearer {token(exp=now - 1)}").status == 200
     refused(consume_with(server, f"Bearer {token(exp=now - 90)}"), "TOKEN_EXPIRED")
 
 

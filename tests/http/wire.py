@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 import httptools
 import uvloop
 
+from tests.patience import PATIENCE_S
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
 from topics.http.request import Request
 from topics.http.service import Service
 
 T = TypeVar("T")
-PATIENCE_S = 60.0
 
 
 class Clock:

@@ -16,6 +16,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from tests.live.rig import eventually
+from tests.patience import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
@@ -32,8 +33,8 @@ FLAGS = (
     # Names that stand for other sites; all of them are served by this machine.
     "--host-resolver-rules=MAP *.test 127.0.0.1",
 )
-WITHIN_S = 60
-MARKS = [pytest.mark.slow, pytest.mark.timeout(180)]
+WITHIN_S = PATIENCE_S
+MARKS = [pytest.mark.slow, pytest.mark.timeout(720)]
 if CHROMIUM is None and os.environ.get("CI") != "true":
     MARKS.append(pytest.mark.skip(reason="chromium is not installed (apt-get install chromium)"))
 
@@ -117,7 +118,7 @@ def shown(url: str, profile: Path) -> Iterator[Page]:
         port = int(port_file.read_text().splitlines()[0])
 
         def pages() -> list[Any]:
-            debugger = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            debugger = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
             debugger.request("GET", "/json/list")
             listed = json.loads(debugger.getresponse().read())
             debugger.close()

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess
 
-FRAME_S_MAX = 60.0
+FRAME_S_MAX = PATIENCE_S
 
 
 class Event(NamedTuple):
@@ -173,7 +174,7 @@ def watching(server: ServerProcess) -> Iterator[Watcher]:
         watcher.close()
 
 
-def eventually(true: Any, within_s: float = 60.0) -> None:
+def eventually(true: Any, within_s: float = PATIENCE_S) -> None:
     """For what another process does in its own time."""
     deadline_s = time.monotonic() + within_s
     while not true():

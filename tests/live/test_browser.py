@@ -2,7 +2,6 @@
 
 import base64
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.live.chromium import MARKS, shown
 from tests.live.rig import Watcher, watching
-from tests.serving import ServerProcess, serving
+from tests.serving import ServerProcess, free_port, serving
 
 SECRET = "s3cret+/key"
 
@@ -74,12 +73,6 @@ def test_a_web_socket_subscribes_and_publishes(watcher: Watcher, tmp_path: Path)
         page.run(script)
         assert {"subscribed", "a"} <= set(page.wait_for("from the page"))
         assert client.payloads("t") == ["a", "from the page"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("keys", ["", SECRET])

@@ -9,6 +9,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived
 
 from tests.live.rig import Watcher, encode_id, watching
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
 
 
@@ -102,7 +103,7 @@ def test_a_stream_over_http_2_is_like_any_other(server: ServerProcess, watcher: 
     fields.append(("accept", "text/event-stream"))
     connection.send_headers(1, fields, end_stream=True)
     seen = b""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as raw:
         raw.sendall(connection.data_to_send())
         while seen.count(b"event: record") < 2:
             for event in connection.receive_data(raw.recv(65536)):

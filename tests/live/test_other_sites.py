@@ -114,8 +114,15 @@ def test_a_name_that_comes_to_lead_here_does_nothing(server: ServerProcess, tmp_
             )
             == "closed"
         )
-        page.run("var source = new EventSource('/v0/topics/log/stream')")
-        assert page.run("new Promise(done => source.onerror = () => done(source.readyState))") == 2
+        assert (
+            page.run(
+                """new Promise(done => {
+                const source = new EventSource("/v0/topics/log/stream");
+                source.onerror = () => done(source.readyState);
+            })"""
+            )
+            == 2
+        )
     assert unharmed(server.client())
 
 

@@ -12,7 +12,7 @@ from websockets.sync.client import connect
 
 from tests.live.rig import EventSource, Watcher, eventually, watching
 from tests.live.test_websocket import Socket
-from tests.serving import serving
+from tests.serving import free_port, serving
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 CONFIG = """
@@ -44,12 +44,6 @@ http {{
 pytestmark = [pytest.mark.slow]
 if NGINX is None and os.environ.get("CI") != "true":
     pytestmark.append(pytest.mark.skip(reason="nginx is not installed (apt-get install nginx)"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def answers(port: int) -> bool:

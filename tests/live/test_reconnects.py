@@ -62,7 +62,7 @@ class Consumer:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(720)
 def test_two_hundred_random_kills_under_load_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     chance = random.Random(6)
     with serving(tmp_path) as server, watching(server) as watcher:

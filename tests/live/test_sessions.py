@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.rig import Watcher, encode_id, eventually, watching
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
 
 
@@ -154,7 +155,7 @@ def test_streams_count_for_the_key_of_their_session(guarded: ServerProcess) -> N
         again = watcher.open(urls[1], key="full2")
         assert (first.status, second.status, again.status) == (200, 200, 200)
         first.close()
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + PATIENCE_S
         while watcher.open(urls[2], key="full2").status != 200:
             assert time.monotonic() < deadline_s
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.serving import ServerProcess
 from topics.api.live.ws_frames import BURST_MAX, FRAME_WEIGHT, SLICE_WEIGHT_MAX, WsFrameScanner
 
-PATIENCE_S = 60.0
 TEXT, CONTINUED, CLOSE, PING = 0x1, 0x0, 0x8, 0x9
 
 

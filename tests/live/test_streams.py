@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.rig import Event, Watcher, eventually, watching
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
 
 
@@ -348,7 +349,7 @@ def test_http_1_0_gets_a_stream_that_ends_with_the_connection(
 
     watcher.client.append(topic, 1)
     url = watcher.session({topic: {}})["stream_url"]
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as raw:
         raw.sendall(f"GET {url} HTTP/1.0\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
         seen = b""
         while b"caught-up" not in seen:

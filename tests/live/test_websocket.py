@@ -14,6 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tests.live.rig import Watcher, eventually, watching
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
 
 SECONDS_MAX = 60.0
@@ -285,7 +286,7 @@ def test_a_message_too_large_is_refused_with_1009(tmp_path: Path) -> None:
 
 
 def test_pings_of_the_protocol_are_answered(ws: Socket) -> None:
-    assert ws.connection.ping().wait(60)
+    assert ws.connection.ping().wait(PATIENCE_S)
 
 
 def test_a_closing_client_is_answered_and_its_place_is_free(server: ServerProcess, watcher: Watcher) -> None:
@@ -382,7 +383,7 @@ def test_a_foreign_page_may_not_connect_without_keys(server: ServerProcess) -> N
 def test_a_stranger_to_the_protocol_is_closed(server: ServerProcess) -> None:
     key = base64.b64encode(b"0123456789abcdef").decode()
     head = "GET /v0/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as raw:
         raw.sendall(f"{head}Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
         assert b" 101 " in raw.recv(4096)
         raw.sendall(b"\x81\x05hello")  # not masked
@@ -391,6 +392,6 @@ def test_a_stranger_to_the_protocol_is_closed(server: ServerProcess) -> None:
             seen += data
         assert seen[:2] == b"\x88" + bytes([len(seen) - 2])
         assert int.from_bytes(seen[2:4], "big") == 1002
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as raw:
         raw.sendall(f"{head}Sec-WebSocket-Key: short\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
         assert b" 400 " in raw.recv(4096)

@@ -233,9 +233,9 @@ def test_a_waiting_claim_wakes_when_a_job_is_given_back_runs_out_or_falls_due(
     waiting = Later(server, queue, node="v", wait_ms=30_000, lease_ms=200)
     post(client, queue, "nack", node="w", seqs=[1])
     assert waiting.join()["count"] == 1
-    assert claim(client, queue, node="u", wait_ms=10_000)["claimed"][0]["deliveries"] == 3
+    assert claim(client, queue, node="u", wait_ms=30_000)["claimed"][0]["deliveries"] == 3
     client.post(f"/v0/topics/{queue}", {"records": [{"data": 2, "delay_ms": 200}]})
-    assert claim(client, queue, wait_ms=10_000)["claimed"][0]["data"] == 2
+    assert claim(client, queue, wait_ms=30_000)["claimed"][0]["data"] == 2
 
 
 def test_waiting_claims_share_what_comes(server: ServerProcess, client: Client, queue: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.contract.test_throttle import lagging
 from tests.live.rig import EventSource
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
 
 Work = Callable[..., EventSource]
@@ -36,7 +37,7 @@ def counters(client: Client, queue: str) -> tuple[int, int]:
 
 
 def eventually(what: Callable[[], Any], wanted: Any) -> None:
-    give_up_s = time.monotonic() + 60
+    give_up_s = time.monotonic() + PATIENCE_S
     while (found := what()) != wanted:
         assert time.monotonic() < give_up_s, found
         time.sleep(0.01)
@@ -238,7 +239,7 @@ def test_under_pressure_claims_are_refused_and_streams_are_paced(tmp_path: Path)
         client.post("/v0/topics/low/claim", {"node": "holder"})
         stream = EventSource(server.port, "/v0/topics/low/work?node=w")
         with lagging(server):
-            give_up_s = time.monotonic() + 60
+            give_up_s = time.monotonic() + PATIENCE_S
             while (refused := client.post("/v0/topics/low/claim", {"node": "w"})).status == 200:
                 assert time.monotonic() < give_up_s, "nothing was shed"
             assert (refused.status, refused.code) == (429, "throttled")

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.serving import Client, Reply, ServerProcess, serving
 
 _numbers = itertools.count(1)
-WAIT_S_MAX = 60
+WAIT_S_MAX = PATIENCE_S
 
 
 @pytest.fixture(scope="module")

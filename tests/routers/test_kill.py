@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess
 
 ROUNDS = 5 * int(os.environ.get("TOPICS_TORTURE", "1"))
 WRITERS = 3
 LOAD_S = 0.8
 BATCHES_MIN = 10
-WAIT_S_MAX = 60
+WAIT_S_MAX = PATIENCE_S
 # destination: (source, fields of its router, configuration)
 DESTINATIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "plain": ("source", {}, {}),
@@ -53,7 +54,7 @@ class Writer(threading.Thread):
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(60 + 60 * ROUNDS)
+@pytest.mark.timeout(600 + 60 * ROUNDS)
 def test_kills_under_load_lose_nothing_double_nothing_and_renumber_nothing(tmp_path: Path) -> None:
     items = [0] * WRITERS
     acknowledged: list[set[int]] = [set() for _ in range(WRITERS)]

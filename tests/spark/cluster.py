@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pyspark
 
+from tests.patience import PATIENCE_S
 from topics_spark.start import prepare
 
-START_S_MAX = 180.0
+START_S_MAX = PATIENCE_S
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
 from tests.serving import TOPICS
 from topics.client import Client
 
@@ -91,7 +92,7 @@ class RunnerProcess:
         self._ended()
 
     def _ended(self) -> None:
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=PATIENCE_S)
         if self.process.stderr is not None and not self._reader.is_alive():
             self.process.stderr.close()
 

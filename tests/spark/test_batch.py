@@ -13,7 +13,7 @@ from pyspark.sql.functions import col, parse_json, variant_get
 
 from tests.serving import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
 Load = Callable[..., DataFrame]
 

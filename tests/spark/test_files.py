@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.serving import Client, ServerProcess, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
 Read = Callable[..., DataFrame]
 RECORDS = 6_000

@@ -24,7 +24,7 @@ def test_every_option_is_on_the_page() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(540)
+@pytest.mark.timeout(720)
 def test_the_page_can_be_copied(
     spark: SparkSession, server: ServerProcess, client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.serving import ServerProcess
+from tests.serving import ServerProcess, free_port
 from tests.spark.runner_process import RunnerProcess, until
 from topics.client import Client, Record, TopicNotFound
 from topics_spark.pipelines import tables
@@ -114,9 +113,7 @@ class Producer:
 class World:
     def __init__(self, home: Path) -> None:
         self.home = home
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.server = self._serve()
         self.client = Client(f"http://127.0.0.1:{self.port}", retries_max=1_000_000, retry_s_max=WAIT_S_MAX)
         self.runners: list[RunnerProcess] = []

@@ -16,7 +16,7 @@ from tests.spark.conftest import SECRET
 from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.sink.data_sink import BatchWriter, SinkOptions
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(720)]
 
 Options = dict[str, Any]
 TEXTS = StructType([StructField("data", StringType())])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from topics.cli.failure import CommandFailed
 from topics_spark.sql.complaints import LINE_CHARS_MAX, complaint
 from topics_spark.sql.forms import CELL_CHARS_MAX, csv_line, form_for, shown, table
@@ -172,7 +173,7 @@ class Screen(io.StringIO):
 def test_a_bar_is_painted_and_is_gone_at_the_end() -> None:
     screen = Screen(terminal=True)
     watcher = Watcher(lambda: Tasks(1, 2), screen)
-    assert screen.painted.wait(10)
+    assert screen.painted.wait(PATIENCE_S)
     watcher.stop()
     watcher.stop()
     assert "1/2 tasks" in screen.getvalue()

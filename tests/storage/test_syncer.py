@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import FaultyDisk, Gate
+from tests.patience import PATIENCE_S
 from tests.storage.logs import FILE_BYTES, bodies, log_files, new_log
 from topics.model.errors import StorageError, Throttled
 from topics.storage.disk import Disk
@@ -17,7 +18,7 @@ from topics.storage.wal import wal
 from topics.storage.wal.syncer import Syncer, SyncFailed
 from topics.storage.wal.wal import HANDOVER_AFTER_S, HANDOVER_BYTES, Wal
 
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = PATIENCE_S
 NEVER_S = 1000.0
 NEVER_BYTES = 1 << 40
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from topics import testing
 from topics.api.groups.users import hash_password
 from topics.client import Client, Outgoing
@@ -189,7 +190,7 @@ def test_threads_wait_in_real_time_with_a_real_clock() -> None:
         thread = threading.Thread(target=lambda: got.extend(job.data for job in client.claim("q", wait_ms=20_000)))
         thread.start()
         client.append("q", "news")
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert got == ["news"]
         with pytest.raises(TypeError, match="ManualClock"):
             engine.advance(1)

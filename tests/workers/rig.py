@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from tests.patience import PATIENCE_S
 from topics.client import Client
 from topics.client.values import QueueCounters
 from topics.workers import App
 
 # Only a failure takes that long: no test depends on the machine being quick.
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = PATIENCE_S
 
 
 class Running:
