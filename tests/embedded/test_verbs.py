@@ -52,7 +52,7 @@ def waiting_in(db: topics.Database, name: str) -> int:
         if name == "watch":
             # Whoever was told that it is at the head waits from then on.
             feeds = host.live._feeds.values()
-            return sum(trail.live for feed in feeds for trail in feed.trails)
+            return sum(subscription.caught_up for feed in feeds for subscription in feed.subscriptions)
         return len(by_name["a"].waiters or ())
 
 

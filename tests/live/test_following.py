@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.rig import Rig
 from topics.api.live.following import Follower
-from topics.engine.live.trails import Frame, Lens, Live, Trail
+from topics.engine.live.feeds import Frame, FrameOptions, LiveFeeds, Subscription
 from topics.engine.log.block import Block
 from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.reading import View
@@ -20,7 +20,7 @@ from topics.model.errors import DamagedData, TopicsError
 class Recorder(Follower):
     """A client that remembers what it got, and says itself whether it keeps up."""
 
-    def __init__(self, live: Live, reads: Reader) -> None:
+    def __init__(self, live: LiveFeeds, reads: Reader) -> None:
         super().__init__(live, reads)
         self.seen: list[tuple[Any, ...]] = []
         self.frames: list[Frame] = []
@@ -29,25 +29,25 @@ class Recorder(Follower):
     def _has_room(self) -> bool:
         return not self._blocked
 
-    def _write_records(self, trail: Trail, frame: Frame) -> int:
+    def _write_records(self, subscription: Subscription, frame: Frame) -> int:
         self.frames.append(frame)
-        self.seen.append(("record", trail.name, frame.from_seq, frame.to_seq))
+        self.seen.append(("record", subscription.name, frame.from_seq, frame.to_seq))
         return len(frame.records)
 
-    def _write_tombstone(self, trail: Trail, tombstone: Tombstone, reason: str) -> None:
-        self.seen.append(("tombstone", trail.name, reason, trail.seq))
+    def _write_tombstone(self, subscription: Subscription, tombstone: Tombstone, reason: str) -> None:
+        self.seen.append(("tombstone", subscription.name, reason, subscription.seq))
 
-    def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
-        self.seen.append(("caught-up", trail.name, head_seq))
+    def _write_caught_up(self, subscription: Subscription, head_seq: int) -> None:
+        self.seen.append(("caught-up", subscription.name, head_seq))
 
-    def _write_gone(self, trail: Trail) -> None:
-        self.seen.append(("gone", trail.name))
+    def _write_gone(self, subscription: Subscription) -> None:
+        self.seen.append(("gone", subscription.name))
 
-    def _write_paced(self, trail: Trail) -> None:
-        self.seen.append(("paced", trail.name))
+    def _write_paced(self, subscription: Subscription) -> None:
+        self.seen.append(("paced", subscription.name))
 
-    def _write_unreadable(self, trail: Trail, error: TopicsError) -> None:
-        self.seen.append(("unreadable", trail.name, error.code))
+    def _write_unreadable(self, subscription: Subscription, error: TopicsError) -> None:
+        self.seen.append(("unreadable", subscription.name, error.code))
 
 
 class Stage:
@@ -55,15 +55,15 @@ class Stage:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.live = Live(rig.engine, rig.clock, lambda: None)
-        self.lens = self.lens_of()
+        self.live = LiveFeeds(rig.engine, rig.clock, lambda: None)
+        self.options = self.options_of()
 
-    def lens_of(self, limit: int = 100, *, strong: bool = False) -> Lens:
-        return self.live.lens(View(), limit, 1 << 20, strong=strong)
+    def options_of(self, limit: int = 100, *, strong: bool = False) -> FrameOptions:
+        return self.live.frame_options(View(), limit, 1 << 20, strong=strong)
 
-    def reader(self, topic: str, seq: int = 0, lens: Lens | None = None) -> Recorder:
+    def reader(self, topic: str, seq: int = 0, options: FrameOptions | None = None) -> Recorder:
         reader = Recorder(self.live, self.rig.store.reader)
-        reader.follow(self.rig.engine.state.by_name[topic], seq, lens or self.lens)
+        reader.follow(self.rig.engine.state.by_name[topic], seq, options or self.options)
         reader.catch_up()
         return reader
 
@@ -100,7 +100,7 @@ def test_frames_that_all_have_seen_are_let_go(stage: Stage) -> None:
 
 def test_other_views_get_frames_of_their_own(stage: Stage) -> None:
     stage.rig.append("t", 1, 2)
-    plain, small = stage.reader("t"), stage.reader("t", lens=stage.lens_of(1))
+    plain, small = stage.reader("t"), stage.reader("t", options=stage.options_of(1))
     stage.tick()
     assert plain.seen == [("record", "t", 0, 2), ("caught-up", "t", 2)]
     assert small.seen == [("record", "t", 0, 1), ("record", "t", 1, 2), ("caught-up", "t", 2)]
@@ -110,7 +110,7 @@ def test_readers_with_a_node_each_share_what_is_not_their_own(stage: Stage) -> N
     stage.rig.append("t", 0)
 
     def of(node: str) -> Recorder:
-        return stage.reader("t", lens=stage.live.lens(View(frozenset((node,))), 100, 1 << 20, strong=False))
+        return stage.reader("t", options=stage.live.frame_options(View(frozenset((node,))), 100, 1 << 20, strong=False))
 
     readers = [of(f"n{number}") for number in range(20)]
     ours = of('"nö"')
@@ -119,7 +119,7 @@ def test_readers_with_a_node_each_share_what_is_not_their_own(stage: Stage) -> N
     stage.tick()
     assert len({id(reader.frames[1]) for reader in readers}) == 1
     assert ours.seen[-1] == ("caught-up", "t", 1)
-    assert next(iter(ours.trails.values())).seq == 2
+    assert next(iter(ours.subscriptions.values())).seq == 2
     stage.rig.append("t", 2, node="n3")
     stage.tick()
     assert ours.seen[-1] == ("record", "t", 2, 3)
@@ -158,7 +158,7 @@ def test_a_strong_reader_of_a_disk_topic_waits_for_the_sync(stage: Stage, monkey
     synced: list[Callable[[], None]] = []
     monkeypatch.setattr(stage.rig.store.commit_log, "when_synced", synced.append)
     stage.rig.append("t", 1)
-    strong, eventual = stage.reader("t", lens=stage.lens_of(strong=True)), stage.reader("t")
+    strong, eventual = stage.reader("t", options=stage.options_of(strong=True)), stage.reader("t")
     stage.tick()
     assert eventual.seen[0] == ("record", "t", 0, 1)
     assert strong.seen == [("caught-up", "t", 0)]
@@ -181,7 +181,7 @@ def test_paced_topics_are_told_once_and_shown_when_the_pressure_has_gone(stage: 
     stage.rig.append("low", 1)
     stage.rig.append("high", 1)
     reader = stage.reader("low")
-    reader.follow(stage.rig.engine.state.by_name["high"], 0, stage.lens)
+    reader.follow(stage.rig.engine.state.by_name["high"], 0, stage.options)
     stage.tick()
     shed = True
     stage.live.is_shed = lambda topic: shed and topic.name == "low"
@@ -236,10 +236,10 @@ def test_a_log_that_cannot_be_read_ends_its_topic_with_a_word_and_no_other(
 
     monkeypatch.setattr(stage.rig.engine.state.cold, "load", damaged)
     reader = stage.reader("bad")
-    reader.follow(stage.rig.engine.state.by_name["good"], 0, stage.lens)
+    reader.follow(stage.rig.engine.state.by_name["good"], 0, stage.options)
     stage.tick()
     assert reader.seen == [("unreadable", "bad", "internal"), ("record", "good", 0, 1), ("caught-up", "good", 1)]
-    assert list(reader.trails) == ["good"]
+    assert list(reader.subscriptions) == ["good"]
 
 
 def test_rounds_over_many_readers_are_cut_into_slices(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from topics.api.live.follow_requests import FollowRequests
 from topics.api.live.following import Follower
-from topics.api.live.subscriptions import Subscriptions
 from topics.client.live import Arrived as ClientArrived
 from topics.client.live import CaughtUp, LiveEvent, Starts, TopicDeleted, TopicFailed, position_after, starts_of
 from topics.embedded.host import Host
 from topics.embedded.requests import request_of
 from topics.embedded.values import Record, Tombstone
-from topics.engine.live.trails import Frame, Trail
+from topics.engine.live.feeds import Frame, Subscription
 from topics.engine.log import retention
 from topics.model.cursors import RESTARTS, CursorWriter, positions_of
 from topics.model.errors import TopicNotFound, TopicsError
@@ -74,25 +74,25 @@ class Watch:
     def _begin(self) -> _Reader:
         """Where each topic starts; the reader looks from there on."""
         host, request = self._host, self._request
-        subscriptions = Subscriptions(host.live, host.settings)
+        follow_requests = FollowRequests(host.live, host.settings)
         wanted = request.topics
         cursor = {} if request.cursor is None else positions_of(request.cursor, wanted or {})
         cursor.pop(RESTARTS, None)
         if not wanted:
             wanted = dict[str, StartRequest | None](dict.fromkeys(cursor))
-        subscriptions.check_count(len(wanted))
-        lens = subscriptions.lens(request)
+        follow_requests.check_count(len(wanted))
+        options = follow_requests.frame_options(request)
         starts: list[tuple[Any, int]] = []
         for name, start in wanted.items():
-            topic = subscriptions.find(name, f"topics.{name}")
+            topic = follow_requests.find(name, f"topics.{name}")
             if topic is not None:
                 seq = cursor.get(name)
-                starts.append((topic, subscriptions.start_of(topic, start or StartRequest()) if seq is None else seq))
+                starts.append((topic, follow_requests.start_of(topic, start or StartRequest()) if seq is None else seq))
             elif not self._lenient:
                 raise TopicNotFound(name)
         reader = _Reader(host)
         for topic, seq in starts:
-            reader.follow(topic, seq, lens)
+            reader.follow(topic, seq, options)
             self.positions[topic.name] = seq
         reader.catch_up()
         self.connections = 1
@@ -139,7 +139,7 @@ class _Reader(Follower):
     def take(self, is_closed: Any) -> LiveEvent | None:
         """The next event, when there is one; None at the end."""
         host = self._host
-        host.wait_until(lambda: bool(self._events) or not self.trails or is_closed())
+        host.wait_until(lambda: bool(self._events) or not self.subscriptions or is_closed())
         with host.lock:
             if not self._events or is_closed() or host.closed:
                 return None
@@ -167,25 +167,25 @@ class _Reader(Follower):
     def _has_room(self) -> bool:
         return len(self._events) < EVENTS_MAX
 
-    def _write_records(self, trail: Trail, frame: Frame) -> int:
-        self._put((frame, trail.name))
+    def _write_records(self, subscription: Subscription, frame: Frame) -> int:
+        self._put((frame, subscription.name))
         return len(frame.records)
 
-    def _write_tombstone(self, trail: Trail, tombstone: retention.Tombstone, reason: str) -> None:
+    def _write_tombstone(self, subscription: Subscription, tombstone: retention.Tombstone, reason: str) -> None:
         fields: Mapping[str, Any] = {**tombstone.as_dict(), "reason": reason}
-        self._put(Tombstone(topic=trail.name, **fields))
+        self._put(Tombstone(topic=subscription.name, **fields))
 
-    def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
-        self._put(CaughtUp(topic=trail.name, head_seq=head_seq))
+    def _write_caught_up(self, subscription: Subscription, head_seq: int) -> None:
+        self._put(CaughtUp(topic=subscription.name, head_seq=head_seq))
 
-    def _write_gone(self, trail: Trail) -> None:
-        self._put(TopicDeleted(topic=trail.name, head_seq=trail.feed.topic.head_seq))
+    def _write_gone(self, subscription: Subscription) -> None:
+        self._put(TopicDeleted(topic=subscription.name, head_seq=subscription.feed.topic.head_seq))
 
-    def _write_paced(self, trail: Trail) -> None:
-        raise AssertionError("nothing is held back here", trail)
+    def _write_paced(self, subscription: Subscription) -> None:
+        raise AssertionError("nothing is held back here", subscription)
 
-    def _write_unreadable(self, trail: Trail, error: TopicsError) -> None:
-        self._put(TopicFailed(topic=trail.name, code=UNREADABLE, message=error.message))
+    def _write_unreadable(self, subscription: Subscription, error: TopicsError) -> None:
+        self._put(TopicFailed(topic=subscription.name, code=UNREADABLE, message=error.message))
 
 
 class Streaming:

@@ -180,12 +180,12 @@ class Engine:
             quiet = min(QUIET_TURNS, quiet + 1)
             await asyncio.sleep(0 if isinstance(self.clock, ManualClock) else POLL_S)
 
-    def leave(self, exchange: Exchange, request: Request) -> None:
+    def disconnect(self, exchange: Exchange, request: Request) -> None:
         """The caller is done with an answer, or does not want the rest of it."""
         with self._moved:
             self._exchanges.discard(exchange)
             if not exchange.ended:
-                exchange.leave(request)
+                exchange.disconnect(request)
                 self._run()
 
     def _run(self) -> None:

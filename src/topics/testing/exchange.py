@@ -103,7 +103,7 @@ class Exchange:
             self._call_soon(self._resume)
         return taken
 
-    def leave(self, request: Request) -> None:
+    def disconnect(self, request: Request) -> None:
         """The caller does not want the rest."""
         request.gone = True
         callback, request.on_disconnect = request.on_disconnect, None

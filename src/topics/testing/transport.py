@@ -38,7 +38,7 @@ class AsyncInlineTransport(httpx2.AsyncBaseTransport):
         try:
             await self._engine.wait_async(exchange, lambda: exchange.status > 0, timeout_s)
         except BaseException:
-            self._engine.leave(exchange, asked)
+            self._engine.disconnect(exchange, asked)
             raise
         answer = _AsyncAnswer(self._engine, exchange, asked, timeout_s)
         return httpx2.Response(exchange.status, headers=exchange.headers, stream=answer, request=request)
@@ -62,7 +62,7 @@ class _Answer(httpx2.SyncByteStream):
                 self._engine.wait(exchange, lambda: exchange.has_news, self._timeout_s)
 
     def close(self) -> None:
-        self._engine.leave(self._exchange, self._request)
+        self._engine.disconnect(self._exchange, self._request)
 
 
 class _AsyncAnswer(httpx2.AsyncByteStream):
@@ -83,7 +83,7 @@ class _AsyncAnswer(httpx2.AsyncByteStream):
                 await self._engine.wait_async(exchange, lambda: exchange.has_news, self._timeout_s)
 
     async def aclose(self) -> None:
-        self._engine.leave(self._exchange, self._request)
+        self._engine.disconnect(self._exchange, self._request)
 
 
 def read_timeout_s(request: httpx2.Request) -> float | None:

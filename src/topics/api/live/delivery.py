@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from topics.api.admission import Pressure
 from topics.api.lifecycle import Lifecycle
+from topics.api.live.follow_requests import FollowRequests
 from topics.api.live.pulse import Pulse
-from topics.api.live.sse import EventStreams, Gate
-from topics.api.live.subscriptions import Subscriptions
+from topics.api.live.sse import EventStreams, StreamSlots
 from topics.api.live.topic_stream import TopicStreams
 from topics.api.live.watch import Watch
 from topics.api.live.watch_session import Sessions
@@ -19,7 +19,7 @@ from topics.api.routes import Route
 from topics.api.v0.export import STALL_S_MAX, Exports
 from topics.engine.core.waiting.deadlines import Deadlines
 from topics.engine.core.waiting.runner import Runner
-from topics.engine.live.trails import Live
+from topics.engine.live.feeds import LiveFeeds
 from topics.engine.log.on_disk.cold import Reader
 from topics.http.budget import MemoryBudget
 from topics.http.content_coding import InThread
@@ -35,7 +35,7 @@ class Delivery:
 
     def __init__(
         self,
-        live: Live,
+        live: LiveFeeds,
         settings: Settings,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
@@ -52,16 +52,16 @@ class Delivery:
         budget: MemoryBudget,
     ) -> None:
         pulse = Pulse(loop, settings.slow_consumer_timeout_ms / 1000, loop.time)
-        gate = Gate(settings, usage)
-        self.streams = EventStreams(gate, pulse, clock)
-        subscriptions = Subscriptions(live, settings)
+        slots = StreamSlots(settings, usage)
+        self.streams = EventStreams(slots, pulse, clock)
+        follow_requests = FollowRequests(live, settings)
         sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, loop.time)
-        self._watch = Watch(live, reader, self.streams, sessions, subscriptions, settings)
+        self._watch = Watch(live, reader, self.streams, sessions, follow_requests, settings)
         self._topic_streams = TopicStreams(live, reader, self.streams, lifecycle, deadlines, settings)
         self._sockets = Sockets(
-            live, reader, pulse, gate, subscriptions, pressure, runner, loop, wake, settings, slices, budget
+            live, reader, pulse, slots, follow_requests, pressure, runner, loop, wake, settings, slices, budget
         )
-        self._exports = Exports(live, reader, gate, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
+        self._exports = Exports(live, reader, slots, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
         live.is_shed = self._sockets.is_shed
         pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
 

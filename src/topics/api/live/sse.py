@@ -26,7 +26,7 @@ BUFFERED_BYTES_MAX = 64 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
-class Gate:
+class StreamSlots:
     """How many long-lived connections are open, in all and for each principal."""
 
     def __init__(self, settings: Settings, usage: Usage) -> None:
@@ -34,8 +34,8 @@ class Gate:
         self._max_per_key = settings.max_sse_connections_per_key
         self._usage = usage
 
-    def enter(self, principal: Principal) -> None:
-        """Take a place; every `enter` is followed by one `leave`. Without keys there is no count for each principal."""
+    def acquire(self, principal: Principal) -> None:
+        """Take a slot; each `acquire` needs one `release`. Without keys there is no limit for each principal."""
         if self._max and self._usage.sse_connections >= self._max:
             raise _full("max_sse_connections", self._max)
         if principal.number and self._max_per_key and principal.streams >= self._max_per_key:
@@ -43,7 +43,7 @@ class Gate:
         self._usage.sse_connections += 1
         principal.streams += 1
 
-    def leave(self, principal: Principal) -> None:
+    def release(self, principal: Principal) -> None:
         self._usage.sse_connections -= 1
         principal.streams -= 1
 
@@ -55,22 +55,22 @@ def _full(limit: str, maximum: int) -> Throttled:
 class EventStreams:
     """Opens event streams; every one of them counts, beats and ends in the same way."""
 
-    def __init__(self, gate: Gate, pulse: Pulse, clock: Clock) -> None:
-        self.gate = gate
+    def __init__(self, slots: StreamSlots, pulse: Pulse, clock: Clock) -> None:
+        self.slots = slots
         self.pulse = pulse
         self.clock = clock
 
     def open(self, call: Call, heartbeat_ms: int, principal: Principal | None = None) -> EventStream:
         """Answer the call with a stream that counts for `key` (the caller's, if not given)."""
         principal = principal or call.principal
-        self.gate.enter(principal)
+        self.slots.acquire(principal)
         call.end()
         request = call.request
         headers = (*HEADERS, KEEP_ALIVE) if request.http_version == "1.1" and request.keep_alive else HEADERS
         stream = EventStream(self, principal, request.stream(headers=headers), clamp_heartbeat(heartbeat_ms))
         stream.write(RETRY)
         if stream.closed:
-            stream.leave()
+            stream.detach()
         return stream
 
 
@@ -135,7 +135,7 @@ class EventStream:
         self.on_close = None
         if not self._http.closed:
             self._http.close()
-            self.leave()
+            self.detach()
 
     # --- the client's and the pulse's side ---
 
@@ -161,15 +161,15 @@ class EventStream:
             self.on_room(paused_s)
 
     def _client_gone(self) -> None:
-        self.leave()
+        self.detach()
         on_close, self.on_close = self.on_close, None
         if on_close is not None:
             on_close()
 
-    def leave(self) -> None:
-        """Break every cycle and give the place back."""
+    def detach(self) -> None:
+        """Break every cycle and release the slot."""
         self._streams.pulse.discard(self)
-        self._streams.gate.leave(self._principal)
+        self._streams.slots.release(self._principal)
         self.on_room = self.on_stall = self.on_beat = None
         self._http.on_pause = self._http.on_resume = self._http.on_close = None
 

@@ -24,7 +24,7 @@ from topics.api.live.watch import EVENT_STREAM, GOING_DOWN, UNREADABLE, gap_data
 from topics.api.routes import QueryField, Route
 from topics.engine.core.engine import Engine
 from topics.engine.core.waiting.deadlines import Deadline, Deadlines
-from topics.engine.live.trails import Frame, Lens, Live, Trail
+from topics.engine.live.feeds import Frame, FrameOptions, LiveFeeds, Subscription
 from topics.engine.log.on_disk.cold import Reader
 from topics.engine.log.reading import View
 from topics.engine.log.retention import Tombstone
@@ -65,7 +65,7 @@ class TopicStreams:
 
     def __init__(
         self,
-        live: Live,
+        live: LiveFeeds,
         reader: Reader,
         streams: EventStreams,
         lifecycle: Lifecycle,
@@ -117,7 +117,7 @@ class TopicStreams:
         last_id = call.headers.get(b"last-event-id")
         if last_id:
             start = Start(read_place(last_id.decode("latin-1"), "Last-Event-ID"), tail=False, from_ts=None)
-        lens = self._lens(call)
+        options = self._frame_options(call)
         engine = self.live.engine
         topic = engine.state.by_name.get(call.name)
         if topic is None:
@@ -135,9 +135,9 @@ class TopicStreams:
         self._open[stream] = None
         if lasts_ms is not None:
             stream.end_after(lasts_ms)
-        stream.start(seq, lens, lost)
+        stream.start(seq, options, lost)
 
-    def _lens(self, call: Call) -> Lens:
+    def _frame_options(self, call: Call) -> FrameOptions:
         settings = self._settings
         tag = call.text("tag")
         if tag is not None and utf8_bytes(tag, "tag") > settings.max_tag_bytes:
@@ -148,7 +148,9 @@ class TopicStreams:
             [value for name, value in call.request.query_pairs() if name == "node"], settings.max_node_bytes
         )
         view = View(nodes, lines=True, tag=None if tag is None else tag.encode())
-        return self.live.lens(view, min(DIFF_LIMIT_DEFAULT, settings.max_limit), FRAME_BYTES_DEFAULT, strong=False)
+        return self.live.frame_options(
+            view, min(DIFF_LIMIT_DEFAULT, settings.max_limit), FRAME_BYTES_DEFAULT, strong=False
+        )
 
     def closed(self, stream: TopicStream) -> None:
         self._open.pop(stream, None)
@@ -245,17 +247,19 @@ class TopicStream(Follower):
         events.on_close = self._detach
         events.on_beat = self._move_id
 
-    def start(self, seq: int, lens: Lens, lost: Place | None) -> None:
+    def start(self, seq: int, options: FrameOptions, lost: Place | None) -> None:
         if self._events.closed:
             self._detach()
             return
         topic = self._topic
-        trail = self.follow(topic, seq, lens)
+        subscription = self.follow(topic, seq, options)
         if lost is not None:
             # The id it came with counts until the client has the tombstone.
             self._events.write(b"id: %b\n\n" % show_place(lost))
             head = topic.head_seq
-            self._write_tombstone(trail, Tombstone(1, head, "recreated", head, topic.earliest_seq, head), "recreated")
+            self._write_tombstone(
+                subscription, Tombstone(1, head, "recreated", head, topic.earliest_seq, head), "recreated"
+            )
         else:
             self._move_id()
         self.catch_up()
@@ -293,17 +297,17 @@ class TopicStream(Follower):
 
     def _move_id(self) -> None:
         """Records that were left out move the position as well: a client that reconnects need not skip them again."""
-        for trail in self.trails.values():
-            if trail.seq != self._id_seq:
-                self._id_seq = trail.seq
-                self._events.write(b"id: %d%b\n\n" % (trail.seq, self._epoch))
+        for subscription in self.subscriptions.values():
+            if subscription.seq != self._id_seq:
+                self._id_seq = subscription.seq
+                self._events.write(b"id: %d%b\n\n" % (subscription.seq, self._epoch))
 
-    def _write(self, trail: Trail, event: bytes, data: bytes) -> None:
-        self._id_seq = trail.seq
-        self._events.write(b"id: %d%b\nevent: %b\ndata: %b\n\n" % (trail.seq, self._epoch, event, data))
+    def _write(self, subscription: Subscription, event: bytes, data: bytes) -> None:
+        self._id_seq = subscription.seq
+        self._events.write(b"id: %d%b\nevent: %b\ndata: %b\n\n" % (subscription.seq, self._epoch, event, data))
 
-    def _write_records(self, trail: Trail, frame: Frame) -> int:
-        del trail
+    def _write_records(self, subscription: Subscription, frame: Frame) -> int:
+        del subscription
         events = frame.rendered.get(TopicStream)
         if events is None:
             shown = rb'id: \1%b\ndata: {"$seq":\1\2\n\n' % self._epoch
@@ -313,28 +317,28 @@ class TopicStream(Follower):
         self._events.write(events)
         return len(events)
 
-    def _write_tombstone(self, trail: Trail, tombstone: Tombstone, reason: str) -> None:
-        self._write(trail, b"tombstone", gap_data(trail.name, tombstone, reason))
+    def _write_tombstone(self, subscription: Subscription, tombstone: Tombstone, reason: str) -> None:
+        self._write(subscription, b"tombstone", gap_data(subscription.name, tombstone, reason))
 
-    def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
+    def _write_caught_up(self, subscription: Subscription, head_seq: int) -> None:
         """Live and backlog look the same here."""
 
-    def _write_gone(self, trail: Trail) -> None:
-        self._write(trail, b"topic-deleted", gone_data(trail.name, trail.feed.topic.head_seq))
+    def _write_gone(self, subscription: Subscription) -> None:
+        self._write(subscription, b"topic-deleted", gone_data(subscription.name, subscription.feed.topic.head_seq))
 
-    def _end(self, trail: Trail) -> None:
+    def _end(self, subscription: Subscription) -> None:
         """Nothing more can come: a client that connects again gets 404, or the new topic of this name."""
-        super()._end(trail)
+        super()._end(subscription)
         self._detach()
         self._events.close()
 
-    def _write_paced(self, trail: Trail) -> None:
+    def _write_paced(self, subscription: Subscription) -> None:
         if not self._paced:
             self._paced = True
-            self._events.write(paced_frame(trail.name))
+            self._events.write(paced_frame(subscription.name))
 
-    def _give_up(self, trail: Trail, error: TopicsError) -> None:
-        del trail
+    def _give_up(self, subscription: Subscription, error: TopicsError) -> None:
+        del subscription
         self.end(UNREADABLE, error.message)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from topics.api.auth import Scope
 from topics.api.call import Call
+from topics.api.live.follow_requests import FollowRequests
 from topics.api.live.following import Follower
 from topics.api.live.sse import EventStream, EventStreams, check_accepts_events, error_frame
-from topics.api.live.subscriptions import Subscriptions
 from topics.api.live.watch_session import Position, Session, Sessions
 from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import WatchedTopic, WatchReply
-from topics.engine.live.trails import Frame, Live, Trail
+from topics.engine.live.feeds import Frame, LiveFeeds, Subscription
 from topics.engine.log.on_disk.cold import Reader
 from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
@@ -30,11 +30,11 @@ class Watch:
 
     def __init__(
         self,
-        live: Live,
+        live: LiveFeeds,
         reader: Reader,
         streams: EventStreams,
         sessions: Sessions,
-        subscriptions: Subscriptions,
+        follow_requests: FollowRequests,
         settings: Settings,
     ) -> None:
         self.live = live
@@ -42,7 +42,7 @@ class Watch:
         self.sessions = sessions
         self.grace_s = settings.buffer_grace_ms / 1000
         self._streams = streams
-        self._subscriptions = subscriptions
+        self._follow_requests = follow_requests
         self._ttl_ms = settings.session_ttl_ms
         self._open: dict[WatchStream, None] = {}
 
@@ -55,7 +55,7 @@ class Watch:
                 summary="Create a watch session: which topics, from where.",
                 scopes=Scope.READ,
                 body=WatchRequest,
-                check_body=self._subscriptions.check_size,
+                check_body=self._follow_requests.check_size,
                 checks_slot=True,
                 query=(
                     QueryField("lenient", bool, "Leave out absent topics instead of answering 404.", default=False),
@@ -89,26 +89,26 @@ class Watch:
         cursor.pop(RESTARTS, None)
         if wanted is None:
             wanted = dict.fromkeys(cursor)
-        self._subscriptions.check_count(len(wanted))
-        lens = self._subscriptions.lens(params)
+        self._follow_requests.check_count(len(wanted))
+        options = self._follow_requests.frame_options(params)
         for name in wanted:
             call.principal.check_name(name, f"topics.{name}")
         positions: dict[str, Position] = {}
         shown: dict[str, WatchedTopic] = {}
         for name, start in wanted.items():
-            topic = self._subscriptions.find(name, f"topics.{name}")
+            topic = self._follow_requests.find(name, f"topics.{name}")
             if topic is None:
                 if lenient:
                     continue
                 raise TopicNotFound(name)
             seq = cursor.get(name)
             if seq is None:
-                seq = self._subscriptions.start_of(topic, start or StartRequest())
+                seq = self._follow_requests.start_of(topic, start or StartRequest())
             positions[name] = Position(seq, topic.epoch)
-            shown[name] = self._subscriptions.describe(topic, seq)
+            shown[name] = self._follow_requests.describe(topic, seq)
         call.check_slot()
         self.sessions.check_room()
-        session = Session(call.principal, lens, params.heartbeat_ms, positions)
+        session = Session(call.principal, options, params.heartbeat_ms, positions)
         self.sessions.add(session)
         reply = WatchReply(
             wid=session.wid,
@@ -193,7 +193,7 @@ class WatchStream(Follower):
                 continue
             if topic.epoch != position.epoch:
                 self._start_again(topic, position)
-            self.follow(topic, position.seq, self.session.lens)
+            self.follow(topic, position.seq, self.session.options)
         self.catch_up()
 
     def _start_again(self, topic: Topic, position: Position) -> None:
@@ -213,7 +213,7 @@ class WatchStream(Follower):
     def _number_ids(self) -> None:
         """From here on ids are this session's own, not those of everyone at the same position."""
         seqs = {name: position.seq for name, position in self.session.positions.items()}
-        seqs |= {name: trail.seq for name, trail in self.trails.items()}
+        seqs |= {name: subscription.seq for name, subscription in self.subscriptions.items()}
         self._ids = CursorWriter(seqs, self.session.restarts)
 
     def end(self, code: int, message: str) -> None:
@@ -222,10 +222,10 @@ class WatchStream(Follower):
         self._events.fail(code, message)
 
     def _detach(self) -> None:
-        for name, trail in self.trails.items():
+        for name, subscription in self.subscriptions.items():
             position = self.session.positions[name]
-            position.seq = trail.seq
-            position.head_seq = trail.feed.topic.head_seq
+            position.seq = subscription.seq
+            position.head_seq = subscription.feed.topic.head_seq
         self.unfollow_all()
         self._watch.closed(self)
 
@@ -247,49 +247,49 @@ class WatchStream(Follower):
         frame_id = single_id(name, seq) if self._ids is None else self._ids.id_at(name, seq)
         self._events.write(b"id: %b\nevent: %b\ndata: %b\n\n" % (frame_id, event, data))
 
-    def _write_records(self, trail: Trail, frame: Frame) -> int:
+    def _write_records(self, subscription: Subscription, frame: Frame) -> int:
         shared = frame.rendered
         if self._paced:
-            self._paced.discard(trail.name)
+            self._paced.discard(subscription.name)
         if self._ids is None:
             whole = shared.get(WatchStream)
             if whole is None:
-                frame_id = single_id(trail.name, frame.to_seq)
+                frame_id = single_id(subscription.name, frame.to_seq)
                 whole = shared[WatchStream] = b"id: %b\n%b" % (frame_id, record_event(frame))
         else:
             event = shared.get(record_event)
             if event is None:
                 event = shared[record_event] = record_event(frame)
-            whole = b"id: %b\n%b" % (self._ids.id_at(trail.name, frame.to_seq), event)
+            whole = b"id: %b\n%b" % (self._ids.id_at(subscription.name, frame.to_seq), event)
         self._events.write(whole)
         return len(whole)
 
-    def _write_tombstone(self, trail: Trail, tombstone: Tombstone, reason: str) -> None:
+    def _write_tombstone(self, subscription: Subscription, tombstone: Tombstone, reason: str) -> None:
         # A position beyond the head is found at the first look: a session of one topic has given out no id before.
         if reason == "recreated" and self._ids is not None:
-            self._restart(self.session.positions[trail.name])
-        self._write(trail.name, b"tombstone", trail.seq, gap_data(trail.name, tombstone, reason))
+            self._restart(self.session.positions[subscription.name])
+        self._write(subscription.name, b"tombstone", subscription.seq, gap_data(subscription.name, tombstone, reason))
 
-    def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
-        data = b'{"topic":"%b","head_seq":%d}' % (trail.name.encode(), head_seq)
-        self._write(trail.name, b"caught-up", trail.seq, data)
+    def _write_caught_up(self, subscription: Subscription, head_seq: int) -> None:
+        data = b'{"topic":"%b","head_seq":%d}' % (subscription.name.encode(), head_seq)
+        self._write(subscription.name, b"caught-up", subscription.seq, data)
 
-    def _write_gone(self, trail: Trail) -> None:
-        head_seq = trail.feed.topic.head_seq
-        position = self.session.positions[trail.name]
-        position.seq, position.head_seq = trail.seq, head_seq
-        self._write(trail.name, b"topic-deleted", trail.seq, gone_data(trail.name, head_seq))
+    def _write_gone(self, subscription: Subscription) -> None:
+        head_seq = subscription.feed.topic.head_seq
+        position = self.session.positions[subscription.name]
+        position.seq, position.head_seq = subscription.seq, head_seq
+        self._write(subscription.name, b"topic-deleted", subscription.seq, gone_data(subscription.name, head_seq))
 
-    def _write_paced(self, trail: Trail) -> None:
+    def _write_paced(self, subscription: Subscription) -> None:
         if self._paced is None:
             self._paced = set()
-        if trail.name not in self._paced:
-            self._paced.add(trail.name)
-            self._events.write(paced_frame(trail.name))
+        if subscription.name not in self._paced:
+            self._paced.add(subscription.name)
+            self._events.write(paced_frame(subscription.name))
 
-    def _write_unreadable(self, trail: Trail, error: TopicsError) -> None:
-        self.session.positions[trail.name].seq = trail.seq
-        self._events.write(error_frame(UNREADABLE, error.message, topics=[trail.name]))
+    def _write_unreadable(self, subscription: Subscription, error: TopicsError) -> None:
+        self.session.positions[subscription.name].seq = subscription.seq
+        self._events.write(error_frame(UNREADABLE, error.message, topics=[subscription.name]))
 
 
 def record_event(frame: Frame) -> bytes:

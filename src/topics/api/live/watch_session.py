@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from topics.api.auth import Principal
 from topics.api.metrics import Usage
-from topics.engine.live.trails import Lens
+from topics.engine.live.feeds import FrameOptions
 from topics.model.cursors import RESTARTS
 from topics.model.errors import NotFound, Throttled, Unauthorized
 
@@ -34,12 +34,14 @@ class Position:
 
 
 class Session:
-    __slots__ = ("heartbeat_ms", "lens", "positions", "principal", "restarts", "stream", "used_s", "wid")
+    __slots__ = ("heartbeat_ms", "options", "positions", "principal", "restarts", "stream", "used_s", "wid")
 
-    def __init__(self, principal: Principal, lens: Lens, heartbeat_ms: int, positions: dict[str, Position]) -> None:
+    def __init__(
+        self, principal: Principal, options: FrameOptions, heartbeat_ms: int, positions: dict[str, Position]
+    ) -> None:
         self.wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
         self.principal = principal
-        self.lens = lens
+        self.options = options
         self.heartbeat_ms = heartbeat_ms
         self.positions = positions
         self.restarts = 0

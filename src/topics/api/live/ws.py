@@ -16,9 +16,9 @@ from websockets.typing import Subprotocol
 from topics.api.admission import Pressure
 from topics.api.auth import BEARER_PROTOCOL, Scope
 from topics.api.call import Call
+from topics.api.live.follow_requests import FollowRequests
 from topics.api.live.pulse import Pulse
-from topics.api.live.sse import Gate
-from topics.api.live.subscriptions import Subscriptions
+from topics.api.live.sse import StreamSlots
 from topics.api.live.ws_commands import (
     NO_ID,
     Command,
@@ -41,7 +41,7 @@ from topics.api.schema import WatchedTopic
 from topics.engine.core.engine import Engine
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.core.waiting.runner import Runner, Steps
-from topics.engine.live.trails import Live
+from topics.engine.live.feeds import LiveFeeds
 from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.topic import Topic
 from topics.http.budget import MemoryBudget
@@ -103,11 +103,11 @@ class Sockets:
 
     def __init__(
         self,
-        live: Live,
+        live: LiveFeeds,
         reader: Reader,
         pulse: Pulse,
-        gate: Gate,
-        subscriptions: Subscriptions,
+        slots: StreamSlots,
+        follow_requests: FollowRequests,
         pressure: Pressure,
         runner: Runner,
         loop: asyncio.AbstractEventLoop,
@@ -121,8 +121,8 @@ class Sockets:
         self.pulse = pulse
         self.grace_s = settings.buffer_grace_ms / 1000
         self._engine: Engine = live.engine
-        self._gate = gate
-        self._subscriptions = subscriptions
+        self._slots = slots
+        self._follow_requests = follow_requests
         self._pressure = pressure
         self._runner = runner
         self._loop = loop
@@ -166,7 +166,7 @@ class Sockets:
             logger=quiet_log,
         )
         response = _shake_hands(protocol, request)
-        self._gate.enter(call.principal)
+        self._slots.acquire(call.principal)
         call.end()
         request.upgrade(WsConnection(self, call.principal, protocol), response)
 
@@ -178,7 +178,7 @@ class Sockets:
         self._open.pop(connection, None)
         self.pulse.discard(connection)
         self.release(connection)
-        self._gate.leave(connection.principal)
+        self._slots.release(connection.principal)
         if self._empty is not None and not self._open:
             self._empty.set()
 
@@ -332,40 +332,40 @@ class Sockets:
     def _subscribe(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
         principal = connection.principal
         principal.check_scopes(Scope.READ)
-        self._subscriptions.check_size(message)
+        self._follow_requests.check_size(message)
         command = decode_body(subscribe_decoder, message)
         starts = command.starts()
-        self._subscriptions.check_count(len(starts))
-        self._subscriptions.check_count(len(connection.trails.keys() | starts.keys()))
-        lens = self._subscriptions.lens(command)
+        self._follow_requests.check_count(len(starts))
+        self._follow_requests.check_count(len(connection.subscriptions.keys() | starts.keys()))
+        options = self._follow_requests.frame_options(command)
         fields = {name: f"topics.{name}" if name in (command.topics or ()) else "topic" for name in starts}
         for name, field in fields.items():
             principal.check_name(name, field)
         chosen: list[tuple[Topic, int]] = []
         shown: dict[str, WatchedTopic] = {}
         for name, start in starts.items():
-            topic = self._subscriptions.find(name, fields[name])
+            topic = self._follow_requests.find(name, fields[name])
             if topic is None:
                 if command.lenient:
                     continue
                 raise TopicNotFound(name)
-            seq = self._subscriptions.start_of(topic, start)
+            seq = self._follow_requests.start_of(topic, start)
             chosen.append((topic, seq))
-            shown[name] = self._subscriptions.describe(topic, seq)
+            shown[name] = self._follow_requests.describe(topic, seq)
         connection.send(subscribed(request_id, shown))
         for topic, seq in chosen:
-            earlier = connection.trails.get(topic.name)
+            earlier = connection.subscriptions.get(topic.name)
             if earlier is not None:
                 connection.unfollow(earlier)
-            connection.follow(topic, seq, lens)
+            connection.follow(topic, seq, options)
         connection.catch_up()
 
     def _unsubscribe(self, connection: WsConnection, request_id: Raw, message: bytes) -> None:
         connection.principal.check_scopes(Scope.READ)
         for name in decode_body(unsubscribe_decoder, message).names():
-            trail = connection.trails.get(name)
-            if trail is not None:
-                connection.unfollow(trail)
+            subscription = connection.subscriptions.get(name)
+            if subscription is not None:
+                connection.unfollow(subscription)
             connection.send(reply("unsubscribed", request_id, topic=name))
 
     def paced_message(self, name: str) -> bytes:

@@ -19,7 +19,7 @@ from topics.api.auth import Principal
 from topics.api.live.following import Follower
 from topics.api.live.ws_commands import encode
 from topics.api.live.ws_frames import WsFrameScanner
-from topics.engine.live.trails import Frame, Trail
+from topics.engine.live.feeds import Frame, Subscription
 from topics.engine.log.retention import Tombstone
 from topics.http.budget import Reservation
 from topics.model.errors import TopicsError
@@ -255,34 +255,36 @@ class WsConnection(Follower, asyncio.Protocol):
     def _has_room(self) -> bool:
         return not self._blocked and self._transport.get_write_buffer_size() <= BUFFERED_BYTES_MAX
 
-    def _write_records(self, trail: Trail, frame: Frame) -> int:
+    def _write_records(self, subscription: Subscription, frame: Frame) -> int:
         if self._paced:
-            self._paced.discard(trail.name)
+            self._paced.discard(subscription.name)
         wire = frame.rendered.get(WsConnection)
         if wire is None:
             wire = frame.rendered[WsConnection] = WireFrame(Opcode.TEXT, record_message(frame)).serialize(mask=False)
         self._write(wire)
         return len(wire)
 
-    def _write_tombstone(self, trail: Trail, tombstone: Tombstone, reason: str) -> None:
-        self.send(encode({"op": "tombstone", "topic": trail.name, **tombstone.as_dict(), "reason": reason}))
+    def _write_tombstone(self, subscription: Subscription, tombstone: Tombstone, reason: str) -> None:
+        self.send(encode({"op": "tombstone", "topic": subscription.name, **tombstone.as_dict(), "reason": reason}))
 
-    def _write_caught_up(self, trail: Trail, head_seq: int) -> None:
-        self.send(b'{"op":"caught_up","topic":"%b","head_seq":%d}' % (trail.name.encode(), head_seq))
+    def _write_caught_up(self, subscription: Subscription, head_seq: int) -> None:
+        self.send(b'{"op":"caught_up","topic":"%b","head_seq":%d}' % (subscription.name.encode(), head_seq))
 
-    def _write_gone(self, trail: Trail) -> None:
-        head_seq = trail.feed.topic.head_seq
-        self.send(encode({"op": "topic_deleted", "topic": trail.name, "head_seq": head_seq, "reason": "deleted"}))
+    def _write_gone(self, subscription: Subscription) -> None:
+        head_seq = subscription.feed.topic.head_seq
+        self.send(
+            encode({"op": "topic_deleted", "topic": subscription.name, "head_seq": head_seq, "reason": "deleted"})
+        )
 
-    def _write_paced(self, trail: Trail) -> None:
+    def _write_paced(self, subscription: Subscription) -> None:
         if self._paced is None:
             self._paced = set()
-        if trail.name not in self._paced:
-            self._paced.add(trail.name)
-            self.send(self._sockets.paced_message(trail.name))
+        if subscription.name not in self._paced:
+            self._paced.add(subscription.name)
+            self.send(self._sockets.paced_message(subscription.name))
 
-    def _write_unreadable(self, trail: Trail, error: TopicsError) -> None:
-        self.send(encode({"op": "error", "code": error.code, "message": error.message, "topics": [trail.name]}))
+    def _write_unreadable(self, subscription: Subscription, error: TopicsError) -> None:
+        self.send(encode({"op": "error", "code": error.code, "message": error.message, "topics": [subscription.name]}))
 
     # --- life ---
 

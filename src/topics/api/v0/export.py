@@ -14,9 +14,9 @@ from topics.api.admission import Pressure
 from topics.api.auth import Principal, Scope
 from topics.api.call import Call
 from topics.api.live.pulse import Pulse
-from topics.api.live.sse import BUFFERED_BYTES_MAX, Gate
+from topics.api.live.sse import BUFFERED_BYTES_MAX, StreamSlots
 from topics.api.routes import QueryField, Route
-from topics.engine.live.trails import Live, Trail
+from topics.engine.live.feeds import LiveFeeds, Subscription
 from topics.engine.log.bulk import BulkRead
 from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.reading import Diff, View
@@ -39,11 +39,17 @@ class Exports:
     """Opens bulk reads. They count as streams do, and take turns with readers that catch up."""
 
     def __init__(
-        self, live: Live, reader: Reader, gate: Gate, pressure: Pressure, stalls: Pulse, in_thread: InThread
+        self,
+        live: LiveFeeds,
+        reader: Reader,
+        slots: StreamSlots,
+        pressure: Pressure,
+        stalls: Pulse,
+        in_thread: InThread,
     ) -> None:
         self.live = live
         self.reader = reader
-        self.gate = gate
+        self.slots = slots
         self.stalls = stalls
         self._pressure = pressure
         self._in_thread = in_thread
@@ -83,7 +89,7 @@ class Exports:
         export = Export(self, BulkRead(topic, view, from_seq, to_seq, engine.state.cold.load, self.live.expire))
         first = export.read()
         topic.last_read_ts = self.live.now_ms()
-        self.gate.enter(call.principal)
+        self.slots.acquire(call.principal)
         call.end()
         export.start(self._open(call), call.principal, first)
 
@@ -151,7 +157,7 @@ class Export:
             if not bulk.is_over:
                 return
         stream.write(b'{"end":%b}\n' % bulk.end())
-        self._leave()
+        self._detach()
         stream.close()
 
     # --- coming and going ---
@@ -161,36 +167,36 @@ class Export:
         self._principal = principal
         stream.on_pause = lambda: self._exports.stalls.paused(self)
         stream.on_resume = self._resumed
-        stream.on_close = self._leave
+        stream.on_close = self._detach
         self._exports.stalls.add(self)
         if stream.closed:
-            self._leave()
+            self._detach()
             return
         self._exports.live.queue(self)
         self._write(first)
 
-    def _leave(self) -> None:
+    def _detach(self) -> None:
         """Give the place back and break every cycle; nothing more is written."""
         stream, principal, self._stream, self._principal = self._stream, self._principal, None, None
         if stream is None or principal is None:
             return
         self._exports.stalls.discard(self)
         self._exports.live.unqueue(self)
-        self._exports.gate.leave(principal)
+        self._exports.slots.release(principal)
         stream.on_pause = stream.on_resume = stream.on_close = None
 
     def _cut(self, reason: str) -> None:
         """End without an end line, so that the export is not taken for complete; a new request gets the error."""
         stream = self._stream
         log.warning("an export of %s is cut after seq %d: %s", self._bulk.topic.name, self._bulk.seq, reason)
-        self._leave()
+        self._detach()
         if stream is not None:
             stream.abort()
 
     # --- turns ---
 
-    def look(self, trail: Trail) -> None:
-        raise AssertionError("an export follows nothing", trail)
+    def look(self, subscription: Subscription) -> None:
+        raise AssertionError("an export follows nothing", subscription)
 
     def take_turn(self) -> bool:
         stream = self._stream

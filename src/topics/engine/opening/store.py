@@ -19,7 +19,7 @@ from topics.engine.core.ops import Resumed
 from topics.engine.core.waiting.cold_reader import ColdReader
 from topics.engine.core.waiting.deadlines import Deadlines, PolledTimers, Timers
 from topics.engine.core.waiting.runner import Runner
-from topics.engine.live.trails import Live
+from topics.engine.live.feeds import LiveFeeds
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
@@ -219,7 +219,7 @@ class Store:
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
         admission = Uniqueness(self.commit_log)
         self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings, admission)
-        self.live = Live(self.engine, self._clock, self._wake)
+        self.live = LiveFeeds(self.engine, self._clock, self._wake)
         self.queues = Queues(self.engine, self._clock)
         self.claims = Claims(self.queues, self.runner, self._exists)
         self.multi_append = MultiAppend(self.engine, self._clock)

@@ -128,7 +128,7 @@ class Queue:
 
     # --- places ---
 
-    def _leave(self, job: Job) -> None:
+    def _detach(self, job: Job) -> None:
         group = job.group
         if group is None:
             return
@@ -161,7 +161,7 @@ class Queue:
 
     def give_back(self, job: Job, due_ms: int, now_ms: int) -> None:
         """To be claimed again from `due_ms` on."""
-        self._leave(job)
+        self._detach(job)
         if due_ms > now_ms:
             self._rest(job, due_ms)
             return
@@ -179,7 +179,7 @@ class Queue:
         for job in jobs:
             group = job.group
             if group is None or group.place is not JobPlace.LEASED or job.stream:
-                self._leave(job)
+                self._detach(job)
                 continue
             # What an ack does, written out because there are so many of them.
             leased += 1
@@ -191,7 +191,7 @@ class Queue:
 
     def lease(self, job: Job, node: str, lease: int, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> None:
         """Runs out when the clock is past the deadline, not at it."""
-        self._leave(job)
+        self._detach(job)
         job.node, job.lease, job.deadline = node, lease, deadline
         self.let_out(job, self.leased_until(deadline, rest_ms, stream), stream)
 
@@ -210,7 +210,7 @@ class Queue:
                     self.ahead += 1
                     self.fresh -= 1
             elif job.group is not None:
-                self._leave(job)
+                self._detach(job)
             job.deliveries = deliveries
             job.claimed_ms = now_ms
             job.node = node
@@ -315,7 +315,7 @@ class Queue:
                 taken.append((job.seq, job, record, body.tag_at(number)))
                 self.accept(job)
                 size += len(record)
-            self._leave(job)
+            self._detach(job)
         return size
 
     def _next_released(self) -> Job:
@@ -425,7 +425,7 @@ class Queue:
                 job = self.jobs.pop(seq)
                 self.accept(job)
                 if job.group is not None:
-                    self._leave(job)
+                    self._detach(job)
                 if seq > self.cursor:
                     self.ahead -= 1
                     behind -= 1

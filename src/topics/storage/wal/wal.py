@@ -187,7 +187,7 @@ class Wal:
         self.flush()
         file = self._file
         if file is not None and file.base_position == self.buffered_to:
-            self._leave_file()
+            self._release_file()
             self._files.give_back(file)
         new = self._files.take(self.buffered_to, frame_bytes, urgent)
         if self._file is not None:
@@ -203,7 +203,7 @@ class Wal:
         self._in_reserve = self._files.spares == 0
         self._capacity_position = file.base_position if self._in_reserve else file.capacity_position
 
-    def _leave_file(self) -> None:
+    def _release_file(self) -> None:
         self._file = None
         self._in_reserve = False
         self._capacity_position = self.written_to
@@ -231,7 +231,7 @@ class Wal:
         self.drop()
         file = self._file
         if file is not None:
-            self._leave_file()
+            self._release_file()
             if file.header_pending:
                 self._files.give_back(file)
             elif not self.broken:
@@ -274,7 +274,7 @@ class Wal:
         while self._file is not None and self._file is not failed:
             self._files.give_back(self._file)
             self._file = self._files.unseal()
-        self._leave_file()
+        self._release_file()
         if failed.header_pending:
             self._files.give_back(failed, recyclable=False)
         else:

@@ -1,9 +1,9 @@
-"""Subscriptions: which topics a reader follows, from where, and what it is shown of them."""
+"""Requests to follow topics: which ones, from which seq, and in which frames."""
 
 from __future__ import annotations
 
 from topics.api.schema import WatchedTopic
-from topics.engine.live.trails import Lens, Live
+from topics.engine.live.feeds import FrameOptions, LiveFeeds
 from topics.engine.log.reading import View
 from topics.engine.log.topic import Topic
 from topics.model.errors import InvalidRequest
@@ -12,19 +12,19 @@ from topics.model.requests.records import UNSET, check_u64
 from topics.model.requests.watch import FollowRequest, StartRequest
 from topics.model.settings import Settings
 
-# In the body of a watch: those of one topic (its name, the names of the fields of its start), and of everything else.
+# Quotes in the body of a watch: of one topic (its name, the field names of its start), and of everything else.
 QUOTES_PER_TOPIC_MAX, QUOTES_MAX = 16, 1_000
 
 
-class Subscriptions:
-    """From what a client asks to where it starts; the same for sessions and for WebSocket."""
+class FollowRequests:
+    """Checks and resolves them, for watch sessions, WebSocket and the embedded database alike."""
 
-    def __init__(self, live: Live, settings: Settings) -> None:
+    def __init__(self, live: LiveFeeds, settings: Settings) -> None:
         self._live = live
         self._engine = live.engine
         self._settings = settings
 
-    def lens(self, params: FollowRequest) -> Lens:
+    def frame_options(self, params: FollowRequest) -> FrameOptions:
         view = View(
             params.nodes(self._settings.max_node_bytes),
             tags=bool(params.include_tags),
@@ -33,10 +33,10 @@ class Subscriptions:
         )
         strong = params.consistency == "strong"
         limit = params.frame_records_max(self._settings.max_limit)
-        return self._live.lens(view, limit, params.frame_bytes_max(), strong=strong)
+        return self._live.frame_options(view, limit, params.frame_bytes_max(), strong=strong)
 
     def check_size(self, body: bytes) -> None:
-        """Too many topics are refused before they are decoded: a name and the fields of its start have quotes."""
+        """Refuse too many topics before they are decoded: each name and each field of a start has quotes."""
         most = self._settings.max_watch_topics
         if body.count(b'"') > QUOTES_MAX + QUOTES_PER_TOPIC_MAX * most:
             self.check_count(most + 1)
@@ -46,7 +46,7 @@ class Subscriptions:
             raise InvalidRequest("topics must name at least one topic", field="topics")
         if topics > self._settings.max_watch_topics:
             most = self._settings.max_watch_topics
-            raise InvalidRequest(f"topics may name at most {most} topics", field="topics", max=most)
+            raise InvalidRequest(f"topics must name at most {most} topics", field="topics", max=most)
 
     def find(self, name: str, field: str) -> Topic | None:
         topic = self._engine.state.by_name.get(name)

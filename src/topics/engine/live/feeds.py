@@ -1,10 +1,10 @@
-"""Live reading: topics that move are shown to everyone who follows them, in frames rendered once and shared.
+"""Live reading: what is appended to a topic reaches all its followers, in frames rendered once and shared.
 
-    publish ─▶ waiter of the feed ─▶ touch ─▶ end of the tick: run ─┬─▶ a round: each trail of the feed looks once
+    publish ─▶ waiter of the feed ─▶ touch ─▶ end of the tick: run ─┬─▶ a round: each subscription of the feed, once
                                                                     └─▶ readers with a backlog take a turn each
-A reader keeps a position in the log and nothing else: what it has not taken yet is in the log. Rounds and turns are cut
-into slices of time, so a topic with very many readers delays neither writers nor other topics; what is appended
-meanwhile makes the next frames larger, not more.
+A subscription has a position in the log and no queue: what was not sent yet is in the log. Rounds and turns run in
+slices of time, so a topic with many readers delays neither writers nor other topics. Records that are appended
+meanwhile make the next frames larger, not more numerous.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from topics.engine.log.topic import Topic
 from topics.engine.log.waiters import Waiter
 from topics.model.clock import Clock
 
-# Of choosing and rendering; sending it takes about as long again.
+# Time for choosing and rendering; sending takes about as long again.
 SLICE_MS = 1.5
 LOOKS_PER_CLOCK = 32
 SHARED_BYTES_MAX = 4 * 1024 * 1024
 _encode_string = msgspec.json.Encoder().encode
 
 
-class Lens:
-    """How a reader wants its frames; equal wishes get the same object, so frames are found by identity."""
+class FrameOptions:
+    """How a reader wants its frames. Equal options are one object, so that frames are found by identity."""
 
     __slots__ = ("__weakref__", "bytes_max", "limit", "marks", "strong", "unfiltered", "view")
 
-    def __init__(self, view: View, limit: int, bytes_max: int, *, strong: bool, unfiltered: Lens | None) -> None:
+    def __init__(
+        self, view: View, limit: int, bytes_max: int, *, strong: bool, unfiltered: FrameOptions | None
+    ) -> None:
         self.view = view
         self.limit = limit
         self.bytes_max = bytes_max
         self.strong = strong
-        # The same without a node filter, and what a record looks like that the filter may be about.
+        # The same options without a node filter; the bytes by which a record that the filter may drop is recognised.
         self.unfiltered = unfiltered
         self.marks = [b'"$node":' + _encode_string(node) for node in view.nodes]
 
 
 class Frame:
-    """What comes next behind a position: perhaps a gap, perhaps records, and where that leads to.
+    """What comes after a position: perhaps a gap, perhaps records, and the position after them.
 
-    `rendered` keeps what a protocol made of it, for the next reader at the same position.
+    `rendered` keeps the bytes of each protocol for the next reader at the same position.
     """
 
     __slots__ = ("count", "from_seq", "head_seq", "records", "rendered", "to_seq", "tombstone", "topic")
@@ -57,7 +59,7 @@ class Frame:
         self.topic = topic
         self.head_seq = head_seq
         self.rendered: dict[object, bytes] = {}
-        # Behind the gap, if there is one; recreated: the gap ends at the head, but nothing live is skipped.
+        # The position after the gap, if there is one. Recreated: the gap ends at the head, but skips no live record.
         self.from_seq = self.to_seq = seq
         self.tombstone: Tombstone | None = None
         self.records = b""
@@ -80,30 +82,30 @@ class Frame:
 class LiveReader(Protocol):
     """A connection that follows topics."""
 
-    def look(self, trail: Trail) -> None:
-        """The topic of this trail has moved."""
+    def look(self, subscription: Subscription) -> None:
+        """The topic of this subscription has moved."""
         ...
 
     def take_turn(self) -> bool:
-        """Send a bounded part of the backlog; whether to come again."""
+        """Send a bounded part of the backlog. Returns whether there is more to send."""
         ...
 
 
-class Trail:
+class Subscription:
     """One reader's position in one topic."""
 
-    __slots__ = ("feed", "followed", "fresh", "lens", "live", "name", "reader", "seq")
+    __slots__ = ("caught_up", "feed", "followed", "fresh", "name", "options", "reader", "seq")
 
-    def __init__(self, name: str, seq: int, lens: Lens, reader: LiveReader, feed: Feed) -> None:
+    def __init__(self, name: str, seq: int, options: FrameOptions, reader: LiveReader, feed: Feed) -> None:
         self.name = name
         self.seq = seq
-        self.lens = lens
+        self.options = options
         self.reader = reader
         self.feed = feed
         self.followed = True
-        # The reader was told that it has reached the head, and has not fallen behind since.
-        self.live = False
-        # Nothing was read yet since the reader came (back): a gap now means that it came too late.
+        # The reader was notified that it has reached the head, and no backlog has built up since.
+        self.caught_up = False
+        # Nothing was read since the reader connected: a gap now means that it connected too late.
         self.fresh = True
 
 
@@ -121,40 +123,40 @@ class Feed:
         "gone",
         "in_round",
         "paced",
-        "strong_trails",
+        "strong_subscriptions",
+        "subscriptions",
         "topic",
-        "trails",
         "waiter",
     )
 
-    def __init__(self, live: Live, topic: Topic) -> None:
+    def __init__(self, live: LiveFeeds, topic: Topic) -> None:
         self._live = live
         self.topic = topic
-        self.trails: dict[Trail, None] = {}
+        self.subscriptions: dict[Subscription, None] = {}
         self.waiter: Waiter | None = None
         self.gone = False
         # the running round
         self.in_round = False
         self.again = False
-        # not shown for now, because other topics matter more
+        # not shown for now: other topics have priority
         self.paced = False
-        # for those who want only what is durable
-        self.strong_trails = 0
+        # for readers that want only durable records
+        self.strong_subscriptions = 0
         self.durable_seq = 0
-        # frames of this state of the topic
+        # frames that are valid for this state of the topic
         self._stamp: tuple[int, int, int, int] | None = None
-        self._shared: dict[tuple[int, Lens], Frame] = {}
+        self._shared: dict[tuple[int, FrameOptions], Frame] = {}
         self._shared_bytes = 0
         self._expired_ms = 0
 
-    def head_for(self, lens: Lens) -> int:
-        return min(self.durable_seq, self.topic.head_seq) if lens.strong else self.topic.head_seq
+    def head_for(self, options: FrameOptions) -> int:
+        return min(self.durable_seq, self.topic.head_seq) if options.strong else self.topic.head_seq
 
-    def frame_after(self, seq: int, lens: Lens) -> Frame:
-        """May raise ColdMiss, and DamagedData where the log cannot be read."""
+    def frame_after(self, seq: int, options: FrameOptions) -> Frame:
+        """May raise ColdMiss, and DamagedData if the records cannot be read."""
         topic = self.topic
         if not self.in_round:
-            # A backlog; what a round shows counts as one read at its end.
+            # A backlog. A round counts as one read, at its end.
             topic.last_read_ts = self._live.now_ms()
         if topic.config.ttl_ms:
             now_ms = self._live.now_ms()
@@ -165,12 +167,12 @@ class Feed:
         if stamp != self._stamp or self._shared_bytes > SHARED_BYTES_MAX:
             self._stamp = stamp
             self.forget_frames()
-        frame = self._shared.get((seq, lens))
+        frame = self._shared.get((seq, options))
         if frame is None:
-            frame = self._unfiltered(seq, lens) if lens.marks else None
-            frame = frame or self._render(seq, lens)
-            if len(self.trails) > 1:
-                self._shared[seq, lens] = frame
+            frame = self._unfiltered(seq, options) if options.marks else None
+            frame = frame or self._render(seq, options)
+            if len(self.subscriptions) > 1:
+                self._shared[seq, options] = frame
                 self._shared_bytes += len(frame.records)
                 self._live.sharing.add(self)
         return frame
@@ -179,41 +181,41 @@ class Feed:
         self._shared.clear()
         self._shared_bytes = 0
 
-    def _unfiltered(self, seq: int, lens: Lens) -> Frame | None:
-        """The frame of readers without a filter, if it holds nothing to leave out: usually readers have a node each,
-        and a record is of one of them."""
-        assert lens.unfiltered is not None
-        frame = self.frame_after(seq, lens.unfiltered)
-        return None if any(mark in frame.records for mark in lens.marks) else frame
+    def _unfiltered(self, seq: int, options: FrameOptions) -> Frame | None:
+        """The frame of readers without a filter, if the filter drops nothing from it. That is the usual case: each
+        reader has its own node, and a record comes from one of them."""
+        assert options.unfiltered is not None
+        frame = self.frame_after(seq, options.unfiltered)
+        return None if any(mark in frame.records for mark in options.marks) else frame
 
-    def _render(self, seq: int, lens: Lens) -> Frame:
+    def _render(self, seq: int, options: FrameOptions) -> Frame:
         topic = self.topic
-        head_seq = self.head_for(lens)
+        head_seq = self.head_for(options)
         if head_seq <= seq <= topic.head_seq:
             return Frame(topic, None, seq, max(head_seq, seq))
-        view = lens.view
+        view = options.view
         if view.nodes and not topic.config.dedupe_node:
             view = view._replace(nodes=frozenset[str]())
-        diff = read(topic, seq, view, lens.limit, lens.bytes_max, self._live.engine.state.cold.load, head_seq)
+        diff = read(topic, seq, view, options.limit, options.bytes_max, self._live.engine.state.cold.load, head_seq)
         return Frame(topic, diff, seq, head_seq, lines=view.lines)
 
 
-class Live:
-    """All feeds, and whose turn it is. `wake` asks for a tick; `run` is called at its end."""
+class LiveFeeds:
+    """All feeds, and the order in which readers are served. `wake` asks for a tick; `run` is called at its end."""
 
     def __init__(self, engine: Engine, clock: Clock, wake: Callable[[], None]) -> None:
         self.engine = engine
         self._wake = wake
         self._clock = clock
         self._feeds: dict[Topic, Feed] = {}
-        self._lenses: WeakValueDictionary[tuple[View, int, int, bool], Lens] = WeakValueDictionary()
+        self._options: WeakValueDictionary[tuple[View, int, int, bool], FrameOptions] = WeakValueDictionary()
         # Feeds that keep frames for the next reader at the same position.
         self.sharing: set[Feed] = set()
         # work for the next slices
-        self._rounds: deque[tuple[Feed, Iterator[Trail]]] = deque()
-        self._behind: dict[LiveReader, None] = {}
-        # Which topics have to wait while the server is under pressure; paced feeds wait for the next `weigh`.
-        self.is_shed: Callable[[Topic], bool] = _nobody
+        self._rounds: deque[tuple[Feed, Iterator[Subscription]]] = deque()
+        self._backlogged: dict[LiveReader, None] = {}
+        # Which topics wait while the server is under pressure; paced feeds wait for the next `weigh`.
+        self.is_shed: Callable[[Topic], bool] = _none_shed
         self._paced: dict[Feed, None] = {}
 
     def now_ms(self) -> int:
@@ -223,41 +225,41 @@ class Live:
         state = self.engine.state
         state.expire(topic, self._clock.now_ms(), state.cold.load)
 
-    def lens(self, view: View, limit: int, bytes_max: int, *, strong: bool) -> Lens:
+    def frame_options(self, view: View, limit: int, bytes_max: int, *, strong: bool) -> FrameOptions:
         key = (view, limit, bytes_max, strong)
-        lens = self._lenses.get(key)
-        if lens is None:
+        options = self._options.get(key)
+        if options is None:
             unfiltered = None
             if view.nodes:
-                unfiltered = self.lens(view._replace(nodes=frozenset[str]()), limit, bytes_max, strong=strong)
-            lens = self._lenses[key] = Lens(view, limit, bytes_max, strong=strong, unfiltered=unfiltered)
-        return lens
+                unfiltered = self.frame_options(view._replace(nodes=frozenset[str]()), limit, bytes_max, strong=strong)
+            options = self._options[key] = FrameOptions(view, limit, bytes_max, strong=strong, unfiltered=unfiltered)
+        return options
 
-    # --- coming and going ---
+    # --- subscribing ---
 
-    def follow(self, topic: Topic, seq: int, lens: Lens, reader: LiveReader) -> Trail:
-        """A trail that starts behind `seq`; the reader looks by itself for the first time."""
+    def follow(self, topic: Topic, seq: int, options: FrameOptions, reader: LiveReader) -> Subscription:
+        """A subscription that starts after `seq`. The reader makes the first look itself."""
         feed = self._feeds.get(topic)
         if feed is None:
             feed = self._feeds[topic] = Feed(self, topic)
             feed.waiter = self.engine.waiters.add(topic, lambda: self._touch(feed))
         if self.is_shed(topic):
             self._pace(feed)
-        trail = Trail(topic.name, seq, lens, reader, feed)
-        feed.trails[trail] = None
-        if lens.strong:
-            feed.strong_trails += 1
+        subscription = Subscription(topic.name, seq, options, reader, feed)
+        feed.subscriptions[subscription] = None
+        if options.strong:
+            feed.strong_subscriptions += 1
             self._note_head(feed)
-        return trail
+        return subscription
 
-    def leave(self, trail: Trail) -> None:
-        if not trail.followed:
+    def unfollow(self, subscription: Subscription) -> None:
+        if not subscription.followed:
             return
-        trail.followed = False
-        feed = trail.feed
-        feed.trails.pop(trail, None)
-        feed.strong_trails -= trail.lens.strong
-        if not feed.trails:
+        subscription.followed = False
+        feed = subscription.feed
+        feed.subscriptions.pop(subscription, None)
+        feed.strong_subscriptions -= subscription.options.strong
+        if not feed.subscriptions:
             self._feeds.pop(feed.topic, None)
             self._paced.pop(feed, None)
             if feed.waiter is not None:
@@ -269,23 +271,23 @@ class Live:
     def _touch(self, feed: Feed) -> None:
         if self.engine.state.by_id.get(feed.topic.id) is not feed.topic:
             feed.gone = True
-            # A topic of the same name may come; it is another feed.
+            # A new topic of the same name gets a feed of its own.
             self._feeds.pop(feed.topic, None)
         elif self.is_shed(feed.topic):
             self._pace(feed)
-        if feed.strong_trails:
+        if feed.strong_subscriptions:
             self._note_head(feed)
         self._start_round(feed)
 
     def _note_head(self, feed: Feed) -> None:
-        """What is published now may be shown to strong readers as soon as its class's promise holds."""
+        """Strong readers see the current head as soon as it is as durable as its topic requires."""
         topic = feed.topic
         head_seq = topic.head_seq
 
         def durable() -> None:
             if head_seq > feed.durable_seq:
                 feed.durable_seq = head_seq
-                if feed.trails:
+                if feed.subscriptions:
                     self._start_round(feed)
 
         if topic.config.durability == "disk":
@@ -298,7 +300,7 @@ class Live:
         self._paced[feed] = None
 
     def weigh(self, *, pressed: bool) -> None:
-        """Now and then: let go of frames that all have seen, hold back what has to wait, show what no longer has to."""
+        """Called regularly: release shared frames, hold back topics that are shed, resume those that no longer are."""
         for feed in self.sharing:
             feed.forget_frames()
         self.sharing.clear()
@@ -317,37 +319,37 @@ class Live:
             feed.again = True
         else:
             feed.in_round = True
-            self._rounds.append((feed, iter(tuple(feed.trails))))
+            self._rounds.append((feed, iter(tuple(feed.subscriptions))))
         self._wake()
 
     def queue(self, reader: LiveReader) -> None:
         """The reader has a backlog and room for it."""
-        self._behind[reader] = None
+        self._backlogged[reader] = None
         self._wake()
 
     def unqueue(self, reader: LiveReader) -> None:
-        self._behind.pop(reader, None)
+        self._backlogged.pop(reader, None)
 
     # --- the end of a tick ---
 
     def run(self) -> None:
-        """Show what moved, then serve backlogs; after a slice of time the rest waits for the next tick."""
-        if not self._rounds and not self._behind:
+        """Run rounds, then serve backlogs. After a slice of time the rest waits for the next tick."""
+        if not self._rounds and not self._backlogged:
             return
         end_ms = self._clock.monotonic_ms() + SLICE_MS
         if self._run_rounds(end_ms):
             self._run_turns(end_ms)
-        if self._rounds or self._behind:
+        if self._rounds or self._backlogged:
             self._wake()
 
     def _run_rounds(self, end_ms: float) -> bool:
-        """Whether all rounds are through."""
+        """Returns whether all rounds are done."""
         rounds, left = self._rounds, LOOKS_PER_CLOCK
         while rounds:
-            feed, trails = rounds[0]
-            for trail in trails:
-                if trail.followed:
-                    trail.reader.look(trail)
+            feed, subscriptions = rounds[0]
+            for subscription in subscriptions:
+                if subscription.followed:
+                    subscription.reader.look(subscription)
                 left -= 1
                 if not left:
                     if self._clock.monotonic_ms() > end_ms:
@@ -362,14 +364,14 @@ class Live:
         return True
 
     def _run_turns(self, end_ms: float) -> None:
-        """One turn for everyone who is behind, oldest first."""
-        for reader in list(self._behind):
-            if self._behind.pop(reader, True) is None and reader.take_turn():
-                self._behind[reader] = None
+        """One turn for each reader with a backlog, the longest waiting first."""
+        for reader in list(self._backlogged):
+            if self._backlogged.pop(reader, True) is None and reader.take_turn():
+                self._backlogged[reader] = None
             if self._clock.monotonic_ms() > end_ms:
                 return
 
 
-def _nobody(topic: Topic) -> bool:
+def _none_shed(topic: Topic) -> bool:
     del topic
     return False
