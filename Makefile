@@ -8,6 +8,10 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# What `test` runs must not stop everybody for a test that fails once: of up to five failed tests, each is run once more,
+# alone. One that passes then is named under FLAKY, which is a defect to fix; one that fails again fails the target.
+# Nothing else is run again, and nothing in silence.
+ONCE_MORE := $(BIN)/python .ci/once_more.py
 # Tests wait for servers, disks and clocks more than they compute. A file stays with one worker, as servers and Spark do;
 # tests/conftest.py says which files come first.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
@@ -49,17 +53,17 @@ test: check $(VENV)/declarative ## Everything: check, then the slow and the cras
 	@$(MAKE) --no-print-directory --jobs=2 slow spark
 
 fast: $(VENV)/.ready-dev
-	$(PYTEST) -n $(WORKERS) $(PARALLEL) -m "not slow and not crash"
+	$(ONCE_MORE) -n $(WORKERS) $(PARALLEL) -m "not slow and not crash"
 
 slow: $(VENV)/.ready-dev
-	$(PYTEST) -n 2 $(PARALLEL) -m "slow or crash" --ignore=tests/spark
+	$(ONCE_MORE) -n 2 $(PARALLEL) -m "slow or crash" --ignore=tests/spark
 
 # In processes of its own: py4j waits by select(), which knows no file number above 1023, and other tests open more.
 # Spark gives a new Python process 10 s to report, and has no setting for that: a busy machine may be slower. A test that
 # fails with that message, and with no other, is run again at once.
 WORKER_LATE := Python worker (failed )?to connect back
 spark: $(VENV)/declarative $(VENV)/quick-java
-	$(PYTEST) -n 2 $(PARALLEL) -m "slow or crash" --reruns 2 --only-rerun "$(WORKER_LATE)" tests/spark
+	$(ONCE_MORE) -n 2 $(PARALLEL) -m "slow or crash" --reruns 2 --only-rerun "$(WORKER_LATE)" tests/spark
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
 	TOPICS_TORTURE=$${TORTURE:-10} $(PYTEST) -m crash --timeout=3600
