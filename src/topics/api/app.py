@@ -177,10 +177,10 @@ class Api:
                     headers = _with_key_of_query(request, headers)
                 elif bound.key_in_subprotocol:
                     headers = _with_key_of_subprotocol(request, headers)
-            principal = None
+            bearer = None
             if bound is not None and bound.takes_stream_token:
-                principal = self._stream_tokens.bearer(headers)
-            principal = principal or self._authenticator.authenticate(headers)
+                bearer = self._stream_tokens.bearer(headers)
+            principal = bearer or self._authenticator.authenticate(headers)
         if found is None:
             raise NotFound("there is no resource at this path")
         by_method, name = found

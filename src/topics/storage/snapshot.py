@@ -276,7 +276,7 @@ class Snapshots:
     @property
     def kept_packs(self) -> frozenset[int]:
         """The packs that a kept or pinned snapshot refers to."""
-        return frozenset[int]().union(*(entry.packs for entry in (*self._kept, *self._pins)))
+        return frozenset[int]().union(*(kept.packs for kept in self._kept), *(pin.packs for pin in self._pins))
 
     def pin(self) -> Pin:
         """Keep the newest snapshot, its packs and the log behind it from going. For the owner thread, as `unpin`.
@@ -301,7 +301,7 @@ class Snapshots:
         self._unlink_forgotten()
 
     def _unlink_forgotten(self) -> None:
-        keep = {kept.number for kept in (*self._kept, *self._pins)}
+        keep = {kept.number for kept in self._kept} | {pin.number for pin in self._pins}
         for name in self._disk.listdir(self._path):
             stem = name.removesuffix(SNAPSHOT_SUFFIX)
             if stem != name and stem.isdecimal() and int(stem) not in keep:

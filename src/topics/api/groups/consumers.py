@@ -204,19 +204,6 @@ class Groups:
             offsets.append(LatestOffset(asked.topic_id, number, topic.head_seq, offset_of(topic.head_seq)))
         call.reply(200, encode(LatestOffsetsReply(offsets)))
 
-    def list(self, call: Call) -> None:
-        topic_id, group_id = call.text("topic_id"), call.text("group_id")
-        prefixes = call.principal.prefixes
-
-        def wanted(name: str, group: str) -> bool:
-            if not name.startswith(prefixes) or (group_id is not None and group != group_id):
-                return False
-            return topic_id is None or split_partition(name)[0] == topic_id
-
-        limit = max(1, min(STANDINGS_MAX, call.integer("limit", STANDINGS_MAX)))
-        found = self._consuming.standings(limit, wanted)
-        call.reply(200, encode(GroupsReply([_standing(standing) for standing in found])))
-
     def reset(self, call: Call) -> Steps[None]:
         params: ResetRequest = call.params
         check_reset(params)
@@ -253,6 +240,19 @@ class Groups:
         number = partition if isinstance(partition, int) else 0
         call.principal.check_name(partition_name(topic_id, number), "topic_id")
         return [(number, self._consuming.partition(topic_id, number))]
+
+    def list(self, call: Call) -> None:
+        topic_id, group_id = call.text("topic_id"), call.text("group_id")
+        prefixes = call.principal.prefixes
+
+        def wanted(name: str, group: str) -> bool:
+            if not name.startswith(prefixes) or (group_id is not None and group != group_id):
+                return False
+            return topic_id is None or split_partition(name)[0] == topic_id
+
+        limit = max(1, min(STANDINGS_MAX, call.integer("limit", STANDINGS_MAX)))
+        found = self._consuming.standings(limit, wanted)
+        call.reply(200, encode(GroupsReply([_standing(standing) for standing in found])))
 
 
 _LIST_QUERY = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from topics.api.auth import Scope
+from topics.api.auth import Principal, Scope
 from topics.api.call import Call
 from topics.api.errors import status_of
 from topics.api.lifecycle import Lifecycle
@@ -128,9 +128,11 @@ class TopicStreams:
         if call.request.method == "HEAD":
             call.reply(200, b"", content_type=EVENT_STREAM)
             return
-        owner, lasts_ms = call.principal, None
+        owner: Principal = call.principal
+        lasts_ms = None
         if isinstance(owner, StreamReader):
-            owner, lasts_ms = owner.owner, owner.lasts_ms()
+            lasts_ms = owner.lasts_ms()
+            owner = owner.owner
         stream = TopicStream(self, self._streams.open(call, HEARTBEAT_MS_DEFAULT, owner), topic)
         self._open[stream] = None
         if lasts_ms is not None:
@@ -343,4 +345,4 @@ class TopicStream(Follower):
 
 
 def show_place(place: Place) -> bytes:
-    return b"%d" % place.seq if place.epoch is None else b"%d~%d" % place
+    return b"%d" % place.seq if place.epoch is None else b"%d~%d" % (place.seq, place.epoch)

@@ -413,7 +413,7 @@ def _choose_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol]
     """A browser wants one of its offers back: the first that is not its key, if there is one."""
     del protocol
     plain = [name for name in offered if not name.startswith(BEARER_PROTOCOL)]
-    return (plain or list(offered) or [None])[0]
+    return next(iter(plain or offered), None)
 
 
 def _log_bug(bug: Exception) -> str:

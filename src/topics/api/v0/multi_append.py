@@ -91,6 +91,7 @@ class MultiAppend:
             if not params.disable_backpressure or not self._pressure.passes(error):
                 raise
             return self._append_later(call)
+        return None
 
     def _submit(self, call: Call) -> PendingChange:
         return self._verb.append(call.params, partial(self._check_names, call), partial(self._admit, call))

@@ -124,6 +124,7 @@ class Records:
             if not params.disable_backpressure or not self._pressure.passes(error):
                 raise
             return self._append_later(call, answer)
+        return None
 
     def _submit(self, call: Call) -> PendingChange:
         admit = None

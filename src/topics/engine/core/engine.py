@@ -144,34 +144,6 @@ class Engine:
             topic.last_read_ts = self._clock.now_ms()
         return described
 
-    def list(
-        self,
-        prefix: str = "",
-        cursor: str | None = None,
-        page_size: int = PAGE_SIZE_DEFAULT,
-        *,
-        prefixes: tuple[str, ...] = ("",),
-        touch: bool = False,
-    ) -> Page:
-        """Topics by name, those that start with `prefix` and with one of `prefixes`."""
-        page_size = max(1, min(PAGE_SIZE_MAX, page_size))
-        names = self.state.names
-        start = place_of(cursor, AfterName).after if cursor is not None else ""
-        index = max(bisect_right(names, start), bisect_left(names, prefix))
-        page: list[TopicState] = []
-        while index < len(names) and names[index].startswith(prefix):
-            name = names[index]
-            if name.startswith(prefixes):
-                if len(page) == page_size:
-                    return Page(page, page_cursor(AfterName(page[-1].topic)))
-                topic = self.state.by_name[name]
-                self.expire(topic, exact=False)
-                page.append(describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms()))
-                if touch:
-                    topic.last_read_ts = self._clock.now_ms()
-            index += 1
-        return Page(page, None)
-
     def effective_priority(self, topic: Topic) -> int:
         return effective_priority(topic, self._clock.now_ms())
 
@@ -451,3 +423,31 @@ class Engine:
         if topic.config.ttl_ms:
             load = self.state.cold.load if exact else None
             self.state.expire(topic, self._clock.now_ms(), load)
+
+    def list(
+        self,
+        prefix: str = "",
+        cursor: str | None = None,
+        page_size: int = PAGE_SIZE_DEFAULT,
+        *,
+        prefixes: tuple[str, ...] = ("",),
+        touch: bool = False,
+    ) -> Page:
+        """Topics by name, those that start with `prefix` and with one of `prefixes`."""
+        page_size = max(1, min(PAGE_SIZE_MAX, page_size))
+        names = self.state.names
+        start = place_of(cursor, AfterName).after if cursor is not None else ""
+        index = max(bisect_right(names, start), bisect_left(names, prefix))
+        page: list[TopicState] = []
+        while index < len(names) and names[index].startswith(prefix):
+            name = names[index]
+            if name.startswith(prefixes):
+                if len(page) == page_size:
+                    return Page(page, page_cursor(AfterName(page[-1].topic)))
+                topic = self.state.by_name[name]
+                self.expire(topic, exact=False)
+                page.append(describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms()))
+                if touch:
+                    topic.last_read_ts = self._clock.now_ms()
+            index += 1
+        return Page(page, None)

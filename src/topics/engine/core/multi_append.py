@@ -80,8 +80,8 @@ class AppendTarget:
         created = self.topic is None
         if self.batch is None:
             assert self.admitted is not None
-            seqs = self.admitted.seqs(0)
-            return Landed(self.topic_id, min(seqs), len(seqs), seqs, created)
+            pending = self.admitted.seqs(0)
+            return Landed(self.topic_id, min(pending), len(pending), pending, created)
         seqs = None if self.admitted is None else self.admitted.seqs(self.batch.first_seq)
         return Landed(self.topic_id, self.batch.first_seq, self.batch.count, seqs, created)
 

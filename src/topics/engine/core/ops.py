@@ -30,7 +30,7 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from topics.engine.core.appended import (
@@ -43,7 +43,7 @@ from topics.engine.core.appended import (
 )
 from topics.engine.log.deletion import Run
 from topics.model.clock import Moment
-from topics.model.requests.batch import DEFERRED_BYTES_MIN
+from topics.model.requests.batch import DEFERRED_BYTES_MIN, Batch
 from topics.model.requests.config import TopicConfig, decode_config, encode_config
 
 DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(2, 8)
@@ -191,8 +191,13 @@ class MultiAppended(NamedTuple):
         """The same, to be written: those of large batches need not be there yet."""
         if sum([appended.batch.size for appended in self.batches]) <= DEFERRED_BYTES_MIN:
             return self.encode()
-        bodies = [part.pieces() if isinstance(part, Appended) else (part.encode(),) for part in self.parts]
-        return DeferredBody([self._head([len(DeferredBody(body)) for body in bodies]), *chain(*bodies)])
+        lengths: list[int] = []
+        pieces: list[bytes | Batch] = []
+        for part in self.parts:
+            body: Sequence[bytes | Batch] = part.pieces() if isinstance(part, Appended) else (part.encode(),)
+            lengths.append(len(DeferredBody(body)))
+            pieces += body
+        return DeferredBody([self._head(lengths), *pieces])
 
     def _head(self, lengths: list[int]) -> bytes:
         return _MULTI.pack(MULTI_APPENDED, len(lengths)) + array("I", lengths).tobytes()
@@ -267,7 +272,11 @@ def decode_key_noted(body: bytes) -> KeyNoted:
     return KeyNoted(topic_id, ts, key, array("Q", body[_KEY_NOTED.size :]).tolist())
 
 
-_PART_DECODERS: Final = {CREATED: decode_created, KEY_NOTED: decode_key_noted, APPENDED_LATE: decode_appended}
+_PART_DECODERS: Final[Mapping[int, Callable[[bytes], Created | Appended | KeyNoted]]] = {
+    CREATED: decode_created,
+    KEY_NOTED: decode_key_noted,
+    APPENDED_LATE: decode_appended,
+}
 
 
 def decode_multi_appended(body: bytes) -> MultiAppended:

@@ -76,7 +76,8 @@ class Group:
                 if claim.from_seq < start_seq and claim.deadline <= now_ms:
                     yield SeqRange(claim.from_seq, claim.to_seq)
         begin = self.committed + 1 if self.committed >= 0 else start_seq
-        for seqs in sorted([*self.open_claims(now_ms), *self.acked]):
+        taken = [SeqRange(claim.from_seq, claim.to_seq) for claim in self.open_claims(now_ms)]
+        for seqs in sorted([*taken, *self.acked]):
             if seqs.from_seq > begin:
                 yield SeqRange(begin, seqs.from_seq - 1)
             begin = max(begin, seqs.to_seq + 1)

@@ -97,7 +97,7 @@ def encode_move(moved: Moved, source: Topic, destination: TopicConfig) -> bytes:
     leaves, arrives = source.lasts(moved.runs[0].from_seq), destination.durability != "ephemeral"
     if leaves and arrives:
         return moved.encode()
-    rest = None
+    rest: Appended | Deleted | None = None
     if arrives:
         rest = moved.appended
     elif leaves:

@@ -327,10 +327,10 @@ class Forwarder:
         router.backoff_ms = 0.0
         dest = router.dest
         if hops and change.count and outbound_of(dest):
-            part = self._routes.part_of(dest)
-            if part.hops is None:
-                part.hops = Hops()
-            part.hops.add(change.first_seq, change.last_seq, hops)
+            onward = self._routes.part_of(dest)
+            if onward.hops is None:
+                onward.hops = Hops()
+            onward.hops.add(change.first_seq, change.last_seq, hops)
         source = router.source
         part = routing_of(source)
         if part is not None and part.hops is not None:

@@ -198,7 +198,12 @@ class Commit:
 
     def _inline(self, target: CommitTarget) -> Steps[Appended]:
         blocks = [block for shelf in target.shelves for block in shelf.blocks]
-        yield from attempt(lambda: [self._engine.state.cold.load(block) for block in blocks])
+
+        def load() -> None:
+            for block in blocks:
+                self._engine.state.cold.load(block)
+
+        yield from attempt(load)
         seq, body = target.first_seq, Body()
         for block in blocks:
             body.extend(with_heads(block, 0, block.count, seq, target.ts))

@@ -15,7 +15,7 @@ The app has an id of the same kind as a topic, so that its ops are published in 
 from __future__ import annotations
 
 import struct
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -130,7 +130,7 @@ class TxnAborted(TxnOp):
 class TxnForgotten(TxnOp):
     """Nothing of the app is known any more."""
 
-    __slots__: ClassVar[tuple[str, ...]] = ()
+    __slots__ = ()
 
     def __init__(self, app_id: int) -> None:
         self.topic_id = app_id

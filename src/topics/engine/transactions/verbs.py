@@ -233,15 +233,6 @@ class Transactions:
         now = self._steady.now_ms()
         return app, [(stage, self._shown_ms(stage)) for stage in app.stages.values() if self._expires_ms(stage) > now]
 
-    def list(self, prefix: str, after: str, limit: int, *, prefixes: tuple[str, ...] = ("",)) -> list[App]:
-        """Apps by name, those after `after` that start with `prefix` and with one of `prefixes`."""
-        names = sorted(
-            name
-            for name in self._ledger.by_name
-            if name.startswith(prefix) and name.startswith(prefixes) and name > after
-        )
-        return [self._ledger.by_name[name] for name in names[:limit]]
-
     # --- deciding ---
 
     # Busy are ("app", name) with a commit, an abort or a new token: the next one decides after it; ("stage", app,
@@ -386,8 +377,8 @@ class Transactions:
         if fences_ahead:
             newest = max((app.fence for app in self._ledger.by_id.values()), default=0)
             floor = max(newest, self._ledger.fence_floor) + fences_ahead
-            op = TxnFenced(FENCE_FLOOR_ID, "", floor, self._clock.now_ms())
-            self._commit_log.submit(op, op.encode(), gated=False, urgent=True)
+            fenced = TxnFenced(FENCE_FLOOR_ID, "", floor, self._clock.now_ms())
+            self._commit_log.submit(fenced, fenced.encode(), gated=False, urgent=True)
         if not whole:
             for app in self._ledger.by_id.values():
                 if app.stages:
@@ -404,3 +395,12 @@ class Transactions:
             if topic_id in self._state.by_id:
                 op = Dropped(topic_id)
                 self._commit_log.submit(op, op.encode(), gated=False, urgent=True)
+
+    def list(self, prefix: str, after: str, limit: int, *, prefixes: tuple[str, ...] = ("",)) -> list[App]:
+        """Apps by name, those after `after` that start with `prefix` and with one of `prefixes`."""
+        names = sorted(
+            name
+            for name in self._ledger.by_name
+            if name.startswith(prefix) and name.startswith(prefixes) and name > after
+        )
+        return [self._ledger.by_name[name] for name in names[:limit]]

@@ -347,7 +347,7 @@ class Http1ReplyStream(ReplyStream):
         if not self._chunked:
             self._writer.deliver_stream(self._request, [data])
         elif len(data) <= JOIN_BYTES_MAX:
-            self._writer.deliver_piece(self._request, b"%x\r\n%b\r\n" % (len(data), data))
+            self._writer.deliver_piece(self._request, b"".join((b"%x\r\n" % len(data), data, b"\r\n")))
         else:
             self._writer.deliver_stream(self._request, [b"%x\r\n" % len(data), data, b"\r\n"])
 

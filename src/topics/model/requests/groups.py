@@ -84,17 +84,15 @@ EARLIEST = ConsumeStart(0)
 
 def parse_start(start: str | dict[str, int] | None) -> ConsumeStart:
     """`Latest` and `Earliest` in any case, or an object with the first offset wanted."""
-    match start:
-        case None:
-            return LATEST
-        case str() if start.lower() == "latest":
-            return LATEST
-        case str() if start.lower() == "earliest":
-            return EARLIEST
-        case {"Offset": offset} | {"offset": offset} if 0 <= offset < 2**63:
+    if isinstance(start, dict):
+        offset = start.get("Offset", start.get("offset", -1))
+        if 0 <= offset < 2**63:
             return ConsumeStart(offset)
-        case _:
-            raise InvalidRequest('start must be "Latest", "Earliest" or {"Offset": n}', field="start")
+    elif start is None or start.lower() == "latest":
+        return LATEST
+    elif start.lower() == "earliest":
+        return EARLIEST
+    raise InvalidRequest('start must be "Latest", "Earliest" or {"Offset": n}', field="start")
 
 
 def clamp_limit(limit: Number | None) -> int:

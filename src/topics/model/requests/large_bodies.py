@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
+from types import GenericAlias
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -115,7 +116,9 @@ class _Pieces:
 
     def __init__(self, body: bytes, at: int, envelope: Any, limits: BatchLimits) -> None:
         self._body = body
-        self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_record_type(envelope)])
+        self._decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(
+            GenericAlias(list, _record_type(envelope))
+        )
         self._limits = limits
         self._record_bytes_max = limits.max_record_bytes + RECORD_EXTRA_BYTES
         self.at = at
@@ -188,9 +191,11 @@ class _Pieces:
         """Decode the piece up to `end`, if it is one."""
         piece = b"[" + self._body[self.at : end] + b"]"
         try:
-            self.records += (
-                decode_limited(self._decoder, piece) if piece.isascii() else decode_body(self._decoder, piece)
-            )
+            if piece.isascii():
+                records = decode_limited(self._decoder, piece)
+            else:
+                records = decode_body(self._decoder, piece)
+            self.records += records
         except (msgspec.ValidationError, TooDeep):
             self._report(piece)
         except msgspec.DecodeError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import TypeVar
 
 from topics.engine.core.checkpoints.checkpoint_room import is_full
@@ -217,7 +218,7 @@ class Checkpointer:
             if not self._copies.allow(topic, block.live_bytes):
                 continue
             try:
-                data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
+                data = yield from self._wait_for(partial(self._packs.read, extent))
                 if not block.gone:
                     self._state.cold.attach(block, extent, data)
             except DamagedData as error:
@@ -251,7 +252,7 @@ class Checkpointer:
         yield from self._sliced(find_in(sparse, list(self._state.by_id.values()), found))
         for topic, block, extent in found:
             try:
-                data = yield from self._wait_for(lambda extent=extent: self._packs.read(extent))
+                data = yield from self._wait_for(partial(self._packs.read, extent))
             except DamagedData as error:
                 log.error("a block of topic %s cannot be copied and stays where it is: %s", topic.name, error)
                 continue
@@ -384,7 +385,7 @@ class Checkpointer:
         yield from self._quietly(lambda: self._packs.sweep(keep))
         yield from self._sliced(self._window.cool())
         for pack in self._window.cold_packs():
-            yield from self._quietly(lambda pack=pack: self._packs.move_cold(pack))
+            yield from self._quietly(partial(self._packs.move_cold, pack))
 
     def _is_full(self) -> bool:
         return self._room.short or self._wal.full
