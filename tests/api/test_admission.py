@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.api.admission import PARKED_MAX, Pressure
-from topics.engine.core.pending import PendingChange
+from topics.engine.core.pending import PendingChange, settled
 from topics.engine.core.waiting.runner import Signal
 from topics.model.errors import Throttled
 
@@ -85,9 +85,16 @@ def test_a_parked_call_is_run_again_at_each_sample_and_its_wait_counted(bench: B
         runs += 1
         if runs < 3:
             raise bench.pressure.refusal()
-        return PendingChange.settled(1, "written")
+        return settled(1, "written")
 
-    steps = bench.pressure.submit_later(cast("Any", call), write)
+    written: list[object] = []
+    steps = bench.pressure.submit_later(
+        cast("Any", call),
+        bench.pressure.refusal(),
+        write,
+        lambda _, change: written.append(change.result),
+        opted_out=True,
+    )
     for sample in range(3):
         signal = next(steps)
         assert runs == sample
@@ -96,10 +103,22 @@ def test_a_parked_call_is_run_again_at_each_sample_and_its_wait_counted(bench: B
         signal.wait(cast("Any", SimpleNamespace(resume=lambda resumed=resumed: resumed.append(None))))
         bench.sample(lag_ms=0)
         assert resumed == [None]
-    with pytest.raises(StopIteration) as end:
+    with pytest.raises(StopIteration):
         next(steps)
-    assert end.value.value.result == "written"
+    assert written == ["written"]
     assert call.throttled_s == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(("detail", "opted_out"), [({"retry_after_ms": 1}, False), ({"limit": "max_topics"}, True)])
+def test_a_refusal_that_is_not_for_pressure_or_not_opted_out_of_stands(
+    bench: Bench, detail: dict[str, Any], opted_out: bool
+) -> None:
+    refused = Throttled("no", **detail)
+    with pytest.raises(Throttled) as raised:
+        bench.pressure.submit_later(
+            cast("Any", FakeCall()), refused, lambda: settled(1), lambda _, change: None, opted_out=opted_out
+        )
+    assert raised.value is refused
 
 
 def test_nobody_is_parked_for_ever(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.faults import FaultyDisk
 from tests.multi_append.rig import MultiRig
 from topics.engine.core.in_flight import InFlight
-from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues.claims import Claim
 from topics.model.errors import TopicsError
@@ -89,7 +89,7 @@ class InFlightMachine(RuleBasedStateMachine):
             queues = self.rig.store.queues
             topic, queue, _ = queues.find("q")
             grant = queues.serve(topic, queue, [Claim("w", 2, 30_000)])[0]
-            change = grant.change or PendingChange.settled(topic.id, None)
+            change = grant.change or settled(topic.id, None)
             change.result = grant
             return change
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.core.waiting.deadlines import Deadlines, PolledTimers
 from topics.engine.core.waiting.runner import Runner, Signal, Steps, attempt, published
 from topics.engine.log.block import Block
@@ -91,7 +91,7 @@ def topic_like() -> Topic:
 
 def test_steps_that_need_not_wait_make_no_task(turns: Turns) -> None:
     def steps() -> Steps[int]:
-        return (yield from published(PendingChange.settled(1, "done"))).topic_id
+        return (yield from published(settled(1, "done"))).topic_id
 
     owner = Outcome()
     assert turns.runner.start(steps(), owner) is None

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from topics.api.call import Call
+from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.waiting.runner import Signal, Steps, attempt
 from topics.model.errors import Throttled
@@ -28,6 +29,8 @@ RETRY_MS_MIN, RETRY_MS_MAX = 250, 2_000
 PARKED_MAX = 10_000
 PARKED_BYTES_MAX = 256 * 1024 * 1024
 PARKED_MS_MAX = 30_000
+
+Reply = Callable[[Call, PendingChange], None]
 
 
 class Pressure:
@@ -74,15 +77,25 @@ class Pressure:
         """Whether a refusal is for pressure, which passes; a cap stands until there is room."""
         return "retry_after_ms" in error.detail
 
-    def submit_later(self, call: Call, verb: Callable[[], PendingChange]) -> Steps[PendingChange]:
-        """Run a write that was refused under pressure, and opted out of that, when the pressure has passed."""
+    def submit_later(
+        self, call: Call, refused: Throttled, verb: Callable[[], PendingChange], reply: Reply, *, opted_out: bool
+    ) -> Steps[None]:
+        """Run a write again that was refused under pressure, if it opted out of that; otherwise raise the refusal."""
+        if not opted_out or not self.passes(refused):
+            raise refused
+        return self._retry(call, verb, reply)
+
+    def _retry(self, call: Call, verb: Callable[[], PendingChange], reply: Reply) -> Steps[None]:
         while True:
             yield self.park(call)
             try:
-                return (yield from attempt(verb))
+                change = yield from attempt(verb)
             except Throttled as error:
                 if not self.passes(error):
                     raise
+            else:
+                change.then(answering(call, reply))
+                return
 
     def park(self, call: Call) -> Signal:
         """Keep a write until the next sample; refused only if too many wait already."""

@@ -13,7 +13,7 @@ from topics.client.jobs import Acked, Extended, Job, Jobs, Lease, Nacked, Paused
 from topics.embedded.host import Host
 from topics.embedded.requests import request_of, warn
 from topics.embedded.work import Work
-from topics.engine.core.engine import PAGE_SIZE_MAX
+from topics.engine.core.listing import PAGE_SIZE_MAX
 from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.verbs import Held
 from topics.model.requests.nesting import decode_deep

@@ -9,8 +9,7 @@ from topics.client.values import Change, Configured, Edited, TopicFields, TopicI
 from topics.embedded.host import Host
 from topics.embedded.requests import converted, request_of, warn
 from topics.engine.core.configuration import Edit
-from topics.engine.core.engine import PAGE_SIZE_MAX
-from topics.engine.core.listing import Page, TopicState
+from topics.engine.core.listing import PAGE_SIZE_MAX, Page, TopicState
 from topics.model.requests.config import ConfigPatch, ConfigRequest, TopicConfig
 from topics.model.requests.records import DeleteRequest
 from topics.model.requests.warnings import config_warnings, match_warnings

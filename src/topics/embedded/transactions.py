@@ -13,7 +13,7 @@ from topics.client.values import Outgoings
 from topics.embedded.host import Host
 from topics.embedded.requests import check_nesting, decoded, request_of
 from topics.embedded.values import encoded
-from topics.engine.core.engine import PAGE_SIZE_MAX
+from topics.engine.core.listing import PAGE_SIZE_MAX
 from topics.engine.transactions.commit import Committed
 from topics.engine.transactions.ledger import App
 from topics.engine.transactions.verbs import StagedPart

@@ -12,9 +12,9 @@ from topics.api.admission import Pressure
 from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.replies import encode, write_performance
-from topics.api.routes import QueryField, Route
+from topics.api.routes import Route
 from topics.api.schema import Performance, Warnings
-from topics.api.v0.records import key_of_header
+from topics.api.v0.records import APPEND_ERRORS, IDEMPOTENCY_KEY, RETURN_SEQS, key_of_header
 from topics.api.waiting import answering
 from topics.engine.core.engine import Engine
 from topics.engine.core.multi_append import Landed
@@ -63,20 +63,10 @@ class MultiAppend:
                 body=MultiAppendRequest,
                 decode_large=decode_large_topics,
                 checks_slot=True,
-                query=(QueryField("return_seqs", bool, "Whether the reply lists every seq.", default=True),),
-                headers=(
-                    QueryField("Idempotency-Key", str, "Same as idempotency_key in the body, which takes precedence."),
-                ),
+                query=(RETURN_SEQS,),
+                headers=(IDEMPOTENCY_KEY,),
                 replies={200: MultiAppendReply, 201: MultiAppendReply},
-                errors=(
-                    "batch_too_large",
-                    "record_too_large",
-                    "topic_not_found",
-                    "topic_exists_incompatible",
-                    "topic_full",
-                    "throttled",
-                    "storage_full",
-                ),
+                errors=(*APPEND_ERRORS, "topic_exists_incompatible"),
             )
         ]
 
@@ -88,17 +78,12 @@ class MultiAppend:
         try:
             self._submit(call).then(answering(call, self._appended))
         except Throttled as error:
-            if not params.disable_backpressure or not self._pressure.passes(error):
-                raise
-            return self._append_later(call)
+            again, opted_out = partial(self._submit, call), bool(params.disable_backpressure)
+            return self._pressure.submit_later(call, error, again, self._appended, opted_out=opted_out)
         return None
 
     def _submit(self, call: Call) -> PendingChange:
         return self._verb.append(call.params, partial(self._check_names, call), partial(self._admit, call))
-
-    def _append_later(self, call: Call) -> Steps[None]:
-        change = yield from self._pressure.submit_later(call, partial(self._submit, call))
-        change.then(answering(call, self._appended))
 
     def _check_names(self, call: Call) -> None:
         """Every topic, and those that a configuration names. One that takes effect is an administrator's business."""

@@ -7,13 +7,14 @@ from msgspec import UNSET, UnsetType
 
 from topics.api.auth import Principal, Scope
 from topics.api.call import Call
+from topics.api.paging import NAME_PREFIX, page_params, page_query
 from topics.api.replies import encode, performance, write_performance
-from topics.api.routes import QueryField, Route
+from topics.api.routes import Route
 from topics.api.schema import Performance
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
-from topics.engine.pipelines.verbs import PAGE_SIZE_DEFAULT, PipelineState
 from topics.engine.pipelines.verbs import Pipelines as Verbs
+from topics.engine.pipelines.verbs import PipelineState
 from topics.model.errors import PipelineNotFound
 from topics.model.names import check_topic_name
 from topics.model.requests.pipelines import PipelineRequest, PipelineStatus, check_pipeline, check_status_size
@@ -78,11 +79,7 @@ class Pipelines:
                 handler=self.list,
                 summary="Pipelines by name, a page at a time.",
                 scopes=Scope.READ,
-                query=(
-                    QueryField("prefix", str, "Only names that start with this."),
-                    QueryField("page_size", int, "Pipelines per reply, 1 to 1000."),
-                    QueryField("cursor", str, "The next_cursor of the previous page."),
-                ),
+                query=(NAME_PREFIX, *page_query("Pipelines")),
                 replies={200: PipelineList},
             ),
             Route(
@@ -128,12 +125,7 @@ class Pipelines:
             names = [state.name, *(name for name, _ in _ends(state.definition))]
             return all(name.startswith(call.principal.prefixes) for name in names)
 
-        page = self._verbs.list(
-            call.text("prefix") or "",
-            call.text("cursor"),
-            call.integer("page_size", PAGE_SIZE_DEFAULT),
-            wanted=wanted,
-        )
+        page = self._verbs.list(*page_params(call), wanted=wanted)
         items = [PipelineItem(*state) for state in page.pipelines]
         reply = PipelineList(pipelines=items, performance=performance(call))
         if page.next_cursor is not None:

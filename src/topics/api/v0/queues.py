@@ -11,8 +11,9 @@ from msgspec import UNSET
 from topics.api.admission import Pressure
 from topics.api.auth import Scope
 from topics.api.call import Call
+from topics.api.paging import page_params, page_query
 from topics.api.replies import encode, performance
-from topics.api.routes import Handler, QueryField, Route
+from topics.api.routes import Handler, Route
 from topics.api.v0.queue_schema import (
     AckReply,
     ClaimReply,
@@ -24,7 +25,7 @@ from topics.api.v0.queue_schema import (
     RedriveReply,
 )
 from topics.api.waiting import answering
-from topics.engine.core.engine import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, Engine
+from topics.engine.core.engine import Engine
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.waiting.runner import Steps
 from topics.engine.log.topic import Topic
@@ -89,10 +90,7 @@ class Queues:
                 handler=self.leases,
                 summary="The leases of a queue, the next to expire first.",
                 scopes=Scope.READ,
-                query=(
-                    QueryField("page_size", int, "Leases per reply, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
-                    QueryField("cursor", str, "The next_cursor of the previous page."),
-                ),
+                query=page_query("Leases"),
                 replies={200: LeaseList},
                 errors=QUEUE_ERRORS,
             ),
@@ -198,8 +196,7 @@ class Queues:
     # --- leases ---
 
     def leases(self, call: Call) -> None:
-        page_size = max(1, min(PAGE_SIZE_MAX, call.integer("page_size", PAGE_SIZE_DEFAULT)))
-        cursor = call.text("cursor")
+        _, cursor, page_size = page_params(call)
         after = LeasePlace(0, 0) if cursor is None else place_of(cursor, LeasePlace)
         _, queue, _ = self._queues.find(call.name)
         jobs = queue.leases_from(after.deadline, after.seq, page_size + 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
+from typing import Final
 
 from msgspec import UNSET
 
@@ -27,6 +28,20 @@ from topics.model.requests.lines import decode_lines
 from topics.model.requests.records import AppendRequest, DeleteRequest, DiffRequest, check_u64
 from topics.model.requests.warnings import match_warnings
 
+# What every append takes and may fail with, to one topic or to several.
+RETURN_SEQS: Final = QueryField("return_seqs", bool, "Whether the reply lists every seq.", default=True)
+IDEMPOTENCY_KEY: Final = QueryField(
+    "Idempotency-Key", str, "Same as idempotency_key in the body, which takes precedence."
+)
+APPEND_ERRORS: Final = (
+    "batch_too_large",
+    "record_too_large",
+    "topic_not_found",
+    "topic_full",
+    "throttled",
+    "storage_full",
+)
+
 
 class Records:
     def __init__(self, engine: Engine, pressure: Pressure, runner: Runner) -> None:
@@ -46,25 +61,16 @@ class Records:
                 checks_slot=True,
                 decode_lines=self._decode_lines,
                 query=(
-                    QueryField("return_seqs", bool, "Whether the reply lists every seq.", default=True),
+                    RETURN_SEQS,
                     QueryField("tag", str, "For a body of lines: the tag of every record."),
                     QueryField("node", str, "For a body of lines: the origin node of every record."),
                     QueryField("delay_ms", int, "For a body of lines, in a queue: the delay of every job.", default=0),
                     QueryField("create", bool, "For a body of lines: create the topic if absent.", default=True),
                     QueryField("disable_backpressure", bool, "For a body of lines: same as in JSON.", default=False),
                 ),
-                headers=(
-                    QueryField("Idempotency-Key", str, "Same as idempotency_key in the body, which takes precedence."),
-                ),
+                headers=(IDEMPOTENCY_KEY,),
                 replies={200: AppendReply, 201: AppendReply},
-                errors=(
-                    "batch_too_large",
-                    "record_too_large",
-                    "topic_not_found",
-                    "topic_full",
-                    "throttled",
-                    "storage_full",
-                ),
+                errors=APPEND_ERRORS,
             ),
             Route(
                 method="POST",
@@ -121,9 +127,8 @@ class Records:
         try:
             self._submit(call).then(answering(call, answer))
         except Throttled as error:
-            if not params.disable_backpressure or not self._pressure.passes(error):
-                raise
-            return self._append_later(call, answer)
+            again, opted_out = partial(self._submit, call), bool(params.disable_backpressure)
+            return self._pressure.submit_later(call, error, again, answer, opted_out=opted_out)
         return None
 
     def _submit(self, call: Call) -> PendingChange:
@@ -131,10 +136,6 @@ class Records:
         if self._pressure.floor is not None or call.crowded:
             admit = partial(self._admit, call)
         return self._engine.append(call.name, call.params, admit)
-
-    def _append_later(self, call: Call, answer: Callable[[Call, PendingChange], None]) -> Steps[None]:
-        change = yield from self._pressure.submit_later(call, partial(self._submit, call))
-        change.then(answering(call, answer))
 
     def _appended(self, call: Call, change: PendingChange) -> None:
         call.reply(201 if change.created else 200, appended(call, change, return_seqs=True))

@@ -6,13 +6,14 @@ from msgspec import UNSET
 
 from topics.api.auth import Principal, Scope
 from topics.api.call import Call
+from topics.api.paging import NAME_PREFIX, page_params, page_query
 from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import RouterDroppedReply, RouterItem, RouterList, RouterPutReply, RouterReply
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
-from topics.engine.routers.verbs import PAGE_SIZE_DEFAULT, RouterState
 from topics.engine.routers.verbs import Routers as Verbs
+from topics.engine.routers.verbs import RouterState
 from topics.model.errors import RouterNotFound
 from topics.model.names import check_router_name
 from topics.model.requests.routers import RouterConfig, RouterRequest
@@ -53,11 +54,10 @@ class Routers:
                 summary="Routers by name, a page at a time.",
                 scopes=Scope.READ,
                 query=(
-                    QueryField("prefix", str, "Only names that start with this."),
+                    NAME_PREFIX,
                     QueryField("source", str, "Only routers from this topic."),
                     QueryField("dest", str, "Only routers to this topic."),
-                    QueryField("page_size", int, "Routers per reply, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
-                    QueryField("cursor", str, "The next_cursor of the previous page."),
+                    *page_query("Routers"),
                 ),
                 replies={200: RouterList},
             ),
@@ -129,12 +129,7 @@ class Routers:
                 and all(name.startswith(prefixes) for name in (state.name, config.source, config.dest))
             )
 
-        page = self._verbs.list(
-            call.text("prefix") or "",
-            call.text("cursor"),
-            call.integer("page_size", PAGE_SIZE_DEFAULT),
-            wanted=wanted,
-        )
+        page = self._verbs.list(*page_params(call), wanted=wanted)
         items = [
             RouterItem(
                 router=state.name,

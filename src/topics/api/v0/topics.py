@@ -6,6 +6,7 @@ from msgspec import UNSET, convert
 
 from topics.api.auth import Scope
 from topics.api.call import Call
+from topics.api.paging import NAME_PREFIX, page_params, page_query
 from topics.api.replies import encode, performance, write_performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import (
@@ -19,7 +20,7 @@ from topics.api.schema import (
 )
 from topics.api.waiting import answering
 from topics.engine.core.configuration import Edit
-from topics.engine.core.engine import PAGE_SIZE_DEFAULT, Engine
+from topics.engine.core.engine import Engine
 from topics.engine.core.pending import PendingChange
 from topics.model.requests.config import ConfigPatch, ConfigRequest, resolve
 from topics.model.requests.warnings import config_warnings
@@ -71,9 +72,8 @@ class Topics:
                 summary="Topics by name, a page at a time.",
                 scopes=Scope.READ,
                 query=(
-                    QueryField("prefix", str, "Only names that start with this."),
-                    QueryField("page_size", int, "Topics per reply, 1 to 1000.", default=PAGE_SIZE_DEFAULT),
-                    QueryField("cursor", str, "The next_cursor of the previous page."),
+                    NAME_PREFIX,
+                    *page_query("Topics"),
                     QueryField("touch", bool, touched, default=False),
                 ),
                 replies={200: TopicList},
@@ -148,9 +148,7 @@ class Topics:
 
     def list(self, call: Call) -> None:
         page = self._engine.list(
-            call.text("prefix") or "",
-            call.text("cursor"),
-            call.integer("page_size", PAGE_SIZE_DEFAULT),
+            *page_params(call),
             prefixes=call.principal.prefixes,
             touch=call.flag("touch", False),
         )

@@ -7,8 +7,9 @@ from msgspec import UNSET, UnsetType
 
 from topics.api.auth import Scope
 from topics.api.call import Call
+from topics.api.paging import NAME_PREFIX, page_params, page_query
 from topics.api.replies import encode, performance, write_performance
-from topics.api.routes import QueryField, Route
+from topics.api.routes import Route
 from topics.api.schema import Performance
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
@@ -17,7 +18,6 @@ from topics.engine.transactions.verbs import StagedPart, Transactions
 from topics.model.errors import InvalidRequest
 from topics.model.requests.transactions import AbortRequest, CommitRequest, FenceRequest, StageRequest
 
-PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
 VERSION_DIGITS_MAX = 19
 
 
@@ -174,11 +174,7 @@ class Txns:
                 handler=self.list,
                 summary="Apps by name, a page at a time.",
                 scopes=Scope.WRITE,
-                query=(
-                    QueryField("prefix", str, "Only names that start with this."),
-                    QueryField("page_size", int, "Apps per reply, 1 to 1000."),
-                    QueryField("cursor", str, "The next_cursor of the previous page."),
-                ),
+                query=(NAME_PREFIX, *page_query("Apps")),
                 replies={200: AppList},
             ),
             Route(
@@ -279,10 +275,8 @@ class Txns:
         call.reply(200, encode(reply))
 
     def list(self, call: Call) -> None:
-        page_size = max(1, min(PAGE_SIZE_MAX, call.integer("page_size", PAGE_SIZE_DEFAULT)))
-        found = self._transactions.list(
-            call.text("prefix") or "", call.text("cursor") or "", page_size + 1, prefixes=call.principal.prefixes
-        )
+        prefix, cursor, page_size = page_params(call)
+        found = self._transactions.list(prefix, cursor or "", page_size + 1, prefixes=call.principal.prefixes)
         apps = [AppItem(app.name, app.version, app.fence, len(app.stages), app.bytes) for app in found[:page_size]]
         next_cursor = apps[-1].app if len(found) > page_size else None
         call.reply(200, encode(AppList(apps=apps, next_cursor=next_cursor, performance=performance(call))))

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from topics.engine.core.ops import Configured
-from topics.engine.core.pending import PendingChange
+from topics.engine.core.pending import PendingChange, settled
 from topics.engine.log.retention import lost_under
 from topics.model.clock import Clock
 from topics.model.errors import TopicExistsIncompatible, TopicNotFound
@@ -52,7 +52,7 @@ class Configuration:
         config = resolve(request, name, topic.config)
         _check_type(topic, config)
         if config == topic.config:
-            return PendingChange.settled(topic.id, config)
+            return settled(topic.id, config)
         if not replace:
             raise _differs(name, changes_of(topic.config, config))
         return self._replace(topic, config)
@@ -69,7 +69,7 @@ class Configuration:
         evicts = lost_under(topic, config, self._clock.now_ms(), cold.load) if config != topic.config else 0
         edit = Edit(config, changes_of(topic.config, config), evicts)
         if dry_run or config == topic.config:
-            return PendingChange.settled(topic.id, edit)
+            return settled(topic.id, edit)
         change = self._replace(topic, config)
         change.result = edit
         return change

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,9 +10,9 @@ from topics.engine.core.appended import Appended
 from topics.engine.core.commit_log import CommitLog
 from topics.engine.core.configuration import Configuration
 from topics.engine.core.job_admission import Admitted, JobAdmission
-from topics.engine.core.listing import Page, TopicState, describe, effective_priority
+from topics.engine.core.listing import PAGE_SIZE_DEFAULT, Page, TopicState, describe, effective_priority, page_of
 from topics.engine.core.ops import Created, Deleted, Dropped, Reserved
-from topics.engine.core.pending import Busy, Deletions, PendingChange
+from topics.engine.core.pending import Busy, Deletions, PendingChange, settled
 from topics.engine.core.state import State
 from topics.engine.core.waiting.runner import Steps, attempt
 from topics.engine.log import deletion, retention
@@ -24,7 +23,6 @@ from topics.engine.log.reading import Diff, View, read
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.model.clock import Clock
-from topics.model.cursors import AfterName, page_cursor, place_of
 from topics.model.errors import (
     InvalidRequest,
     Throttled,
@@ -47,7 +45,6 @@ from topics.model.requests.records import (
 from topics.model.settings import Settings
 
 DIFF_BYTES_MAX = 8 * 1024 * 1024
-PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX = 100, 1000
 SEQ_CHUNK_MAX, SEQ_CHUNK_LASTS_MS = 1 << 24, 1_000
 NOBODY: frozenset[str] = frozenset()
 
@@ -63,7 +60,7 @@ class TopicRoom(NamedTuple):
 
 
 class Engine:
-    """Owned by one thread. A verb that changes something returns a Staged; `pipeline.flush()` ends the tick."""
+    """Owned by one thread. A verb that changes state returns a PendingChange; `commit_log.flush()` ends the tick."""
 
     def __init__(
         self,
@@ -122,7 +119,7 @@ class Engine:
         """Remove the topic and everything in it. `result` tells whether there was one."""
         topic = self.find_to_write(name)
         if topic is None:
-            return PendingChange.settled(0, False)
+            return settled(0, False)
         if if_empty:
             self.expire(topic)
             if topic.count or topic.pending_count:
@@ -384,7 +381,7 @@ class Engine:
                     on_change()
                 yield None
         self._delete_runs(topic, changes.unstaged, changes)
-        return changes.last or PendingChange.settled(topic.id, (0, 0))
+        return changes.last or settled(topic.id, (0, 0))
 
     def _delete_runs(self, topic: Topic, runs: list[Run], changes: Deletions) -> None:
         if self.state.by_id.get(topic.id) is not topic:
@@ -434,20 +431,14 @@ class Engine:
         touch: bool = False,
     ) -> Page:
         """Topics by name, those that start with `prefix` and with one of `prefixes`."""
-        page_size = max(1, min(PAGE_SIZE_MAX, page_size))
-        names = self.state.names
-        start = place_of(cursor, AfterName).after if cursor is not None else ""
-        index = max(bisect_right(names, start), bisect_left(names, prefix))
+        state = self.state
+        topics, next_cursor = page_of(
+            state.names, prefix, cursor, page_size, state.by_name.__getitem__, lambda it: it.name.startswith(prefixes)
+        )
         page: list[TopicState] = []
-        while index < len(names) and names[index].startswith(prefix):
-            name = names[index]
-            if name.startswith(prefixes):
-                if len(page) == page_size:
-                    return Page(page, page_cursor(AfterName(page[-1].topic)))
-                topic = self.state.by_name[name]
-                self.expire(topic, exact=False)
-                page.append(describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms()))
-                if touch:
-                    topic.last_read_ts = self._clock.now_ms()
-            index += 1
-        return Page(page, None)
+        for topic in topics:
+            self.expire(topic, exact=False)
+            page.append(describe(topic, state, self._clock.now_ms(), self.steady.now_ms()))
+            if touch:
+                topic.last_read_ts = self._clock.now_ms()
+        return Page(page, next_cursor)

@@ -77,14 +77,6 @@ class PendingChange:
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
 
-    @classmethod
-    def settled(cls, topic_id: int, result: object) -> PendingChange:
-        """All is as it should be already."""
-        change = cls(None, topic_id, gated=False)
-        change.result = result
-        change.finish()
-        return change
-
     def repeat(self, echo: PendingChange) -> None:
         """A retry gets the outcome of the write it repeats."""
         echo.first_seq, echo.count, echo.head_seq = self.first_seq, self.count, self.head_seq
@@ -112,7 +104,7 @@ class PendingChange:
 
 
 def settled(topic_id: int, result: Any = None) -> PendingChange:
-    """A change that needs nothing any more: all is as it should be already."""
+    """A change that is done: the state is already as it was asked to be."""
     change = PendingChange(None, topic_id, gated=False)
     change.result = result
     change.finish()

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from topics.engine.core.engine import Engine
-from topics.engine.core.pending import PendingChange
+from topics.engine.core.pending import PendingChange, settled
 from topics.engine.groups.group import Group
 from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
 from topics.engine.groups.part import groups_of
@@ -237,7 +237,7 @@ class Consuming:
         if from_seq is not None and from_seq > seqs.from_seq:
             seqs = seqs._replace(from_seq=self._over_dead(topic, group, from_seq))
         if seqs.to_seq < seqs.from_seq:
-            return PendingChange.settled(topic.id, Acked(group.committed, []))
+            return settled(topic.id, Acked(group.committed, []))
         self._commit_log.check_writable()
         self._refuse_another_group(topic, group_id)
         if len(group.acked) >= ACKED_AHEAD_MAX and seqs.from_seq > group.position + 1:

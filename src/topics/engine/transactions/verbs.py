@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from topics.engine.core.appended import Appended
 from topics.engine.core.ops import Dropped
-from topics.engine.core.pending import Busy, PendingChange
+from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.core.waiting.runner import Runner
 from topics.engine.log.topic import STAGING
 from topics.engine.transactions.commit import Commit, Committed
@@ -81,7 +81,7 @@ class Transactions:
         app = self._ledger.by_name.get(app_name)
         if app is not None and app.version is not None and version <= app.version:
             fence = app.version_fence if version == app.version else 0
-            return PendingChange.settled(app.id, StagedPart(PartSize(0, 0), 0, done=True, fence=fence))
+            return settled(app.id, StagedPart(PartSize(0, 0), 0, done=True, fence=fence))
         self._refuse_another_app(app_name)
         self._in_flight.check(("app", app_name))
         self._check_token(app_name, request.fence)
@@ -90,7 +90,7 @@ class Transactions:
         if request.part < (len(stage.parts) if stage is not None else 0):
             assert app is not None
             assert stage is not None
-            return PendingChange.settled(app.id, StagedPart(stage.parts[request.part], self._shown_ms(stage)))
+            return settled(app.id, StagedPart(stage.parts[request.part], self._shown_ms(stage)))
         self._check_part(request, stage)
         batches = self._batches(request)
         self._commit_log.check_writable()
@@ -164,7 +164,7 @@ class Transactions:
                 app=app.name,
                 version=app.version,
             )
-        return PendingChange.settled(app.id, Committed(version, deduped=True, landed=app.outcome if highest else None))
+        return settled(app.id, Committed(version, deduped=True, landed=app.outcome if highest else None))
 
     def abort(self, app_name: str, version: int, request: AbortRequest) -> PendingChange:
         """Give stages up. `result` tells how many there were."""
@@ -177,7 +177,7 @@ class Transactions:
         self._check_token(app_name, request.fence)
         found = [(version, name) for name in request.stages if app is not None and (version, name) in app.stages]
         if app is None or not found:
-            return PendingChange.settled(0, 0)
+            return settled(0, 0)
         self._commit_log.check_writable()
         return self._abort(app, found)
 
@@ -190,7 +190,7 @@ class Transactions:
         self._in_flight.check(("app", app_name))
         app = self._ledger.by_name.get(app_name)
         if app is not None and owner is not None and self._holds_newest(app, owner):
-            return PendingChange.settled(app.id, app.fence)
+            return settled(app.id, app.fence)
         self._check_settled(app_name)
         self._commit_log.check_writable()
         fence = max(app.fence if app is not None else 0, self._ledger.fence_floor) + 1
@@ -217,7 +217,7 @@ class Transactions:
         self._refuse_another_app(app_name)
         self._check_settled(app_name)
         if app is None:
-            return PendingChange.settled(0, False)
+            return settled(0, False)
         self._commit_log.check_writable()
         op = TxnForgotten(app.id)
         change = self._commit_log.submit(op, op.encode(), gated=True)

@@ -264,10 +264,7 @@ class Checkpointer:
     # --- 2, 3: one position for all ---
 
     def _mark(self) -> Steps[int]:
-        self._commit_log.flush()
-        while self._commit_log.marks_unwritten():
-            yield False
-        position = self._wal.written_to
+        position = yield from self._written()
         for feature in self._state.features:
             feature.marked()
         self._state.checkpoint += 1
@@ -326,16 +323,21 @@ class Checkpointer:
         if len(self._chunks) == captured:
             return
         # Leases run ahead of the log.
-        self._commit_log.flush()
-        while self._commit_log.marks_unwritten():
-            yield False
-        yield from self._synced(self._wal.written_to)
+        position = yield from self._written()
+        yield from self._synced(position)
 
     def _late_chunks(self) -> Iterator[None]:
         for feature in self._state.features:
             for chunk in feature.capture_late():
                 self._chunks.append(chunk)
                 yield
+
+    def _written(self) -> Steps[int]:
+        """Write the log, and wait until it has every decided op that reads other topics; where the log ends then."""
+        self._commit_log.flush()
+        while self._commit_log.marks_unwritten():
+            yield False
+        return self._wal.written_to
 
     def _synced(self, position: int, *, published: bool = False) -> Steps[None]:
         """Wait until the log is durable up to there; `published`: and until readers see what it holds up to there."""
