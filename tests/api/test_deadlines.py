@@ -42,6 +42,24 @@ def test_a_removed_deadline_does_not_expire() -> None:
     assert asyncio.run(main()) == ["kept"]
 
 
+def test_a_deadline_that_an_earlier_one_removes_does_not_expire() -> None:
+    async def main() -> list[str]:
+        deadlines = Deadlines(asyncio.get_running_loop())
+        expired: list[str] = []
+
+        def remove_both() -> None:
+            deadlines.remove(same)
+            deadlines.remove(later)
+
+        deadlines.add(0, remove_both)
+        same = deadlines.add(0, lambda: expired.append("same"))
+        later = deadlines.add(20, lambda: expired.append("later"))
+        deadlines.expire_all()
+        return expired
+
+    assert asyncio.run(main()) == []
+
+
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 30_000), max_size=200))
 def test_expiring_all_ends_each_exactly_once(waits_ms: list[int]) -> None:

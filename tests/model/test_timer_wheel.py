@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.model.timer_wheel import STALE_BUCKETS_MAX, TimerWheel
+from topics.model.timer_wheel import EMPTY_BUCKETS_MAX, TimerWheel
 
 WIDTH = 5
 TIMES = st.integers(0, 200)
@@ -39,6 +39,16 @@ def test_an_item_may_be_removed_after_it_was_taken() -> None:
 
 def test_buckets_that_became_empty_do_not_pile_up() -> None:
     wheel = TimerWheel[int](WIDTH)
-    for item in range(10 * STALE_BUCKETS_MAX):
+    for item in range(10 * EMPTY_BUCKETS_MAX):
         wheel.remove(item, wheel.add(item, 1_000_000 + WIDTH * item))
-    assert len(wheel._order) <= STALE_BUCKETS_MAX + 1
+    assert len(wheel._order) <= EMPTY_BUCKETS_MAX + 1
+
+
+def test_items_survive_the_removal_of_empty_buckets() -> None:
+    wheel = TimerWheel[int](WIDTH)
+    kept = range(0, 10 * EMPTY_BUCKETS_MAX, 7)
+    for item in range(10 * EMPTY_BUCKETS_MAX):
+        number = wheel.add(item, WIDTH * item)
+        if item not in kept:
+            wheel.remove(item, number)
+    assert wheel.take_due(1_000_000) == list(kept)

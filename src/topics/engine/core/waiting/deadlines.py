@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from topics.model.clock import Clock
+from topics.model.timer_wheel import TimerWheel
 
 DEADLINE_GRAIN_MS = 5
+TIMER_EARLY_MS_MAX = 1.0
+# The bucket of a deadline that is in none.
+REMOVED = -1
 
 
 class Timer(Protocol):
@@ -70,9 +74,9 @@ class PolledTimers:
 class Deadline:
     __slots__ = ("bucket", "expired")
 
-    def __init__(self, bucket: int, expired: Callable[[], None]) -> None:
-        self.bucket = bucket
+    def __init__(self, expired: Callable[[], None]) -> None:
         self.expired = expired
+        self.bucket = REMOVED
 
 
 class Deadlines:
@@ -80,49 +84,44 @@ class Deadlines:
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
-        self._buckets: dict[int, dict[Deadline, None]] = {}
-        self._order: list[int] = []
+        self._wheel = TimerWheel[Deadline](DEADLINE_GRAIN_MS)
         self._timer: Timer | None = None
+        self._timer_ms = inf
 
     def __len__(self) -> int:
-        return sum(map(len, self._buckets.values()))
+        return len(self._wheel)
 
     def add(self, wait_ms: int, expired: Callable[[], None]) -> Deadline:
-        due = self._timers.time() * 1000 + wait_ms
-        deadline = Deadline(-int(-due // DEADLINE_GRAIN_MS), expired)
-        bucket = self._buckets.get(deadline.bucket)
-        if bucket is None:
-            bucket = self._buckets[deadline.bucket] = {}
-            heapq.heappush(self._order, deadline.bucket)
+        deadline = Deadline(expired)
+        bucket = deadline.bucket = self._wheel.add(deadline, self._timers.time() * 1000 + wait_ms)
+        if bucket * DEADLINE_GRAIN_MS < self._timer_ms:
             self._arm()
-        bucket[deadline] = None
         return deadline
 
     def remove(self, deadline: Deadline) -> None:
-        bucket = self._buckets.get(deadline.bucket)
-        if bucket is not None:
-            bucket.pop(deadline, None)
+        self._wheel.remove(deadline, deadline.bucket)
+        deadline.bucket = REMOVED
 
     def expire_all(self) -> None:
-        """Time is up for everyone: the server is going down."""
-        order, self._order = sorted(self._order), []
-        for number in order:
-            self._expire(number)
+        """Every deadline expires now: the server is going down."""
+        self._expire(inf)
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._order:
-            self._timer = self._timers.call_at(self._order[0] * DEADLINE_GRAIN_MS / 1000, self._turn)
+        due_ms = self._wheel.next_due
+        self._timer_ms = inf if due_ms is None else due_ms
+        if due_ms is not None:
+            self._timer = self._timers.call_at(due_ms / 1000, self._turn)
 
     def _turn(self) -> None:
-        now = self._timers.time() * 1000 / DEADLINE_GRAIN_MS
         # A timer may fire a hair early; a deadline must not.
-        while self._order and self._order[0] <= now + 0.2:
-            self._expire(heapq.heappop(self._order))
+        self._expire(self._timers.time() * 1000 + TIMER_EARLY_MS_MAX)
         self._arm()
 
-    def _expire(self, number: int) -> None:
-        for deadline in self._buckets.pop(number, {}):
-            deadline.expired()
+    def _expire(self, until_ms: float) -> None:
+        for deadline in self._wheel.take_due(until_ms):
+            # One that expired before it may have removed this one.
+            if deadline.bucket != REMOVED:
+                deadline.expired()
