@@ -1,7 +1,7 @@
 """Makes the synchronous half of the client from the asynchronous one: python tools/sync_half.py [--check].
 
-Word by word: `await` and `async` go, names of asynchronous things become those of their synchronous twins. What cannot
-be said in both ways is in `ground.py` of either half, which is written by hand.
+It works word by word: `await` and `async` are removed, asynchronous names are replaced by synchronous ones. Code that
+differs otherwise is in `primitives.py` of each half, which is written by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 ROOT = Path(__file__).parent.parent
 CLIENT = ROOT / "src/topics/client"
-BY_HAND: Final = frozenset(("__init__.py", "ground.py"))
+BY_HAND: Final = frozenset(("__init__.py", "primitives.py"))
 
 WORDS: Final = {
     "__aenter__": "__enter__",

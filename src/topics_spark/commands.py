@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topics_spark.java import find_java
-from topics_spark.source.waiting import waiting
+from topics_spark.source.progress import waiting
 from topics_spark.start import prepare, session, settings
 
 if TYPE_CHECKING:

@@ -299,8 +299,8 @@ def test_who_waits_for_a_server_that_is_gone_is_told_once(
     async def at_once(seconds: float) -> None:
         pass
 
-    monkeypatch.setattr("topics.client.aio.wire.ground.sleep", at_once)
-    monkeypatch.setattr("topics.client.sync.wire.ground.sleep", lambda seconds: None)
+    monkeypatch.setattr("topics.client.aio.wire.primitives.sleep", at_once)
+    monkeypatch.setattr("topics.client.sync.wire.primitives.sleep", lambda seconds: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(ConnectionFailed):

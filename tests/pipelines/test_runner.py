@@ -15,12 +15,12 @@ from topics.client import Client, Fenced, Record
 from topics.model.clock import ManualClock
 from topics_spark.pipelines import building
 from topics_spark.pipelines import runner as runner_module
-from topics_spark.pipelines.assignment import Assignment, Place, app_of
+from topics_spark.pipelines.assignment import Assignment, RunnerConfig, app_of
 from topics_spark.pipelines.leases import LEASE_MS
 from topics_spark.pipelines.runner import PROGRESS, Runner
 
 COPY = {"sources": {"logs": {"topic": "logs"}}, "sql": "SELECT * FROM logs", "sink": {"topic": "copy"}}
-PLACE = Place("/nowhere/state", "/nowhere/tables")
+CONFIG = RunnerConfig("/nowhere/state", "/nowhere/tables")
 
 
 seconds = itertools.count()
@@ -70,14 +70,14 @@ class World:
         self.queries: list[Query] = []
         monkeypatch.setattr(building, "start", self._start)
 
-    def _start(self, spark: Any, assignment: Assignment, place: Place, client: Client) -> Query:
+    def _start(self, spark: Any, assignment: Assignment, config: RunnerConfig, client: Client) -> Query:
         query = Query(assignment)
         self.queries.append(query)
         return query
 
     def runner(self, name: str, *only: str) -> Runner:
         spark: Any = Spark()
-        return Runner(spark, self.engine.client(), PLACE, name, only, clock=lambda: self.clock.monotonic_ms() / 1000)
+        return Runner(spark, self.engine.client(), CONFIG, name, only, clock=lambda: self.clock.monotonic_ms() / 1000)
 
     def put(self, name: str, **changes: Any) -> None:
         self.client.put_pipeline(name, {**COPY, **changes})
@@ -247,7 +247,7 @@ def test_queries_are_started_one_after_the_other(world: World, monkeypatch: pyte
     for number in range(3):
         world.put(f"p{number}")
 
-    def start(spark: Any, assignment: Assignment, place: Place, client: Client) -> Query:
+    def start(spark: Any, assignment: Assignment, config: RunnerConfig, client: Client) -> Query:
         query = Query(assignment)
         query.status = {"message": "Initializing sources"}
         world.queries.append(query)
@@ -292,7 +292,7 @@ def test_leases_are_kept_while_a_query_takes_long_to_start(world: World, monkeyp
     runner = world.runner("a")
     world.put("slow")
 
-    def start(spark: Any, assignment: Assignment, place: Place, client: Client) -> Query:
+    def start(spark: Any, assignment: Assignment, config: RunnerConfig, client: Client) -> Query:
         for _ in range(3 * LEASE_MS // 1000):
             world.engine.advance(1000)
             runner.extend_leases()

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.serving import serving
 from topics.client import Client, Fenced, Outgoing, Record
 from topics_spark.pipelines import building, tables
-from topics_spark.pipelines.assignment import Assignment, Place, app_of
+from topics_spark.pipelines.assignment import Assignment, RunnerConfig, app_of
 from topics_spark.pipelines.compaction import compact
 from topics_spark.pipelines.definition import parse
 
@@ -29,7 +29,7 @@ class World:
     def __init__(self, spark: SparkSession, client: Client, home: Path) -> None:
         self.spark = spark
         self.client = client
-        self.place = Place(str(home / "state"), str(home / "tables"), ("tests.spark.functions",), client.url)
+        self.config = RunnerConfig(str(home / "state"), str(home / "tables"), ("tests.spark.functions",), client.url)
         self.name = f"w{next(_numbers)}"
 
     def topic(self, name: str) -> str:
@@ -46,7 +46,7 @@ class World:
     def run(self, definition: dict[str, Any], generation: int = 1) -> None:
         """To its end over what is there."""
         whole = {"trigger": {"once": True}, **definition}
-        query = building.start(self.spark.newSession(), self.assignment(whole, generation), self.place, self.client)
+        query = building.start(self.spark.newSession(), self.assignment(whole, generation), self.config, self.client)
         deadline_s = time.monotonic() + END_S_MAX
         while query.isActive:
             assert time.monotonic() < deadline_s
@@ -67,7 +67,7 @@ class World:
         return {"topic": self.topic(topic), **more}
 
     def table(self, name: str) -> Path:
-        return Path(self.place.tables_dir) / name
+        return Path(self.config.tables_dir) / name
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_a_table_takes_no_batch_of_a_runner_that_was_overtaken(world: World) -> 
     late = world.assignment(archive_of(world, "a"))
     world.run(archive_of(world, "a"))
     before = tables.load(world.table("kept"))
-    sink = tables.TableSink(late, world.place, world.client)
+    sink = tables.TableSink(late, world.config, world.client)
     with pytest.raises(Fenced):
         sink.write(world.spark.createDataFrame([("x", 1)], "topic STRING, seq BIGINT"), 7)
     assert tables.project(world.client, world.name, world.table("kept")) == before
@@ -267,7 +267,7 @@ def test_a_table_takes_no_batch_of_a_runner_that_was_overtaken(world: World) -> 
 
 def test_a_batch_written_twice_counts_once(world: World) -> None:
     world.append("a", {"n": 1})
-    sink = tables.TableSink(world.assignment(archive_of(world, "a")), world.place, world.client)
+    sink = tables.TableSink(world.assignment(archive_of(world, "a")), world.config, world.client)
     for _ in range(2):
         sink.write(world.spark.createDataFrame([("x", 1)], "topic STRING, seq BIGINT"), 0)
     assert sum(file.rows for file in tables.load(world.table("kept")).files) == 1

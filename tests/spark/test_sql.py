@@ -30,9 +30,9 @@ from topics import cli
 from topics.cli.failure import NO_ACCESS, NOT_SO, REFUSED, UNREACHABLE, WRONG_USE, CommandFailed
 from topics_spark.pipelines.tables import MANIFESTS, DataFile, Manifest
 from topics_spark.sql.command import Session
-from topics_spark.sql.forms import TABLE_ROWS_MAX, Form, deliver
+from topics_spark.sql.formats import TABLE_ROWS_MAX, Form, deliver
 from topics_spark.sql.parsing import question
-from topics_spark.sql.reach import Reach
+from topics_spark.sql.query_inputs import QueryInputs
 from topics_spark.sql.views import SESSION_SETTINGS, Views
 
 slow = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -67,11 +67,11 @@ def views(spark: SparkSession, open_server: ServerProcess) -> Views:
     session = spark.newSession()
     for name in ("spark.sql.session.timeZone", "spark.sql.runSQLOnFiles", "spark.sql.parquet.outputTimestampType"):
         session.conf.set(name, SESSION_SETTINGS[name])
-    return Views(session, reach(open_server))
+    return Views(session, inputs(open_server))
 
 
-def reach(server: ServerProcess, **more: Any) -> Reach:
-    return Reach(url=f"http://127.0.0.1:{server.port}", **more)
+def inputs(server: ServerProcess, **more: Any) -> QueryInputs:
+    return QueryInputs(url=f"http://127.0.0.1:{server.port}", **more)
 
 
 def answer(views: Views, sql: str) -> list[tuple[Any, ...]]:
@@ -128,10 +128,10 @@ class TestViews:
             views.ask("SELECT buyr FROM orders")
 
     def test_a_schema_may_be_given(self, spark: SparkSession, open_server: ServerProcess, orders: str) -> None:
-        told = Views(spark.newSession(), reach(open_server, schemas={"orders": "id STRING NOT NULL, note STRING"}))
+        told = Views(spark.newSession(), inputs(open_server, schemas={"orders": "id STRING NOT NULL, note STRING"}))
         assert answer(told, "SELECT id, note FROM orders WHERE note IS NOT NULL") == [("3", "late")]
         with pytest.raises(CommandFailed, match=r"^--schema orders: line 1, column 4: "):
-            Views(spark.newSession(), reach(open_server, schemas={"orders": "id NUMBR"}))
+            Views(spark.newSession(), inputs(open_server, schemas={"orders": "id NUMBR"}))
 
     def test_fields_that_cannot_be_columns_are_in_data(
         self, views: Views, open_server: ServerProcess, topic: str
@@ -168,8 +168,8 @@ class TestViews:
         append(client, topic, [({"n": 2}, None)])
         second_ms = client.diff(topic)["records"][1]["$ts"]
         sql = f"SELECT n FROM {topic}"
-        assert answer(Views(spark.newSession(), reach(open_server, since_ms=second_ms)), sql) == [(2,)]
-        assert answer(Views(spark.newSession(), reach(open_server, until_ms=second_ms)), sql) == [(1,)]
+        assert answer(Views(spark.newSession(), inputs(open_server, since_ms=second_ms)), sql) == [(2,)]
+        assert answer(Views(spark.newSession(), inputs(open_server, until_ms=second_ms)), sql) == [(1,)]
 
     def test_a_topic_that_is_not_there_is_told_with_those_that_come_close(self, views: Views, orders: str) -> None:
         with pytest.raises(CommandFailed, match="there is no topic `orderz`; did you mean `orders`") as failed:
@@ -201,7 +201,7 @@ class TestViews:
     def test_topics_are_read_from_files(self, spark: SparkSession, tmp_path: Path) -> None:
         with serving(tmp_path / "data") as server:
             append(server.client(), "kept", [({"n": 7}, "a")])
-        files = Views(spark.newSession(), Reach(path=str(tmp_path / "data")))
+        files = Views(spark.newSession(), QueryInputs(path=str(tmp_path / "data")))
         assert answer(files, "SELECT tag, n FROM kept") == [("a", 7)]
         assert files.topics() == ["kept"]
 
@@ -225,7 +225,7 @@ def tables(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def both(spark: SparkSession, open_server: ServerProcess, tables: Path) -> Views:
-    return Views(spark.newSession(), reach(open_server, tables_dir=str(tables)))
+    return Views(spark.newSession(), inputs(open_server, tables_dir=str(tables)))
 
 
 class TestTables:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.patience import PATIENCE_S
 from topics.cli.failure import CommandFailed
-from topics_spark.sql.complaints import LINE_CHARS_MAX, complaint
-from topics_spark.sql.forms import CELL_CHARS_MAX, csv_line, form_for, shown, table
+from topics_spark.sql.error_lines import LINE_CHARS_MAX, error_line
+from topics_spark.sql.formats import CELL_CHARS_MAX, csv_line, form_for, shown, table
 from topics_spark.sql.prompt import FIRST, MORE, Prompt, history_file
+from topics_spark.sql.query_progress import Tasks, Watcher, bar, plain
 from topics_spark.sql.statements import is_blank, rest, statements
-from topics_spark.sql.watching import Tasks, Watcher, bar, plain
 
 # --- statements ---
 
@@ -108,11 +108,11 @@ def test_comments_alone_say_nothing() -> None:
     ],
 )
 def test_pages_of_spark_become_a_line_with_a_place(spark_says: str, line: str) -> None:
-    assert complaint(ValueError(spark_says)) == line
+    assert error_line(ValueError(spark_says)) == line
 
 
 def test_no_complaint_is_endless() -> None:
-    assert len(complaint(ValueError("x" * 10_000))) == LINE_CHARS_MAX + 1
+    assert len(error_line(ValueError("x" * 10_000))) == LINE_CHARS_MAX + 1
 
 
 # --- forms ---

@@ -37,7 +37,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunnerConfig:
     """Where a runner keeps what lasts, which server it speaks to, and which modules' functions it may load."""
 
     state_dir: str

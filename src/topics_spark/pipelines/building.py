@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from topics.model.errors import InvalidRequest
 from topics.model.requests.pipelines import PipelineRequest
 from topics.model.requests.ready_made import options_of
-from topics_spark.pipelines.assignment import Assignment, Place
+from topics_spark.pipelines.assignment import Assignment, RunnerConfig
 from topics_spark.pipelines.delivery import as_records, record_options, write_records
 from topics_spark.pipelines.guard import check_sql
 from topics_spark.pipelines.jobs import JobQuery, Work
@@ -31,7 +31,9 @@ Views = dict[str, "DataFrame"]
 Transformation = Callable[[Views], "DataFrame"]
 
 
-def start(spark: SparkSession, assignment: Assignment, place: Place, client: Client) -> StreamingQuery | JobQuery:
+def start(
+    spark: SparkSession, assignment: Assignment, config: RunnerConfig, client: Client
+) -> StreamingQuery | JobQuery:
     """Begin to run. The session must be the pipeline's own."""
     definition = assignment.definition
     ready = ReadyMade() if definition.use is None else BY_NAME[definition.use]
@@ -41,11 +43,11 @@ def start(spark: SparkSession, assignment: Assignment, place: Place, client: Cli
 
         def work(stopping: threading.Event, done: Callable[[int], None]) -> None:
             activate(spark)
-            job(Work(spark, assignment, place, client, stopping, done), options)
+            job(Work(spark, assignment, config, client, stopping, done), options)
 
         return JobQuery(work, assignment.name)
-    table = TableSink(assignment, place, client, ready.partition_by)
-    return writer(build(spark, definition, place), assignment, place, table.write).start()
+    table = TableSink(assignment, config, client, ready.partition_by)
+    return writer(build(spark, definition, config), assignment, config, table.write).start()
 
 
 def activate(spark: SparkSession) -> None:
@@ -54,19 +56,19 @@ def activate(spark: SparkSession) -> None:
     java._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java._jsparkSession)
 
 
-def build(spark: SparkSession, definition: PipelineRequest, place: Place, *, batch: bool = False) -> DataFrame:
+def build(spark: SparkSession, definition: PipelineRequest, config: RunnerConfig, *, batch: bool = False) -> DataFrame:
     """The rows that the definition makes; `batch`: over what is there now, for a look before it runs."""
-    transform = transformation(spark, definition, place)
-    return transform(read_views(spark, definition, place, batch=batch))
+    transform = transformation(spark, definition, config)
+    return transform(read_views(spark, definition, config, batch=batch))
 
 
-def transformation(spark: SparkSession, definition: PipelineRequest, place: Place) -> Transformation:
+def transformation(spark: SparkSession, definition: PipelineRequest, config: RunnerConfig) -> Transformation:
     if definition.sql is not None:
         sql = definition.sql
         check_sql(spark, sql, definition.sources.keys())
         return lambda views: run_sql(spark, sql, views)
     if definition.python is not None:
-        return load_function(definition.python, place.allow_python)
+        return load_function(definition.python, config.allow_python)
     return rows_of(definition)
 
 
@@ -92,7 +94,9 @@ def load_function(name: str, allowed: tuple[str, ...]) -> Transformation:
     return cast("Transformation", function)
 
 
-def writer(rows: DataFrame, assignment: Assignment, place: Place, write_table: Callable[..., Any]) -> DataStreamWriter:
+def writer(
+    rows: DataFrame, assignment: Assignment, config: RunnerConfig, write_table: Callable[..., Any]
+) -> DataStreamWriter:
     """Everything that a query needs but its start."""
     definition = assignment.definition
     sink = definition.sink
@@ -100,12 +104,12 @@ def writer(rows: DataFrame, assignment: Assignment, place: Place, write_table: C
     if sink is None or sink.topic is None:
         out: Any = rows.writeStream.foreachBatch(write_table)
     elif mode == "append":
-        out = as_records(rows, sink.tag).writeStream.format("topics").options(**record_options(assignment, place))
+        out = as_records(rows, sink.tag).writeStream.format("topics").options(**record_options(assignment, config))
         out = out.option("txnVersionBase", str(assignment.version_base))
     else:
         # Spark lets a sink in Python only append; a batch written by hand may be of any mode.
-        out = as_records(rows, sink.tag).writeStream.foreachBatch(partial(write_records, assignment, place))
-    out = out.queryName(assignment.name).option("checkpointLocation", place.checkpoint(assignment))
+        out = as_records(rows, sink.tag).writeStream.foreachBatch(partial(write_records, assignment, config))
+    out = out.queryName(assignment.name).option("checkpointLocation", config.checkpoint(assignment))
     out = out.outputMode(mode)
     trigger = definition.trigger
     if trigger is not None and (trigger.once or trigger.cron):

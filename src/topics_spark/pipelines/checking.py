@@ -11,10 +11,10 @@ from topics.cli.output import Out, say
 from topics.model.errors import InvalidRequest
 from topics.model.requests.pipelines import PipelineRequest, PipelineSource
 from topics_spark.commands import point_at
-from topics_spark.pipelines.assignment import Place
+from topics_spark.pipelines.assignment import RunnerConfig
 from topics_spark.pipelines.guard import SESSION_SETTINGS
-from topics_spark.pipelines.running import words_of
-from topics_spark.source.waiting import waiting
+from topics_spark.pipelines.pipeline_run import words_of
+from topics_spark.source.progress import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,10 +29,10 @@ SAMPLE_RECORDS = 10_000
 class Checker:
     """Holds one Spark session for several looks."""
 
-    def __init__(self, client: Client, key: str | None, master: str | None, place: Place) -> None:
+    def __init__(self, client: Client, key: str | None, master: str | None, config: RunnerConfig) -> None:
         self._client = client
         self._master = master
-        self._place = place
+        self._config = config
         point_at(client.url, key)
 
     def __enter__(self) -> Checker:
@@ -56,8 +56,8 @@ class Checker:
         from topics_spark.pipelines.building import build
 
         try:
-            check_streaming(self._spark.newSession(), definition, self._place)
-            rows = build(self._spark.newSession(), self._sampled(definition), self._place, batch=True)
+            check_streaming(self._spark.newSession(), definition, self._config)
+            rows = build(self._spark.newSession(), self._sampled(definition), self._config, batch=True)
             sample = [row[0] for row in rows.limit(SAMPLE_ROWS).select(to_json(struct("*"))).collect()]
             say(f"{name}: {rows.schema.simpleString()}")
             with Out() as out:
@@ -82,14 +82,14 @@ class Checker:
         return msgspec.structs.replace(source, start=max(0, head_seq - SAMPLE_RECORDS))
 
 
-def check_streaming(spark: SparkSession, definition: PipelineRequest, place: Place) -> None:
+def check_streaming(spark: SparkSession, definition: PipelineRequest, config: RunnerConfig) -> None:
     """Not everything that can be asked of rows that are there can be asked of a stream: Spark tells, before it runs."""
     from topics_spark.pipelines.building import build
     from topics_spark.pipelines.ready_made import BY_NAME
 
     if definition.use is not None and BY_NAME[definition.use].job is not None:
         return
-    rows: Any = build(spark, definition, place)
+    rows: Any = build(spark, definition, config)
     if not rows.isStreaming:
         raise InvalidRequest("sources: a pipeline needs a topic that is not static", field="sources")
     java: Any = cast("Any", spark)._jvm.org.apache.spark.sql

@@ -170,13 +170,13 @@ def check_pipelines(
     allow_python: AllowPython = None,
 ) -> None:
     """Build a pipeline without running it: the schema of its rows, and ten of them made of real records."""
-    from topics_spark.pipelines.assignment import Place
+    from topics_spark.pipelines.assignment import RunnerConfig
     from topics_spark.pipelines.checking import Checker
 
-    place = Place("", str(Path(tables).absolute()), tuple(allow_python or ()))
+    config = RunnerConfig("", str(Path(tables).absolute()), tuple(allow_python or ()))
     with access.open() as client:
         definitions = [found for text in pipelines for found in _definitions(client, text)]
-        with Checker(client, access.key, master, place) as checker:
+        with Checker(client, access.key, master, config) as checker:
             wrong = [name for name, definition in definitions if not checker.check(name, definition)]
     if wrong:
         raise CommandFailed(f"{', '.join(wrong)}: see above", NOT_SO)
@@ -210,8 +210,8 @@ def run_pipelines(
 ) -> None:
     """Run pipelines until SIGTERM or Ctrl-C; definitions may come, change and go meanwhile."""
     from topics_spark.commands import pairs
-    from topics_spark.pipelines.assignment import Place
+    from topics_spark.pipelines.assignment import RunnerConfig
     from topics_spark.pipelines.serving import serve
 
-    place = Place(str(Path(state).absolute()), str(Path(tables).absolute()), tuple(allow_python or ()))
-    serve(access, place, names or (), master=master, runner=runner, conf=pairs(conf or []))
+    config = RunnerConfig(str(Path(state).absolute()), str(Path(tables).absolute()), tuple(allow_python or ()))
+    serve(access, config, names or (), master=master, runner=runner, conf=pairs(conf or []))

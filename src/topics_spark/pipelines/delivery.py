@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.functions import col, struct, to_json
 
 from topics.model.errors import InvalidRequest
-from topics_spark.pipelines.assignment import Assignment, Place
+from topics_spark.pipelines.assignment import Assignment, RunnerConfig
 from topics_spark.pipelines.tables import TableSink
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def deliver(work: Work, rows: DataFrame) -> int:
     result = rows.cache()
     try:
         if sink is not None and sink.topic is not None:
-            write_records(assignment, work.place, as_records(result, sink.tag), number)
+            write_records(assignment, work.config, as_records(result, sink.tag), number)
         else:
-            TableSink(assignment, work.place, work.client, complete=True).write(result, number)
+            TableSink(assignment, work.config, work.client, complete=True).write(result, number)
         return result.count()
     finally:
         result.unpersist()
@@ -52,14 +52,14 @@ def as_records(rows: DataFrame, tag: str | None) -> DataFrame:
     return rows.select(data.alias("data"), *tags, *kept)
 
 
-def write_records(assignment: Assignment, place: Place, records: DataFrame, batch_id: int) -> None:
+def write_records(assignment: Assignment, config: RunnerConfig, records: DataFrame, batch_id: int) -> None:
     version = str(assignment.version_base + batch_id)
     out: Any = records.write.format("topics").mode("append").option("txnVersion", version)
-    out.options(**record_options(assignment, place)).save()
+    out.options(**record_options(assignment, config)).save()
 
 
-def record_options(assignment: Assignment, place: Place) -> dict[str, str]:
+def record_options(assignment: Assignment, config: RunnerConfig) -> dict[str, str]:
     sink = assignment.definition.sink
     assert sink is not None and sink.topic is not None
     token = str(assignment.fence)
-    return {**place.options(), "topic": sink.topic, "txnApp": assignment.app, "txnFence": token}
+    return {**config.options(), "topic": sink.topic, "txnApp": assignment.app, "txnFence": token}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from topics.client import Client
-    from topics_spark.pipelines.assignment import Assignment, Place
+    from topics_spark.pipelines.assignment import Assignment, RunnerConfig
 
 
 PROGRESS_KEPT: Final = 100
@@ -27,7 +27,7 @@ class Work:
 
     spark: SparkSession
     assignment: Assignment
-    place: Place
+    config: RunnerConfig
     client: Client
     stopping: threading.Event
     done: Callable[[int], None]

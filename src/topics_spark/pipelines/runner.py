@@ -31,9 +31,9 @@ from topics.client import (
 )
 from topics.model.requests.pipelines import PipelineRequest
 from topics_spark.pipelines import building
-from topics_spark.pipelines.assignment import Assignment, Place
+from topics_spark.pipelines.assignment import Assignment, RunnerConfig
 from topics_spark.pipelines.leases import Leases
-from topics_spark.pipelines.running import Running, brief
+from topics_spark.pipelines.pipeline_run import PipelineRun, brief
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,19 +59,19 @@ class Runner:
         self,
         spark: SparkSession,
         client: Client,
-        place: Place,
+        config: RunnerConfig,
         name: str,
         only: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spark = spark
         self._client = client
-        self._place = place
+        self._config = config
         self._name = name
         self._only = frozenset(only)
         self._clock = clock
         self._leases = Leases(client, name, clock)
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, PipelineRun] = {}
         self._reported: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -122,7 +122,7 @@ class Runner:
             self._stop(name)
             self._leases.release(name, done=True)
             if name not in defined:
-                self._place.forget_checkpoints(name)
+                self._config.forget_checkpoints(name)
         self._leases.acquire(wanted.keys())
         for name, held in self._leases.held.items():
             self._keep_up(wanted[name], held.fence)
@@ -147,7 +147,7 @@ class Runner:
             self._not_understood(found, error)
             return
         assignment = Assignment(found.pipeline, definition, found.revision, found.generation, fence)
-        self.running[found.pipeline] = Running(assignment, self._start, self._clock)
+        self.running[found.pipeline] = PipelineRun(assignment, self._start, self._clock)
 
     def _not_understood(self, found: Pipeline, error: msgspec.ValidationError) -> None:
         """The server is newer than this runner: another one may know what is meant."""
@@ -161,8 +161,8 @@ class Runner:
 
     def _start(self, assignment: Assignment) -> StreamingQuery | JobQuery:
         log.info("pipeline %s starts, revision %d", assignment.name, assignment.revision)
-        query = building.start(self._spark.newSession(), assignment, self._place, self._client)
-        self._place.forget_checkpoints(assignment.name, assignment.generation)
+        query = building.start(self._spark.newSession(), assignment, self._config, self._client)
+        self._config.forget_checkpoints(assignment.name, assignment.generation)
         return query
 
     def _stop(self, name: str) -> None:
@@ -182,7 +182,7 @@ class Runner:
 
     # --- telling ---
 
-    def _publish(self, running: Running, batches: list[dict[str, Any]]) -> None:
+    def _publish(self, running: PipelineRun, batches: list[dict[str, Any]]) -> None:
         name = running.assignment.name
         events = [Outgoing({"pipeline": name, "runner": self._name, **brief(batch)}, tag=name) for batch in batches]
         status = running.status(self._name)

@@ -14,10 +14,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from topics_spark.commands import point_at
-from topics_spark.pipelines.assignment import Place
+from topics_spark.pipelines.assignment import RunnerConfig
 from topics_spark.pipelines.guard import SESSION_SETTINGS
 from topics_spark.pipelines.leases import RENEW_S
-from topics_spark.source.waiting import waiting
+from topics_spark.source.progress import waiting
 from topics_spark.start import settings
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 def serve(
     access: Access,
-    place: Place,
+    config: RunnerConfig,
     names: Collection[str],
     *,
     master: str | None,
@@ -60,14 +60,14 @@ def serve(
     with access.open(timeout_s=RENEW_S, retry_s_max=RENEW_S) as client:
         client.health()
         point_at(client.url, access.key)
-        for directory in (place.state_dir, place.tables_dir):
+        for directory in (config.state_dir, config.tables_dir):
             Path(directory).mkdir(parents=True, exist_ok=True)
         with waiting("starting Spark", "Spark is ready"):
             spark: Any = session("topics pipelines", master=master, config={**SETTINGS, **conf})
         # Spark's own handler would end the process before anything is drained.
         _stop_on_signals(stop)
         try:
-            Runner(spark, client, place, name, names).run(stop)
+            Runner(spark, client, config, name, names).run(stop)
         finally:
             spark.stop()
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from topics.model.errors import InvalidRequest
 from topics.model.requests.pipelines import PipelineRequest, PipelineSource
 from topics_spark.pipelines import tables
-from topics_spark.pipelines.assignment import Place
+from topics_spark.pipelines.assignment import RunnerConfig
 from topics_spark.source.rows import columns_apart
 
 if TYPE_CHECKING:
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 BATCH_RECORDS_MAX: Final = 1_000_000
 
 
-def read_views(spark: SparkSession, definition: PipelineRequest, place: Place, *, batch: bool) -> dict[str, DataFrame]:
+def read_views(
+    spark: SparkSession, definition: PipelineRequest, config: RunnerConfig, *, batch: bool
+) -> dict[str, DataFrame]:
     """The views of a definition; `batch`: over what is there now."""
-    views = {view: read_source(spark, source, place, batch=batch) for view, source in definition.sources.items()}
+    views = {view: read_source(spark, source, config, batch=batch) for view, source in definition.sources.items()}
     if definition.state_retention is not None and definition.use is None:
         for view, source in definition.sources.items():
             # State of rows older than that is not kept, unless the source itself says what is late.
@@ -33,12 +35,12 @@ def read_views(spark: SparkSession, definition: PipelineRequest, place: Place, *
     return views
 
 
-def read_source(spark: SparkSession, source: PipelineSource, place: Place, *, batch: bool = False) -> DataFrame:
+def read_source(spark: SparkSession, source: PipelineSource, config: RunnerConfig, *, batch: bool = False) -> DataFrame:
     if source.table is not None:
-        return read_table(spark, place, source.table)
+        return read_table(spark, config, source.table)
     whole = batch or bool(source.static)
     reader: Any = spark.read if whole else spark.readStream
-    reader = reader.format("topics").options(**place.options())
+    reader = reader.format("topics").options(**config.options())
     if source.pattern is not None:
         reader = reader.option("subscribePattern", source.pattern)
     else:
@@ -79,9 +81,9 @@ def with_payload_columns(rows: DataFrame) -> DataFrame:
     return rows.select("*", *(col("data").getField(name).alias(name) for name in names))
 
 
-def read_table(spark: SparkSession, place: Place, table: str) -> DataFrame:
+def read_table(spark: SparkSession, config: RunnerConfig, table: str) -> DataFrame:
     """The files that count now; one that nothing was written to cannot be read, since nobody knows its columns."""
-    found = tables.files(place.table(table))
+    found = tables.files(config.table(table))
     if not found:
         raise InvalidRequest(f"table {table} has no rows yet", field="table")
     return spark.read.parquet(*found)

@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from topics.client import Client, Record, TopicNotFound
 from topics.model.errors import InvalidRequest
-from topics_spark.pipelines.assignment import Assignment, Place
+from topics_spark.pipelines.assignment import Assignment, RunnerConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -137,7 +137,7 @@ class TableSink:
     def __init__(
         self,
         assignment: Assignment,
-        place: Place,
+        config: RunnerConfig,
         client: Client,
         partition_by: Sequence[str] = (),
         *,
@@ -150,7 +150,7 @@ class TableSink:
         # per batch
         self._epochs: dict[str, int] = {}
         self._complete = complete or assignment.definition.output_mode == "complete"
-        self.table = place.table(assignment.table)
+        self.table = config.table(assignment.table)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """One micro-batch. Spark calls it again for a batch whose end it has not seen."""

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 
 from topics_spark.errors import OptionError
 from topics_spark.options import SourceOptions
-from topics_spark.source.places import place_of
+from topics_spark.source.backends import backend_of
 from topics_spark.source.planning import batch_ranges
 from topics_spark.source.reading import read_share
 from topics_spark.source.rows import Batch, RowBuilder, row_ddl, row_type
@@ -44,10 +44,10 @@ class TopicsSource(DataSource):
         kept = None if options.schema_location is None else inference.SchemaFile(options)
         if kept is not None and (schema := kept.load()) is not None:
             return schema
-        with contextlib.closing(place_of(options)) as place:
-            topics = sorted(place.heads(options.subscription))[:SAMPLE_TOPICS_MAX]
+        with contextlib.closing(backend_of(options)) as backend:
+            topics = sorted(backend.heads(options.subscription))[:SAMPLE_TOPICS_MAX]
             each = max(2, options.sample_records // max(1, len(topics)))
-            schema = inference.inferred(payload for topic in topics for payload in place.sample(topic, each))
+            schema = inference.inferred(payload for topic in topics for payload in backend.sample(topic, each))
         if schema is None:
             raise inference.nothing_to_infer()
         if kept is not None:
@@ -92,8 +92,8 @@ class TopicsReader(DataSourceReader):
         RowBuilder(schema, options)
 
     def partitions(self) -> list[InputPartition]:
-        with contextlib.closing(place_of(self._options)) as place:
-            return place.shares(batch_ranges(place, self._options))
+        with contextlib.closing(backend_of(self._options)) as backend:
+            return backend.shares(batch_ranges(backend, self._options))
 
     def read(self, partition: InputPartition) -> Iterator[Batch]:
         return read_share(partition, self._schema, self._options)

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from topics_spark.errors import OptionError
 from topics_spark.options import SourceOptions
 from topics_spark.source import offsets
+from topics_spark.source.backends import Backend, backend_of
 from topics_spark.source.offsets import Head, Offsets, Position
-from topics_spark.source.places import Place, place_of
 from topics_spark.source.planning import beginnings
 from topics_spark.source.reading import read_share
 from topics_spark.source.rows import Batch, RowBuilder
@@ -38,7 +38,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._heads: dict[str, Head] = {}
         self._reached: Offsets = {}
         # opened at the first question: this object travels to tasks, too
-        self._place: Place | None = None
+        self._backend: Backend | None = None
         # what AvailableNow may read at most
         self._target: dict[str, Head] | None = None
         # when the last batch with data was begun, for `maxTriggerDelay`
@@ -57,11 +57,11 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         options = self._options
-        place = self._opened()
+        backend = self._opened()
         before = offsets.decoded(start)
-        self._heads = place.heads(options.subscription, self._heads)
+        self._heads = backend.heads(options.subscription, self._heads)
         heads = self._readable(before)
-        begins = beginnings(place, options, heads) if offsets.is_marker(start) else None
+        begins = beginnings(backend, options, heads) if offsets.is_marker(start) else None
         step = offsets.step_from(before, heads, begins)
         for loss in step.losses:
             if options.fail_on_data_loss:
@@ -119,10 +119,10 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to do: offsets are kept by Spark's checkpoint, not by the server."""
 
     def stop(self) -> None:
-        if self._place is not None:
-            self._place.close()
+        if self._backend is not None:
+            self._backend.close()
 
-    def _opened(self) -> Place:
-        if self._place is None:
-            self._place = place_of(self._options)
-        return self._place
+    def _opened(self) -> Backend:
+        if self._backend is None:
+            self._backend = backend_of(self._options)
+        return self._backend

@@ -15,8 +15,8 @@ from topics.cli.failure import NOT_SO, WRONG_USE, CommandFailed, failure_of
 from topics.cli.output import say
 
 if TYPE_CHECKING:
-    from topics_spark.sql.forms import Form
-    from topics_spark.sql.reach import Reach
+    from topics_spark.sql.formats import Form
+    from topics_spark.sql.query_inputs import QueryInputs
     from topics_spark.sql.views import Views
 
 LIMIT_ROWS_MAX = 2**31 - 1
@@ -69,16 +69,16 @@ def sql(
     """
     text = _text(query, file)
     from topics_spark.commands import pairs
-    from topics_spark.sql.forms import form_for
+    from topics_spark.sql.formats import form_for
 
-    reach = _reach(access, schema or [], since, until, tables, path)
+    inputs = _inputs(access, schema or [], since, until, tables, path)
     form = form_for(output, out, on_terminal=sys.stdout.isatty())
     _check_statements(text, out)
     if path is None and tables is None:
         with access.open(retries_max=RETRIES_QUICK) as client:
             # A wrong address is told at once, not when Spark has started.
             client.health()
-    views = _start(access, reach, master, dict(pairs(conf or [])))
+    views = _start(access, inputs, master, dict(pairs(conf or [])))
     session = Session(views, form, out, limit_rows)
     try:
         if text is None:
@@ -122,11 +122,11 @@ def _check_statements(text: str | None, out: Path | None) -> None:
         raise CommandFailed("--out takes the rows of one query; run the others on their own")
 
 
-def _reach(
+def _inputs(
     access: Access, schemas: list[str], since: str | None, until: str | None, tables: Path | None, path: Path | None
-) -> Reach:
+) -> QueryInputs:
     from topics.cli.spans import moment_ms
-    from topics_spark.sql.reach import Reach
+    from topics_spark.sql.query_inputs import QueryInputs
 
     for option, folder in (("--tables", tables), ("--path", path)):
         if folder is not None and not folder.exists():
@@ -134,7 +134,7 @@ def _reach(
     for given in schemas:
         if "=" not in given:
             raise CommandFailed(f"--schema takes TOPIC='field TYPE, …', not {given!r}")
-    return Reach(
+    return QueryInputs(
         url=None if path is not None else access.url,
         path=None if path is None else str(path.absolute()),
         tables_dir=None if tables is None else str(tables.absolute()),
@@ -144,11 +144,11 @@ def _reach(
     )
 
 
-def _start(access: Access, reach: Reach, master: str | None, conf: dict[str, str]) -> Views:
+def _start(access: Access, inputs: QueryInputs, master: str | None, conf: dict[str, str]) -> Views:
     import logging
 
     from topics_spark.commands import point_at
-    from topics_spark.source.waiting import waiting
+    from topics_spark.source.progress import waiting
     from topics_spark.sql.views import SESSION_SETTINGS, Views
     from topics_spark.start import session
 
@@ -159,7 +159,7 @@ def _start(access: Access, reach: Reach, master: str | None, conf: dict[str, str
         spark = session("topics sql", master=master, config={**SESSION_SETTINGS, **conf}, quick=True)
     try:
         spark.sparkContext.setLogLevel("OFF")
-        return Views(spark, reach)
+        return Views(spark, inputs)
     except BaseException:
         spark.stop()
         raise
@@ -187,8 +187,8 @@ class Session:
                 raise failed from error
 
     def _answer(self, sql: str) -> None:
-        from topics_spark.sql.forms import deliver
-        from topics_spark.sql.watching import watched
+        from topics_spark.sql.formats import deliver
+        from topics_spark.sql.query_progress import watched
 
         begun_s = time.monotonic()
         with watched(self._views.spark) as watcher:
@@ -210,7 +210,7 @@ class Session:
     def list(self) -> bool:
         from topics_spark.sql.prompt import show_names
 
-        return self._said(lambda: show_names(self._views.topics(), self._views.reach.table_names()))
+        return self._said(lambda: show_names(self._views.topics(), self._views.inputs.table_names()))
 
     def describe(self, name: str) -> bool:
         from topics_spark.sql.prompt import show_columns
@@ -219,7 +219,7 @@ class Session:
 
     def names(self) -> list[str]:
         try:
-            return self._views.topics() + self._views.reach.table_names()
+            return self._views.topics() + self._views.inputs.table_names()
         except Exception:  # noqa: BLE001 - a name that cannot be completed is no reason to say anything
             return []
 
@@ -243,10 +243,10 @@ def _failed(error: Exception) -> CommandFailed | None:
     from pyspark.errors import AnalysisException, PySparkException
 
     from topics_spark.errors import ConnectorError
-    from topics_spark.sql.complaints import complaint
+    from topics_spark.sql.error_lines import error_line
 
     if isinstance(error, AnalysisException):
-        return CommandFailed(complaint(error), WRONG_USE)
+        return CommandFailed(error_line(error), WRONG_USE)
     if isinstance(error, PySparkException | Py4JError | ConnectorError):
-        return CommandFailed(complaint(error), NOT_SO)
+        return CommandFailed(error_line(error), NOT_SO)
     return None

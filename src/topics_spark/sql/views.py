@@ -19,12 +19,12 @@ from topics.cli.failure import REFUSED, CommandFailed
 from topics_spark.options import COLUMNS, Subscription
 from topics_spark.payloads.inference import inferred
 from topics_spark.pipelines import guard, tables
-from topics_spark.pipelines.assignment import Place as TablePlace
+from topics_spark.pipelines.assignment import RunnerConfig
 from topics_spark.pipelines.sources import read_table
 from topics_spark.source.rows import columns_apart, row_type
-from topics_spark.sql.complaints import complaint
+from topics_spark.sql.error_lines import error_line
 from topics_spark.sql.parsing import Question, question
-from topics_spark.sql.reach import Reach
+from topics_spark.sql.query_inputs import QueryInputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,16 +49,16 @@ CLOSE_NAMES_MAX: Final = 3
 class Views:
     """Answers queries. The session should be its own: it puts views there by the names that queries use."""
 
-    def __init__(self, spark: SparkSession, reach: Reach) -> None:
+    def __init__(self, spark: SparkSession, inputs: QueryInputs) -> None:
         self.spark = spark
-        self.reach = reach
-        self._schemas = {name: self._parsed(name, ddl) for name, ddl in reach.schemas.items()}
+        self.inputs = inputs
+        self._schemas = {name: self._parsed(name, ddl) for name, ddl in inputs.schemas.items()}
 
     def _parsed(self, name: str, ddl: str) -> StructType:
         try:
             schema = StructType.fromDDL(ddl)
         except ParseException as error:
-            raise CommandFailed(f"--schema {name}: {complaint(error)}") from None
+            raise CommandFailed(f"--schema {name}: {error_line(error)}") from None
         if not isinstance(schema, StructType):
             raise CommandFailed(f"--schema {name}: give fields and their types, like id BIGINT, name STRING")
         # What comes from a topic may always be missing.
@@ -74,7 +74,7 @@ class Views:
         try:
             return self.spark.sql(sql)
         except AnalysisException:
-            # With all columns at hand the complaint can name one that was meant.
+            # With all columns at hand the error_line can name one that was meant.
             self._provide(Question(sql, asked.names, asked.given, None))
             return self.spark.sql(sql)
 
@@ -92,7 +92,7 @@ class Views:
                 case (name,):
                     self._provide_name(asked, name)
                 case (prefix, name) if prefix.lower() == TABLES:
-                    if name not in self.reach.table_names():
+                    if name not in self.inputs.table_names():
                         raise self._absent(f"{TABLES}.{name}")
                     self._table_rows(name).createOrReplaceGlobalTempView(quoted(name))
                 case _:
@@ -103,7 +103,7 @@ class Views:
         """A topic comes before a table of the same name."""
         if self._is_topic(name):
             rows = self._topic_rows(asked, name)
-        elif name in self.reach.table_names():
+        elif name in self.inputs.table_names():
             rows = self._table_rows(name)
         elif name.lower() in asked.given:
             return
@@ -112,26 +112,26 @@ class Views:
         rows.createOrReplaceTempView(quoted(name))
 
     def _is_topic(self, name: str) -> bool:
-        with self.reach.place(name) as place:
-            return bool(place.heads(Subscription((name,))))
+        with self.inputs.backend(name) as backend:
+            return bool(backend.heads(Subscription((name,))))
 
     def _absent(self, name: str) -> CommandFailed:
-        there = self.topics() + self.reach.table_names()
+        there = self.topics() + self.inputs.table_names()
         close = difflib.get_close_matches(name, there, n=CLOSE_NAMES_MAX) or difflib.get_close_matches(
-            name.removeprefix(f"{TABLES}."), self.reach.table_names(), n=CLOSE_NAMES_MAX
+            name.removeprefix(f"{TABLES}."), self.inputs.table_names(), n=CLOSE_NAMES_MAX
         )
         hint = f"did you mean {', '.join(map(quoted, close))}?" if close else "`topics topic ls` lists what exists"
-        what = "topic or table" if self.reach.tables_dir is not None else "topic"
+        what = "topic or table" if self.inputs.tables_dir is not None else "topic"
         return CommandFailed(f"there is no {what} {quoted(name)}; {hint}", REFUSED)
 
     def topics(self) -> list[str]:
-        if self.reach.path is None:
+        if self.inputs.path is None:
             from topics.client import Client
 
-            with Client(self.reach.url) as client:
+            with Client(self.inputs.url) as client:
                 return [item.topic for item in client.list()]
-        with self.reach.place() as place:
-            return sorted(place.heads(Subscription(pattern=".*")))
+        with self.inputs.backend() as backend:
+            return sorted(backend.heads(Subscription(pattern=".*")))
 
     # --- rows ---
 
@@ -153,22 +153,22 @@ class Views:
             if payload is not None and asked.mentions(CORRUPT):
                 struct.append(StructField(CORRUPT, StringType()))
         struct = struct or [StructField("seq", row_type("seq"))]
-        reader = self.spark.read.format("topics").options(**self.reach.options(name)).schema(StructType(struct))
+        reader = self.spark.read.format("topics").options(**self.inputs.options(name)).schema(StructType(struct))
         return ordered(reader.load(), fields)
 
     def _payload(self, name: str) -> StructType | None:
         if name in self._schemas:
             return self._schemas[name]
-        with self.reach.place(name) as place:
-            return inferred(place.sample(name, SAMPLE_RECORDS))
+        with self.inputs.backend(name) as backend:
+            return inferred(backend.sample(name, SAMPLE_RECORDS))
 
     def _table_rows(self, name: str) -> DataFrame:
         """An archive has payloads as text, which are read as those of a topic are."""
-        assert self.reach.tables_dir is not None
-        rows = read_table(self.spark, TablePlace("", self.reach.tables_dir), name)
+        assert self.inputs.tables_dir is not None
+        rows = read_table(self.spark, RunnerConfig("", self.inputs.tables_dir), name)
         if not {"seq", "data"} <= set(rows.columns) or not isinstance(rows.schema["data"].dataType, StringType):
             return rows
-        payload = self._schemas.get(name) or inferred(archived(tables.files(f"{self.reach.tables_dir}/{name}")))
+        payload = self._schemas.get(name) or inferred(archived(tables.files(f"{self.inputs.tables_dir}/{name}")))
         if payload is None:
             return rows
         return ordered(rows.withColumn("data", from_json(col("data"), payload)), columns_of(payload, None))

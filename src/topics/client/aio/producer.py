@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from topics.client.aio.wire import ground
+from topics.client.aio.wire import primitives
 from topics.client.batching import BatchPart, Gathering, ProducerBatch
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
@@ -37,7 +37,7 @@ class AsyncTicket:
 
     __slots__ = ("_batch", "_number", "_settled", "partition")
 
-    def __init__(self, batch: ProducerBatch, number: int, settled: ground.Event, partition: int) -> None:
+    def __init__(self, batch: ProducerBatch, number: int, settled: primitives.Event, partition: int) -> None:
         self._batch = batch
         self._number = number
         self._settled = settled
@@ -48,7 +48,7 @@ class AsyncTicket:
 
     async def result(self, timeout_s: float | None = None) -> int:
         """The record's seq, when the server has it; or the error that kept it from getting there."""
-        await ground.wait_event(self._settled, timeout_s)
+        await primitives.wait_event(self._settled, timeout_s)
         outcome = self._batch.outcomes[self._number]
         if isinstance(outcome, TopicsError):
             raise outcome
@@ -89,13 +89,13 @@ class AsyncProducer:
         self._gathering = Gathering(
             linger_s=linger_s, batch_records_max=batch_records_max, batch_bytes_max=batch_bytes_max
         )
-        self._news = ground.Condition()
+        self._news = primitives.Condition()
         # of each batch that is not done
-        self._settled: dict[ProducerBatch, ground.Event] = {}
+        self._settled: dict[ProducerBatch, primitives.Event] = {}
         self._failed: TopicsError | None = None
         self._turn = 0
         self._closing = False
-        self._runner: ground.Runner | None = None
+        self._runner: primitives.Runner | None = None
 
     async def append(
         self,
@@ -111,7 +111,7 @@ class AsyncProducer:
         record = encode(Outgoing(data, tag, node, meta, delay_ms, unique_key))
         async with self._news:
             while not self._closing and not self._has_room(len(record)):
-                await ground.wait(self._news, None)
+                await primitives.wait(self._news, None)
             if self._closing:
                 raise Closed("this producer was closed")
             partition = self._partition(tag)
@@ -119,9 +119,9 @@ class AsyncProducer:
             batch.uneven = batch.uneven or unique_key is not None
             settled = self._settled.get(batch)
             if settled is None:
-                settled = self._settled[batch] = ground.Event()
+                settled = self._settled[batch] = primitives.Event()
             if self._runner is None:
-                self._runner = ground.Runner(self._run)
+                self._runner = primitives.Runner(self._run)
             if news:
                 self._news.notify_all()
             return AsyncTicket(batch, number, settled, partition)
@@ -149,7 +149,7 @@ class AsyncProducer:
                 while batch is None:
                     if self._closing:
                         return
-                    await ground.wait(self._news, self._gathering.due_s(time.monotonic()))
+                    await primitives.wait(self._news, self._gathering.due_s(time.monotonic()))
                     batch = self._gathering.take(time.monotonic())
             await self._send(batch)
 
@@ -196,7 +196,7 @@ class AsyncProducer:
             waiting = [self._settled[batch] for batch in self._gathering.hurry()]
             self._news.notify_all()
         for settled in waiting:
-            await ground.wait_event(settled, None)
+            await primitives.wait_event(settled, None)
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed

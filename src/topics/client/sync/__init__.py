@@ -1,1 +1,1 @@
-"""The synchronous half of the client: all but `ground` is made from the asynchronous half by tools/sync_half.py."""
+"""The synchronous half of the client: made by tools/sync_half.py from the asynchronous half, except `primitives`."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from topics.client.batching import BatchPart, Gathering, ProducerBatch
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
-from topics.client.sync.wire import ground
+from topics.client.sync.wire import primitives
 from topics.client.values import Appended, Outgoing, Outgoings
 from topics.model.requests.groups import partition_for, partition_name
 
@@ -38,7 +38,7 @@ class Ticket:
 
     __slots__ = ("_batch", "_number", "_settled", "partition")
 
-    def __init__(self, batch: ProducerBatch, number: int, settled: ground.Event, partition: int) -> None:
+    def __init__(self, batch: ProducerBatch, number: int, settled: primitives.Event, partition: int) -> None:
         self._batch = batch
         self._number = number
         self._settled = settled
@@ -49,7 +49,7 @@ class Ticket:
 
     def result(self, timeout_s: float | None = None) -> int:
         """The record's seq, when the server has it; or the error that kept it from getting there."""
-        ground.wait_event(self._settled, timeout_s)
+        primitives.wait_event(self._settled, timeout_s)
         outcome = self._batch.outcomes[self._number]
         if isinstance(outcome, TopicsError):
             raise outcome
@@ -90,13 +90,13 @@ class Producer:
         self._gathering = Gathering(
             linger_s=linger_s, batch_records_max=batch_records_max, batch_bytes_max=batch_bytes_max
         )
-        self._news = ground.Condition()
+        self._news = primitives.Condition()
         # of each batch that is not done
-        self._settled: dict[ProducerBatch, ground.Event] = {}
+        self._settled: dict[ProducerBatch, primitives.Event] = {}
         self._failed: TopicsError | None = None
         self._turn = 0
         self._closing = False
-        self._runner: ground.Runner | None = None
+        self._runner: primitives.Runner | None = None
 
     def append(
         self,
@@ -112,7 +112,7 @@ class Producer:
         record = encode(Outgoing(data, tag, node, meta, delay_ms, unique_key))
         with self._news:
             while not self._closing and not self._has_room(len(record)):
-                ground.wait(self._news, None)
+                primitives.wait(self._news, None)
             if self._closing:
                 raise Closed("this producer was closed")
             partition = self._partition(tag)
@@ -120,9 +120,9 @@ class Producer:
             batch.uneven = batch.uneven or unique_key is not None
             settled = self._settled.get(batch)
             if settled is None:
-                settled = self._settled[batch] = ground.Event()
+                settled = self._settled[batch] = primitives.Event()
             if self._runner is None:
-                self._runner = ground.Runner(self._run)
+                self._runner = primitives.Runner(self._run)
             if news:
                 self._news.notify_all()
             return Ticket(batch, number, settled, partition)
@@ -150,7 +150,7 @@ class Producer:
                 while batch is None:
                     if self._closing:
                         return
-                    ground.wait(self._news, self._gathering.due_s(time.monotonic()))
+                    primitives.wait(self._news, self._gathering.due_s(time.monotonic()))
                     batch = self._gathering.take(time.monotonic())
             self._send(batch)
 
@@ -197,7 +197,7 @@ class Producer:
             waiting = [self._settled[batch] for batch in self._gathering.hurry()]
             self._news.notify_all()
         for settled in waiting:
-            ground.wait_event(settled, None)
+            primitives.wait_event(settled, None)
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed

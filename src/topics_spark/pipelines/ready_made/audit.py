@@ -33,7 +33,7 @@ GAPS_SHOWN: Final = 20
 
 
 def run(work: Work, options: AuditOptions) -> None:
-    views = read_views(work.spark, work.assignment.definition, work.place, batch=True)
+    views = read_views(work.spark, work.assignment.definition, work.config, batch=True)
     work.done(deliver(work, rows(views, options)))
 
 

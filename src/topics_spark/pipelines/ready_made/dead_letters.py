@@ -28,12 +28,12 @@ REASON_CHARS_SHOWN: Final = 60
 
 
 def run(work: Work, options: DeadLetterReportOptions) -> None:
-    (letters,) = read_views(work.spark, work.assignment.definition, work.place, batch=True).values()
+    (letters,) = read_views(work.spark, work.assignment.definition, work.config, batch=True).values()
     report = rows(letters, options).cache()
     try:
         work.done(deliver(work, report))
         sink = work.assignment.definition.sink
-        folder = Path(work.place.tables_dir) / ((sink.table if sink is not None else None) or work.assignment.name)
+        folder = Path(work.config.tables_dir) / ((sink.table if sink is not None else None) or work.assignment.name)
         folder.mkdir(parents=True, exist_ok=True)
         draw([row.asDict() for row in report.collect()], folder / PICTURE)
     finally:

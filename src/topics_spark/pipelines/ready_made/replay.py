@@ -34,7 +34,7 @@ def run(work: Work, options: ReplayOptions) -> None:
     sink = assignment.definition.sink
     if sink is None or sink.topic is None:
         raise InvalidRequest("sink.topic must say where the records go", field="sink.topic")
-    (view,) = read_views(work.spark, assignment.definition, work.place, batch=True).values()
+    (view,) = read_views(work.spark, assignment.definition, work.config, batch=True).values()
     committed = work.client.txn(assignment.app).version
     behind = 0 if committed is None else max(0, committed - assignment.version_base)
     chosen = _chosen(work, view, options).where(col("seq") > lit(behind)).select(*COLUMNS).orderBy("seq")

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
-from topics.client.aio.wire import ground
+from topics.client.aio.wire import primitives
 from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.answers import failure_of, log_warnings
 from topics.client.commands import ReplyFrame, command, error_in, frame_of, publish_command
@@ -25,7 +25,7 @@ from topics.client.retrying import Retrying
 from topics.client.values import Appended, Outgoing, Outgoings
 
 if TYPE_CHECKING:
-    from topics.client.aio.wire.ground import WebSocket
+    from topics.client.aio.wire.primitives import WebSocket
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 INBOX_EVENTS_MAX = 10_000
@@ -58,10 +58,10 @@ class AsyncSocket:
         self._arrived: dict[str, int] = {}
         self.positions: dict[str, int] = {}
         # commands that went out over this connection
-        self._sending = ground.Lock()
+        self._sending = primitives.Lock()
         self._sent: set[str] = set()
         # one reads at a time, and tells the others
-        self._news = ground.Condition()
+        self._news = primitives.Condition()
         self._reading = False
 
     # --- commands ---
@@ -209,7 +209,7 @@ class AsyncSocket:
         while True:
             async with self._news:
                 while self._reading and not arrived() and _left(deadline_s) != 0:
-                    await ground.wait(self._news, _left(deadline_s))
+                    await primitives.wait(self._news, _left(deadline_s))
                 if arrived():
                     return True
                 if _left(deadline_s) == 0:
@@ -234,7 +234,7 @@ class AsyncSocket:
         lost: TopicsError | None = None
         try:
             if self._socket is not None:
-                self._file(await ground.receive(self._socket, seconds))
+                self._file(await primitives.receive(self._socket, seconds))
                 return
         except TimeoutError:
             return
@@ -312,7 +312,7 @@ class AsyncSocket:
         options = self._transport.options
         headers = {} if options.key is None else {"Authorization": f"Bearer {options.key}"}
         url = "ws" + options.url.removeprefix("http") + "/v0/ws"
-        socket = await ground.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX)
+        socket = await primitives.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX)
         self.connections += 1
         for name, request in list(self._wishes.items()):
             request_id = self._next_id()
@@ -331,7 +331,7 @@ class AsyncSocket:
     async def _answer_on(self, socket: WebSocket, request_id: str) -> ReplyFrame:
         """The answer to a subscription on a fresh connection; events of others may come before it."""
         while True:
-            message = await ground.receive(socket, self._transport.options.timeout_s)
+            message = await primitives.receive(socket, self._transport.options.timeout_s)
             frame = frame_of(message)
             if frame.request_id != request_id:
                 self._file(message)

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from topics.client.aio.wire import ground
+from topics.client.aio.wire import primitives
 from topics.client.answers import failure_of, value_of
 from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
 from topics.client.request import JSON, Options, PageReply, QueryValue, Request, with_query
@@ -41,7 +41,7 @@ class AsyncTransport:
         self.plugged = transport is not None
         limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
         try:
-            self._http = ground.open_http(options.url, self._timeout(0), limits, transport)
+            self._http = primitives.open_http(options.url, self._timeout(0), limits, transport)
         except httpx2.InvalidURL as error:
             raise InvalidRequest(f"{options.url!r} is not a URL: {error}", field="url") from None
         # These are certain to have changed nothing.
@@ -97,7 +97,7 @@ class AsyncTransport:
         if pause_s >= TELL_FROM_S and not retrying.warned and isinstance(error, ConnectionFailed):
             retrying.warned = True
             _log.warning("%s; trying again", error.message)
-        await ground.sleep(pause_s)
+        await primitives.sleep(pause_s)
 
     async def _attempt(self, request: Request[T]) -> T:
         if request.by_token and self.tokens.access is None and self.tokens.renewable:
@@ -241,7 +241,7 @@ class AsyncStream:
     async def close(self) -> None:
         """May be called while another task waits for a chunk: that one gets an error, and closes it then."""
         if self._waiting:
-            await ground.cut(self._response)
+            await primitives.cut(self._response)
         elif not self.closed:
             self.closed = True
             await self._response.aclose()

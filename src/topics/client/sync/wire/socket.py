@@ -21,12 +21,12 @@ from topics.client.commands import ReplyFrame, command, error_in, frame_of, publ
 from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
 from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
 from topics.client.retrying import Retrying
-from topics.client.sync.wire import ground
+from topics.client.sync.wire import primitives
 from topics.client.sync.wire.transport import Transport
 from topics.client.values import Appended, Outgoing, Outgoings
 
 if TYPE_CHECKING:
-    from topics.client.sync.wire.ground import WebSocket
+    from topics.client.sync.wire.primitives import WebSocket
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 INBOX_EVENTS_MAX = 10_000
@@ -59,10 +59,10 @@ class Socket:
         self._arrived: dict[str, int] = {}
         self.positions: dict[str, int] = {}
         # commands that went out over this connection
-        self._sending = ground.Lock()
+        self._sending = primitives.Lock()
         self._sent: set[str] = set()
         # one reads at a time, and tells the others
-        self._news = ground.Condition()
+        self._news = primitives.Condition()
         self._reading = False
 
     # --- commands ---
@@ -210,7 +210,7 @@ class Socket:
         while True:
             with self._news:
                 while self._reading and not arrived() and _left(deadline_s) != 0:
-                    ground.wait(self._news, _left(deadline_s))
+                    primitives.wait(self._news, _left(deadline_s))
                 if arrived():
                     return True
                 if _left(deadline_s) == 0:
@@ -235,7 +235,7 @@ class Socket:
         lost: TopicsError | None = None
         try:
             if self._socket is not None:
-                self._file(ground.receive(self._socket, seconds))
+                self._file(primitives.receive(self._socket, seconds))
                 return
         except TimeoutError:
             return
@@ -313,7 +313,7 @@ class Socket:
         options = self._transport.options
         headers = {} if options.key is None else {"Authorization": f"Bearer {options.key}"}
         url = "ws" + options.url.removeprefix("http") + "/v0/ws"
-        socket = ground.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX)
+        socket = primitives.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX)
         self.connections += 1
         for name, request in list(self._wishes.items()):
             request_id = self._next_id()
@@ -332,7 +332,7 @@ class Socket:
     def _answer_on(self, socket: WebSocket, request_id: str) -> ReplyFrame:
         """The answer to a subscription on a fresh connection; events of others may come before it."""
         while True:
-            message = ground.receive(socket, self._transport.options.timeout_s)
+            message = primitives.receive(socket, self._transport.options.timeout_s)
             frame = frame_of(message)
             if frame.request_id != request_id:
                 self._file(message)

@@ -12,7 +12,7 @@ from topics.client.answers import failure_of, value_of
 from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
 from topics.client.request import JSON, Options, PageReply, QueryValue, Request, with_query
 from topics.client.retrying import Retrying
-from topics.client.sync.wire import ground
+from topics.client.sync.wire import primitives
 from topics.client.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Transport:
         self.plugged = transport is not None
         limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
         try:
-            self._http = ground.open_http(options.url, self._timeout(0), limits, transport)
+            self._http = primitives.open_http(options.url, self._timeout(0), limits, transport)
         except httpx2.InvalidURL as error:
             raise InvalidRequest(f"{options.url!r} is not a URL: {error}", field="url") from None
         # These are certain to have changed nothing.
@@ -96,7 +96,7 @@ class Transport:
         if pause_s >= TELL_FROM_S and not retrying.warned and isinstance(error, ConnectionFailed):
             retrying.warned = True
             _log.warning("%s; trying again", error.message)
-        ground.sleep(pause_s)
+        primitives.sleep(pause_s)
 
     def _attempt(self, request: Request[T]) -> T:
         if request.by_token and self.tokens.access is None and self.tokens.renewable:
@@ -240,7 +240,7 @@ class Stream:
     def close(self) -> None:
         """May be called while another task waits for a chunk: that one gets an error, and closes it then."""
         if self._waiting:
-            ground.cut(self._response)
+            primitives.cut(self._response)
         elif not self.closed:
             self.closed = True
             self._response.close()

@@ -24,7 +24,7 @@ _CAUSE: Final = re.compile(r"(?:\nCaused by|calling \S+\.\n): [\w.$]+: ")
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w+): (.+)$")
 
 
-def complaint(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """One line, without plans, stack traces and the classes of errors."""
     text = str(error).strip()
     place = _place(text)

@@ -1,4 +1,4 @@
-"""What the asynchronous half stands on: sleeping, waiting, and running beside. `sync/wire/ground.py` is its twin."""
+"""Primitives of the asynchronous half: sleeping, waiting, background tasks; `sync/wire/primitives.py` mirrors them."""
 
 from __future__ import annotations
 

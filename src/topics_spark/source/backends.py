@@ -13,7 +13,7 @@ from topics_spark.source.ranges import Range, shares
 from topics_spark.source.server import Server
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """What planning a query asks."""
 
     def heads(self, subscription: Subscription, known: Mapping[str, Head] | None = None) -> dict[str, Head]: ...
@@ -89,7 +89,7 @@ class Joined(Remote):
         return [*self._files.shares([each for each in history if each.seqs]), *super().shares(rest)]
 
 
-def place_of(options: SourceOptions) -> Place:
+def backend_of(options: SourceOptions) -> Backend:
     if options.path is None:
         return Remote(options)
     from topics_spark.source.files import Files

@@ -1,4 +1,4 @@
-"""What the synchronous half stands on: sleeping, waiting, and running beside. `aio/wire/ground.py` is its twin."""
+"""Primitives of the synchronous half: sleeping, waiting, background threads; `aio/wire/primitives.py` mirrors them."""
 
 from __future__ import annotations
 

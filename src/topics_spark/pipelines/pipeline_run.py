@@ -33,7 +33,7 @@ class Start(Protocol):
     def __call__(self, assignment: Assignment) -> StreamingQuery | JobQuery: ...
 
 
-class Running:
+class PipelineRun:
     """`poll` decides what to do next; nothing here waits."""
 
     def __init__(self, assignment: Assignment, start: Start, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""How far queries reach: which server, files and tables, which time, and what is told about payloads."""
+"""What queries read: which server, files and tables, from when to when, and with which schemas for payloads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from topics_spark.errors import ServerFailed
 from topics_spark.options import SourceOptions
 
 if TYPE_CHECKING:
-    from topics_spark.source.places import Place
+    from topics_spark.source.backends import Backend
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class QueryInputs:
     """What queries read: of which server or files, since when and until when, and what is told about payloads."""
 
     url: str | None = None
@@ -39,13 +39,13 @@ class Reach:
         return given | {name: str(value) for name, value in told.items() if value is not None}
 
     @contextlib.contextmanager
-    def place(self, topic: str = "-") -> Generator[Place]:
+    def backend(self, topic: str = "-") -> Generator[Backend]:
         """Where topics are; a refusal of the server is raised as the client has it."""
-        from topics_spark.source.places import place_of
+        from topics_spark.source.backends import backend_of
 
         try:
-            with contextlib.closing(place_of(SourceOptions.parse(self.options(topic)))) as place:
-                yield place
+            with contextlib.closing(backend_of(SourceOptions.parse(self.options(topic)))) as backend:
+                yield backend
         except ServerFailed as error:
             raise error.__cause__ or error from None
 
