@@ -70,8 +70,8 @@ def test_a_pause_that_would_end_too_late_is_not_begun(connect: Connect, monkeypa
     def pause(seconds: float) -> None:
         raise AssertionError(f"it pauses for {seconds} s")
 
-    monkeypatch.setattr("topics.client.aio.ground.sleep", pause)
-    monkeypatch.setattr("topics.client.sync.ground.sleep", pause)
+    monkeypatch.setattr("topics.client.aio.wire.primitives.sleep", pause)
+    monkeypatch.setattr("topics.client.sync.wire.primitives.sleep", pause)
     with ScriptedServer(error(503, "read_only", Retry_After=3600)) as server:
         with pytest.raises(ReadOnly):
             connect(server.url, retry_s_max=50).health()
