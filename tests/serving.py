@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.launching import Launched
 from tests.patience import PATIENCE_S
 
 TOPICS = Path(sys.executable).parent / "topics"
@@ -150,7 +151,8 @@ def _reply(response: http.client.HTTPResponse) -> Reply:
 class ServerProcess:
     """`topics serve` on a free port. `environ` adds settings: max_topics=3 becomes TOPICS_MAX_TOPICS=3."""
 
-    command: Sequence[str | Path] = (TOPICS,)
+    # What is run; None: the product as the launcher has imported it.
+    command: Sequence[str | Path] | None = None
 
     def __init__(self, data_dir: Path, *arguments: str, **environ: object) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
@@ -160,21 +162,21 @@ class ServerProcess:
         self.lines: list[str] = []
         self._clients: list[Client] = []
         self._news = threading.Condition()
-        self.process = subprocess.Popen(
-            [*self.command, "serve", *arguments],
-            env=clean,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+        self.process = self._started(["serve", *arguments], clean)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
+
+    def _started(self, arguments: list[str], env: dict[str, str]) -> subprocess.Popen[bytes] | Launched:
+        if self.command is None:
+            return Launched(arguments, env, stderr=subprocess.PIPE)
+        command = [*self.command, *arguments]
+        return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
     def _read_log(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             with self._news:
-                self.lines.append(line.rstrip("\n"))
+                self.lines.append(line.decode().rstrip("\n"))
                 self._news.notify_all()
         with self._news:
             self._news.notify_all()

@@ -6,10 +6,9 @@ import subprocess
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple
 
+from tests import launching
 from tests.patience import PATIENCE_S
 from tests.serving import TOPICS, ServerProcess
-
-RUN_S_MAX = PATIENCE_S
 
 
 class Done(NamedTuple):
@@ -43,13 +42,18 @@ def environ(server: ServerProcess | None, **more: str) -> dict[str, str]:
 
 def run(server: ServerProcess | None, *arguments: object, stdin: str | None = None, **env: str) -> Done:
     """A real process, from start to end."""
-    done = subprocess.run(
-        [TOPICS, *map(str, arguments)],
-        env=environ(server, **env),
-        input=(stdin or "").encode(),
-        capture_output=True,
-        timeout=RUN_S_MAX,
-    )
+    given = (stdin or "").encode()
+    if any(name.startswith("PYTHON") for name in env):
+        # Those are for the interpreter.
+        done = subprocess.run(
+            [TOPICS, *map(str, arguments)],
+            env=environ(server, **env),
+            input=given,
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
+    else:
+        done = launching.run([*map(str, arguments)], environ(server, **env), given)
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

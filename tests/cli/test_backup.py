@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests import launching
 from tests.groups.consumers import SECRET, Consumer, token
-from tests.patience import PATIENCE_S
 from tests.serving import TOPICS, Client, ServerProcess, serving
 
 # More than a pipe, two sockets and the server's own buffers take.
@@ -27,9 +27,8 @@ def environ(port: int | None = None) -> dict[str, str]:
     return clean | ({} if port is None else {"TOPICS_URL": f"http://127.0.0.1:{port}"})
 
 
-def run_topics(*arguments: object, port: int | None = None, **more: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [TOPICS, *map(str, arguments)]
-    return subprocess.run(command, env=environ(port), capture_output=True, timeout=PATIENCE_S, **more)
+def run_topics(*arguments: object, port: int | None = None, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return launching.run([*map(str, arguments)], environ(port), given)
 
 
 def assert_fine(ran: subprocess.CompletedProcess[bytes]) -> None:
@@ -175,7 +174,7 @@ def test_a_backup_goes_through_pipes(small: tuple[ServerProcess, Path], tmp_path
     server, _ = small
     made = run_topics("backup", "-", port=server.port)
     assert_fine(made)
-    assert_fine(run_topics("restore", "-", tmp_path / "copy", input=made.stdout))
+    assert_fine(run_topics("restore", "-", tmp_path / "copy", given=made.stdout))
     assert (tmp_path / "copy" / "meta.json").exists()
 
 

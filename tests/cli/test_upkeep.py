@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 import topics
+from tests import launching
 from tests.patience import PATIENCE_S
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from topics.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    done = launching.run(args, os.environ)
+    return subprocess.CompletedProcess(args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def flip(path: Path, offset: int) -> None:
@@ -36,9 +37,7 @@ def contents(path: Path) -> dict[str, tuple[bytes, int]]:
 def killed(path: Path, code: str) -> None:
     """What a process leaves that runs this with a database `db`, and is killed."""
     program = f"import os, topics\ndb = topics.open({str(path)!r})\n{code}\nos.kill(os.getpid(), 9)\n"
-    assert (
-        subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE_S).returncode == -signal.SIGKILL
-    )
+    assert launching.run([], os.environ, code=program).returncode == -signal.SIGKILL
 
 
 def asked(answer: str, *args: str) -> str:

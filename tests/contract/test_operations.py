@@ -13,9 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.serving import START_S_MAX, Client, ServerProcess, free_port, serving
+from tests.serving import START_S_MAX, TOPICS, Client, ServerProcess, free_port, serving
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program as it is installed, from its first line."""
+    monkeypatch.setattr(ServerProcess, "command", (TOPICS,))
 
 
 # --- starting ---

@@ -1,12 +1,13 @@
 """docs/GROUPS.md is true: its examples run, and a hash from the command line lets its user in."""
 
 import json
+import os
 import re
-import subprocess
 from pathlib import Path
 
+from tests import launching
 from tests.groups.consumers import SECRET, token
-from tests.serving import TOPICS, serving
+from tests.serving import serving
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "GROUPS.md").read_text()
 
@@ -26,7 +27,7 @@ def test_every_example_gives_the_status_it_says(tmp_path: Path) -> None:
 
 
 def test_a_hash_from_the_command_line_lets_its_user_in(tmp_path: Path) -> None:
-    made = subprocess.run([TOPICS, "hash"], input="a pass word\n", capture_output=True, text=True, check=True)
-    with serving(tmp_path, jwt_secret=SECRET, users=f"ada:service:{made.stdout.strip()}") as server:
+    made = launching.run(["hash"], os.environ, b"a pass word\n")
+    with serving(tmp_path, jwt_secret=SECRET, users=f"ada:service:{made.stdout.decode().strip()}") as server:
         params = {"user": "ada", "password": "a pass word"}
         assert server.stranger().post("/v1/api/auth/login", params).status == 200
