@@ -71,11 +71,14 @@ torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (
 soak: $(VENV)/.ready-dev ## Property tests with 50 times the usual examples, other ones at each run
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not crash" --timeout=7200
 
-bench: $(VENV)/.ready-dev packages ## Measure (BENCH="name ..." for some only), and print the tables of docs/BENCHMARKS.md
+bench: $(VENV)/.ready-dev packages ## Measure (BENCH="name ..." for some only); BENCH_WRITE=1 puts cpu and peers into docs/BENCHMARKS.md
 	$(BIN)/python -m bench $(BENCH)
 
+# What `bench peers` compares with; Go, for NATS, is not installed by this.
+PEERS := redis-server postgresql
+
 packages:
-	@.ci/packages wrk redis-server
+	@.ci/packages wrk $(if $(BENCH),$(if $(filter peers,$(BENCH)),$(PEERS)),$(PEERS))
 
 clean: ## Remove the venv and every cache; ./data stays
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,12 +1,29 @@
 """Runs every measurement of this folder, or those named: `python -m bench [name ...]`; each has a `main()`."""
 
 import importlib
+import signal
 import sys
+import traceback
 from pathlib import Path
 
 
 def names() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
+
+
+def run(name: str) -> bool:
+    """Whether a measurement went well; one that did not leaves the others alone."""
+    print(f"\n## {name}\n", flush=True)
+    try:
+        importlib.import_module(f"bench.{name}").main()
+    except SystemExit as end:
+        if end.code:
+            print(end.code, file=sys.stderr)
+        return not end.code
+    except Exception:  # noqa: BLE001 - told, and the next one is measured
+        traceback.print_exc()
+        return False
+    return True
 
 
 def main(wanted: list[str]) -> int:
@@ -16,10 +33,10 @@ def main(wanted: list[str]) -> int:
             f"bench: no measurement named {', '.join(sorted(unknown))}; there are: {', '.join(found)}", file=sys.stderr
         )
         return 2
-    for name in wanted or found:
-        print(f"\n## {name}\n", flush=True)
-        importlib.import_module(f"bench.{name}").main()
-    return 0
+    # The servers that a measurement has started end with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    went_well = [run(name) for name in wanted or found]
+    return 0 if all(went_well) else 1
 
 
 if __name__ == "__main__":

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import selectors
-import socket
 import statistics
 import tempfile
 import time
@@ -14,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from bench.load.wire import Wire
+from bench.load.wrk import cpu_s
 from tests.groups.consumers import SECRET, token
 from tests.serving import serving
 
@@ -31,40 +30,6 @@ class Consumed(msgspec.Struct):
 
 
 _consumed = msgspec.json.Decoder(Consumed)
-
-
-class Wire:
-    """One connection that sends ready-made requests; a load driver must cost less than what it measures."""
-
-    def __init__(self, port: int, bearer: str = "") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._bearer = f"Authorization: Bearer {bearer}\r\n" if bearer else ""
-        self._received = b""
-
-    def send(self, path: str, request: Any) -> None:
-        body = json.dumps(request)
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{self._bearer}Content-Type: application/json\r\n"
-        self.socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
-
-    def take(self) -> bytes | None:
-        """The body of an answer, as soon as it is whole."""
-        self._received += self.socket.recv(1 << 18)
-        head, found, rest = self._received.partition(b"\r\n\r\n")
-        if not found:
-            return None
-        assert head.startswith(b"HTTP/1.1 20"), (head, rest)
-        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
-        if len(rest) < length:
-            return None
-        self._received = rest[length:]
-        return rest[:length]
-
-    def answer(self) -> bytes:
-        while True:
-            body = self.take()
-            if body is not None:
-                return body
 
 
 class Loop:
@@ -141,12 +106,6 @@ def wakings(port: int, topic: str) -> list[float]:
         consumer.answer()
         start = {"Offset": upto + 1}
     return took_ms
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has used: what a machine with other work to do does not blur."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

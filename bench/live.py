@@ -19,6 +19,7 @@ import uvloop
 from tests.serving import Client, ServerProcess, serving
 
 SEQ = re.compile(rb'"\$seq":(\d+)')
+EVENTS = "Accept: text/event-stream\r\n"
 BATCH = 2_000
 WRITERS = 16
 
@@ -35,7 +36,7 @@ class Watcher(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.write(f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        self.transport.write(f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\n{EVENTS}\r\n".encode())
 
     def data_received(self, data: bytes) -> None:
         count = data.count(b'"$seq":')
@@ -185,7 +186,7 @@ def backlog(server: ServerProcess, client: Client, records: int) -> float:
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         started_s = time.perf_counter()
-        raw.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        raw.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{EVENTS}\r\n".encode())
         buffer = bytearray(4 << 20)
         seen, kept = 0, b""
         while seen < records:

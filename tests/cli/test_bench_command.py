@@ -1,11 +1,19 @@
 """`topics bench`: figures that can be, on a topic that is gone afterwards."""
 
 import signal
+import subprocess
 import time
+from typing import Any
+
+import pytest
 
 from tests.cli.terminal import Invoke, start
 from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess
+from topics.cli import bench_load
+from topics.cli.bench_load import Load
+from topics.cli.connection import Access
+from topics.cli.failure import REFUSED, CommandFailed
 
 DEADLINE_S = PATIENCE_S
 
@@ -24,10 +32,46 @@ def test_a_bench_measures_each_kind_and_leaves_nothing(invoke: Invoke, client: C
 
 def test_the_table_is_for_people(invoke: Invoke) -> None:
     done = invoke("bench", "--seconds", 0.1, "--durability", "fsync", "-c", 1)
-    assert "what one Python program gets" in done.err
+    assert "what Python programs get" in done.err
     lines = done.out.splitlines()
     assert lines[0].split()[:3] == ["WHAT", "REQUESTS/S", "RECORDS/S"]
     assert len(lines) == 5
+
+
+def test_processes_share_the_connections_and_their_figures_are_merged(
+    server: ServerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put("/v0/topics/merged", {})
+    found: list[list[int]] = []
+    real = bench_load._answer
+
+    def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+        told = real(process)
+        if "taken_us" in told:
+            found.append(told["taken_us"])
+        return told
+
+    monkeypatch.setattr(bench_load, "_answer", answer)
+    access = Access(f"http://127.0.0.1:{server.port}")
+    measured = bench_load.measure(Load(access, "merged", 3, 20, connections=5, seconds=0.1), processes=2)
+    assert len(found) == 2
+    assert sorted(measured.taken_us) == sorted([*found[0], *found[1]])
+    assert measured.records == 3 * len(measured.taken_us)
+    # Each connection has made one more request before it was measured.
+    assert client.state("merged")["count"] == measured.records + 3 * 5
+    client.delete("/v0/topics/merged")
+
+
+def test_more_processes_than_connections_are_not_started(invoke: Invoke) -> None:
+    done = invoke("bench", "--seconds", 0.1, "-c", 1, "-p", 8)
+    assert ", 1 connection, " in done.err
+
+
+def test_what_a_process_meets_is_the_error_of_the_command(server: ServerProcess) -> None:
+    access = Access(f"http://127.0.0.1:{server.port}")
+    with pytest.raises(CommandFailed, match="no-such-topic") as failed:
+        bench_load.measure(Load(access, "no-such-topic", 1, 20, connections=2, seconds=0.1), processes=2)
+    assert failed.value.code == REFUSED
 
 
 def test_an_interrupted_bench_leaves_no_topic(server: ServerProcess, client: Client) -> None:

@@ -1,23 +1,22 @@
-"""`topics bench`: how fast a server is, seen by a few connections of this client on a topic of their own."""
+"""`topics bench`: how fast a server is, seen by some connections of this client on a topic of their own."""
 
 from __future__ import annotations
 
 import secrets
-import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from topics.cli.bench_load import PAGE_RECORDS, Load, measure
 from topics.cli.connection import Access, takes_access
 from topics.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from topics.client import Client
 
-PAGE_RECORDS = 1_000
 MIB = 1 << 20
+PROCESSES_DEFAULT = 2
 
 
 class Figure(NamedTuple):
@@ -33,15 +32,14 @@ class Figure(NamedTuple):
     max_ms: float
 
 
-# Does one request; tells how many records and bytes of payload it moved.
-Request = Callable[["Client"], tuple[int, int]]
-
-
 @takes_access
 def bench(
     access: Access,
     seconds: Annotated[float, typer.Option(help="How long to measure each kind of request.", min=0.1, max=600)] = 2.0,
     connections: Annotated[int, typer.Option("--connections", "-c", help="Clients at a time.", min=1, max=64)] = 4,
+    processes: Annotated[
+        int, typer.Option("--processes", "-p", help="Processes that share the connections.", min=1, max=64)
+    ] = PROCESSES_DEFAULT,
     size: Annotated[int, typer.Option(help="Bytes of one payload.", min=2, max=MIB)] = 200,
     batch: Annotated[int, typer.Option(help="Records in one batch.", min=1, max=10_000)] = 100,
     durability: Annotated[
@@ -51,80 +49,32 @@ def bench(
 ) -> None:
     """Measure a server with a quick load on a topic of its own, which is removed afterwards.
 
-    The load is this client's, in one process: it shows what a Python program gets, not the most that a server can do.
+    The load is this client's, from several processes: it shows what Python programs get, not all that a server can do.
     """
     topic = f"bench-{secrets.token_hex(4)}"
-    payload = b'"' + b"x" * (size - 2) + b'"'
-    one = b'[{"data":%b}]' % payload
-    many = b"[" + b",".join([b'{"data":%b}' % payload] * batch) + b"]"
-
-    # Never made again by a request that was under way when the bench was interrupted and the topic removed.
-    def append_one(client: Client) -> tuple[int, int]:
-        client.append_many(topic, one, create=False)
-        return 1, size
-
-    def append_many(client: Client) -> tuple[int, int]:
-        client.append_many(topic, many, create=False)
-        return batch, batch * size
-
-    def read(client: Client) -> tuple[int, int]:
-        count = len(client.diff(topic, limit=PAGE_RECORDS).records)
-        return count, count * size
-
-    kinds: list[tuple[str, Request]] = [
-        ("append 1", append_one),
-        (f"append {batch}", append_many),
-        (f"diff {PAGE_RECORDS}", read),
-    ]
+    processes = min(processes, connections)
+    kinds = [("append 1", 1), (f"append {batch}", batch), (f"diff {PAGE_RECORDS}", 0)]
     rows: list[Figure] = []
     with access.open(retries_max=0) as client:
         client.create(topic, durability=durability)
         try:
-            say(f"{client.url}, {connections} connections, {size} bytes a record, {durability}, {seconds:g} s each")
-            say("this is what one Python program gets from it; the server itself can do more, see docs/BENCHMARKS.md")
-            for what, request in kinds:
-                rows.append(_measure(access, what, request, connections, seconds))
+            shared = f"{connections} connections" if connections > 1 else "1 connection"
+            shared += f" of {processes} processes" if processes > 1 else ""
+            say(f"{client.url}, {shared}, {size} bytes a record, {durability}, {seconds:g} s each")
+            say("this is what Python programs get from it; the server itself can do more, see docs/BENCHMARKS.md")
+            for what, records in kinds:
+                load = Load(access, topic, records, size, connections, seconds)
+                rows.append(_figure(what, load, processes))
             rows.append(_export(client, topic, size))
         finally:
             client.drop(topic)
     _print(rows, output)
 
 
-def _measure(access: Access, what: str, request: Request, connections: int, seconds: float) -> Figure:
-    """The same request on every connection until time is up."""
-    taken_s: list[float] = []
-    moved: list[tuple[int, int]] = []
-    errors: list[Exception] = []
-    start = threading.Barrier(connections + 1)
-
-    def load() -> None:
-        with access.open(retries_max=0) as client:
-            try:
-                request(client)
-            except Exception as error:  # noqa: BLE001 - raised by the thread that waits for the others
-                errors.append(error)
-            start.wait()
-            end_s = time.perf_counter() + seconds
-            while not errors and (begun_s := time.perf_counter()) < end_s:
-                try:
-                    moved.append(request(client))
-                except Exception as error:  # noqa: BLE001
-                    errors.append(error)
-                    return
-                taken_s.append(time.perf_counter() - begun_s)
-
-    threads = [threading.Thread(target=load, daemon=True) for _ in range(connections)]
-    for thread in threads:
-        thread.start()
-    start.wait()
-    begun_s = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    took_s = time.perf_counter() - begun_s
-    if errors:
-        raise errors[0]
-    records, size = sum(count for count, _ in moved), sum(count for _, count in moved)
-    return Figure(what, len(moved) / took_s, records / took_s, size / took_s / MIB, *_percentiles_ms(taken_s))
+def _figure(what: str, load: Load, processes: int) -> Figure:
+    took_s, records, taken_us = measure(load, processes)
+    rates = (len(taken_us) / took_s, records / took_s, records * load.size / took_s / MIB)
+    return Figure(what, *rates, *_percentiles_ms([taken / 1e6 for taken in taken_us]))
 
 
 def _export(client: Client, topic: str, size: int) -> Figure:

@@ -1,0 +1,85 @@
+"""Long polls and the appends that answer them: pairs of connections, each on a topic of its own, driven by one loop."""
+
+from __future__ import annotations
+
+import re
+import selectors
+import time
+
+from bench.load.wire import Wire
+
+NEXT = re.compile(rb'"next_from_seq":(\d+)')
+
+
+class Pair:
+    """A reader that waits for the next record of a topic, and the writer that appends it."""
+
+    def __init__(self, port: int, bearer: str, topic: str, payload: object) -> None:
+        self.reader, self.writer = Wire(port, bearer), Wire(port, bearer)
+        self._path = f"/v0/topics/{topic}/diff"
+        self._append = self.writer.bytes_of(f"/v0/topics/{topic}", {"records": [{"data": payload}]})
+        self.writer.socket.sendall(self._append)
+        self.writer.answer()
+        self._cursor = 1
+        self.rounds = 0
+        self._answers_due = 0
+
+    def begin(self) -> None:
+        self.reader.send(self._path, {"from_seq": self._cursor, "wait_ms": 30_000})
+
+    def append(self) -> None:
+        self.writer.socket.sendall(self._append)
+        self._answers_due = 2
+
+    def take(self, wire: Wire) -> bool:
+        """Whether both have their answer, so that the next round may begin."""
+        body = wire.take()
+        if body is None:
+            return False
+        if wire is self.reader:
+            found = NEXT.search(body)
+            assert found, body
+            cursor = int(found[1])
+            assert cursor == self._cursor + 1, body
+            self._cursor = cursor
+        self._answers_due -= 1
+        return self._answers_due == 0
+
+    def close(self) -> None:
+        self.reader.close()
+        self.writer.close()
+
+
+def polls(port: int, bearer: str, name: str, payload: object, pairs: int, seconds: float) -> int:
+    """How often a long poll was answered by an append in the time given.
+
+    Polls of the pairs that are ready are sent first, their appends after all of them, so that a poll waits when its
+    record comes.
+    """
+    found = [Pair(port, bearer, f"{name}-{number}", payload) for number in range(pairs)]
+    selector = selectors.DefaultSelector()
+    for pair in found:
+        selector.register(pair.reader.socket, selectors.EVENT_READ, (pair, pair.reader))
+        selector.register(pair.writer.socket, selectors.EVENT_READ, (pair, pair.writer))
+    end_s = time.perf_counter() + seconds
+    ready = found
+    working = pairs
+    try:
+        while working:
+            if time.perf_counter() >= end_s:
+                working -= len(ready)
+                ready = []
+            for pair in ready:
+                pair.begin()
+            for pair in ready:
+                pair.append()
+            events = selector.select(timeout=60) if working else []
+            assert events or not working, "no answer within a minute"
+            ready = [key.data[0] for key, _ in events if key.data[0].take(key.data[1])]
+            for pair in ready:
+                pair.rounds += 1
+    finally:
+        selector.close()
+        for pair in found:
+            pair.close()
+    return sum(pair.rounds for pair in found)
