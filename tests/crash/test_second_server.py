@@ -31,7 +31,7 @@ def test_a_server_whose_directory_was_replaced_turns_read_only_at_its_next_check
         (tmp_path / "data").rename(tmp_path / "moved")
         (tmp_path / "data").mkdir()
         client.append("a", 2)
-        server.wait_for_log("another directory has taken the place")
+        server.wait_for_log("was replaced by another directory")
         assert client.append("a", 3).code == "read_only"
         assert client.get("/v0/ready").status == 503
         assert client.get("/v0/health").status == 200

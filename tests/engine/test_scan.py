@@ -325,7 +325,7 @@ def test_a_cut_backup_is_refused(tmp_path: Path) -> None:
         make_backup(rig, tmp_path / "backup.tar")
     whole = (tmp_path / "backup.tar").read_bytes()
     (tmp_path / "cut.tar").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DamagedBackup, match="cut or no backup"):
+    with pytest.raises(DamagedBackup, match="truncated or not a backup"):
         Scan.open(str(tmp_path / "cut.tar"))
 
 

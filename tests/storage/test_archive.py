@@ -101,7 +101,7 @@ def test_a_flipped_bit_anywhere_is_refused() -> None:
 def test_a_cut_anywhere_is_refused() -> None:
     reader = ArchiveReader()
     for byte in archive():
-        with pytest.raises(DamagedBackup, match="cut"):
+        with pytest.raises(DamagedBackup, match="truncated"):
             reader.finish()
         reader.feed(bytes([byte]))
     reader.finish()

@@ -94,7 +94,7 @@ def test_a_torn_last_frame_is_cut_and_logged_with_its_place(tmp_path: Path, capl
 
     offset = FILE_HEADER_BYTES + ends[1]
     assert found == [b"first", b"second"]
-    assert f"{file} has a torn tail: cut at offset {offset}" in caplog.text
+    assert f"{file} has a torn tail and was cut at offset {offset}" in caplog.text
     assert reading.torn is not None
     assert reading.torn[:3] == (str(file), offset, ends[1])
     assert file.stat().st_size == offset

@@ -61,7 +61,7 @@ def test_nothing_can_be_opened_for_writing(log: Path) -> None:
     disk = ViewDisk()
     (file,) = log.glob("0*.log")
     for flags in (os.O_RDWR, os.O_WRONLY, os.O_RDONLY | os.O_CREAT):
-        with pytest.raises(OSError, match="this view changes nothing"):
+        with pytest.raises(OSError, match="a view cannot be changed"):
             disk.open(str(file), flags)
     disk.unlink(str(file))
     disk.rename(str(file), str(file) + ".damaged")

@@ -1,1 +1,1 @@
-"""Bytes on disk: the log, packs, snapshots, and the one seam to the file system."""
+"""Bytes on disk: the log, packs, snapshots, and the only access to the file system."""

@@ -1,4 +1,4 @@
-"""The bytes of a backup: a tar of a data directory that ends with a manifest, and the check that it is whole.
+"""The bytes of a backup: a tar of a data directory that ends with a manifest, and the check that it is complete.
 
     | header 512 | file, padded to 512 | header | file | … | header | manifest.json, padded | 1024 zeros |
 
@@ -28,13 +28,13 @@ _NAMES = re.compile(r"meta\.json|manifest\.json|shard-\d\d/(wal/\d{20}\.log|pack
 
 
 class DamagedBackup(TopicsError):
-    """An archive that is cut, changed, or none of ours."""
+    """The archive is truncated, changed, or not a backup."""
 
     code = "damaged_backup"
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """A file as the manifest lists it."""
+    """A file as listed in the manifest."""
 
     name: str
     bytes: int
@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class _Sealed(msgspec.Struct):
-    """The content of `manifest.json`: the manifest as it is, and its checksum."""
+    """The content of `manifest.json`: the manifest and its checksum."""
 
     manifest: msgspec.Raw
     xxh3: str
@@ -74,7 +74,7 @@ def padding(length: int) -> bytes:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Its length depends on names and lengths alone, so it is known before the checksums are."""
+    """Its length depends only on names and lengths, so it is known before the checksums are."""
     content = msgspec.json.encode(manifest)
     return msgspec.json.encode(_Sealed(msgspec.Raw(content), xxh3_64_hexdigest(content)))
 
@@ -95,18 +95,18 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 class ArchiveLength:
-    """How long an archive will be, reckoned file by file; a large store has too many for one go."""
+    """The length of an archive, computed file by file: a large store has too many files for one step."""
 
     def __init__(self) -> None:
         self._bytes = END_BYTES
-        self._listed_bytes = -1  # there is one comma less than there are files
+        self._listed_bytes = -1  # there is one comma fewer than there are files
 
     def add(self, entry: FileEntry) -> None:
         self._bytes += _entry_bytes(entry.bytes)
         self._listed_bytes += len(msgspec.json.encode(entry)) + 1
 
     def total(self, manifest: Manifest) -> int:
-        """With the manifest, given without its files."""
+        """The total with the manifest, which is given without its files."""
         assert not manifest.files
         return self._bytes + _entry_bytes(len(encode_manifest(manifest)) + self._listed_bytes)
 
@@ -116,7 +116,7 @@ def _entry_bytes(length: int) -> int:
 
 
 class Sink(Protocol):
-    """Where the files of an archive go, one after the other; the manifest is none of them."""
+    """Receives the files of an archive, one after the other, without the manifest."""
 
     def begin(self, name: str, length: int) -> None: ...
     def write(self, data: bytes | memoryview) -> None: ...
@@ -124,7 +124,7 @@ class Sink(Protocol):
 
 
 class NoSink:
-    """For whoever only wants to know whether an archive is whole."""
+    """A sink that keeps nothing, for checking whether an archive is complete."""
 
     def begin(self, name: str, length: int) -> None: ...
     def write(self, data: bytes | memoryview) -> None: ...
@@ -138,7 +138,7 @@ class _Current(NamedTuple):
 
 
 class ArchiveReader:
-    """Takes an archive in pieces of any size, hands its files to a sink, and refuses it at the first wrong byte."""
+    """Takes an archive in pieces of any size, passes its files to a sink, and refuses it at the first wrong byte."""
 
     def __init__(self, sink: Sink | None = None) -> None:
         self._sink: Sink = sink or NoSink()
@@ -165,12 +165,12 @@ class ArchiveReader:
             view = view[taken:]
 
     def finish(self) -> Manifest:
-        """There is no more: the manifest, if everything was there."""
+        """The archive has ended. Returns its manifest if the archive is complete."""
         if self._manifest is None or self._zeros_left:
-            raise DamagedBackup(f"the backup is cut: it ends after {self.bytes_read} bytes, in front of its end")
+            raise DamagedBackup(f"the backup is truncated: it ends after {self.bytes_read} bytes")
         return self._manifest
 
-    # --- one step each: how many bytes it has used ---
+    # --- one step each; returns how many bytes it has used ---
 
     def _read_header(self, view: memoryview) -> int:
         taken = view[: BLOCK_BYTES - len(self._block)]
@@ -193,19 +193,19 @@ class ArchiveReader:
 
     def _parse(self, block: bytes) -> _Current:
         if not any(block):
-            raise DamagedBackup("the backup has no manifest: it is cut, or no backup")
+            raise DamagedBackup("the backup has no manifest: it is truncated, or it is not a backup")
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
         except (tarfile.TarError, ValueError) as error:
-            what = "this is no backup" if not self._files else f"damaged at byte {self.bytes_read}"
+            what = "this is not a backup" if not self._files else f"damaged at byte {self.bytes_read}"
             raise DamagedBackup(f"{what}: {error}") from error
         entry = _Current(info.name, info.size, int(info.mtime))
         if _NAMES.fullmatch(entry.name) is None:
-            raise self._changed(f"no backup has a file named {entry.name!r}")
+            raise self._changed(f"a backup cannot have a file named {entry.name!r}")
         if entry.length < 0 or header(*entry) != block:
             raise self._changed("a header does not verify")
         if entry.name in self._names:
-            raise self._changed(f"{entry.name} is in it twice")
+            raise self._changed(f"{entry.name} appears twice")
         self._names.add(entry.name)
         return entry
 
@@ -237,7 +237,7 @@ class ArchiveReader:
 
     def _read_zeros(self, view: memoryview) -> int:
         if not self._zeros_left:
-            raise self._changed("something follows the end")
+            raise self._changed("there are bytes after its end")
         taken = view[: self._zeros_left]
         if any(taken):
             raise self._changed("padding that is not zeros")
@@ -249,7 +249,7 @@ class ArchiveReader:
     def _check_manifest(self) -> None:
         manifest = decode_manifest(bytes(self._manifest_data))
         if [entry.name for entry in manifest.files] != [entry.name for entry in self._files]:
-            raise self._changed("it has other files than its manifest says")
+            raise self._changed("its files differ from its manifest")
         for listed, found in zip(manifest.files, self._files, strict=True):
             if listed != found:
                 raise DamagedBackup(f"the backup is damaged: {listed.name} does not have the checksum it was made with")

@@ -1,10 +1,10 @@
-"""A consistent copy of a store in use: a snapshot, the packs it refers to, and the log behind it up to one position.
+"""A consistent copy of a store in use: a snapshot, the packs it refers to, and the log after it up to one position.
 
     owner thread: Backup(…) ──▶ is_synced? ──▶ plan, a few files at a time ──────────────────────────▶ release
     any one thread at a time:                                                read, read, … until b"" ─┘
 
-From the beginning to `release` the snapshot is pinned: neither it, nor its packs, nor the log behind it goes away. What
-is copied never changes any more: packs and snapshots by nature, the log because it is durable up to `position`.
+The snapshot is pinned until `release`: neither it nor its packs nor the log after it can be removed. The copied bytes
+no longer change: packs and snapshots never do, and the log is durable up to `position`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _UNKNOWN = "0" * 16
 
 
 class _Part(NamedTuple):
-    """A file to copy: what it is called in the archive, how much of it counts, and where it is.
+    """A file to copy: its name in the archive, how many of its bytes to copy, and where it is.
 
-    A pack has a number instead of a path, because it may move meanwhile.
+    A pack has a number instead of a path, because it may be moved meanwhile.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Backup:
         self._pieces = self._archive()
         self.released = False
         self.position = wal.written_to
-        # What the whole archive will have; known after `plan`.
+        # The length of the whole archive; known after `plan`.
         self.archive_bytes = 0
 
     @property
@@ -85,14 +85,14 @@ class Backup:
         return self._wal.synced_to >= self.position
 
     def plan(self) -> Iterator[None]:
-        """Decide which files are copied; a large store has very many, so in short steps. The log must be synced."""
+        """Decide which files are copied, in short steps, as a large store has many. The log must be synced."""
         assert self.is_synced
         pin, name_of = self._pin, self._directory.name_of
         length = ArchiveLength()
         length.add(FileEntry(META, len(self._meta()), _UNKNOWN))
         if pin.path is not None:
             self._parts.append(_Part(name_of(pin.path), pin.size_bytes, pin.path))
-        # The log first: from here on it grows.
+        # The log comes first, because it grows from here on.
         for path, file_bytes in self._wal.files_between(pin.position, self.position):
             self._parts.append(_Part(name_of(path), file_bytes, path))
         for part in self._parts:
@@ -107,13 +107,13 @@ class Backup:
         self.archive_bytes = length.total(self._manifest([]))
 
     def read(self) -> bytes:
-        """The next piece of the archive, b"" when it is complete. Blocks."""
+        """The next piece of the archive; b"" at its end. Blocks."""
         return next(self._pieces, b"")
 
     def save(self, path: str) -> None:
-        """Write the archive to a file that is not there yet, and is there only when it is whole. Blocks."""
+        """Write the archive to a new file, which gets its name only when it is complete. Blocks."""
         if self._disk.exists(path):
-            raise InvalidRequest(f"{path} exists; a backup replaces nothing", field="path")
+            raise InvalidRequest(f"{path} exists already; a backup does not replace files", field="path")
         aside = path + ASIDE_SUFFIX
         fd = self._disk.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -131,7 +131,7 @@ class Backup:
             self._disk.close(fd)
 
     def release(self) -> None:
-        """Let go of what is pinned. Whoever reads has stopped."""
+        """Unpin the snapshot. Nothing may read from this backup any more."""
         if not self.released:
             self.released = True
             self._pieces.close()
@@ -175,7 +175,7 @@ class Backup:
         return self._now_ms // 1000
 
     def _meta(self) -> bytes:
-        """As after a clean stop at this position, on a machine that nobody knows; and that it is a copy."""
+        """The meta file of the copy: a clean stop at this position, an unknown machine, and the time of the copy."""
         return encode_meta(Meta("", True, self.position, self._now_ms))
 
     def _manifest(self, files: list[FileEntry]) -> Manifest:

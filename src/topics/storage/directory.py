@@ -1,13 +1,13 @@
-"""The data directory: where everything lies, who may use it, and how the last run ended.
+"""The data directory: where the files are, which process may use them, and how the last run ended.
 
-<dir>                           locked by the running process, and so is
+<dir>                           locked by the running process, like
 <dir>/lock
 <dir>/meta.json                 format, boot id of the last open, whether it ended cleanly and where its log ended
-<dir>/meta.copy.json            the same once more: one flipped bit costs one of the two
+<dir>/meta.copy.json            a second copy, so that one flipped bit damages only one of the two
 <dir>/shard-00/wal/             log files
 <dir>/shard-00/packs/           sealed blocks
 <dir>/shard-00/snapshots/       state at a log position
-<cold>/shard-00/packs/          packs that were moved out of the way, if there is a cold directory
+<cold>/shard-00/packs/          packs that were moved to the cold directory, if there is one
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from topics.storage.lock import DirectoryLock
 logger = logging.getLogger("topics.storage")
 
 FORMAT = 1
-# Where `topics restore` works in a directory before it moves the data to its place.
+# Where `topics restore` writes before it moves the data into place.
 RESTORING = "restoring"
 META = "meta.json"
 META_COPY = "meta.copy.json"
 
 
 class Meta(NamedTuple):
-    """What one run leaves for the next one to know."""
+    """What one run records for the next one."""
 
     boot_id: str
     clean_stop: bool
@@ -48,18 +48,18 @@ _UNCHECKED_FIELDS: Final = frozenset({"format", *Meta._fields})
 
 
 class _Copy(NamedTuple):
-    """One of the two files, and the how-manieth writing of them it is; 0.1 did not count."""
+    """One of the two files; `writes` counts how often they were written. Version 0.1 did not count."""
 
     meta: Meta
     written: int
 
 
 class UnknownPast(DataDirIncompatible):
-    """There is data, and nothing that says how the last run ended."""
+    """There is data, but no record of how the last run ended."""
 
 
 class DataDirectory:
-    """Opened before anything in it is read, closed after everything else."""
+    """Opened before any file in it is read, closed last."""
 
     def __init__(self, disk: Disk, path: str, cold: str | None = None, *, shard: int = 0) -> None:
         self._disk = disk
@@ -73,21 +73,21 @@ class DataDirectory:
         self.snapshots_path = os.path.join(self._shard_path, "snapshots")
         self.cold_path = os.path.join(os.path.abspath(cold), f"shard-{shard:02d}", "packs") if cold else None
         self.previous = Meta("", True, 0)
-        # What the two files say now, as far as this process has read or written them.
+        # The content of the two files, as far as this process has read or written them.
         self._current = _Copy(self.previous, 0)
         self.damaged_meta: list[str] = []
 
     @property
     def same_boot(self) -> bool:
-        """Whether the machine has run through since the last open, so that no written byte can be lost."""
+        """Whether the machine has kept running since the last open, so that no written byte can have been lost."""
         return self.previous.boot_id != "" and self.previous.boot_id == self._disk.boot_id()
 
     def name_of(self, path: str) -> str:
-        """What a file of this directory is called from within."""
+        """The path of a file relative to this directory."""
         return path.removeprefix(self.path + os.sep)
 
     def open(self, repair: bool = False) -> None:
-        """Make the directory if need be, take its lock, and read how the last run ended."""
+        """Create the directory if necessary, take its lock, and read how the last run ended."""
         self._disk.makedirs(self.path)
         self._lock.acquire()
         try:
@@ -99,7 +99,7 @@ class DataDirectory:
             raise
 
     def open_to_read(self, repair: bool = False) -> None:
-        """Take the lock and read how the last run ended; nothing is created or written, not even by `close`."""
+        """Take the lock and read how the last run ended. Creates and writes nothing, not even in `close`."""
         if not repair and not self._disk.exists(self._meta_path):
             raise DataDirIncompatible(f"{self.path} is not a data directory: it has no {META}", directory=self.path)
         self._lock.acquire_to_read()
@@ -110,7 +110,7 @@ class DataDirectory:
             raise
 
     def _or_the_worst(self, read: Callable[[], Meta], repair: bool) -> Meta:
-        """A repair does without meta.json, if it must, and supposes the worst: a power failure."""
+        """A repair goes on without meta.json if necessary, and then assumes the worst: a power failure."""
         try:
             return read()
         except UnknownPast:
@@ -123,11 +123,11 @@ class DataDirectory:
             return self.read_meta()
         if self._disk.exists(os.path.join(self.path, RESTORING)):
             raise DataDirIncompatible(
-                f"{self.path} holds the beginning of a restore; run `topics restore` again", directory=self.path
+                f"{self.path} holds an unfinished restore; run `topics restore` again", directory=self.path
             )
         if self._disk.exists(self._shard_path):
             raise UnknownPast(
-                f"{self.path} holds data and no meta.json; `topics repair` goes on without it", directory=self.path
+                f"{self.path} holds data but no meta.json; `topics repair` continues without it", directory=self.path
             )
         self.replace_meta(Meta(self._disk.boot_id(), True, 0))
         self._disk.fsync_dir(os.path.dirname(self.path))
@@ -137,11 +137,11 @@ class DataDirectory:
         self._lock.release()
 
     def mark_open(self) -> None:
-        """From here on this boot counts. Only after recovery: its cut, judged by the old one, is durable then."""
+        """Record the current boot. Only after recovery: the cut that the old boot decided is durable by then."""
         self.replace_meta(Meta(self._disk.boot_id(), False, 0))
 
     def mark_clean(self, log_end: int) -> None:
-        """The last act of a clean stop: the log is whole and durable to `log_end`."""
+        """The last step of a clean stop: the log is complete and durable up to `log_end`."""
         self.replace_meta(Meta(self._disk.boot_id(), True, log_end))
 
     def _make_layout(self) -> None:
@@ -152,7 +152,7 @@ class DataDirectory:
                 self._disk.fsync_dir(os.path.dirname(os.path.dirname(path)))
 
     def read_meta(self) -> Meta:
-        """How the last run ended, as the newer of the two files says that verify; `damaged_meta` names the others."""
+        """How the last run ended, according to the newer valid file; `damaged_meta` lists the damaged ones."""
         copies: list[_Copy] = []
         self.damaged_meta = []
         for path in (self._meta_path, self._copy_path):
@@ -165,33 +165,33 @@ class DataDirectory:
                 self.damaged_meta.append(f"{path} is damaged: {error}")
         if not copies:
             damage = "; ".join(self.damaged_meta)
-            raise UnknownPast(f"{damage}; `topics repair` goes on without it", directory=self.path)
+            raise UnknownPast(f"{damage}; `topics repair` continues without it", directory=self.path)
         newest = max(copies, key=lambda copy: copy.written)
         if copies[0].written == 0:
-            # Version 0.1 had the directory last: it writes meta.json without a checksum, and knows of no other file.
+            # Version 0.1 used the directory last: it writes meta.json without a checksum and does not know the copy.
             newest = copies[0]._replace(written=newest.written)
         self._current = newest
         return newest.meta
 
     def verify_owned(self) -> None:
-        """Raise StorageError if this process may not be the only one that has the directory. Blocks."""
+        """Raise StorageError if another process may be using the directory as well. Blocks."""
         self._lock.verify()
         meta = self._current.meta
         if self._disk.boot_id() != meta.boot_id:
-            raise StorageError(f"the boot id has changed: this process was copied or moved while it had {self.path}")
+            raise StorageError(f"the boot id has changed: this process was copied or moved while it used {self.path}")
         try:
             found = self.read_meta()
         except UnknownPast:
             found = meta
         if found != meta:
-            raise StorageError(f"another process has opened {self.path}: {META} is not as this one wrote it")
+            raise StorageError(f"another process has opened {self.path}: {META} differs from what this process wrote")
         if self.damaged_meta:
             self._log_damage()
             self.replace_meta(meta)
 
     def _log_damage(self) -> None:
         for line in self.damaged_meta:
-            logger.error("%s; it is written anew", line)
+            logger.error("%s; writing it again", line)
 
     def replace_meta(self, meta: Meta) -> None:
         copy = _Copy(meta, self._current.written + 1)
@@ -201,7 +201,7 @@ class DataDirectory:
 
 
 def forget_copying(disk: Disk, path: str) -> None:
-    """The directory at `path` takes the place of the one it was copied from, which handed out no seq since."""
+    """The directory at `path` replaces the one it was copied from, which has assigned no seq since."""
     directory = DataDirectory(disk, path)
     directory.replace_meta(directory.read_meta()._replace(copied_ms=0))
 
@@ -217,12 +217,12 @@ def _text(fields: dict[str, Any]) -> bytes:
 
 
 def _decode_meta(data: bytes, directory: str) -> _Copy:
-    """What one of the files says; ValueError unless every byte is as it was written."""
+    """The content of one of the files. Raises ValueError unless every byte is as it was written."""
     try:
         fields = cast("dict[str, Any]", json.loads(data))
         checked = "xxh3" in fields
         if checked and _text(fields) != data:
-            raise ValueError("it is not written as it should be")
+            raise ValueError("it is malformed")
         if checked and fields.pop("xxh3") != xxh3_64_hexdigest(_text(fields)):
             raise ValueError("it fails its checksum")
         if fields["format"] != FORMAT:

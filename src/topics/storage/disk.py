@@ -1,6 +1,6 @@
-"""The seam to the file system: every byte that storage reads or writes passes through a `Disk`.
+"""Access to the file system: every byte that storage reads or writes passes through a `Disk`.
 
-Tests put their own in its place, so that each fault can be injected at each call.
+Tests replace it, so that every fault can be injected at every call.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ IOV_MAX = 1024
 COPY_CHUNK_BYTES = 1 << 20
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
-# What a disk or a quota without room answers.
+# Errors of a disk or a quota that is full.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# What a kernel or file system answers that cannot do what was asked for, as opposed to one that failed at it.
+# Errors of a kernel or file system that does not support a call, as opposed to a call that failed.
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Deferred(Protocol):
-    """Something large whose bytes are made by the thread that writes them; how many they are is known before."""
+    """Something large whose bytes are made by the thread that writes them; its length is known before."""
 
     def __len__(self) -> int: ...
     def buffers(self) -> list[bytes]: ...
 
 
 class Disk:
-    """The real one: thin calls of the operating system, all of which release the GIL."""
+    """The real disk: thin calls of the operating system, all of which release the GIL."""
 
     def __init__(self) -> None:
         self._held_directories: dict[str, int] = {}
@@ -43,13 +43,13 @@ class Disk:
         os.close(fd)
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write at most `IOV_MAX` buffers; may write less than asked for, as write(2) may."""
+        """Write at most `IOV_MAX` buffers. Like write(2), it may write fewer bytes than asked for."""
         if len(buffers) == 1:
             return os.pwrite(fd, buffers[0], offset)
         return os.pwritev(fd, buffers, offset)
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
-        """Read `length` bytes, or what there is up to the end of the file."""
+        """Read `length` bytes, or up to the end of the file."""
         data = os.pread(fd, length, offset)
         if len(data) == length or not data:
             return data
@@ -64,7 +64,7 @@ class Disk:
         return b"".join(pieces)
 
     def pread_nowait(self, fd: int, length: int, offset: int) -> bytes | None:
-        """Read from the page cache alone; None if that would block or the kernel cannot tell."""
+        """Read from the page cache only; None if the read would block or the kernel cannot tell."""
         buffer = bytearray(length)
         try:
             got = os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
@@ -80,7 +80,7 @@ class Disk:
         os.fdatasync(fd)
 
     def hold_dir(self, path: str) -> None:
-        """Keep a directory open, so that syncing it needs no descriptor that may not be there."""
+        """Keep a directory open, so that syncing it does not need a new descriptor."""
         self.release_dir(path)
         self._held_directories[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -90,7 +90,7 @@ class Disk:
             os.close(fd)
 
     def fsync_dir(self, path: str) -> None:
-        """Make the entries of a directory durable: what was created, renamed or unlinked in it."""
+        """Make the entries of a directory durable: files that were created, renamed or unlinked in it."""
         held = self._held_directories.get(path)
         if held is not None:
             os.fsync(held)
@@ -105,7 +105,7 @@ class Disk:
         os.ftruncate(fd, length)
 
     def allocate(self, fd: int, length: int) -> None:
-        """Reserve the first `length` bytes. A file system that cannot reserve is no error; a full one is."""
+        """Reserve the first `length` bytes. A file system that cannot reserve is not an error; a full one is."""
         try:
             os.posix_fallocate(fd, 0, length)
         except OSError as error:
@@ -131,7 +131,7 @@ class Disk:
         return os.path.exists(path)
 
     def try_lock(self, fd: int) -> bool:
-        """Take the exclusive lock of an open file, or say that another one holds it."""
+        """Take the exclusive lock of an open file. Returns whether it was free."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -139,19 +139,19 @@ class Disk:
         return True
 
     def open_dir(self, path: str) -> int:
-        """A descriptor of a directory, to be locked; `close_dir` gives it back."""
+        """A descriptor of a directory, for locking; `close_dir` closes it."""
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close_dir(self, fd: int) -> None:
         os.close(fd)
 
     def identity(self, file: str | int) -> tuple[int, int]:
-        """Which file a path or a descriptor means: two that are equal mean the same one."""
+        """The identity of a file; equal for two paths or descriptors of the same file."""
         found = os.stat(file)
         return found.st_dev, found.st_ino
 
     def copy_file(self, source: str, target: str) -> None:
-        """Copy a file and sync the copy; its directory entry is the caller's to sync."""
+        """Copy a file and sync the copy; the caller syncs its directory entry."""
         source_fd = self.open(source, os.O_RDONLY)
         try:
             target_fd = self.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -166,7 +166,7 @@ class Disk:
             self.close(source_fd)
 
     def boot_id(self) -> str:
-        """Changes whenever the machine starts, so whenever un-synced bytes can have been lost; "" if unknown."""
+        """Changes with every start of the machine, so whenever unsynced bytes can have been lost; "" if unknown."""
         try:
             fd = os.open(BOOT_ID_PATH, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -178,7 +178,7 @@ class Disk:
 
 
 def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write every buffer, going on after short writes; returns the number of bytes written."""
+    """Write all buffers, continuing after short writes; returns the number of bytes written."""
     wanted = sum(map(len, buffers))
     written = disk.pwritev(fd, buffers if len(buffers) <= IOV_MAX else buffers[:IOV_MAX], offset)
     if written == wanted:
@@ -188,7 +188,7 @@ def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> in
     while pending:
         written = disk.pwritev(fd, pending[:IOV_MAX], offset + total)
         if written == 0:
-            # A write that takes nothing and says nothing would spin for ever.
+            # A write of zero bytes without an error would be repeated for ever.
             raise OSError(errno.EIO, "a write made no progress")
         total += _advance(pending, written)
     assert total == wanted
@@ -196,7 +196,7 @@ def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> in
 
 
 def _advance(pending: list[memoryview], written: int) -> int:
-    """Take `written` bytes off the front of `pending`."""
+    """Remove `written` bytes from the front of `pending`."""
     left = written
     done = 0
     while left and left >= len(pending[done]):
@@ -209,7 +209,7 @@ def _advance(pending: list[memoryview], written: int) -> int:
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """The whole of a small file."""
+    """The content of a small file."""
     fd = disk.open(path, os.O_RDONLY)
     try:
         return disk.pread(fd, disk.size(fd), 0)
@@ -218,7 +218,7 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def replace_file(disk: Disk, path: str, content: bytes) -> None:
-    """Put `content` in the place of a file so that a crash leaves the old or the new one, whole."""
+    """Replace the content of a file. After a crash it has either the old content or the new one."""
     aside = path + ".tmp"
     fd = disk.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:

@@ -1,6 +1,6 @@
-"""One process per data directory: locks the kernel gives back when their holder dies, however it dies.
+"""One process per data directory: locks that the kernel releases when their holder ends, for whatever reason.
 
-the directory itself    cannot be removed while it is in use, so nothing lets a second process in
+the directory itself    cannot be removed while it is in use, so no second process gets in
 <dir>/lock              keeps version 0.1 out, and names the holder to a process that is refused
 """
 
@@ -16,12 +16,12 @@ from topics.storage.disk import Disk, write_all
 logger = logging.getLogger("topics.storage")
 
 LOCK = "lock"
-# A network file system may not lock what is open for reading only, as a directory always is.
+# A network file system may refuse to lock a file that is open only for reading, as a directory always is.
 _CANNOT_LOCK_A_DIRECTORY = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class DirectoryLock:
-    """Held from `acquire` to `release`; `verify` makes sure that it is still the lock of this directory."""
+    """Held from `acquire` to `release`; `verify` checks that it is still the lock of this directory."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -40,7 +40,7 @@ class DirectoryLock:
             raise
 
     def acquire_to_read(self) -> None:
-        """Keep every other process out, and create and write nothing."""
+        """Keep other processes out without creating or writing anything."""
         self._directory_fd = self._disk.open_dir(self._directory)
         try:
             self._lock_directory()
@@ -61,15 +61,15 @@ class DirectoryLock:
             self._directory_fd = -1
 
     def verify(self) -> None:
-        """Raise StorageError if another process may have the directory: it, or the lock in it, is another one now."""
+        """Raise StorageError if another process may be using the directory: it, or its lock file, was replaced."""
         held = self._disk.identity(self._directory_fd)
         try:
             if self._disk.identity(self._directory) != held:
-                raise StorageError(f"another directory has taken the place of {self._directory}")
+                raise StorageError(f"{self._directory} was replaced by another directory")
         except FileNotFoundError:
             raise StorageError(f"{self._directory} was removed or renamed") from None
         if not self._has_file():
-            logger.warning("%s was removed; it is taken again", self._path)
+            logger.warning("%s was removed; taking it again", self._path)
             self._disk.close(self._fd)
             self._fd = -1
             try:

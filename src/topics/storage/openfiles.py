@@ -1,6 +1,6 @@
 """A bounded set of files that stay open for reading, shared by threads.
 
-A file that is pushed out or forgotten while somebody reads from it is closed by the last reader, never under him.
+A file that is evicted or forgotten while it is being read is closed by its last reader.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OpenFiles:
         self._by_fd: dict[int, _Open] = {}
 
     def borrow(self, path: str, *, may_open: bool) -> int | None:
-        """A descriptor that stays open until it is given back; None if the file is not open and may not be opened."""
+        """A descriptor that stays open until it is released; None if the file is not open and may not be opened."""
         with self._lock:
             entry = self._by_path.get(path)
             if entry is not None:
@@ -65,7 +65,7 @@ class OpenFiles:
             self._disk.close(fd)
 
     def forget(self, path: str) -> None:
-        """The file goes away or moves: close it as soon as nobody reads from it."""
+        """The file is removed or moved: close it as soon as it is no longer read."""
         with self._lock:
             closing = self._drop(path)
         for fd in closing:
@@ -82,7 +82,7 @@ class OpenFiles:
         return closing
 
     def _drop(self, path: str) -> list[int]:
-        """Take a path out; returns what the caller must close now."""
+        """Remove a path; returns the descriptor that the caller must close now."""
         entry = self._by_path.pop(path, None)
         if entry is None:
             return []

@@ -9,8 +9,8 @@
     header: magic u32 | version u32 | shard u32 | zero u32 | number u64 | 32 zeros | checksum u64 over what precedes
     footer: directory_offset u64 | extent_count u64 | magic u64 | checksum u64 over the directory and what precedes
 
-A pack is written aside, synced and renamed, so a file with its name is whole. What an extent holds is the engine's
-affair, and it carries its own checksum for reads; the directory lets a pack be checked and scanned without the engine.
+A pack is written under a temporary name, synced and renamed, so a file with a pack's name is complete. The bytes of an
+extent belongs to the engine and has its own checksum; the directory lets a pack be checked without the engine.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ PACK_FOOTER_BYTES = 32
 PACK_SUFFIX = ".pack"
 ASIDE_SUFFIX = ".tmp"
 WRITE_BYTES = 1 << 20
-BUFFERS_MAX = 64  # more small ones are copied together: that is quicker than to hand each of them to the kernel
+BUFFERS_MAX = 64  # above this, small buffers are joined: that is quicker than passing each one to the kernel
 OPEN_MAX = 128
 EXTENTS_PER_STEP = 500
-SPARSE_SHARE = 4  # a pack with less than one part in this many alive is worth copying out
+SPARSE_SHARE = 4  # a pack of which less than one part in this many is alive is worth copying
 
 _header = Struct("<IIIIQ32x")
 _row = Struct("<QQQ")
@@ -51,7 +51,7 @@ _checksum = Struct("<Q")
 
 
 class Extent(NamedTuple):
-    """Where a sealed block lies."""
+    """The position of a sealed block."""
 
     pack: int
     offset: int
@@ -59,7 +59,7 @@ class Extent(NamedTuple):
 
 
 class _Pack:
-    """What is known of a pack: its size, how much of it lives, and where it is."""
+    """What is known of a pack: its size, how many of its bytes are live, and its directory."""
 
     __slots__ = ("finished", "is_cold", "live_bytes", "size_bytes")
 
@@ -71,22 +71,22 @@ class _Pack:
 
 
 class PackWriter:
-    """Fills one pack. What it is given must not change until `finish`.
+    """Fills one pack. Buffers that it is given must not change until `finish`.
 
-    One thread adds, and takes what was added as a job that writes it; another runs these jobs and `finish`, in order.
+    One thread adds, and takes what was added as a job; another thread runs these jobs and `finish`, in order.
     """
 
     def __init__(self, packs: Packs, disk: Disk, path: str, number: int, shard: int, room: Room | None) -> None:
         self._packs = packs
         self._disk = disk
         self._path = path
-        # what was added and not taken yet: writes, and buffers that follow them
+        # added and not taken yet: writes, and buffers that follow them
         self._writes: list[Callable[[], int]] = []
         self._pending: list[Buffer] = []
-        # where in the pack: `_pending` begins, what was not taken begins, what was added ends
+        # offsets in the pack: where `_pending` begins, where untaken bytes begin, where added bytes end
         self._pending_at = self._taken_to = self._end = 0
         self._written_bytes = 0
-        # held while something is written, so that nothing goes to a descriptor that is closed
+        # held during a write, so that no write goes to a closed descriptor
         self._writing = Lock()
         self._error: OSError | None = None
         self._rows: list[bytes] = []
@@ -96,7 +96,7 @@ class PackWriter:
         self._put([_start_of(shard, number)])
 
     def add(self, buffers: Sequence[Buffer]) -> Extent:
-        """Take the bytes of one extent; where they will lie is known at once."""
+        """Add the bytes of one extent; returns its position, which is known at once."""
         digest = xxh3_64()
         for buffer in buffers:
             digest.update(buffer)
@@ -106,7 +106,7 @@ class PackWriter:
         return self._added(offset, length)
 
     def add_deferred(self, content: Deferred) -> Extent:
-        """Keep a place for a large extent, whose bytes are made when they are written."""
+        """Reserve the position of a large extent, whose bytes are made when they are written."""
         self._end_pending()
         number, offset, length = len(self._rows), self._end, len(content)
         self._rows.append(b"")
@@ -131,14 +131,14 @@ class PackWriter:
         return self._end - self._written_bytes
 
     def take(self) -> Callable[[], None]:
-        """A job that writes what was added since the last one. If it fails, so does `finish`."""
+        """A job that writes what was added since the last job. If it fails, so does `finish`."""
         self._end_pending()
         writes, self._writes = self._writes, []
         self._taken_to = self._end
         return lambda: self._write(writes)
 
     def finish(self) -> None:
-        """Write what is left and the directory, make the pack durable, and give it its name. Blocks."""
+        """Write the rest and the directory, make the pack durable, and rename it. Blocks."""
         self.take()()
         directory = b"".join(self._rows)
         footer = _footer.pack(self._end, len(self._rows), PACK_MAGIC)
@@ -153,7 +153,7 @@ class PackWriter:
         self._packs.finished(self.number, self._end)
 
     def abort(self) -> None:
-        """Forget the pack; after a failure, too."""
+        """Give up the pack, also after a failure."""
         with self._writing:
             if self._fd >= 0:
                 self._disk.close(self._fd)
@@ -170,7 +170,7 @@ class PackWriter:
         return length
 
     def _end_pending(self) -> None:
-        """What is pending becomes a write."""
+        """Turn pending buffers into a write."""
         if self._pending:
             buffers, offset = self._pending, self._pending_at
             self._writes.append(lambda: self._write_buffers(buffers, offset))
@@ -203,7 +203,7 @@ class PackWriter:
 
 
 class Packs:
-    """All packs of a shard, in the hot directory or the cold one. Thread safe; the lock is never held over I/O."""
+    """All packs of a shard, in the hot or the cold directory. Thread safe; the lock is never held during I/O."""
 
     def __init__(
         self, disk: Disk, packs_path: str, cold_path: str | None = None, *, shard: int = 0, open_max: int = OPEN_MAX
@@ -224,7 +224,7 @@ class Packs:
     # --- writing ---
 
     def writer(self, room: Room | None = None) -> PackWriter:
-        """A new pack, in this room if it is given."""
+        """A new pack, in this room if one is given."""
         with self._lock:
             number = self._next_number
             self._next_number += 1
@@ -232,7 +232,7 @@ class Packs:
         return PackWriter(self, self._disk, self._pack_path(number, is_cold=False), number, self._shard, room)
 
     def finished(self, number: int, size_bytes: int) -> None:
-        """A writer has given the pack its name."""
+        """A writer has renamed its pack."""
         with self._lock:
             pack = self._packs[number]
             pack.finished = True
@@ -240,7 +240,7 @@ class Packs:
             self._note_dead(number, pack)
 
     def forget(self, number: int) -> None:
-        """A writer has given up."""
+        """A writer has given up its pack."""
         with self._lock:
             self._packs.pop(number, None)
             self.dead.discard(number)
@@ -253,7 +253,7 @@ class Packs:
         try:
             data = self._read_at(path, extent)
         except FileNotFoundError:
-            # It may have moved to the cold directory between the two looks.
+            # It may have moved to the cold directory between the two attempts.
             path = self._path_of(extent.pack)
             try:
                 data = self._read_at(path, extent)
@@ -266,7 +266,7 @@ class Packs:
         return data
 
     def read_nowait(self, extent: Extent) -> bytes | None:
-        """The bytes of an extent if no disk must be waited for: the pack is open, the bytes are in the page cache."""
+        """The bytes of an extent if they can be had without waiting: the pack is open and the page cache has them."""
         fd = self._open.borrow(self._path_of(extent.pack), may_open=False)
         if fd is None:
             return None
@@ -284,7 +284,7 @@ class Packs:
             self._open.give_back(fd)
 
     def checksums(self, number: int) -> dict[Extent, int]:
-        """What the directory of a pack says of its extents; the header is checked as well. Blocks."""
+        """The rows of a pack's directory, one for each extent; checks the header as well. Blocks."""
         path = self._path_of(number)
         fd = self._open.borrow(path, may_open=True)
         assert fd is not None
@@ -297,16 +297,16 @@ class Packs:
             self._open.give_back(fd)
         return {Extent(number, offset, length): checksum for offset, length, checksum in rows}
 
-    # --- what lives ---
+    # --- live extents ---
 
     def adopt(self, extents: Iterable[Extent], keep: Iterable[int] = ()) -> None:
-        """As `adopting`, at once."""
+        """Like `adopting`, at once."""
         at_once(self.adopting(extents, keep))
 
     def adopting(self, extents: Iterable[Extent], keep: Iterable[int] = ()) -> Steps[None]:
-        """After recovery: these extents live. Packs without any, unless `keep` names them, are unlinked.
+        """After recovery: these extents are live. Packs without one are unlinked, unless `keep` names them.
 
-        Yields now and then, as there may be millions of extents.
+        Yields regularly, as there may be millions of extents.
         """
         with self._lock:
             for pack in self._packs.values():
@@ -332,7 +332,7 @@ class Packs:
             self.dead.discard(extent.pack)
 
     def release(self, extent: Extent) -> None:
-        """Nothing refers to an extent any more."""
+        """An extent is no longer referred to."""
         with self._lock:
             pack = self._packs.get(extent.pack)
             if pack is None:
@@ -351,7 +351,7 @@ class Packs:
             return max((pack.size_bytes for pack in self._packs.values()), default=0)
 
     def sparse(self) -> list[int]:
-        """Packs of which less than a quarter is alive, and something is."""
+        """Packs of which something is live, but less than a quarter."""
         with self._lock:
             return [
                 number
@@ -372,14 +372,14 @@ class Packs:
             try:
                 self._disk.unlink(path)
             except OSError as error:
-                # Nothing refers to it, so the next start unlinks it.
+                # It is no longer referred to, so the next start unlinks it.
                 logger.warning("cannot unlink %s: %s", path, error)
         return doomed
 
     # --- cold ---
 
     def move_cold(self, number: int) -> None:
-        """Move a finished pack to the cold directory; it can be read at every moment. Blocks."""
+        """Move a finished pack to the cold directory; it stays readable throughout. Blocks."""
         assert self._cold_path is not None
         with self._lock:
             pack = self._packs.get(number)
@@ -402,7 +402,7 @@ class Packs:
     def is_cold(self, number: int) -> bool:
         return self._packs[number].is_cold
 
-    # --- what there is ---
+    # --- paths and totals ---
 
     def numbers(self) -> list[int]:
         with self._lock:
@@ -419,15 +419,15 @@ class Packs:
         return pack.size_bytes
 
     def open(self, number: int) -> int:
-        """A descriptor of a whole pack, for the caller to close; it reads on while the pack moves. Blocks."""
+        """A descriptor of a whole pack, which the caller closes; it stays readable while the pack moves. Blocks."""
         try:
             return self._disk.open(self._path_of(number), os.O_RDONLY)
         except FileNotFoundError:
-            # It may have moved to the cold directory between the two looks.
+            # It may have moved to the cold directory between the two attempts.
             return self._disk.open(self._path_of(number), os.O_RDONLY)
 
     def hot_path(self, number: int) -> str:
-        """Where a pack lies unless it is cold."""
+        """The path of a pack in the hot directory."""
         return self._pack_path(number, is_cold=False)
 
     def close(self) -> None:
@@ -444,7 +444,7 @@ class Packs:
                 continue
             number = int(stem)
             if number in self._packs:
-                # A move to the cold directory was cut short after its copy was whole.
+                # A move to the cold directory was interrupted after its copy was complete.
                 self._disk.fsync_dir(directory)
                 self._disk.unlink(self._pack_path(number, is_cold=False))
             fd = self._disk.open(path, os.O_RDONLY)

@@ -1,10 +1,10 @@
-"""Room for the next checkpoint, allocated before it is needed, so that a full disk can be emptied by deleting.
+"""Room for the next checkpoint, allocated in advance, so that records can be deleted when the disk is full.
 
-    packs/spare        becomes the next pack         ┐ renamed to the file that is written aside, written over,
-    snapshots/spare    becomes the next snapshot     ┘ and cut to its length: nobody else can take the room in between
+    packs/spare        becomes the next pack         ┐ renamed to the temporary file, overwritten,
+    snapshots/spare    becomes the next snapshot     ┘ and cut to its length: the room is never free in between
 
-A checkpoint detaches both when it begins (`taken.tmp`, which a start removes), and what is written meanwhile has to
-find room for the checkpoint after it.
+A checkpoint takes both when it begins (`taken.tmp`, which a start removes). From then on, room is allocated for the
+checkpoint after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMALLEST_BYTES = 16 << 10
 
 
 class Room:
-    """One allocated file, empty as far as anybody is concerned."""
+    """One allocated file without content."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -32,7 +32,7 @@ class Room:
                 disk.close(fd)
 
     def grow(self, size_bytes: int) -> None:
-        """Have at least so much; an OSError leaves what there was."""
+        """Allocate at least this much; after an OSError the room is as before."""
         if size_bytes <= self.size_bytes:
             return
         fd = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
@@ -47,7 +47,7 @@ class Room:
         self.size_bytes = size_bytes
 
     def shrink(self, size_bytes: int) -> None:
-        """Give back what is above this."""
+        """Release what exceeds this."""
         if size_bytes >= self.size_bytes:
             return
         fd = self._disk.open(self._path, os.O_RDWR)
@@ -58,7 +58,7 @@ class Room:
         self.size_bytes = size_bytes
 
     def detach(self) -> Room:
-        """What there is, as a room of its own; this one is empty then."""
+        """Detach the allocated file as a room of its own; this room is empty afterwards."""
         taken = os.path.join(os.path.dirname(self._path), TAKEN)
         if self.size_bytes:
             self._disk.rename(self._path, taken)
@@ -66,13 +66,13 @@ class Room:
         return Room(self._disk, taken)
 
     def discard(self) -> None:
-        """Give all of it back."""
+        """Release the whole room."""
         if self.size_bytes:
             self._disk.unlink(self._path)
             self.size_bytes = 0
 
     def open_as(self, path: str) -> int:
-        """A descriptor to write a new file by, in this room if there is any. What is behind its end must be cut off."""
+        """A descriptor for a new file, in this room if it has any. The caller cuts the file at its end."""
         if not self.size_bytes:
             return self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._disk.rename(self._path, path)
@@ -85,12 +85,12 @@ class Room:
 
 
 class Reserve:
-    """The rooms of a store. Grown by the owner thread, or by the worker on its behalf; never by both at once."""
+    """The rooms of a store. Grown by the owner thread, or by the worker for it; never by both at once."""
 
     def __init__(self, disk: Disk, packs_path: str, snapshots_path: str) -> None:
         self.pack = Room(disk, os.path.join(packs_path, SPARE))
         self.snapshot = Room(disk, os.path.join(snapshots_path, SPARE))
-        # Why there is less than was wanted the last time.
+        # Why the last allocation got less than it wanted.
         self.error: OSError | None = None
 
     @property
@@ -99,7 +99,7 @@ class Reserve:
         return self.error is not None and self.error.errno in FULL
 
     def grow(self, pack_bytes: int, snapshot_bytes: int) -> bool:
-        """Whether there is this much now; `error` says why not."""
+        """Whether there is this much room now; if not, `error` says why."""
         try:
             self.snapshot.grow(snapshot_bytes)
             self.pack.grow(pack_bytes)
@@ -110,7 +110,7 @@ class Reserve:
         return True
 
     def grow_as_far_as_it_goes(self, pack_bytes: int, snapshot_bytes: int) -> None:
-        """On a full disk, some room is better than none: what lives may be little by now."""
+        """On a full disk, some room is better than none: little may be live by now."""
         for room, size_bytes in ((self.snapshot, snapshot_bytes), (self.pack, pack_bytes)):
             while size_bytes > max(room.size_bytes, SMALLEST_BYTES):
                 try:
@@ -119,7 +119,7 @@ class Reserve:
                     size_bytes = size_bytes * 3 // 4
 
     def detach(self) -> tuple[Room, Room]:
-        """Room for a pack and for a snapshot."""
+        """Room for one pack and one snapshot."""
         pack = self.pack.detach()
         try:
             return pack, self.snapshot.detach()

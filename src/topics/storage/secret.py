@@ -1,4 +1,4 @@
-"""The server's own secret: 32 random bytes in a file that only its owner may read, made once and kept.
+"""The server's secret: 32 random bytes in a file that only its owner can read, created once and kept.
 
 <dir>/stream.key                signs stream tokens; not part of a backup
 """
@@ -18,7 +18,7 @@ SECRET_NAME = "stream.key"
 
 
 def read_secret(disk: Disk, data_dir: str) -> bytes | None:
-    """None if there is none yet, or none that can be used."""
+    """None if there is no secret, or none that can be used."""
     path = os.path.join(data_dir, SECRET_NAME)
     try:
         secret = read_file(disk, path) if disk.exists(path) else b""
@@ -29,11 +29,11 @@ def read_secret(disk: Disk, data_dir: str) -> bytes | None:
 
 
 def make_secret(disk: Disk, data_dir: str) -> bytes:
-    """A new one; if it cannot be kept, it lasts as long as this process."""
+    """A new secret; if it cannot be written, it is valid for this process only."""
     secret = secrets.token_bytes(SECRET_BYTES)
     path = os.path.join(data_dir, SECRET_NAME)
     try:
         replace_file(disk, path, secret)
     except OSError as error:
-        logger.warning("%s cannot be written, stream tokens end when this process does: %s", path, error)
+        logger.warning("%s cannot be written; stream tokens will be invalid after a restart: %s", path, error)
     return secret

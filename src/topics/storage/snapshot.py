@@ -1,4 +1,4 @@
-"""The state at a log position, as chunks the engine encodes, in a file that is whole or not there.
+"""The state at a log position, as chunks that the engine encodes, in a file that is complete or absent.
 
     0          64                                          trailer_offset                    size - 32      size
     +----------+--------+---------+--------+---------+-----+---------------------------------+--------------+
@@ -9,8 +9,8 @@
     header: magic u32 | version u32 | shard u32 | zero u32 | number u64 | position u64 | 24 zeros | checksum u64
     footer: trailer_offset u64 | chunk_count u64 | checksum of packs and these two u64 | checksum of all before u64
 
-Written aside, synced, renamed, directory synced; the one before it is kept, and with it the log and the packs it needs,
-so that damage to the newest costs time and no data.
+It is written under a temporary name, synced and renamed; then the directory is synced. The previous one is kept with
+the log and the packs that it needs, so that damage to the newest one costs time but no data.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _checksum = Struct("<Q")
 
 
 class _Kept(NamedTuple):
-    """A finished snapshot, as far as it must be known without reading it."""
+    """What is known of a finished snapshot without reading it."""
 
     number: int
     position: int
@@ -58,7 +58,7 @@ class _Kept(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """The newest snapshot of a moment, kept from going until it is unpinned; without a path if there is none yet."""
+    """The newest snapshot at some moment, kept until it is unpinned; without a path if there was none."""
 
     token: int
     number: int
@@ -69,7 +69,7 @@ class Pin(NamedTuple):
 
 
 class Snapshot:
-    """A verified snapshot; its chunks are read as they are asked for."""
+    """A verified snapshot; its chunks are read on demand."""
 
     def __init__(self, disk: Disk, kept: _Kept) -> None:
         self._disk = disk
@@ -94,7 +94,7 @@ class Snapshot:
                     yield data[at + 4 : at + 4 + length]
                     at += 4 + length
                 offset += at
-                # A chunk larger than the window is read by itself.
+                # A chunk larger than the window is read separately.
                 wanted = READ_BYTES if at else max(READ_BYTES, 4 + _length.unpack_from(data)[0])
         finally:
             self._disk.close(fd)
@@ -137,7 +137,7 @@ class SnapshotWriter:
         self._put(chunk)
 
     def finish(self, packs: Iterable[int] = ()) -> None:
-        """Make the snapshot durable and let go of the oldest. Blocks. The log must be durable to `position`."""
+        """Make the snapshot durable and release the oldest. Blocks. The log must be durable up to `position`."""
         refers_to = frozenset(packs)
         trailer_offset = self.size_bytes
         trailer = b"".join(_checksum.pack(pack) for pack in sorted(refers_to))
@@ -155,7 +155,7 @@ class SnapshotWriter:
         self._snapshots.finished(kept)
 
     def abort(self) -> None:
-        """Forget the snapshot; after a failure, too."""
+        """Give up the snapshot, also after a failure."""
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
@@ -184,14 +184,14 @@ class Snapshots:
         self._disk = disk
         self._path = snapshots_path
         self._shard = shard
-        # Both are replaced, never changed, so any thread may read them. The kept ones are in order, oldest first.
+        # Both are replaced, never changed, so that any thread may read them. Kept snapshots are in order, oldest first.
         self._kept: tuple[_Kept, ...] = ()
         self._pins: tuple[Pin, ...] = ()
         self._pins_made = 0
         # The older one was given up to make room.
         self._alone = False
         self._found: list[int] = []
-        # What `loading` found to be damaged.
+        # Snapshots that `loading` found to be damaged.
         self.damaged: list[str] = []
         highest = 0
         for name in disk.listdir(snapshots_path):
@@ -211,14 +211,13 @@ class Snapshots:
         return SnapshotWriter(self, self._disk, self._snapshot_path(number), number, position, self._shard, room)
 
     def load_newest(self, repair: bool = False, thorough: bool = False) -> Snapshot | None:
-        """As `loading`, at once."""
+        """Like `loading`, at once."""
         return at_once(self.loading(repair, thorough))
 
     def loading(self, repair: bool = False, thorough: bool = False) -> Steps[Snapshot | None]:
-        """The newest that verifies; None if there is none. Damaged ones are put aside under another name.
+        """The newest snapshot that verifies; None if there is none. Damaged ones are renamed.
 
-        The older ones are read in full only if they are needed, or if this is to be `thorough`. Yields after every few
-        megabytes that were read.
+        Older ones are read in full only if they are needed, or if `thorough`. Yields after every few megabytes.
         """
         newest: Snapshot | None = None
         kept: list[_Kept] = []
@@ -235,13 +234,13 @@ class Snapshots:
                 newest = newest or Snapshot(self._disk, entry)
         if damaged and newest is None and not repair:
             raise DamagedData(
-                f"{damaged[0]} is damaged, and there is no other snapshot; `topics repair` goes on without it",
+                f"{damaged[0]} is damaged, and there is no other snapshot; `topics repair` continues without it",
                 file=damaged[0],
                 offset=0,
             )
         self.damaged = damaged
         for path in damaged:
-            logger.error("snapshot %s is damaged and put aside", path)
+            logger.error("snapshot %s is damaged and was renamed", path)
             self._disk.rename(path, path + ".damaged")
         self._kept = tuple(reversed(kept))
         return newest
@@ -256,11 +255,11 @@ class Snapshots:
 
     @property
     def has_older(self) -> bool:
-        """Whether more is kept than the newest one needs."""
+        """Whether more is kept than the newest snapshot needs."""
         return bool(self._kept) and not self._alone
 
     def keep_only_newest(self) -> bool:
-        """Give up the older one, or the wish for one, with the log and the packs it needs; False if that is done."""
+        """Give up the older snapshot with the log and packs it needs, and keep none later; False if already done."""
         if not self.has_older:
             return False
         self._kept, self._alone = self._kept[-1:], True
@@ -269,7 +268,7 @@ class Snapshots:
 
     @property
     def trim_position(self) -> int:
-        """The log below this is not needed, not even if the newest snapshot turns out damaged."""
+        """The log below this position is not needed, even if the newest snapshot is damaged."""
         kept = self._kept[0].position if len(self._kept) >= (1 if self._alone else KEPT) else 0
         return min([kept, *(pin.position for pin in self._pins)])
 
@@ -279,9 +278,9 @@ class Snapshots:
         return frozenset[int]().union(*(kept.packs for kept in self._kept), *(pin.packs for pin in self._pins))
 
     def pin(self) -> Pin:
-        """Keep the newest snapshot, its packs and the log behind it from going. For the owner thread, as `unpin`.
+        """Keep the newest snapshot, its packs and the log after it. For the owner thread, as is `unpin`.
 
-        A snapshot that is being finished at this moment drops the oldest, never the newest of before: that one is safe.
+        A snapshot that is finished at this moment drops the oldest one, never the previous newest: that one is safe.
         """
         self._pins_made += 1
         pin = Pin(self._pins_made, 0, 0, frozenset(), None, 0)
@@ -292,11 +291,11 @@ class Snapshots:
         return pin
 
     def unpin(self, pin: Pin) -> None:
-        """What nobody else keeps goes after the next checkpoint."""
+        """Files that only this pin keeps are removed after the next checkpoint."""
         self._pins = tuple(other for other in self._pins if other is not pin)
 
     def finished(self, entry: _Kept) -> None:
-        """A writer has made a snapshot durable: it is the newest, and the oldest may go."""
+        """A writer has made a snapshot durable: it is now the newest, and the oldest may be removed."""
         self._kept, self._alone = (*self._kept, entry)[-KEPT:], False
         self._unlink_forgotten()
 
@@ -319,7 +318,7 @@ def _size_of(entry: _Kept) -> int:
 
 
 def _read_ends(disk: Disk, path: str, number: int, shard: int) -> _Kept | None:
-    """What header and trailer say, or None if either does not verify."""
+    """The content of header and trailer; None if either does not verify."""
     fd = disk.open(path, os.O_RDONLY)
     try:
         size = disk.size(fd)

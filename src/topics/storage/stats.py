@@ -1,4 +1,4 @@
-"""What the log counts about itself: totals that only grow, and how long syncs take."""
+"""Counters of the log: totals that only grow, and the duration of syncs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SYNC_BOUNDS_US = (50, 100, 200, 400, 500, 800, 1_600, 3_200, 6_400, 12_800, 25_6
 
 
 class LatencyHistogram:
-    """Counts per bucket; bucket i holds what took at most `bounds_us[i]`, the last one everything slower."""
+    """Counts per bucket: bucket i counts durations up to `bounds_us[i]`, the last one everything slower."""
 
     __slots__ = ("bounds_us", "count", "counts", "sum_us")
 
@@ -27,7 +27,7 @@ class LatencyHistogram:
 
 @dataclass(slots=True)
 class WalStats:
-    """Written by the owner and the commit thread, each its own fields except during a hand-over."""
+    """Written by the owner and the commit thread, each its own fields except while writing is handed over."""
 
     frames_total: int = 0
     batches_total: int = 0

@@ -1,4 +1,4 @@
-"""Long work in short steps: generators that yield wherever the owner thread may do something else for a moment."""
+"""Long work in short steps: generators that yield wherever the owner thread may do something else."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 # No step between two yields takes more than about a millisecond.
 Steps = Generator[None, None, T]
 
-# How long an owner that has nothing else to do rests between two looks at a thread.
+# How long an owner without other work sleeps between two looks at a thread.
 PAUSE_S = 0.001
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Run the work to its end; what it returned."""
+    """Run the work to its end; returns its result."""
     while True:
         try:
             next(steps)
@@ -26,7 +26,7 @@ def at_once(steps: Steps[T]) -> T:
 
 
 def in_thread(fn: Callable[[], T]) -> Steps[T]:
-    """A call that blocks, made in a thread of its own; it may only spend its time in calls that release the GIL."""
+    """Make a blocking call in a thread of its own. It must spend its time in calls that release the GIL."""
     job = WorkerJob(fn, None)
     thread = Thread(target=job.run, name="topics-steps", daemon=True)
     thread.start()

@@ -1,8 +1,8 @@
-"""Looking at a directory that belongs to somebody else, or at a backup: everything is read, nothing is changed.
+"""Reading a directory that another process owns, or a backup, without changing anything.
 
 ViewDisk       the files as they are, while their owner may write, move and unlink them
-ArchiveDisk    the files of a backup, where they stand in its tar
-LogView        the log as far as it goes at this moment; its owner may be writing the next frame
+ArchiveDisk    the files of a backup, at their offsets in its tar
+LogView        the log up to its end at this moment; its owner may be writing the next frame
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topics.storage.wal.replay import LogGap, Replay, Stop
 
 
 class ViewDisk(Disk):
-    """Nothing can be opened for writing; the tidying up that goes with opening a directory is left to its owner."""
+    """Files cannot be opened for writing; tidying up while opening is left to the owner."""
 
     def open(self, path: str, flags: int, mode: int = 0o600) -> int:
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
@@ -31,7 +31,7 @@ class ViewDisk(Disk):
         raise _read_only(path)
 
     def listdir(self, path: str) -> list[str]:
-        """A folder that is not there is empty: a start would make it."""
+        """A missing folder counts as empty: a start would create it."""
         try:
             return super().listdir(path)
         except FileNotFoundError:
@@ -51,7 +51,7 @@ class ViewDisk(Disk):
 
 
 def _read_only(what: str) -> OSError:
-    return OSError(errno.EROFS, "this view changes nothing", what)
+    return OSError(errno.EROFS, "a view cannot be changed", what)
 
 
 class _Entry(NamedTuple):
@@ -60,7 +60,7 @@ class _Entry(NamedTuple):
 
 
 class ArchiveDisk(ViewDisk):
-    """The tar of a backup as if it were a directory. A descriptor is one of the tar, with bounds of its own."""
+    """The tar of a backup as if it were a directory. A descriptor is one of the tar, with its own bounds."""
 
     def __init__(self, path: str) -> None:
         self._path = os.path.abspath(path)
@@ -68,7 +68,7 @@ class ArchiveDisk(ViewDisk):
         self._entries = self._read_entries()
 
     def _read_entries(self) -> dict[str, _Entry]:
-        """Where each file stands, checked against the manifest at the end. Contents carry their own checksums."""
+        """Find the files and check them against the manifest at the end. Contents have checksums of their own."""
         entries: dict[str, _Entry] = {}
         fd = super().open(self._path, os.O_RDONLY)
         try:
@@ -78,7 +78,7 @@ class ArchiveDisk(ViewDisk):
                 try:
                     info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
                 except (tarfile.TarError, ValueError) as error:
-                    raise DamagedBackup(f"{self._path} is cut or no backup, at byte {at}: {error}") from error
+                    raise DamagedBackup(f"{self._path} is truncated or not a backup, at byte {at}: {error}") from error
                 entries[info.name] = _Entry(at + BLOCK_BYTES, info.size)
                 at += BLOCK_BYTES + info.size + len(padding(info.size))
             last = entries.pop(MANIFEST)
@@ -86,7 +86,7 @@ class ArchiveDisk(ViewDisk):
         finally:
             super().close(fd)
         if {entry.name: entry.bytes for entry in manifest.files} != {name: at.length for name, at in entries.items()}:
-            raise DamagedBackup(f"{self._path} has other files than its manifest says")
+            raise DamagedBackup(f"the files in {self._path} differ from its manifest")
         return entries
 
     def _name(self, path: str) -> str:
@@ -122,15 +122,15 @@ class ArchiveDisk(ViewDisk):
         return sorted(name.removeprefix(folder) for name in self._entries if name.startswith(folder))
 
     def boot_id(self) -> str:
-        """A backup has none: nothing in it was lost by a machine that stopped."""
+        """A backup has no boot id: a restart of the machine can have lost nothing in it."""
         return ""
 
 
 class LogView(Replay):
-    """The frames of a log that somebody else may be writing: a prefix of it, as it was at some moment of the reading.
+    """The frames of a log that another process may be writing: a prefix of it, as it was at some moment of the reading.
 
-    Only what does not verify after a good frame was seen behind it is damage. If it verifies by then, it was being
-    written when it was looked at first: the log ended there at that moment, and that is where this view ends.
+    A frame is damaged only if it still does not verify after a good frame was seen after it. If it verifies by then, it
+    was being written when it was first read: the log ended there at that moment, and so does this view.
     """
 
     def _damage_at(self, stop: Stop) -> Steps[LogGap | None]:
@@ -153,6 +153,6 @@ class LogView(Replay):
         pass
 
     def _finish(self, first_index: int | None, stop: Stop | None) -> Steps[None]:
-        """Nothing is cut, and nothing synced."""
+        """A view neither cuts nor syncs."""
         del first_index, stop
         yield

@@ -1,9 +1,9 @@
-"""One background thread for jobs of I/O: packs, snapshots, cold reads. Jobs run in the order they were given.
+"""One background thread for I/O jobs: packs, snapshots, cold reads. Jobs run in the order of submission.
 
     owner thread: submit(fn, then) ──▶ queue ──▶ thread: fn()
                   poll(): then(job) ◀── finished ◀── notify()
 
-A job may only spend its time in calls that release the GIL; whatever it computes, the owner pays for.
+A job must spend its time in calls that release the GIL; time that it computes is taken from the owner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JOBS_MAX = 4096
 
 
 class WorkerJob(Generic[T]):
-    """Work given to a worker. `done` rises last, so whoever sees it sees the outcome."""
+    """A job of the worker. `done` is set last, so a thread that sees it also sees the outcome."""
 
     __slots__ = ("_fn", "_then", "_value", "done", "error")
 
@@ -33,7 +33,7 @@ class WorkerJob(Generic[T]):
         self.error: BaseException | None = None
 
     def result(self) -> T:
-        """What the job returned; raises what it raised."""
+        """What the job returned, or raises what it raised."""
         assert self.done
         if self.error is not None:
             raise self.error
@@ -59,7 +59,7 @@ class Worker:
         self._jobs_max = jobs_max
         self._waiting: deque[WorkerJob[Any]] = deque()
         self._finished: deque[WorkerJob[Any]] = deque()
-        # given and not yet delivered
+        # submitted and not yet delivered
         self.pending = 0
         self._changed = Condition()
         self._stopping = False
@@ -69,7 +69,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Run what is queued, end the thread. The last results still wait in `poll`."""
+        """Run the queued jobs, then end the thread. The last results are delivered by `poll`."""
         if not self._thread.is_alive():
             return
         with self._changed:
@@ -78,7 +78,7 @@ class Worker:
         self._thread.join()
 
     def submit(self, fn: Callable[[], T], then: Callable[[WorkerJob[T]], None] | None = None) -> WorkerJob[T]:
-        """Queue `fn`; `then` is called with the job by the `poll` that finds it finished."""
+        """Queue `fn`; the `poll` that finds it finished calls `then` with the job."""
         if len(self._waiting) >= self._jobs_max:
             raise Throttled("too many background jobs are waiting", limit="jobs", max=self._jobs_max)
         job = WorkerJob(fn, then)

@@ -1,6 +1,6 @@
-"""An op as bytes that verify themselves, and the header of the file that holds them.
+"""An op as bytes with a checksum, and the header of the file that holds them.
 
-A frame; `position` is where it starts in the log, `synced_to` how far the log was durable when it was written:
+A frame; `position` is its start in the log, `synced_to` the position up to which the log was durable at that time:
 
     0          4          8                   16                  24                  32            32+body_len
     +----------+----------+-------------------+-------------------+-------------------+-------------------+
@@ -9,9 +9,9 @@ A frame; `position` is where it starts in the log, `synced_to` how far the log w
     +----------+----------+-------------------+-------------------+-------------------+-------------------+
                                               |<------------- covered by the checksum ------------------->|
 
-The checksum is xxh3_64 seeded with `salt ^ position`. Every file has a salt of its own, so what an earlier life of a
-recycled file left behind can never verify. The magic is mixed with the salt, too: a search for the next frame then runs
-over those leftovers without stopping at each. A wrong `body_len` covers other bytes, so the checksum guards it as well.
+The checksum is xxh3_64 seeded with `salt ^ position`. Every file has its own salt, so old bytes in a recycled one never
+verify. The magic is mixed with the salt, too, so that a search for the next frame skips such bytes quickly. A wrong
+`body_len` covers other bytes, so the checksum protects it as well.
 
 A file header; all numbers are little endian:
 
@@ -54,12 +54,12 @@ COPIED_BYTES_MAX = 256 * 1024
 
 
 def frame_magic(salt: int) -> int:
-    """What the frames of a file with this salt begin with."""
+    """The first bytes of each frame in a file with this salt."""
     return FRAME_MAGIC ^ (salt & 0xFFFFFFFF)
 
 
 def encode(body: bytes, position: int, synced_to: int, salt: int) -> tuple[bytes, bytes]:
-    """A frame in two pieces; a large body is one of them as it is, and not copied."""
+    """A frame in two pieces; a large body is one of them and is not copied."""
     rest = _frame_rest(position, synced_to)
     magic = FRAME_MAGIC ^ (salt & 0xFFFFFFFF)
     if len(body) > COPIED_BYTES_MAX:
@@ -71,7 +71,7 @@ def encode(body: bytes, position: int, synced_to: int, salt: int) -> tuple[bytes
 
 
 class DeferredFrame(NamedTuple):
-    """A frame whose checksum is computed when it is written, as its body is only made then."""
+    """A frame whose body is made, and whose checksum is computed, when it is written."""
 
     body: Deferred
     position: int
@@ -79,7 +79,7 @@ class DeferredFrame(NamedTuple):
     salt: int
 
     def buffers(self) -> list[bytes]:
-        """The frame in pieces. Making and summing up a large body lets go of the interpreter lock."""
+        """The frame in pieces. Making and checksumming a large body releases the interpreter lock."""
         bodies = self.body.buffers()
         rest = _frame_rest(self.position, self.synced_to)
         digest = xxh3_64(rest, self.salt ^ self.position)
@@ -89,7 +89,7 @@ class DeferredFrame(NamedTuple):
 
 
 class FrameHead(NamedTuple):
-    """What a verified frame says of itself."""
+    """The header of a verified frame."""
 
     position: int
     synced_to: int
@@ -97,7 +97,7 @@ class FrameHead(NamedTuple):
 
 
 def verify(buffer: bytes, offset: int, position: int, salt: int) -> FrameHead | None:
-    """The frame at `offset` if it is whole, unharmed, and belongs at `position`."""
+    """The frame at `offset` if it is complete, undamaged, and belongs at `position`."""
     if offset + FRAME_HEADER_BYTES > len(buffer):
         return None
     magic, body_len, checksum, own_position, synced_to = frame_header.unpack_from(buffer, offset)
@@ -110,7 +110,7 @@ def verify(buffer: bytes, offset: int, position: int, salt: int) -> FrameHead | 
 
 
 class FileHeader(NamedTuple):
-    """Who a log file is. Positions count frames only: one at `offset` has `base_position + offset - 64`."""
+    """Which log file it is. Positions count frames only: a frame at `offset` has `base_position + offset - 64`."""
 
     shard: int
     file_number: int
@@ -126,7 +126,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: bytes) -> FileHeader | None:
-    """The header if it is whole and of this version, else None."""
+    """The header if it is complete and of this version, else None."""
     if len(data) < FILE_HEADER_BYTES:
         return None
     start = data[: _file_header.size]

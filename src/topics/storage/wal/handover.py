@@ -1,14 +1,14 @@
-"""The bounded queue through which the commit thread takes over writing while the disk stalls, and for large writes.
+"""The bounded queue by which the commit thread takes over writing while the disk stalls, and for large writes.
 
-A sync that is out for long makes the next write(2) of the same file wait for it, and writing megabytes takes as long as
-copying them: the owner thread must not wait for either. Frames that are large are put together by the thread as well.
+A long sync blocks the next write(2) to the same file, and writing megabytes takes as long as copying them. The owner
+thread must not wait for either. The thread also assembles large frames.
 
     owner: flush ──put──▶ [ chunk | chunk | chunk ] ──take──▶ commit thread: write, sync, notify
               ▲                                                     │
-              └────────── active = False, when `take` finds nothing ┘
+              └────────── active = False when the queue is empty ───┘
 
-Writing has one owner at any time: while `active` the thread, otherwise the owner thread. The flag rises only in `put`
-and falls only in `take` or `settle`, all under the lock, so no chunk can stay behind in a queue nobody looks at.
+Writing has one owner at any time: the thread while `active`, otherwise the owner thread. The flag is set only in `put`
+and cleared only in `take` or `settle`, all under the lock, so no chunk can be left in the queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Piece = Buffer | DeferredFrame
 
 
 class LogChunk(NamedTuple):
-    """Frames of one flush, all of one file, starting at `position`."""
+    """Frames of one flush, all for one file, starting at `position`."""
 
     file: LogFile
     pieces: Sequence[Piece]
@@ -38,14 +38,14 @@ class LogChunk(NamedTuple):
 
 
 class WriteFailure(NamedTuple):
-    """A write of the thread that failed; its file is cut back already."""
+    """A failed write of the thread; its file is already cut back."""
 
     file: LogFile
     error: OSError
 
 
 class Handover:
-    """Who writes, and what waits to be written by the thread."""
+    """Which thread writes, and the chunks that wait to be written by the commit thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -54,7 +54,7 @@ class Handover:
         self.failure: WriteFailure | None = None
 
     def put(self, chunk: LogChunk, begin: bool) -> bool:
-        """Owner: queue a chunk. False if writing is the owner's own (again) and `begin` does not ask to pass it on."""
+        """Owner: queue a chunk. False if the owner writes itself and `begin` does not ask to hand over."""
         with self._lock:
             if not self.active and not begin:
                 return False
@@ -63,7 +63,7 @@ class Handover:
             return True
 
     def take(self) -> LogChunk | None:
-        """Thread: the next chunk; None gives writing back to the owner, or says that the owner must settle first."""
+        """Thread: the next chunk. None: the owner writes again, or must settle a failure first."""
         with self._lock:
             if self.failure is not None:
                 return None
@@ -73,13 +73,13 @@ class Handover:
             return None
 
     def fail(self, failure: WriteFailure) -> None:
-        """Thread: a write failed. Nothing behind it may be written, as it would leave a hole."""
+        """Thread: a write failed. Nothing after it may be written, because that would leave a hole."""
         with self._lock:
             self._queue.clear()
             self.failure = failure
 
     def settle(self) -> None:
-        """Owner: the failure is dealt with, writing is the owner's again."""
+        """Owner: the failure is handled, and the owner writes again."""
         with self._lock:
             self._queue.clear()
             self.failure = None

@@ -1,12 +1,12 @@
-"""The files of the log: their names, how a new one is had, and what becomes of an old one.
+"""The files of the log: their names, how a new one is made, and what happens to an old one.
 
     wal/00000000000000000007.log     frames, numbered without gaps; the last one is being written
-    wal/spare-00000000000000000003   allocated and not in use: an old file to be recycled, or the reserve
+    wal/spare-00000000000000000003   allocated but not in use: an old file to be recycled, or the reserve
 
-A file goes round: spare → log (renamed, new header and salt) → sealed → trimmed → spare again, or unlinked. One spare
-stays back as the reserve: only urgent frames (those that give space back) may take it when the disk is full.
+The life of a file: spare → log (renamed, new header and salt) → sealed → trimmed → spare again, or unlinked. One spare
+is kept as the reserve: on a full disk, only urgent frames (those that free space) may use it.
 
-Files are as large as the log that is kept, within bounds, so that they grow with use:
+A new file is as large as the log that is kept, within bounds, so that files grow with use:
 
     256 KiB | 256 KiB | 512 KiB | 1 MiB | 2 MiB | … | 64 MiB | 64 MiB | …
 """
@@ -27,9 +27,9 @@ logger = logging.getLogger("topics.storage")
 
 FILE_BYTES = 64 << 20
 FIRST_FILE_BYTES = 256 << 10
-# The reserve may be so many times smaller than the file that is filled next.
+# The reserve may be smaller than the next file by this factor.
 RESERVE_SHARE = 8
-# A spare of an earlier run that is larger than this many times what is wanted goes back to the file system.
+# A spare of an earlier run that is larger than this many times the wanted size is unlinked.
 SURPLUS_SHARE = 4
 SPARES_MAX = 2
 LOG_SUFFIX = ".log"
@@ -47,7 +47,7 @@ def log_number(name: str) -> int | None:
 
 
 class LogFile:
-    """One file of the log. `end_position` is None while frames may still be added, `fd` is -1 once closed."""
+    """One file of the log. `end_position` is None while frames may be added, `fd` is -1 once it is closed."""
 
     __slots__ = (
         "base_position",
@@ -73,13 +73,13 @@ class LogFile:
         self.capacity_bytes = capacity_bytes
         self.fd = fd
         self.end_position = end_position
-        # Both are settled by the first write and the first sync of a new file.
+        # Both are set by the first write and the first sync of a new file.
         self.header_pending = fd >= 0
         self.entry_durable = fd < 0
 
     @property
     def capacity_position(self) -> int:
-        """No frame may end beyond this."""
+        """No frame may end after this position."""
         return self.base_position + self.capacity_bytes - FILE_HEADER_BYTES
 
     def offset_of(self, position: int) -> int:
@@ -90,14 +90,14 @@ class LogFile:
 
 
 class Spare(NamedTuple):
-    """A file that is allocated and not in use."""
+    """An allocated file that is not in use."""
 
     path: str
     size_bytes: int
 
 
 class LogTail(NamedTuple):
-    """Where the log goes on after recovery, and the files it has so far, oldest first."""
+    """Where the log continues after recovery, and its files so far, oldest first."""
 
     next_number: int
     position: int
@@ -105,7 +105,7 @@ class LogTail(NamedTuple):
 
 
 class LogFiles:
-    """The set of files of one log. The owner thread calls everything but `prepare` and `unlink_doomed`."""
+    """The files of one log. The owner thread calls everything except `prepare` and `unlink_doomed`."""
 
     def __init__(
         self, disk: Disk, path: str, tail: LogTail, shard: int, file_bytes: int, random_u64: Callable[[], int]
@@ -115,13 +115,13 @@ class LogFiles:
         self._random_u64 = random_u64
         self._next_number = tail.next_number
         self._spare_numbers = count(1)
-        # Both threads add to it, at the end; the owner alone takes from it.
+        # Both threads append to it; only the owner removes from it.
         self._spares: list[Spare] = []
         # Unlinking a large file takes many milliseconds, so the commit thread does it.
         self._doomed: list[str] = []
         self.path = path
         self.file_bytes = file_bytes
-        # The disk had no room the last time that a file was made.
+        # The disk was full when a file was last created.
         self.full = False
         self.sealed: list[LogFile] = list(tail.files)
         self._find_spares(self._size_for(tail.position))
@@ -135,7 +135,7 @@ class LogFiles:
         return len(self._spares)
 
     def take(self, base_position: int, frame_bytes: int, urgent: bool) -> LogFile:
-        """A file to go on in, with room for a frame of `frame_bytes`. Its header is not written yet."""
+        """A file to continue in, with room for a frame of `frame_bytes`. Its header is not written yet."""
         needed = FILE_HEADER_BYTES + frame_bytes
         path = os.path.join(self.path, log_name(self._next_number))
         try:
@@ -150,24 +150,24 @@ class LogFiles:
         return LogFile(path, header, size_bytes, fd=fd)
 
     def replenish(self, position: int) -> None:
-        """See to it that there is a reserve for a log that goes on at `position`; refuses as `take` does."""
+        """Make sure that there is a reserve for a log that continues at `position`; raises like `take`."""
         try:
             self._restock_reserve(position, 1)
         except OSError as error:
             raise self._refusal(error) from error
 
     def _size_for(self, base_position: int, needed: int = 0) -> int:
-        """How large a file that begins at this position should be: as large as the log before it, within bounds."""
+        """The size of a file that begins at this position: that of the log before it, within bounds."""
         kept = max(0, base_position - self.sealed[0].base_position) if self.sealed else 0
         return min(self.file_bytes, max(FIRST_FILE_BYTES, _power_of_two(kept), _power_of_two(needed)))
 
     def _refusal(self, error: OSError) -> StorageError | StorageFull:
         if error.errno in FULL:
             return StorageFull(f"no room for another log file in {self.path}", path=self.path)
-        return StorageError(f"cannot make a log file in {self.path}: {error}", path=self.path)
+        return StorageError(f"cannot create a log file in {self.path}: {error}", path=self.path)
 
     def give_back(self, file: LogFile, recyclable: bool = True) -> None:
-        """Undo `take` for the newest file, into which nothing was ever written."""
+        """Undo `take` for the newest file, to which nothing was written."""
         assert file.header_pending and file.number == self._next_number - 1
         self._next_number = file.number
         self._disk.close(file.fd)
@@ -176,11 +176,11 @@ class LogFiles:
             if not (recyclable and self._recycle(file)):
                 self._disk.unlink(file.path)
         except OSError as error:
-            # A file without a header counts as empty, and the next one of this number takes its place.
-            logger.warning("cannot put %s away: %s", file.path, error)
+            # A file without a header counts as empty, and the next file with this number replaces it.
+            logger.warning("cannot remove %s: %s", file.path, error)
 
     def seal(self, file: LogFile, end_position: int) -> None:
-        """No frame is added to `file` any more; it ends at `end_position`."""
+        """No more frames are added to `file`; it ends at `end_position`."""
         file.end_position = end_position
         self.sealed.append(file)
 
@@ -191,7 +191,7 @@ class LogFiles:
         return file
 
     def trim(self, position: int) -> None:
-        """Recycle or doom the files that end at or below `position`, up to the first that the committer holds open."""
+        """Recycle or doom files that end at or below `position`, up to the first that the syncer holds open."""
         while self.sealed and _end(self.sealed[0]) <= position and self.sealed[0].fd < 0:
             file = self.sealed.pop(0)
             try:
@@ -203,15 +203,15 @@ class LogFiles:
                 self._doomed.append(file.path)
 
     def prepare(self, base_position: int) -> None:
-        """Make the spare that the next rotation takes, so that the owner need not wait for the file system."""
+        """Create the spare for the next rotation, so that the owner need not wait for the file system."""
         try:
             self._restock(base_position)
         except OSError as error:
-            # The rotation tries again, and it is the one to refuse frames.
-            logger.warning("cannot make a spare log file in %s: %s", self.path, error)
+            # The rotation tries again; it then refuses frames if necessary.
+            logger.warning("cannot create a spare log file in %s: %s", self.path, error)
 
     def unlink_doomed(self) -> bool:
-        """Give back the space of one trimmed file; False if there is none. May block for long."""
+        """Unlink one trimmed file; False if there is none. May block for long."""
         if not self._doomed:
             return False
         path = self._doomed.pop()
@@ -225,7 +225,7 @@ class LogFiles:
     # --- spares ---
 
     def _find_spares(self, wanted_bytes: int) -> None:
-        """Take over the spares of earlier runs, as far as they are wanted and of a size that fits."""
+        """Take over the spares of earlier runs if they are wanted and their size fits."""
         highest = 0
         for name in self._disk.listdir(self.path):
             digits = name.removeprefix(SPARE_PREFIX)
@@ -243,10 +243,10 @@ class LogFiles:
         self._spare_numbers = count(highest + 1)
 
     def _usable_bytes(self, path: str) -> int:
-        """The size of a spare; 0 if it has a header that could pass for one of a file yet to come.
+        """The size of a spare; 0 if its header could pass for that of a future file.
 
-        After a power failure that undid its renaming, a spare may hold the frames of the log file it had become. Under
-        that number again, and before its new header is written, they would verify.
+        After a power failure that undid its renaming, a spare may hold the frames of the log file that it had become.
+        With that number again, and before its new header is written, these frames would verify.
         """
         fd = self._disk.open(path, os.O_RDONLY)
         try:
@@ -256,14 +256,14 @@ class LogFiles:
             self._disk.close(fd)
 
     def _from_spare(self, path: str, base_position: int, needed: int, urgent: bool) -> tuple[int, int]:
-        """A descriptor and the size of what it is of."""
-        # One to take and one to keep; an urgent frame may take the last one, if it fits.
+        """A descriptor and the size of its file."""
+        # One to take and one to keep; an urgent frame may take the last one if it fits.
         try:
             self._restock(base_position, needed)
         except OSError:
             if not (urgent and any(spare.size_bytes >= needed for spare in self._spares)):
                 raise
-        # Never more than counted here: the commit thread may be adding at the end.
+        # Never more than this count: the commit thread may be appending.
         index = max(range(len(self._spares)), key=lambda index: self._spares[index].size_bytes)
         spare = self._spares[index]
         self._disk.rename(spare.path, path)
@@ -275,27 +275,27 @@ class LogFiles:
         return self._disk.open(path, os.O_RDWR), spare.size_bytes
 
     def _restock(self, base_position: int, needed: int = 0) -> None:
-        """See to it that there is a spare for the file that begins at this position, and a reserve. Only adds."""
+        """Make sure that there is a spare for the file that begins at this position, and a reserve. Only adds."""
         wanted_bytes = self._size_for(base_position, needed)
         if not any(spare.size_bytes >= wanted_bytes for spare in self._spares):
             self._make_spare(wanted_bytes, max(needed, self._size_for(0)))
         self._restock_reserve(base_position, 2)
 
     def _restock_reserve(self, position: int, count: int) -> None:
-        """See to it that there are so many spares that are large enough for the reserve."""
+        """Make sure that there are this many spares that are large enough for the reserve."""
         smallest_bytes = self._size_for(0)
         reserve_bytes = max(self._size_for(position) // RESERVE_SHARE, smallest_bytes)
         while sum(spare.size_bytes >= reserve_bytes for spare in self._spares) < count:
             try:
                 self._make_spare(reserve_bytes)
             except OSError:
-                # A disk that is nearly full: better a small reserve than no more writes.
+                # A disk that is nearly full: a small reserve is better than refusing writes.
                 if len(self._spares) < count:
                     self._make_spare(smallest_bytes)
                 return
 
     def _make_spare(self, size_bytes: int, at_least_bytes: int | None = None) -> None:
-        """Allocate a spare, of a smaller size if the disk has no room for it and less will do."""
+        """Allocate a spare; a smaller one if the disk has no room and that is enough."""
         while True:
             path = self._new_spare_path()
             try:
@@ -311,7 +311,7 @@ class LogFiles:
             return
 
     def _recycle(self, file: LogFile) -> bool:
-        """Make a spare of a closed file, if one is wanted and it has a size that fits."""
+        """Turn a closed file into a spare if one is wanted and its size fits."""
         wanted_bytes = self._size_for(_end(self.sealed[-1]) if self.sealed else 0)
         if len(self._spares) >= SPARES_MAX or not wanted_bytes <= file.capacity_bytes <= self.file_bytes:
             return False
@@ -335,7 +335,7 @@ class LogFiles:
 
 
 def _power_of_two(size_bytes: int) -> int:
-    """The smallest that is not below."""
+    """The smallest one of at least this size."""
     return 1 << max(0, size_bytes - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""Reading log files without judging them: which there are, the frames in a row, the good ones behind a bad one."""
+"""Reading log files without judging them: which exist, consecutive frames, good frames after a bad one."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from topics.storage.wal.frame import (
 from topics.storage.wal.log_file import log_number
 
 WINDOW_BYTES = 256 << 10
-# A frame from this size on is read a piece at a time, each of which takes a fraction of a millisecond.
+# A frame of at least this size is read in pieces, each of which takes a fraction of a millisecond.
 PIECE_BYTES = 1 << 20
 PAGE_BYTES = 4096
 
 
 class SplitBody(NamedTuple):
-    """The body of a large frame in two, so that what makes it large need not be copied out of it."""
+    """The body of a large frame in two parts, so that its large part need not be copied out of it."""
 
     head: bytes
     rest: bytes
 
 
-# Where to split a body, by its first bytes and its length; 0 for one that stays whole.
+# Where to split a body, by its first bytes and its length; 0: it stays in one part.
 Split = Callable[[bytes, int], int]
 
 
 class HeaderState(Enum):
-    """What the first bytes of a file that bears a log name are."""
+    """What the first bytes of a file with a log name are."""
 
     GOOD = "good"
-    BLANK = "blank"  # never begun: no header was written to this life of the file
+    BLANK = "blank"  # recycled, but no header was written yet
     DAMAGED = "damaged"
 
 
 @dataclass(slots=True)
 class FoundFile:
-    """A log file as it lies on disk. `header` stands for a made-up one unless `state` is GOOD."""
+    """A log file on disk. `header` is made up unless `state` is GOOD."""
 
     path: str
     number: int
@@ -72,7 +72,7 @@ class FoundFile:
 
 
 def find_files(disk: Disk, wal_path: str, shard: int, same_boot: bool) -> list[FoundFile]:
-    """Every file with a log name, in the order of their numbers."""
+    """Every file with a log name, by number."""
     found: list[FoundFile] = []
     for name in disk.listdir(wal_path):
         number = log_number(name)
@@ -96,19 +96,19 @@ def find_files(disk: Disk, wal_path: str, shard: int, same_boot: bool) -> list[F
 def _state_of(header: FileHeader | None, page: bytes, number: int, shard: int, same_boot: bool) -> HeaderState:
     if header is not None:
         if header.file_number != number:
-            # Recycled, and the header of its new life did not reach the disk.
+            # Recycled, but its new header did not reach the disk.
             return HeaderState.BLANK
         return HeaderState.GOOD if header.shard == shard else HeaderState.DAMAGED
     if len(page) < FILE_HEADER_BYTES:
         return HeaderState.BLANK
     if page[:FILE_HEADER_BYTES].strip(b"\0"):
         return HeaderState.DAMAGED
-    # Header and first frames go out in one write, so without a power failure there is no frame without a header.
+    # Header and first frames are one write, so a frame without a header implies a power failure.
     return HeaderState.DAMAGED if same_boot and page.strip(b"\0") else HeaderState.BLANK
 
 
 def read_window(data: bytes, position: int, salt: int) -> tuple[list[tuple[int, bytes]], int]:
-    """The frames that stand back to back in `data` from `position` on, as (end_position, body), and how far they reach.
+    """The consecutive frames in `data` from `position` on, as (end_position, body), and where they end.
 
     This is the hot loop of recovery: about a microsecond a frame.
     """
@@ -135,7 +135,7 @@ def read_window(data: bytes, position: int, salt: int) -> tuple[list[tuple[int, 
 
 
 def whole_frame_bytes(data: bytes, position: int, salt: int) -> int | None:
-    """How long the frame at the start of `data` says it is, if it claims to be the one at `position`."""
+    """The length of the frame at the start of `data` according to its header, if it claims to be at `position`."""
     if len(data) < FRAME_HEADER_BYTES:
         return None
     magic, body_len, _, own_position, _ = frame_header.unpack_from(data)
@@ -153,7 +153,7 @@ def read_large(
     done, end = 0, body_len
     parts: list[bytes] = []
     while done < body_len:
-        # What was written into a BytesIO is taken out of it without a copy.
+        # The content of a BytesIO is taken out of it without a copy.
         part = BytesIO()
         while done < end:
             piece = disk.pread(fd, min(PIECE_BYTES, end - done), offset + FRAME_HEADER_BYTES + done)
@@ -176,7 +176,7 @@ def read_large(
 def good_frames(
     disk: Disk, fd: int, file: FoundFile, offset: int, limit: int
 ) -> Iterator[tuple[int, FrameHead] | None]:
-    """Every whole, unharmed frame that starts at or after `offset`, as (offset, head); None after each stretch."""
+    """Every complete, undamaged frame that starts at or after `offset`, as (offset, head); None after each stretch."""
     magic = frame_magic(file.header.salt).to_bytes(4, "little")
     while offset + FRAME_HEADER_BYTES <= limit:
         data = disk.pread(fd, min(WINDOW_BYTES, limit - offset), offset)
@@ -198,7 +198,7 @@ def good_frames(
 def _frame_at(disk: Disk, fd: int, file: FoundFile, data: bytes, at: int, offset: int, limit: int) -> FrameHead | None:
     position = file.position_of(offset)
     _, body_len, _, own_position, _ = frame_header.unpack_from(data, at)
-    # A body that happens to hold the magic ends here, before anything is summed.
+    # A body that happens to contain the magic is recognised here, before its checksum is computed.
     if own_position != position or offset + FRAME_HEADER_BYTES + body_len > limit:
         return None
     if at + FRAME_HEADER_BYTES + body_len <= len(data):

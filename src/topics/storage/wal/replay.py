@@ -1,14 +1,14 @@
-"""Reading the log back: every frame verified, a torn tail cut, damage refused.
+"""Reading the log back: every frame is verified, a torn tail is cut, damage is refused.
 
-What follows a frame that does not verify decides what it is:
+What comes after a frame that does not verify decides what it is:
 
     | good | good | X bad | ………… | good, synced_to > X |     damage: X was durable once. Refused.
     | good | good | X bad | ………… | good |   same boot        damage: no power failed, so no write was lost. Refused.
     | good | good | X bad | ………… | good, synced_to ≤ X |     torn tail of a power failure: cut at X.
     | good | good | X bad | nothing good                    end of the log, or a torn last frame: cut at X.
 
-Whatever is accepted is synced before it is served: a frame read from the page cache of a killed process may not be on
-disk yet, and later frames will be acknowledged on top of it.
+Everything accepted is synced before it is served: a frame that was read from the page cache of a killed process may not
+be on disk yet, and later frames will be acknowledged on top of it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ logger = logging.getLogger("topics.storage")
 
 
 class DamagedLog(DamagedData):
-    """Bytes of the log that were durable once do not verify."""
+    """Bytes of the log that had been durable do not verify."""
 
     def __init__(self, file: str, offset: int, reason: str) -> None:
         super().__init__(
-            f"{file} is damaged at offset {offset}: {reason}. The start is refused, so that nothing is lost "
-            "in silence; `topics repair` keeps what verifies and turns the rest into an explicit gap",
+            f"{file} is damaged at offset {offset}: {reason}. The start is refused, so that no data is lost "
+            "silently; `topics repair` keeps what verifies and reports the rest as a gap",
             file=file,
             offset=offset,
             reason=reason,
@@ -53,7 +53,7 @@ class DamagedLog(DamagedData):
 
 
 class LogGap(NamedTuple):
-    """A stretch of the log that is not there any more; the bytes at `offset` of `file` are the first bad ones."""
+    """A stretch of the log that is lost; the bytes at `offset` of `file` are the first bad ones."""
 
     file: str
     offset: int
@@ -63,7 +63,7 @@ class LogGap(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Where reading met something that is no good frame: `offset` in the file at `file_index`."""
+    """Where reading met something that is not a good frame: `offset` in the file at `file_index`."""
 
     file_index: int
     offset: int
@@ -74,10 +74,10 @@ Frame = tuple[int, bytes | SplitBody]
 
 
 class Replay:
-    """Reads the frames of a log as (end_position, body); at the end the log is cut and synced, and has a `tail`.
+    """Reads the frames of a log as (end_position, body); at the end the log is cut and synced, and `tail` is set.
 
-    Iterating gives the frames. `steps` gives None as well, wherever reading may pause: no step between two of them
-    takes more than about a millisecond, however long a frame or the search for the next one is.
+    Iterating gives the frames. `steps` also gives None wherever reading may pause: no step between two of them takes
+    more than about a millisecond, however long a frame or the search for the next one is.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Replay:
         self._tail: LogTail | None = None
         self._files: list[FoundFile] = []
         self._stop = Stop(0, 0, start)
-        self._dropped_to = 0  # where the last good frame behind a torn spot ends
+        self._dropped_to = 0  # where the last good frame after a torn spot ends
         self._bytes_done = 0
         self._bytes_total = 1
 
@@ -114,7 +114,7 @@ class Replay:
 
     @property
     def tail(self) -> LogTail:
-        """Where the log goes on; known once the frames are exhausted."""
+        """Where the log continues; known once all frames are read."""
         assert self._tail is not None
         return self._tail
 
@@ -144,7 +144,7 @@ class Replay:
     # --- reading ---
 
     def _first_index(self) -> int | None:
-        """The file that holds `start`, or the one to begin with if a repair must do without it."""
+        """The file that holds `start`, or the one to begin with if a repair continues without it."""
         good = [index for index, file in enumerate(self._files) if file.state is HeaderState.GOOD]
         below = [index for index in good if self._files[index].base_position <= self._start]
         if below:
@@ -163,14 +163,14 @@ class Replay:
         return good[0] if good else None
 
     def _limit(self, index: int) -> int:
-        """Where the frames of a file must end: where the next file begins, or the end of the last one."""
+        """Where the frames of a file must end: where the next file begins, or at the end of the last one."""
         file = self._files[index]
         if index + 1 < len(self._files) and self._files[index + 1].state is HeaderState.GOOD:
             return file.offset_of(self._files[index + 1].base_position)
         return file.size
 
     def _read_file(self, index: int, position: int) -> Iterator[Frame | None]:
-        """Yield the frames from `position` on, None after each window; leaves in `_stop` where they end."""
+        """Yield the frames from `position` on, None after each window; `_stop` is where they end."""
         file = self._files[index]
         limit = self._limit(index)
         offset = file.offset_of(position)
@@ -204,7 +204,7 @@ class Replay:
         self._stop = Stop(index, offset, file.position_of(offset))
 
     def _after(self, stop: Stop) -> Steps[tuple[int, int, bool]]:
-        """Where reading goes on, as (index, position), and whether the log ends instead."""
+        """Where reading continues, as (index, position), and whether the log ends instead."""
         following = stop.file_index + 1
         if stop.offset == self._limit(stop.file_index) and following < len(self._files):
             file = self._files[following]
@@ -219,14 +219,14 @@ class Replay:
             self._refuse_or_note(damage._replace(to_position=max(stop.position, self._durable_to)))
             return stop.file_index, stop.position, True
         index, offset, head = resume
-        logger.warning("the log goes on at offset %d of %s", offset, self._files[index].path)
+        logger.warning("the log continues at offset %d of %s", offset, self._files[index].path)
         self._refuse_or_note(damage._replace(to_position=head.position))
         return index, head.position, False
 
     # --- judging ---
 
     def _damage_at(self, stop: Stop) -> Steps[LogGap | None]:
-        """What proves that the bytes at `stop` were lost after they were durable; None if nothing does."""
+        """The proof that the bytes at `stop` were lost after they had been durable; None if there is none."""
         here = self._files[stop.file_index]
         gap = LogGap(here.path, stop.offset, stop.position, stop.position, "")
         if stop.position < self._durable_to:
@@ -246,11 +246,11 @@ class Replay:
             self._dropped_to = head.position + FRAME_HEADER_BYTES + head.body_len
             if self._same_boot or head.synced_to > stop.position:
                 where = f"a good frame follows at offset {offset} of {os.path.basename(self._files[index].path)}"
-                return gap._replace(reason=f"{where}, so this is no torn end of the log")
+                return gap._replace(reason=f"{where}, so this is not a torn end of the log")
         return None
 
     def _good_frames_after(self, stop: Stop) -> Iterator[tuple[int, int, FrameHead] | None]:
-        """Every good frame behind `stop`, as (file index, offset, head); None wherever the search may pause."""
+        """Every good frame after `stop`, as (file index, offset, head); None wherever the search may pause."""
         for index in range(stop.file_index, len(self._files)):
             file = self._files[index]
             if file.state is not HeaderState.GOOD:
@@ -273,15 +273,15 @@ class Replay:
         self.repaired.append(gap)
 
     def _note_torn(self, stop: Stop) -> None:
-        """Say what is cut, unless the log just ends: a frame that was begun, or frames behind a hole."""
+        """Log what is cut, unless the log simply ends: an incomplete frame, or frames after a hole."""
         file = self._files[stop.file_index]
         to_position = max(self._dropped_to, stop.position + self._begun_bytes(stop))
         if to_position > stop.position:
             self.torn = LogGap(file.path, stop.offset, stop.position, to_position, "torn tail")
-            logger.warning("%s has a torn tail: cut at offset %d", file.path, stop.offset)
+            logger.warning("%s has a torn tail and was cut at offset %d", file.path, stop.offset)
 
     def _begun_bytes(self, stop: Stop) -> int:
-        """How many bytes there are of a frame that was begun at `stop` and is not whole."""
+        """How many bytes of an incomplete frame there are at `stop`."""
         file = self._files[stop.file_index]
         fd = self._disk.open(file.path, os.O_RDONLY)
         try:
@@ -296,7 +296,7 @@ class Replay:
     # --- the end ---
 
     def _finish(self, first_index: int | None, stop: Stop | None) -> Steps[None]:
-        """Cut the log where it ends and make durable what was accepted."""
+        """Cut the log at its end and make durable what was accepted."""
         position = stop.position if stop is not None else self._start
         if self._repair:
             position = max([position, self._durable_to, *(gap.to_position for gap in self.repaired)])
@@ -314,7 +314,7 @@ class Replay:
         self._tail = LogTail(next_number, position, self._kept_files(last, position))
 
     def _put_away(self, file: FoundFile) -> None:
-        """Take a file behind the end of the log out of it; one that a repair gave up is kept under another name."""
+        """Remove a file after the end of the log; one that a repair gave up is kept under another name."""
         if file.state is HeaderState.DAMAGED:
             self._disk.rename(file.path, file.path + ".damaged")
         else:
@@ -336,7 +336,7 @@ class Replay:
         for file in reversed(self._files[: last + 1]):
             good = file.state is HeaderState.GOOD
             header = file.header if good else FileHeader(self._shard, file.number, end_position, 0)
-            # A file of unclear past is not to be recycled: its bytes may claim a number that is yet to come.
+            # A file with an unclear history is not recycled: its bytes may claim a future number.
             kept.append(LogFile(file.path, header, file.size if good else 0, end_position=end_position))
             end_position = header.base_position
         kept.reverse()

@@ -1,10 +1,10 @@
-"""How far the log was synced, noted beside it: what is cut off the log after that cannot pass for its end.
+"""The position up to which the log was synced, stored beside it: bytes missing below it are damage, not the log's end.
 
-    wal/synced   | slot | zeros to 512 | slot | zeros to 512 |       written in turn, so that one is always whole
+    wal/synced   | slot | zeros to 512 | slot | zeros to 512 |       written alternately, so that one is always intact
     slot         | magic u32 | zero u32 | count u64 | position u64 | checksum u64 |
 
-A note is one small write by the commit thread after a sync of the log, so it survives a killed process; the file
-itself is synced about once a second. A note may be too old after a power failure, never too new.
+A mark is one small write by the commit thread after each sync of the log, so it survives a killed process. The file is
+synced about once a second. After a power failure a mark may be too old, but never too new.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _checksum = Struct("<Q")
 
 
 class SyncMark:
-    """Written by the commit thread, once it runs. A note that fails costs certainty after a crash, nothing else."""
+    """Written by the commit thread while it runs. A failed mark only costs certainty after a crash."""
 
     def __init__(self, disk: Disk, wal_path: str) -> None:
         self._disk = disk
@@ -59,11 +59,11 @@ class SyncMark:
             self._noted = True
 
     def due_in_s(self, now_s: float) -> float | None:
-        """How long until `sync` is due; None while there is nothing to sync."""
+        """How long until `sync` is due; None if there is nothing to sync."""
         return max(0.0, self._synced_s + SYNC_EVERY_S - now_s) if self._noted else None
 
     def sync(self, now_s: float) -> bool:
-        """Make the last note durable if it is time to; whether it was."""
+        """Make the last mark durable if it is due; returns whether it was."""
         if self.due_in_s(now_s) != 0.0:
             return False
         self._noted, self._synced_s = False, now_s
@@ -79,12 +79,12 @@ class SyncMark:
             self._fd = -1
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning("%s cannot be written any more; a cut end of the log may go unnoticed: %s", self._path, error)
+        logger.warning("%s cannot be written any more; a truncated log may go unnoticed: %s", self._path, error)
         self.close()
 
 
 def noted_position(disk: Disk, wal_path: str) -> int:
-    """How far the log was synced as far as is known; 0 without a note, as in a directory of version 0.1."""
+    """The highest known synced position; 0 without a mark, as in a directory of version 0.1."""
     path = os.path.join(wal_path, NAME)
     if not disk.exists(path):
         return 0
@@ -96,7 +96,7 @@ def noted_position(disk: Disk, wal_path: str) -> int:
 
 
 def _slots(disk: Disk, fd: int) -> list[tuple[int, int]]:
-    """Count and position of every slot that verifies."""
+    """Count and position of every valid slot."""
     found: list[tuple[int, int]] = []
     for number in range(SLOTS):
         data = disk.pread(fd, _slot.size + _checksum.size, number * SLOT_BYTES)

@@ -5,18 +5,17 @@
     wal.flush()        write(2), written_to rises
     want_sync(p) ─────▶ wanted_to = p, ring ─────▶ wakes
     nudge()      ─────▶ ring if 8 MiB un-synced    target = written_to
-                        or nobody counts 100 ms    fdatasync every file up to it, oldest first
+                        or no 100 ms deadline runs fdatasync every file up to it, oldest first
                                                    close those that are full, synced_to = target
     poll()       ◀───── notify() ◀──────────────── (ops that came meanwhile share the next sync)
 
-    a sync is out for more than 250 ms:
+    a sync takes more than 250 ms:
     wal.flush()  ─────▶ queue (handover) ────────▶ after the sync: write the chunks, then sync as above;
                                                    when the queue is empty, the owner writes again
 
-The thread makes only calls that release the GIL, or are short. After one failed fdatasync the kernel may have dropped
-the very pages it could not write and call the next sync a success, so there is no next one: `failed` holds the error,
-the log is broken, the thread ends. An error that says that no file could be opened has touched no data: the sync is
-tried again.
+The thread makes only calls that release the GIL or are short. After a failed fdatasync the kernel may have dropped the
+very pages it could not write and report the next sync as a success, so there is no next one: `failed` holds the error,
+the log is broken, and the thread ends. If no file could be opened, no data was touched, and the sync is tried again.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ logger = logging.getLogger("topics.storage")
 
 SYNC_INTERVAL_S = 0.1
 SYNC_DEBT_BYTES = 8 << 20
-# Nothing but opening a file ends like this.
+# Only opening a file fails like this.
 NOTHING_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
 RETRY_S = 0.05
 
 
 class SyncFailed(StorageError):
-    """A sync failed: nothing may be acknowledged until a restart."""
+    """A sync failed: nothing is acknowledged until a restart."""
 
 
 class Progress(NamedTuple):
-    """How far the log has come."""
+    """How far the log is written and synced."""
 
     written_to: int
     synced_to: int
@@ -81,9 +80,9 @@ class Syncer:
         self._wanted_to = 0
         self._stopping = False
         # set by the thread, read by the owner
-        self._counting = False  # False: the thread sleeps without a deadline and must be told of new bytes
+        self._counting = False  # False: the thread sleeps without a deadline and must be woken for new bytes
         self.failed: BaseException | None = None
-        # A bell, not a lock: held while nothing has happened; the owner alone rings by releasing it.
+        # A bell, not a lock: held while nothing has happened; only the owner rings it, by releasing it.
         self._bell = Lock()
         self._bell.acquire()
         wal.ring = self._ring
@@ -95,7 +94,7 @@ class Syncer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, sync everything, end the thread. `failed` says whether that went well."""
+        """Write what is queued, sync everything, end the thread. `failed` holds the error, if any."""
         if not self._thread.is_alive():
             return
         self._stopping = True
@@ -105,19 +104,19 @@ class Syncer:
             self._mark.close()
 
     def want_sync(self, position: int) -> None:
-        """An op that ends at `position` waits to be durable."""
+        """An op that ends at `position` waits until it is durable."""
         if position > self._wanted_to:
             self._wanted_to = position
             self._ring()
 
     def nudge(self) -> None:
-        """After a flush: see to it that bytes nobody waits for are synced in time, too."""
+        """After a flush: make sure that bytes that no op waits for are synced in time as well."""
         wal = self._wal
         if not self._counting or wal.written_to - wal.synced_to >= self._debt_bytes:
             self._ring()
 
     def poll(self) -> Progress:
-        """How far the log is written and durable; raises for ever once a sync has failed."""
+        """How far the log is written and durable; always raises once a sync has failed."""
         if self.failed is not None:
             raise SyncFailed(f"a sync of the log failed: {self.failed}") from self.failed
         wal = self._wal
@@ -129,7 +128,7 @@ class Syncer:
 
     @property
     def sync_awaited(self) -> bool:
-        """Whether somebody waits for a sync that is not there yet."""
+        """Whether a change waits for a sync."""
         return self._wal.synced_to < self._wanted_to
 
     def _ring(self) -> None:
@@ -139,7 +138,7 @@ class Syncer:
     # --- commit thread ---
 
     def _run(self) -> None:
-        deadline_s: float | None = None  # when the oldest un-synced byte must be synced; None while there is none
+        deadline_s: float | None = None  # when the oldest unsynced byte must be synced; None if there is none
         try:
             while True:
                 self._write_handed_over()
@@ -169,11 +168,11 @@ class Syncer:
         )
 
     def _wait(self, now_s: float, deadline_s: float | None) -> float | None:
-        """Sleep until rung, or until the oldest un-synced byte is due; returns that deadline."""
+        """Sleep until rung, or until the oldest unsynced byte is due; returns that deadline."""
         wal = self._wal
         if wal.written_to == wal.synced_to:
             self._counting = False
-            # Bytes written from here on find the flag down and ring; those written before are seen by this look.
+            # Bytes written from here on find the flag cleared and ring; this look sees those written before.
             if wal.written_to == wal.synced_to:
                 due_in_s = self._mark.due_in_s(now_s) if self._mark is not None else None
                 self._bell.acquire(timeout=-1 if due_in_s is None else due_in_s)
@@ -191,7 +190,7 @@ class Syncer:
             if error.errno not in NOTHING_OPENED or self._stopping:
                 raise
             self._wal.sync_started_s = 0.0
-            logger.warning("the log in %s is synced later, no file can be opened: %s", self._wal.path, error)
+            logger.warning("the log in %s is synced later, because no file can be opened: %s", self._wal.path, error)
             self._bell.acquire(timeout=RETRY_S)
 
     def _sync(self) -> None:
@@ -204,7 +203,7 @@ class Syncer:
             self._sync_file(file, target)
         wal.sync_started_s = 0.0
         if self._mark is not None:
-            # Before anything is acknowledged by it.
+            # Before it allows anything to be acknowledged.
             self._mark.note(target)
         wal.synced_to = target
         self._notify()
@@ -215,7 +214,7 @@ class Syncer:
 
     def _sync_file(self, file: LogFile, target: int) -> None:
         wal = self._wal
-        # Judged before the sync, so that the sync of a file about to be closed covers its last byte.
+        # Decided before the sync, so that the sync of a file about to be closed covers its last byte.
         is_full = file.end_position is not None and file.end_position <= target
         started_s = self._clock()
         self._disk.fdatasync(file.fd)
@@ -230,7 +229,7 @@ class Syncer:
             file.fd = -1
 
     def _write_handed_over(self) -> None:
-        """Write what waits in the queue, up to the bytes that ask for a sync of their own."""
+        """Write the queued chunks, up to the bytes that ask for a sync of their own."""
         wal = self._wal
         handover = wal.handover
         if not handover.active:

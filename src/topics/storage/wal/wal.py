@@ -1,9 +1,9 @@
-"""The log: frames are buffered, written once per tick in one call, and verified by themselves when read again.
+"""The log: frames are buffered, written once per tick in one call, and carry checksums for reading.
 
-    append ──▶ buffer ──flush──▶ written_to (write(2) returned) ──committer──▶ synced_to (fdatasync returned)
+    append ──▶ buffer ──flush──▶ written_to (write(2) returned) ──syncer──▶ synced_to (fdatasync returned)
 
-`synced_to ≤ written_to ≤ buffered_to`. The owner thread calls everything here; while a sync stalls, and for a large
-write, the commit thread does the writing (see `handover`), and it alone moves `synced_to`.
+`synced_to ≤ written_to ≤ buffered_to`. The owner thread calls everything here. While a sync stalls, and for large
+writes, the commit thread writes (see `handover`); it alone advances `synced_to`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger("topics.storage")
 
 UNSYNCED_BYTES_MAX = 64 << 20
 HANDOVER_AFTER_S = 0.25
-# Writing more than this at once takes longer than the owner thread may be held; deferred frames are larger.
+# Writing more than this at once would hold the owner thread too long; deferred frames are larger.
 HANDOVER_BYTES = DEFERRED_BYTES_MIN
 # Up to this many pieces are written as they are; more are joined, which is cheaper than many small vectors.
 PIECES_MAX = 16
@@ -39,7 +39,7 @@ def random_u64() -> int:
 
 
 class Wal:
-    """One log of one shard. Opens its first file when the first frame comes."""
+    """One log of one shard. Opens its first file at the first frame."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class Wal:
         self.broken = False
         self.handover = Handover()
         self.unsynced_files: list[LogFile] = []
-        self._spare_wanted_at: int | None = None  # where the file begins that a spare is wanted for
-        self.sync_started_s = 0.0  # 0.0 while none is out
+        self._spare_wanted_at: int | None = None  # where the file begins that needs a spare
+        self.sync_started_s = 0.0  # 0.0 while no sync is running
         self.ring: Callable[[], None] = _nobody_to_wake
 
     # --- writing ---
 
     def append(self, body: bytes | Deferred, urgent: bool = False) -> int:
-        """Buffer one frame; returns the position of its end. Touches the disk only when the file is full."""
+        """Buffer one frame; returns the position of its end. Uses the disk only when the file is full."""
         position = self.buffered_to
         end_position = position + FRAME_HEADER_BYTES + len(body)
         if end_position > self._capacity_position or self.broken or self.handover.active:
@@ -95,10 +95,10 @@ class Wal:
         return end_position
 
     def flush(self) -> int:
-        """Write everything buffered in one call; returns `written_to`.
+        """Write all buffered frames in one call; returns `written_to`.
 
-        An OSError says that everything above `written_to` is gone, buffered and handed over alike, and that positions
-        go on from there.
+        After an OSError everything above `written_to` is gone, buffered and handed over alike, and positions continue
+        from there.
         """
         if self.broken or self.handover.failure is not None:
             self._raise_failure()
@@ -128,7 +128,7 @@ class Wal:
         self.buffered_to = self._flushed_to
 
     def write(self, chunk: LogChunk) -> None:
-        """Write a chunk at its place. Called by whoever writes at the moment: the owner or the commit thread."""
+        """Write a chunk at its position. Called by the thread that writes now: the owner or the commit thread."""
         file = chunk.file
         offset = file.offset_of(chunk.position)
         if file.header_pending:
@@ -145,7 +145,7 @@ class Wal:
             raise
         if file.header_pending:
             file.header_pending = False
-            # In the list before its bytes count as written: a sync up to `written_to` must meet every file.
+            # Listed before its bytes count as written: a sync up to `written_to` must find every file.
             self.unsynced_files.append(file)
         self.written_to = chunk.end_position
         self.stats.frames_total += chunk.frames
@@ -153,13 +153,13 @@ class Wal:
         self.stats.bytes_written_total += written
 
     def _chunk(self) -> LogChunk:
-        """Take the buffer as something to be written."""
+        """Take the buffer as a chunk to be written."""
         file = self._file
         assert file is not None
         pieces: Sequence[Piece] = self._pieces
         frames = len(pieces) // 2
         if len(pieces) > PIECES_MAX:
-            # Only a chunk of this size can have a deferred frame.
+            # Only a chunk of this size can contain a deferred frame.
             large = self.buffered_to - self._flushed_to > HANDOVER_BYTES
             pieces = _joined(pieces) if large else [b"".join(cast("Sequence[Buffer]", pieces))]
         chunk = LogChunk(file, pieces, self._flushed_to, self.buffered_to, frames)
@@ -170,7 +170,7 @@ class Wal:
     # --- files ---
 
     def _make_room(self, frame_bytes: int, urgent: bool) -> None:
-        """Make sure that a frame may be added at `buffered_to`: rotate if the file is full."""
+        """Make sure that a frame can be added at `buffered_to`: rotate if the file is full."""
         assert frame_bytes <= FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX
         if self.broken or self.handover.failure is not None:
             self._raise_failure()
@@ -199,7 +199,7 @@ class Wal:
         self._file = file
         self._salt = file.salt
         self._spare_wanted_at = file.capacity_position
-        # In the reserve every frame is asked whether it is urgent: it takes the long way through `_make_room`.
+        # In the reserve, each frame must be urgent: it takes the slow path through `_make_room`.
         self._in_reserve = self._files.spares == 0
         self._capacity_position = file.base_position if self._in_reserve else file.capacity_position
 
@@ -209,16 +209,16 @@ class Wal:
         self._capacity_position = self.written_to
 
     def trim(self, position: int) -> None:
-        """Give up the log below `position`: files wholly below it are recycled or unlinked."""
+        """Release the log below `position`: files entirely below it are recycled or unlinked."""
         self._files.trim(min(position, self.synced_to))
         self.ring()
 
     def unlink_one_trimmed(self) -> bool:
-        """Give back the space of a trimmed file, if there is one; the commit thread does it, as it can take long."""
+        """Unlink a trimmed file, if there is one; the commit thread does it, because it can take long."""
         return self._files.unlink_doomed()
 
     def prepare_spare(self) -> bool:
-        """Have a file ready for the next rotation; the commit thread does it, once per rotation."""
+        """Prepare a file for the next rotation; the commit thread does it, once per rotation."""
         base_position = self._spare_wanted_at
         if base_position is None:
             return False
@@ -227,7 +227,7 @@ class Wal:
         return True
 
     def close(self) -> None:
-        """After the committer has stopped: cut the last file to its frames and let go of every file."""
+        """After the syncer has stopped: cut the last file to its frames and close every file."""
         self.drop()
         file = self._file
         if file is not None:
@@ -248,11 +248,11 @@ class Wal:
     # --- when a write failed ---
 
     def cut(self, file: LogFile) -> None:
-        """Take what a failed write left behind out of its file, durably: the op it belongs to has failed for good."""
+        """Remove the bytes of a failed write from its file, durably: their op has failed for good."""
         offset = 0 if file.header_pending else file.offset_of(self.written_to)
         try:
-            # By a descriptor of its own: the kernel tells each one once that writing back failed, and it is the
-            # commit thread that must hear it for the bytes below the cut.
+            # With its own descriptor: the kernel reports a failed write-back once to each descriptor, and the commit
+            # thread must see it for the bytes below the cut.
             fd = self.disk.open(file.path, os.O_RDWR)
             try:
                 self.disk.truncate(fd, offset)
@@ -261,16 +261,18 @@ class Wal:
                 self.disk.close(fd)
         except OSError as error:
             self.broken = True
-            logger.error("cannot cut %s back to offset %d: %s; the log takes no more", file.path, offset, error)
+            logger.error(
+                "cannot cut %s back to offset %d: %s; the log accepts no more writes", file.path, offset, error
+            )
 
     def _go_back(self, failed: LogFile) -> None:
-        """Go on from `written_to` in a new file.
+        """Continue from `written_to` in a new file.
 
-        A new file means a new salt. Frames written over a failed write of the same file would be judged by the same
-        salt at the same positions, and a power failure that keeps some old and some new pages could splice the two.
+        A new file has a new salt. Frames written over a failed write in the same file would have the same salt at the
+        same positions, and a power failure that keeps some old and some new pages could mix the two.
         """
         self._forget_unwritten()
-        # Files behind the failed one were taken during a hand-over; nothing has reached them.
+        # Files after the failed one were opened during a hand-over; nothing has reached them.
         while self._file is not None and self._file is not failed:
             self._files.give_back(self._file)
             self._file = self._files.unseal()
@@ -285,7 +287,7 @@ class Wal:
         self.buffered_to = self._flushed_to = self.written_to
 
     def _raise_failure(self) -> None:
-        """Deal with a write that failed in the commit thread, or refuse if the log is past use."""
+        """Handle a write that failed in the commit thread; raises if the log can no longer be used."""
         failure = self.handover.failure
         if failure is not None and not self.broken:
             self._go_back(failure.file)
@@ -294,13 +296,13 @@ class Wal:
             raise failure.error
         self._forget_unwritten()
         self.handover.settle()
-        raise StorageError(f"the log in {self.path} takes no more writes until a restart", path=self.path)
+        raise StorageError(f"the log in {self.path} accepts no writes until a restart", path=self.path)
 
     # --- what there is ---
 
     @property
     def full(self) -> bool:
-        """Whether the disk had no room for a file of the log the last time that one was wanted."""
+        """Whether the disk was full when a file of the log was last wanted."""
         return self._files.full
 
     @property
@@ -313,9 +315,9 @@ class Wal:
         return starts[0] if starts else self.written_to
 
     def files_between(self, start: int, end: int) -> list[tuple[str, int]]:
-        """The files with frames between two positions, oldest first, and how many bytes of each end at `end` or before.
+        """The files with frames between two positions, oldest first, and how many bytes of each end at or before `end`.
 
-        `end` is the end of a frame and synced, so these bytes do not change any more.
+        `end` is the end of a frame and synced, so these bytes do not change.
         """
         assert end <= self.synced_to
         files = [*self._files.sealed, *([self._file] if self._file is not None else [])]
@@ -327,17 +329,17 @@ class Wal:
         return found
 
     def file_starts(self) -> list[int]:
-        """Where the files of the log start, oldest first."""
+        """The positions at which the files of the log start, oldest first."""
         starts = [file.base_position for file in self._files.sealed]
         return [*starts, self._file.base_position] if self._file is not None else starts
 
 
 def _nobody_to_wake() -> None:
-    """Stands in for the committer until there is one."""
+    """Stands in for the syncer until there is one."""
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """Each run of buffers in one; deferred frames stay between them."""
+    """Join each run of buffers; deferred frames stay between them."""
     joined: list[Piece] = []
     for deferred, run in groupby(pieces, key=lambda piece: isinstance(piece, DeferredFrame)):
         some = list(run)
@@ -346,7 +348,7 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _buffers(pieces: Sequence[Piece]) -> list[Buffer]:
-    """What is to be written, now that deferred frames must have their bytes."""
+    """The buffers to write, now that deferred frames must have their bytes."""
     buffers: list[Buffer] = []
     for piece in pieces:
         if not isinstance(piece, DeferredFrame):
@@ -355,6 +357,6 @@ def _buffers(pieces: Sequence[Piece]) -> list[Buffer]:
         try:
             buffers += piece.buffers()
         except MemoryError as error:
-            # As good as a write that failed: the op has not happened.
+            # Like a write that failed: the op has not happened.
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
     return buffers
