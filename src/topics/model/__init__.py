@@ -1,1 +1,1 @@
-"""What every layer speaks: records, configuration, ops, errors, settings, time."""
+"""What all layers share: requests, configuration, errors, settings, time."""

@@ -1,8 +1,8 @@
 """Time, passed in: wall milliseconds for records, a monotonic clock for durations, a steady one for deadlines.
 
-wall clock ──────▶ $ts, TTL, what clients are shown    may be put wrong, and right again, by any amount
-monotonic clock ─▶ SteadyClock ─▶ leases, delays       starts at the wall clock's time and never jumps; the log notes
-                                                       both, so that it goes on after a restart
+wall clock ──────▶ $ts, TTL, times in replies          may be set wrong, and right again, by any amount
+monotonic clock ─▶ SteadyClock ─▶ leases, delays       starts at the wall clock's time and never jumps; the log stores
+                                                       both, so that it continues after a restart
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from typing import NamedTuple, Protocol
 
-# Below this the wall clock and the steady clock count as agreeing.
+# Below this difference the wall clock and the steady clock count as equal.
 SKEW_MS_MIN = 1_000
-# On Linux the time that a machine was suspended counts, too.
+# On Linux, time during which the machine was suspended counts as well.
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ms(self) -> float:
-        """Milliseconds that never step, for measuring how long something took."""
+        """Milliseconds that never jump, for measuring durations."""
         ...
 
 
@@ -35,7 +35,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -48,12 +48,12 @@ class ManualClock:
         return self._monotonic_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass. A negative value only puts the wall clock back."""
+        """Let time pass. A negative value only sets the wall clock back."""
         self._now_ms += ms
         self._monotonic_ms += max(0, ms)
 
     def step(self, ms: int) -> None:
-        """Put the wall clock wrong, or right again: no time passes."""
+        """Set the wall clock wrong, or right again: no time passes."""
         self._now_ms += ms
 
 
@@ -65,9 +65,9 @@ class Moment(NamedTuple):
 
 
 class SteadyClock:
-    """The time that deadlines are set by: the wall clock's at the start, and monotonic from there on.
+    """The clock for deadlines: it starts at the wall clock's time and is monotonic from then on.
 
-    After a restart it goes on from the last moment that was noted, by as much as the wall clock says has passed since.
+    After a restart it continues from the last stored moment, plus the time that has passed by the wall clock.
     """
 
     def __init__(self, clock: Clock, noted: Moment | None = None) -> None:
@@ -75,7 +75,7 @@ class SteadyClock:
         start_ms = clock.now_ms()
         if noted is not None:
             start_ms = noted.steady_ms + max(0, start_ms - noted.wall_ms)
-        # Half a millisecond, so that cutting off the fraction rounds.
+        # Half a millisecond, so that truncation rounds.
         self._offset_ms = start_ms - clock.monotonic_ms() + 0.5
 
     def now_ms(self) -> int:
@@ -85,6 +85,6 @@ class SteadyClock:
         return Moment(self.now_ms(), self._clock.now_ms())
 
     def wall_ms(self, steady_ms: int) -> int:
-        """A moment as the wall clock would show it now."""
+        """A moment as the wall clock would show it."""
         skew_ms = self._clock.now_ms() - self.now_ms()
         return steady_ms if abs(skew_ms) < SKEW_MS_MIN else steady_ms + skew_ms

@@ -1,4 +1,4 @@
-"""Cursors: a place in a list or a stream as one opaque word, which a client hands back to continue from there.
+"""Cursors: a position in a list or a stream as one opaque string, which a client sends back to continue from there.
 
 Pages                     base64url, padded, of a JSON object: {"after": "name"}
 Streams, up to 64 topics  base64url of a JSON map {"topic": seq, …}
@@ -33,7 +33,7 @@ _map_decoder = msgspec.json.Decoder(dict[str, int])
 
 
 class AfterName(msgspec.Struct):
-    """The place in a list of names."""
+    """A position in a list of names."""
 
     after: str
 
@@ -44,7 +44,7 @@ def page_cursor(place: msgspec.Struct) -> str:
 
 
 def place_of(cursor: str, kind: type[T]) -> T:
-    """The place that a page's cursor stands for."""
+    """The position that the cursor of a page stands for."""
     try:
         return msgspec.json.decode(from_base64url(cursor), type=kind)
     except ValueError:
@@ -97,7 +97,7 @@ def positions_of(text: str, names: Iterable[str]) -> dict[str, int]:
     except (ValueError, RecursionError):
         raise _foreign() from None
     if any(not 0 <= seq <= U64_MAX for seq in seqs.values()):
-        raise InvalidRequest(f"cursor holds a position outside of 0 to {U64_MAX}", field="cursor")
+        raise InvalidRequest(f"cursor has a position that is not within 0 to {U64_MAX}", field="cursor")
     return seqs
 
 

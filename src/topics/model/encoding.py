@@ -1,6 +1,6 @@
 """Encodings: Python values as JSON text, and bytes as base64url.
 
-NaN and infinities, which JSON does not have, are refused instead of becoming null; so is text that is not Unicode.
+NaN and infinities, which JSON does not have, are refused instead of becoming null; so is text with lone surrogates.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NotJson(ValueError):
-    """A value that JSON cannot hold, and where it is."""
+    """A value that JSON cannot represent, and where it is."""
 
 
 def encode(value: Any, name: str = "") -> bytes:
-    """The value as JSON. `name` is what errors call it."""
+    """The value as JSON. `name` is its name in errors."""
     try:
         text = _encode(value)
     except UnicodeEncodeError:
         _check(value, name)
         raise
-    # The encoder writes null for such a number: without one there is nothing to look for.
+    # The encoder writes null for such a number: without a null there is none to look for.
     if b"null" in text:
         _check(value, name)
     return text
@@ -33,7 +33,7 @@ def encode(value: Any, name: str = "") -> bytes:
 
 def _check(value: Any, name: str) -> None:
     """Raises NotJson for the first number that is not finite, or text with a lone surrogate."""
-    # JSON text that is sent as it is (Raw) holds no such number.
+    # Raw JSON text cannot contain such a number.
     stack: list[tuple[str, Any]] = [(name, msgspec.to_builtins(value, enc_hook=_nothing))]
     while stack:
         path, item = stack.pop()
@@ -78,6 +78,6 @@ def to_base64url(raw: bytes) -> bytes:
 
 
 def from_base64url(text: str) -> bytes:
-    """With or without padding; raises ValueError for anything else."""
+    """Accepts padding and its absence; raises ValueError for anything else."""
     text = text.rstrip("=")
     return b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -1,7 +1,7 @@
-"""Every way a request or a data directory can fail, as classes with a code and fields, for server, client and database.
+"""Every way a request or a data directory can fail: classes with a code and fields, for server, client and database.
 
-A code is stable and machine-readable; the detail carries the facts a caller can act on. Which HTTP status a code
-becomes is decided in one table of the API layer, never here.
+A code is stable and machine-readable; the detail has the facts that a caller can act on. The API layer maps codes to
+HTTP statuses in one table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 
 class TopicsError(Exception):
-    """Base of all errors that a caller is meant to see.
+    """Base of all errors that callers are meant to see.
 
     `status` is that of the HTTP reply, 0 if no server replied. `retry_after_s` is how long to wait before the next
     attempt, None if unknown.
@@ -48,13 +48,13 @@ class TopicsError(Exception):
     def reported(
         cls, message: str, code: str, status: int, detail: Mapping[str, Any] | None, retry_after_s: float | None
     ) -> Self:
-        """An error as a server reported it, whatever the class would say by itself."""
+        """An error as a server reported it, with its own message and status."""
         error = cls.__new__(cls)
         error._set(message, code, status, dict(detail or {}), retry_after_s)
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors travel between processes with all their fields."""
+        """Errors are pickled with all their fields."""
         return type(self).reported, (self.message, self.code, self.status, self.detail, self.retry_after_s)
 
 
@@ -62,7 +62,7 @@ class TopicsError(Exception):
 
 
 class InvalidRequest(TopicsError):
-    """Malformed input; `detail["field"]` names the place."""
+    """Malformed input; `detail["field"]` names the field."""
 
     code = "invalid_request"
 
@@ -119,7 +119,7 @@ class Forbidden(TopicsError):
 
 
 class NotFound(TopicsError):
-    """A path that the server does not have."""
+    """The server has no such path."""
 
     code = "not_found"
 
@@ -157,7 +157,7 @@ class TopicNotEmpty(TopicsError):
 
 
 class NotAQueue(TopicsError):
-    """A verb of queues was used on a topic that only keeps records."""
+    """A queue verb was used on a topic that is not a queue."""
 
     code = "not_a_queue"
 
@@ -172,13 +172,13 @@ class RouterCycle(TopicsError):
 
 
 class StageNotFound(TopicsError):
-    """The stage was never begun, has expired, was aborted, or was lost in a power failure."""
+    """The stage was never created, has expired, was aborted, or was lost in a power failure."""
 
     code = "stage_not_found"
 
 
 class Fenced(TopicsError):
-    """The token is not the newest of its application: another process took over."""
+    """The token is not the newest of its app: another process has taken over."""
 
     code = "fenced"
 
@@ -187,7 +187,7 @@ class TopicFull(TopicsError):
     code = "topic_full"
 
 
-# --- not now ---
+# --- try again later ---
 
 
 class Throttled(TopicsError):
@@ -205,7 +205,7 @@ class ShuttingDown(TopicsError):
 
 
 class ReadOnly(TopicsError):
-    """A sync failed, or another process may own the directory: nothing is acknowledged until a restart."""
+    """A sync failed, or another process may be using the directory: no write is acknowledged until a restart."""
 
     code = "read_only"
 
@@ -215,7 +215,7 @@ class StorageFull(TopicsError):
 
 
 class Internal(TopicsError):
-    """A bug in the server, or a disk that failed; `detail["trace_id"]` is in the server's log."""
+    """A bug in the server, or a failed disk; `detail["trace_id"]` is in the server's log."""
 
     code = "internal"
 

@@ -1,4 +1,4 @@
-"""Topic and router names: the checks that stand between a caller's string and everything keyed by it."""
+"""Topic and router names: which ones are valid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_topic_name(name: str, field: str = "topic") -> str:
 
 
 def check_router_name(name: str, field: str = "router") -> str:
-    """As for a topic, and `>` besides: `orders->audit`."""
+    """As for a topic, but `>` is allowed as well: `orders->audit`."""
     if _ROUTER_NAME.fullmatch(name) is None:
         raise InvalidRequest(
             f"{field} must be 1 to 255 characters of A-Z a-z 0-9 . _ : - > and start with a letter or digit, "

@@ -47,7 +47,7 @@ class Setting(NamedTuple):
     zero_means: str
     choices: tuple[str, ...]
     secret: bool
-    # variables of other names that are read, too, and the table of a file that the key may stand in
+    # other environment variables that are read as well, and the table of a file that may hold the key
     also: tuple[str, ...]
     section: str
 
@@ -57,12 +57,12 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str | None:
-        """Secrets have none: every user of a machine can read the arguments of its processes."""
+        """Secrets have no flag: every user of a machine can read the arguments of its processes."""
         return None if self.secret else "--" + self.name.replace("_", "-")
 
     @property
     def allowed(self) -> str:
-        """What a value may be, as the end of a sentence that starts with "must be"."""
+        """The allowed values, as the end of a sentence that starts with "must be"."""
         match self.kind:
             case "count" | "bytes" | "ms":
                 low, high = (show_number(self.kind, bound) for bound in (self.at_least, self.at_most))
@@ -83,14 +83,14 @@ class Setting(NamedTuple):
                 return "a printable text"
 
     def parse(self, given: object, origin: str) -> Value:
-        """Turn what a flag, a variable or a file holds into a value of this kind, or say clearly why not."""
+        """Convert the value of a flag, a variable or a file; raises WrongSetting."""
         value = self._read(given)
         if value is None or not self.accepts(value):
             raise self.wrong(given, origin)
         return value
 
     def accepts(self, value: object) -> bool:
-        """Whether a typed value is of this kind and within bounds; the default always is."""
+        """Check that a typed value is of this kind and within bounds; the default always is."""
         match self.kind:
             case "count" | "bytes" | "ms":
                 return type(value) is int and self.at_least <= value <= self.at_most
@@ -110,7 +110,7 @@ class Setting(NamedTuple):
         return WrongSetting(message, setting=self.name, origin=origin)
 
     def _read(self, given: object) -> Value:
-        """The value as this kind would hold it, None if it cannot; a TOML value may be typed or a text."""
+        """The value converted to this kind, None if that is impossible; a TOML value may be typed or a text."""
         match self.kind:
             case "count" | "bytes" | "ms":
                 return _read_number(self.kind, given)
@@ -137,14 +137,14 @@ def setting(
     also: tuple[str, ...] = (),
     section: str = "",
 ) -> T:
-    """Declare one field of a dataclass of settings; typed as its default, as `dataclasses.field` is."""
+    """Declare one field of a dataclass of settings; typed as its default, like `dataclasses.field`."""
     row = {"help": help, "kind": kind, "at_least": at_least, "at_most": at_most, "zero_means": zero_means}
     metadata = {**row, "choices": choices, "secret": secret, "also": also, "section": section}
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
 def table_of(settings_class: type[Any], groups: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Read the rows off a dataclass; `groups` maps the first field of each group to the group's title."""
+    """The rows of a dataclass; `groups` maps the first field of each group to the group's title."""
     rows: list[Setting] = []
     title = ""
     for field in dataclasses.fields(settings_class):
@@ -156,7 +156,7 @@ def table_of(settings_class: type[Any], groups: Mapping[str, str]) -> tuple[Sett
 
 
 def show_number(kind: Kind, number: int) -> str:
-    """A bound or a default as a person would write it: 64 MiB rather than 67108864."""
+    """A bound or a default as a person would write it: 64 MiB instead of 67108864."""
     if kind == "bytes":
         for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
             if number and number % size == 0:
@@ -190,7 +190,7 @@ def _read_number(kind: Kind, given: object) -> int | None:
 
 def _read_list(given: object) -> tuple[str, ...] | None:
     if isinstance(given, str):
-        # One comma may end the list. Any other entry without a text is a slip, and refused with the value.
+        # One comma may end the list. Any other empty entry is a mistake, and the value is refused.
         return tuple(part.strip() for part in given.strip().removesuffix(",").split(","))
     if isinstance(given, list | tuple):
         parts = cast("list[object] | tuple[object, ...]", given)

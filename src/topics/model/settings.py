@@ -1,7 +1,7 @@
-"""Every setting there is, as one table; and where a value comes from: flags, environment, a TOML file, the default.
+"""All settings as one table, and the sources of their values: flags, environment, a TOML file, the default.
 
-The dataclass below is the table. Flags, variables, the keys of the file, `topics config show` and docs/SETTINGS.md
-are all read off it, so a new setting is one new line here:
+The dataclass below is the table. Flags, variables, the keys of the file, `topics config show` and docs/SETTINGS.md are
+made from it, so a new setting is one new line here:
 
     name                 max_body_bytes              the unit is part of the name: _bytes, _ms, otherwise a count
     environment          TOPICS_MAX_BODY_BYTES       `TOPICS_` and the name in capitals
@@ -26,22 +26,22 @@ FLAGS, ENVIRONMENT, FILE, DEFAULT = "flag", "environment", "file", "default"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What engine and server are built with. `Settings()` is all defaults; a value out of bounds is refused."""
+    """The settings of engine and server. `Settings()` has all defaults; a value out of bounds is refused."""
 
     host: str = setting("127.0.0.1", "Address to listen on, as `host` or `host:port`.", kind="address")
     port: int = setting(4000, "Port to listen on.", at_most=65_535, zero_means="any free port")
-    data_dir: str = setting("./data", "Directory that holds everything; made if it is missing.")
+    data_dir: str = setting("./data", "Directory of all data; created if it does not exist.")
 
     api_keys: tuple[str, ...] = setting(
         (), "Keys as `key`, `key:scopes`, `key:scopes:prefixes`. None: no authentication, loopback only.", secret=True
     )
-    allow_insecure_no_auth: bool = setting(False, "Serve on other addresses than loopback without any key.")
-    probe_auth: bool = setting(False, "Ask for a key on health and readiness, too.")
-    allowed_hosts: tuple[str, ...] = setting((), "`Host` names accepted besides loopback ones when there are no keys.")
+    allow_insecure_no_auth: bool = setting(False, "Serve on addresses other than loopback without any key.")
+    probe_auth: bool = setting(False, "Require a key for health and readiness as well.")
+    allowed_hosts: tuple[str, ...] = setting((), "`Host` names accepted besides loopback names if there are no keys.")
 
     cors_origins: tuple[str, ...] = setting(
         (),
-        "Origins whose web pages may use the API, like `https://app.example.org`. None: only pages of its own origin.",
+        "Origins whose web pages may use the API, like `https://app.example.org`. None: only the server's own origin.",
     )
 
     max_batch_records: int = setting(10_000, "Records in one append.", at_least=1, at_most=1_000_000)
@@ -50,48 +50,48 @@ class Settings:
     max_meta_bytes: int = setting(16 * KIB, "`meta` of one record.", at_least=2, at_most=16 * MIB)
     max_tag_bytes: int = setting(256, "`tag` of one record.", at_least=1, at_most=64 * KIB)
     max_node_bytes: int = setting(128, "`node` of one record.", at_least=1, at_most=64 * KIB)
-    max_limit: int = setting(1_000, "Records in one answer; a larger `limit` is clamped.", at_least=1, at_most=100_000)
+    max_limit: int = setting(1_000, "Records in one reply; a larger `limit` is clamped.", at_least=1, at_most=100_000)
     max_watch_topics: int = setting(256, "Topics in one watch session.", at_least=1, at_most=100_000)
     max_claim: int = setting(1_000, "Jobs in one claim, ack, nack or extend.", at_least=1, at_most=100_000)
 
-    max_topics: int = setting(100_000, "Topics that exist.", at_most=COUNT_MAX, zero_means="unlimited")
-    max_routers: int = setting(10_000, "Routers that exist.", at_most=COUNT_MAX, zero_means="unlimited")
-    max_watch_sessions: int = setting(10_000, "Watch sessions that exist.", at_most=COUNT_MAX, zero_means="unlimited")
+    max_topics: int = setting(100_000, "Existing topics.", at_most=COUNT_MAX, zero_means="unlimited")
+    max_routers: int = setting(10_000, "Existing routers.", at_most=COUNT_MAX, zero_means="unlimited")
+    max_watch_sessions: int = setting(10_000, "Existing watch sessions.", at_most=COUNT_MAX, zero_means="unlimited")
     max_sse_connections: int = setting(
-        10_000, "Streams and WebSockets that are open.", at_most=COUNT_MAX, zero_means="unlimited"
+        10_000, "Open streams and WebSockets.", at_most=COUNT_MAX, zero_means="unlimited"
     )
     max_sse_connections_per_key: int = setting(
-        1_000, "Streams and WebSockets that are open for one key.", at_most=COUNT_MAX, zero_means="unlimited"
+        1_000, "Open streams and WebSockets of one key.", at_most=COUNT_MAX, zero_means="unlimited"
     )
     max_connections: int = setting(
         20_000,
-        "Connections that are open; fewer if the limit of open files leaves less, as some are kept for the log.",
+        "Open connections; fewer if the limit of open files is lower, as the log needs some.",
         at_least=1,
         at_most=1_000_000,
     )
     max_inflight_per_key: int = setting(
-        1_000, "Requests of one key that are being answered.", at_most=COUNT_MAX, zero_means="unlimited"
+        1_000, "Requests of one key in flight.", at_most=COUNT_MAX, zero_means="unlimited"
     )
     max_total_bytes: int = setting(
         0, "Bytes of all retained records.", at_most=1024 * 1024 * TIB, zero_means="unlimited"
     )
 
-    max_txn_apps: int = setting(10_000, "Apps whose transactions are known.", at_least=1, at_most=COUNT_MAX)
+    max_txn_apps: int = setting(10_000, "Apps with transactions.", at_least=1, at_most=COUNT_MAX)
     max_stages: int = setting(10_000, "Stages that are neither committed nor aborted.", at_least=1, at_most=COUNT_MAX)
     max_staged_bytes: int = setting(4 * GIB, "Bytes of all stages.", at_least=1, at_most=1024 * TIB)
     max_staged_bytes_per_app: int = setting(2 * GIB, "Bytes of the stages of one app.", at_least=1, at_most=1024 * TIB)
     stage_ttl_ms: int = setting(
-        3_600_000, "Time after which a stage that nobody commits is dropped.", at_least=1, at_most=365 * DAY_MS
+        3_600_000, "Time after which an uncommitted stage is dropped.", at_least=1, at_most=365 * DAY_MS
     )
 
     session_ttl_ms: int = setting(
-        300_000, "Time that a watch session without a stream is kept.", at_least=1, at_most=DAY_MS
+        300_000, "Time for which a watch session without a stream is kept.", at_least=1, at_most=DAY_MS
     )
     buffer_grace_ms: int = setting(
-        5_000, "Time that a live reader may stall before a gap counts as its own.", at_least=1, at_most=DAY_MS
+        5_000, "Time for which a live reader may stall before a gap counts as its own.", at_least=1, at_most=DAY_MS
     )
     slow_consumer_timeout_ms: int = setting(
-        30_000, "Time that a live reader may stall before it is cut off.", at_least=1, at_most=DAY_MS
+        30_000, "Time for which a live reader may stall before it is disconnected.", at_least=1, at_most=DAY_MS
     )
 
     segment_max_events: int = setting(10_000, "Records after which a segment is sealed.", at_least=1, at_most=COUNT_MAX)
@@ -102,9 +102,7 @@ class Settings:
     hot_retain_segments: int = setting(
         4, "Sealed segments of a topic that stay out of the cold directory.", at_most=COUNT_MAX
     )
-    hot_retain_bytes: int = setting(
-        128 * MIB, "Payload bytes of all topics that are kept in memory.", at_most=1024 * TIB
-    )
+    hot_retain_bytes: int = setting(128 * MIB, "Payload bytes kept in memory, over all topics.", at_most=1024 * TIB)
     cold_dir: str | None = setting(
         None, "Directory that older segments move to; unset: they stay in the data directory."
     )
@@ -117,7 +115,7 @@ class Settings:
 
     visibility_timeout_secs: int = setting(
         60,
-        "Seconds that a consumer of a group has to ack what it was handed.",
+        "Seconds that a consumer of a group has to ack records it has received.",
         at_least=1,
         at_most=86_400,
         also=("KALAMDB_TOPIC_VISIBILITY_TIMEOUT_SECS", "KALAMDB_VISIBILITY_TIMEOUT_SECS"),
@@ -125,29 +123,31 @@ class Settings:
     )
     jwt_secret: str | None = setting(
         None,
-        "What tokens are signed with, at least 32 characters. Unset: a loopback server without keys and users needs no "
+        "Secret that signs tokens, at least 32 characters. Unset: a loopback server without keys and users needs no "
         "token for consumer groups, any other refuses them.",
         kind="text",
         secret=True,
         also=("KALAMDB_JWT_SECRET",),
     )
     jwt_trusted_issuers: tuple[str, ...] = setting(
-        (), "Issuers whose tokens count besides our own, `kalamdb`.", also=("KALAMDB_JWT_TRUSTED_ISSUERS",)
+        (), "Issuers whose tokens are accepted besides our own, `kalamdb`.", also=("KALAMDB_JWT_TRUSTED_ISSUERS",)
     )
     jwt_expiry_hours: int = setting(
-        24, "Hours that an access token lasts.", at_least=1, at_most=8_760, also=("KALAMDB_JWT_EXPIRY_HOURS",)
+        24, "Hours for which an access token is valid.", at_least=1, at_most=8_760, also=("KALAMDB_JWT_EXPIRY_HOURS",)
     )
     users: tuple[str, ...] = setting(
-        (), "Who may log in, as `name:role:hash` or `name:role:hash:prefixes`; `topics hash` makes a hash.", secret=True
+        (),
+        "Users that may log in, as `name:role:hash` or `name:role:hash:prefixes`; `topics hash` makes a hash.",
+        secret=True,
     )
     trusted_proxies: tuple[str, ...] = setting(
         (),
-        "Addresses or networks of proxies whose `X-Forwarded-For` counts when failed logins are limited by address.",
+        "Addresses or networks of proxies whose `X-Forwarded-For` is used when failed logins are limited by address.",
     )
 
-    log_format: str = setting("text", "How the log is written.", kind="choice", choices=("text", "json"))
+    log_format: str = setting("text", "Format of the log.", kind="choice", choices=("text", "json"))
     log_level: str = setting(
-        "info", "The least severe lines logged.", kind="choice", choices=("debug", "info", "warning", "error")
+        "info", "Lowest severity that is logged.", kind="choice", choices=("debug", "info", "warning", "error")
     )
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class Settings:
                 raise row.wrong(value, "argument")
 
     def forget_secrets(self) -> None:
-        """Called once the keys are hashed. Overwritten in place: callers further up hold this very object."""
+        """Called once the keys are hashed. They are overwritten in place, because callers hold this very object."""
         for row in TABLE:
             if row.secret:
                 object.__setattr__(self, row.name, row.default)
@@ -181,9 +181,9 @@ TABLE: Final = table_of(Settings, GROUPS)
 def load_settings(
     flags: Mapping[str, object], environ: Mapping[str, str], toml_path: str | None = None
 ) -> tuple[Settings, dict[str, str]]:
-    """Settings and, for each, where its value came from. Flags win over environment, file and defaults.
+    """Settings and the source of each value. Flags take precedence over environment, file and defaults.
 
-    Flags are named as in the table; one that is None was not given, and neither was an empty variable.
+    Flags are named as in the table; one that is None was not given, and an empty variable counts as absent.
     """
     by_file = {} if toml_path is None else _read_file(toml_path)
     given: dict[str, tuple[str, object]] = {}
@@ -206,14 +206,14 @@ def load_settings(
 
 
 def unknown_variables(environ: Iterable[str], besides: str) -> list[str]:
-    """Names that look like ours and set nothing, each as a line of warning; whoever runs the process may own them."""
+    """Warnings about variables with our prefix that set nothing; they may belong to another program."""
     known = [besides, *(row.variable for row in TABLE)]
     strangers = [name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
     return [f"{name} sets nothing{_hint(name, known, ENVIRONMENT_PREFIX)}" for name in sorted(strangers)]
 
 
 def _hint(name: str, names: Sequence[str], prefix: str = "") -> str:
-    """What may have been meant; a prefix that all share says nothing about that."""
+    """A suggestion, if a name is similar; the common prefix is not compared."""
     near = difflib.get_close_matches(name.removeprefix(prefix), [known.removeprefix(prefix) for known in names], n=1)
     return f", did you mean {prefix}{near[0]}?" if near else ""
 
@@ -241,7 +241,7 @@ def _read_file(toml_path: str) -> dict[str, object]:
 
 
 def _lift_sections(content: dict[str, object], toml_path: str) -> None:
-    """Take the keys that may stand in a table of their own out of it; the file of a settled server is used as it is."""
+    """Move keys out of tables that may hold them, so that the file of an existing server can be used unchanged."""
     for row in TABLE:
         table = content.get(row.section) if row.section else None
         if isinstance(table, dict) and row.name in table:
@@ -257,7 +257,7 @@ def _lift_sections(content: dict[str, object], toml_path: str) -> None:
 
 
 def _split_host(given: dict[str, tuple[str, object]]) -> None:
-    """Take the port out of `host:port`. A port given by itself wins, unless the host comes from a stronger source."""
+    """Split `host:port`. A port given separately wins, unless the host comes from a stronger source."""
     origin, host = given.get("host", (DEFAULT, None))
     if not isinstance(host, str):
         return

@@ -1,1 +1,1 @@
-"""What clients may ask for: request bodies, configurations, and their limits."""
+"""Requests: their bodies, configurations, and limits."""

@@ -1,4 +1,4 @@
-"""Topic configuration: what a caller may wish for, and what it resolves to."""
+"""Topic configuration: the request, and the resolved configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLAIM_JITTER_MS_MAX = 5_000
 DELAY_MS_MAX = 86_400_000
 BACKOFF_FACTOR_MAX = 100.0
 
-# Decoded without an upper bound, so that what merely clamps can clamp; the rest is checked where it is used.
+# Decoded without an upper bound, so that larger values can be clamped; the others are checked where they are used.
 U64 = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
@@ -26,9 +26,9 @@ Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 
 
 class RetryBackoff(msgspec.Struct, frozen=True):
-    """How long a job rests after a delivery that failed: `initial_ms`, times `factor` for each delivery more.
+    """How long a job waits after a failed delivery: `initial_ms`, times `factor` for each further delivery.
 
-    `jitter` is the share of the rest by which it may be shorter, so that jobs that failed together part.
+    `jitter` is the share by which the wait may be shorter, so that jobs that failed together are retried apart.
     """
 
     initial_ms: U64 = 1_000
@@ -37,7 +37,7 @@ class RetryBackoff(msgspec.Struct, frozen=True):
     jitter: float = 0.0
 
     def rest_ms(self, deliveries: int, spread: float) -> int:
-        """The rest after the `deliveries`th delivery; `spread` (0 … 1) picks a place within the jitter."""
+        """The wait after the `deliveries`th delivery; `spread` (0 … 1) chooses a point within the jitter."""
         steps = min(max(0, deliveries - 1), 64)
         rest = min(float(self.max_ms), self.initial_ms * self.factor**steps)
         return int(rest * (1 - self.jitter * spread))
@@ -50,7 +50,7 @@ class BackoffRequest(RetryBackoff, frozen=True, forbid_unknown_fields=True):
 class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The configuration as a request states it: every field optional, `null` means absent except for numbers."""
 
-    type: Annotated[TopicType | None, Meta(description="Absent: as it is, and log for a new topic.")] = None
+    type: Annotated[TopicType | None, Meta(description="Absent: unchanged, or log for a new topic.")] = None
     ttl_ms: U64 = 0
     cap_records: U64 = 0
     cap_bytes: U64 = 0
@@ -71,14 +71,14 @@ class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fields of a configuration to change. `null` resets a field that may be null, and is refused for the others."""
+    """Fields of a configuration to change. `null` resets an optional field and is refused for the others."""
 
     type: TopicType | UnsetType = UNSET
     ttl_ms: U64 | UnsetType = UNSET
     cap_records: U64 | UnsetType = UNSET
     cap_bytes: U64 | UnsetType = UNSET
     discard: Discard | UnsetType = UNSET
-    durable: Annotated[bool | UnsetType, Meta(description="Counts only if durability is not given.")] = UNSET
+    durable: Annotated[bool | UnsetType, Meta(description="Used only if durability is absent.")] = UNSET
     durability: Durability | UnsetType = UNSET
     priority: int | UnsetType | None = UNSET
     auto_priority: bool | UnsetType = UNSET
@@ -94,7 +94,7 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicConfig(msgspec.Struct, frozen=True):
-    """A resolved configuration: what is stored and shown. Field order is the order of the JSON."""
+    """A resolved configuration: it is stored and shown. The order of its fields is their order in JSON."""
 
     type: TopicType = "log"
     ttl_ms: int = 0
@@ -113,7 +113,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
     max_deliveries: int = 0
     dead_letter: str | None = None
     leases_durable: bool = False
-    # Shown only if it was asked for.
+    # Shown only if it was set.
     retry_backoff: RetryBackoff | UnsetType = UNSET
 
 
@@ -130,14 +130,14 @@ def decode_config(data: bytes) -> TopicConfig:
 
 
 def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = None) -> TopicConfig:
-    """Fill in defaults and clamp; `current` only lends its type, which an update may leave out."""
+    """Fill in defaults and clamp; `current` only supplies the type, which an update may omit."""
     for field in ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries"):
         if getattr(request, field) > U64_MAX:
             raise InvalidRequest(f"{field} must be at most {U64_MAX}", field=field)
     if request.dead_letter is not None:
         check_topic_name(request.dead_letter, "dead_letter")
         if request.dead_letter == topic:
-            raise InvalidRequest("dead_letter must name another topic than this one", field="dead_letter")
+            raise InvalidRequest("dead_letter must name a topic other than this one", field="dead_letter")
     durability: Durability = request.durability or ("fsync" if request.durable else "disk")
     return TopicConfig(
         type=request.type or (current.type if current is not None else "log"),
@@ -162,7 +162,7 @@ def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = No
 
 
 def patched(config: TopicConfig, patch: ConfigPatch) -> ConfigRequest:
-    """The wish for what a topic has, but for the fields that are given; `resolve` judges it like any other."""
+    """A request for the current configuration with the given fields changed; `resolve` checks it like any other."""
     fields = msgspec.structs.asdict(config)
     del fields["durable"]
     if config.retry_backoff is not UNSET:
@@ -178,7 +178,7 @@ def patched(config: TopicConfig, patch: ConfigPatch) -> ConfigRequest:
 
 def _clamped(backoff: RetryBackoff) -> RetryBackoff:
     if not math.isfinite(backoff.factor) or not math.isfinite(backoff.jitter):
-        raise InvalidRequest("retry_backoff takes finite numbers", field="retry_backoff")
+        raise InvalidRequest("retry_backoff must have finite numbers", field="retry_backoff")
     return RetryBackoff(
         initial_ms=min(DELAY_MS_MAX, backoff.initial_ms),
         factor=max(1.0, min(BACKOFF_FACTOR_MAX, backoff.factor)),

@@ -1,6 +1,6 @@
-"""What consumers of groups ask for: request bodies, where reading starts, and which topic is which partition.
+"""Requests of consumer groups: bodies, where reading starts, and which topic is which partition.
 
-A partition is a topic: partition 0 has the topic's own name, partition k is called `<topic>:p<k>`.
+A partition is a topic: partition 0 has the topic's own name, partition k is named `<topic>:p<k>`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topics.model.requests.config import U64
 from topics.model.requests.records import check_u64
 
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
-# Clients use one figure as poll time and as request timeout: the answer must be there well before.
+# Clients use the same value as poll time and as request timeout, so the reply must arrive well before.
 WAIT_SHARE, WAIT_MS_MAX = 0.8, 20_000
 GROUP_BYTES_MAX = 256
 PARTITIONS_ASKED_MAX = 1_000
@@ -33,7 +33,7 @@ class ConsumeRequest(msgspec.Struct):
     group_id: str | None = None
     start: str | dict[str, int] | None = "Latest"
     limit: Number | None = LIMIT_DEFAULT
-    partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them by all_partitions.")] = None
+    partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them with all_partitions.")] = None
     all_partitions: bool | None = False
     timeout_seconds: Number | None = None
 
@@ -44,17 +44,17 @@ class GroupAckRequest(msgspec.Struct):
     upto_offset: U64
     partition_id: Annotated[int, Meta(ge=0)] | None = 0
     from_offset: Annotated[
-        U64 | None, Meta(description="Absent: everything up to `upto_offset`; otherwise just the range from here.")
+        U64 | None, Meta(description="Absent: ack everything up to `upto_offset`; given: only the range from here.")
     ] = None
 
 
 class ResetRequest(msgspec.Struct):
-    """Where the group goes on; `forget` removes it instead, as if it had never been."""
+    """Where the group continues; `forget` removes it instead."""
 
     topic_id: str
     group_id: str
     start: str | dict[str, int] | None = None
-    partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them by all_partitions.")] = None
+    partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them with all_partitions.")] = None
     all_partitions: bool | None = False
     forget: bool | None = False
 
@@ -69,12 +69,12 @@ class LatestOffsetsRequest(msgspec.Struct):
 
 
 class ConsumeStart(msgspec.Struct, frozen=True):
-    """`offset` of the first record wanted; negative: LATEST, only what comes from now on."""
+    """The `offset` of the first record to read; negative: LATEST, only new records."""
 
     offset: int
 
     def seq(self, head_seq: int) -> int:
-        """The first seq wanted, in a topic with this head."""
+        """The first seq to read in a topic with this head."""
         return head_seq + 1 if self.offset < 0 else self.offset + 1
 
 
@@ -99,7 +99,7 @@ def clamp_limit(limit: Number | None) -> int:
     if limit is None:
         return LIMIT_DEFAULT
     if limit < 0:
-        raise InvalidRequest(f"limit is {limit}, but must not be negative", field="limit")
+        raise InvalidRequest(f"limit must not be negative, but is {limit}", field="limit")
     return int(max(1, min(LIMIT_MAX, _whole(limit, "limit"))))
 
 
@@ -114,7 +114,7 @@ def _whole(number: Number, field: str) -> Number:
 
 
 def wants_all(partition: Partition, all_partitions: bool | None) -> bool:
-    """Every partition: asked for by name, or by a switch of its own if no partition is named."""
+    """Whether all partitions are meant: `"all"`, or the switch if no partition is named."""
     if isinstance(partition, str):
         if partition.lower() != ALL:
             raise InvalidRequest('partition_id must be a whole number or "all"', field="partition_id")
@@ -123,7 +123,7 @@ def wants_all(partition: Partition, all_partitions: bool | None) -> bool:
 
 
 def check_id(text: str, field: str) -> str:
-    """An id that names something."""
+    """Refuse an empty id."""
     if not text.strip():
         raise InvalidRequest(f"{field} must not be empty", field=field)
     return text
@@ -135,19 +135,19 @@ def check_group(text: str) -> str:
     except UnicodeEncodeError:
         raise InvalidRequest("group_id is not valid Unicode", field="group_id") from None
     if size > GROUP_BYTES_MAX:
-        raise InvalidRequest(f"group_id is longer than {GROUP_BYTES_MAX} bytes", field="group_id")
+        raise InvalidRequest(f"group_id must be at most {GROUP_BYTES_MAX} bytes", field="group_id")
     return text
 
 
 def check_ack(request: GroupAckRequest) -> tuple[int, int | None]:
-    """The last seq that is acked, and the first one if only a range is."""
+    """The last acked seq, and the first one if only a range is acked."""
     check_id(request.topic_id, "topic_id")
     check_group(request.group_id)
     upto_offset, from_offset = check_u64(request.upto_offset, "upto_offset"), request.from_offset
     if from_offset is None:
         return upto_offset + 1, None
     if check_u64(from_offset, "from_offset") > upto_offset:
-        message = f"from_offset is {from_offset}, but must be at most upto_offset, which is {upto_offset}"
+        message = f"from_offset must be at most upto_offset ({upto_offset}), but is {from_offset}"
         raise InvalidRequest(message, field="from_offset")
     return upto_offset + 1, from_offset + 1
 
@@ -156,12 +156,12 @@ def check_reset(request: ResetRequest) -> None:
     check_id(request.topic_id, "topic_id")
     check_group(request.group_id)
     if request.start is None and not request.forget:
-        raise InvalidRequest('start says where the group goes on; or "forget": true', field="start")
+        raise InvalidRequest('start is required, unless "forget" is true', field="start")
 
 
 def check_latest(request: LatestOffsetsRequest) -> None:
     if len(request.partitions) > PARTITIONS_ASKED_MAX:
-        raise InvalidRequest(f"partitions may name at most {PARTITIONS_ASKED_MAX}", field="partitions")
+        raise InvalidRequest(f"partitions must name at most {PARTITIONS_ASKED_MAX}", field="partitions")
     for asked in request.partitions:
         check_id(asked.topic_id, "partitions.topic_id")
 

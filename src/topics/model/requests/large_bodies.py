@@ -3,11 +3,11 @@
     {"node":"a","records":[ {…},{…},{…}, {…},{…}, … {…} ],"idempotency_key":"k"}
     └──── envelope ───────┘ └─ piece ──┘ └ piece ┘   └──────── rest ──────────┘
 
-Where a piece ends is guessed: a comma between two objects, the second of which begins like a record. Decoding tells
-whether the guess was right, since a piece that ends inside a payload is not a JSON list. After some wrong guesses the
-end of the next record is looked for bracket by bracket, which is slow and always right.
+The end of a piece is guessed: a comma between two objects, the second of which begins like a record. Decoding shows
+whether the guess was right, because a piece that ends inside a payload is not a JSON list. After some wrong guesses the
+end of the next record is found bracket by bracket, which is slow but always right.
 
-A body for several topics has a list for each of them; where a list ends, the decoder says by refusing what follows it.
+A body for several topics has a list for each; the decoder finds the end of a list by refusing what comes after it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ W = TypeVar("W")
 
 LARGE_BYTES: Final = 1024 * 1024
 PIECE_BYTES: Final = 64 * 1024
-# What a record may need besides `data` and `meta`: its other fields, escapes in them, white space.
+# Bytes of a record besides `data` and `meta`: its other fields, escapes in them, white space.
 RECORD_EXTRA_BYTES: Final = 64 * 1024
 GUESSES_MAX: Final = 4
 SLICE_TOKENS: Final = 2_000
@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"(?:records)?\[(\d+)\]")
 
 
 def decode_large(decoder: msgspec.json.Decoder[W], body: bytes, limits: BatchLimits) -> Generator[None, None, W]:
-    """Decode a body whose records are in a field `records`; pauses after each millisecond or so of work."""
+    """Decode a body whose records are in a field `records`; pauses after about each millisecond of work."""
     start = _START.search(body, 0, LARGE_BYTES)
     if start is None:
         raise InvalidRequest(f"records must begin within the first {LARGE_BYTES} bytes of the body", field="records")
@@ -68,7 +68,7 @@ def decode_large(decoder: msgspec.json.Decoder[W], body: bytes, limits: BatchLim
 def decode_large_topics(
     decoder: msgspec.json.Decoder[MultiAppendRequest], body: bytes, limits: BatchLimits
 ) -> Generator[None, None, MultiAppendRequest]:
-    """Decode a body with a list of records for each of several topics; pauses as above."""
+    """Decode a body with a list of records for each of several topics; pauses like `decode_large`."""
     envelope: list[bytes] = []
     lists: list[list[Any]] = []
     at = size = count = 0
@@ -94,7 +94,7 @@ def decode_large_topics(
         if size > LARGE_BYTES:
             break
     if size + len(body) - at > LARGE_BYTES:
-        raise InvalidRequest(f"all but the records must be at most {LARGE_BYTES} bytes of the body", field="topics")
+        raise InvalidRequest(f"fields other than records must be at most {LARGE_BYTES} bytes in all", field="topics")
     request = decode_body(decoder, b"".join((*envelope, body[at:])))
     if len(lists) != len(request.topics):
         raise InvalidRequest("topics must name each topic once, with one list of records", field="topics")
@@ -104,7 +104,7 @@ def decode_large_topics(
 
 
 def _of_some_topic(error: TopicsError) -> TopicsError:
-    """As decoding at once says it, which does not know the topic either."""
+    """The error of decoding at once, which does not name the topic either."""
     field = str(error.detail["field"])
     if field == BODY:
         return error
@@ -112,7 +112,7 @@ def _of_some_topic(error: TopicsError) -> TopicsError:
 
 
 class _Pieces:
-    """The records up to `at`, which is where a record starts."""
+    """The records up to `at`, where a record starts."""
 
     def __init__(self, body: bytes, at: int, envelope: Any, limits: BatchLimits) -> None:
         self._body = body
@@ -125,12 +125,12 @@ class _Pieces:
         self.records: list[Any] = []
 
     def decode(self) -> Generator[None, None, None]:
-        """Take pieces until what is left is not worth another."""
+        """Decode pieces until the rest is smaller than one."""
         while len(self._body) - self.at > self._record_bytes_max + PIECE_BYTES:
             yield from self._next_piece()
 
     def decode_list(self) -> Generator[None, None, None]:
-        """Take pieces up to the end of this list, whatever follows it."""
+        """Decode pieces up to the end of this list, whatever comes after it."""
         while (end := self._list_end()) is None:
             yield from self._next_piece(_COMMA_OR_END)
             yield
@@ -153,7 +153,7 @@ class _Pieces:
             found = _TRAILING.search(str(error))
             if found is None:
                 return None
-            # counted from the bracket put before it, and after the first byte that does not belong to the list
+            # counted from the bracket put before it, and after the first byte that is not part of the list
             stop = self.at + int(found[1]) - 2
         return self._body.rindex(b"]", self.at, stop)
 
@@ -164,7 +164,7 @@ class _Pieces:
             raise BatchTooLarge(message, field="records", max=most)
 
     def check_given_once(self) -> Generator[None, None, None]:
-        """The list that is being read is the only one: a second one would count instead of it."""
+        """Check that there is only one such list: a second one would replace it."""
         position = self.at
         while (end := (yield from self._record_end(position))) is not None:
             position = end
@@ -207,7 +207,7 @@ class _Pieces:
         return True
 
     def _report(self, piece: bytes) -> None:
-        """A piece that is JSON and does not fit: the mistake is in one of its records."""
+        """The piece is JSON but has the wrong type: the mistake is in one of its records."""
         try:
             decode_body(self._decoder, piece)
         except InvalidRequest as error:
@@ -225,7 +225,7 @@ class _Pieces:
         return InvalidRequest(name + error.message.removeprefix(found[0]), detail=detail)
 
     def _record_end(self, start: int) -> Generator[None, None, int | None]:
-        """Where the next object after `start` ends; None if the list ends before one, or it is longer than allowed."""
+        """Where the next object after `start` ends; None if the list ends before one, or if it is too long."""
         depth = tokens = 0
         position, stop = start, start + self._record_bytes_max
         while token := _TOKEN.search(self._body, position, stop):
@@ -242,7 +242,7 @@ class _Pieces:
         return None
 
     def missing(self) -> InvalidRequest:
-        """Pieces end with a comma: another record must follow."""
+        """A piece ends with a comma: another record must come after it."""
         number = len(self.records)
         return InvalidRequest(f"records[{number}] is missing after a comma", field=f"records[{number}]")
 

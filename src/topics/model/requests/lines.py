@@ -23,7 +23,7 @@ _payload: Final = msgspec.json.Decoder(Raw)
 def decode_lines(
     body: bytes, limits: BatchLimits, tag: str | None = None, delay_ms: int = 0
 ) -> Generator[None, None, list[RecordRequest]]:
-    """The records, which all get the same tag and delay; pauses after each millisecond or so of work."""
+    """The records, all with the same tag and delay; pauses after about each millisecond of work."""
     records: list[RecordRequest] = []
     at, number, pause_at = 0, 1, PIECE_BYTES
     while at < len(body):
@@ -41,12 +41,12 @@ def decode_lines(
             pause_at = at + PIECE_BYTES
             yield
     if not records:
-        raise InvalidRequest("the body holds no line with a payload", field=BODY)
+        raise InvalidRequest("the body has no line with a payload", field=BODY)
     return records
 
 
 def _read(body: bytes, start: int, end: int, number: int, limits: BatchLimits) -> Raw:
-    """The payload on one line, as it was sent."""
+    """The payload on one line, unchanged."""
     line = body[start:end].rstrip(b" \t\r")
     if len(line) > limits.max_record_bytes:
         raise _too_large(len(line), number, limits)

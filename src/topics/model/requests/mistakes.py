@@ -1,8 +1,7 @@
-"""What is wrong with a request body, in words: which field, what it must be, and which name was probably meant.
+"""Error messages for request bodies: which field is wrong, what it must be, and which name was probably meant.
 
-The decoder stops at the first mistake and reports it with the types of this program. Callers get neither those types
-nor a bare complaint: the type that the body is decoded to says which fields and values exist. All of this runs only
-after decoding has failed.
+The decoder stops at the first mistake and reports it in terms of Python types. Here it is translated: the type that the
+body is decoded to says which fields and values exist. All of this runs only after decoding has failed.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from msgspec import inspect
 from topics.model.errors import InvalidRequest
 from topics.model.requests.nesting import NESTING_MAX
 
-# What a mistake about the body as a whole is reported for.
+# The field of a mistake about the body as a whole.
 BODY = "body"
-# Of a name or value that is repeated in a message; longer ones are cut.
+# Names and values in messages are cut after this many characters.
 SHOWN_CHARS_MAX = 64
-# Below this likeness a name is no help, and all known ones are listed instead.
+# Names less similar than this are not suggested; all known names are listed instead.
 LIKENESS_MIN = 0.5
 
 _AT = " - at `"
@@ -32,7 +31,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _ENUM = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _TYPES = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", re.DOTALL)
-# A first half without a second, or a second without a first. A backslash that is itself escaped begins neither.
+# A first half without a second, or a second without a first. An escaped backslash begins neither.
 _LONE = re.compile(
     rb"(?<!\\)\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)(?<!\\)\\u[dD][c-fC-F]", re.DOTALL
 )
@@ -81,13 +80,13 @@ def mistake(error: msgspec.ValidationError, kind: type, within: str = "") -> Inv
 
 
 def unknown_field(name: str, known: Iterable[str], within: str = "") -> InvalidRequest:
-    """A field that does not exist where it was given; `nearest` in the detail is the one that was probably meant."""
+    """A field that does not exist here; `nearest` in the detail is the one that was probably meant."""
     names = list(known)
     field = _joined(within, _shown(name))
     near = difflib.get_close_matches(name, names, n=1, cutoff=LIKENESS_MIN) if len(name) <= SHOWN_CHARS_MAX else []
     if near:
         return InvalidRequest(f'{field} is not a known field; did you mean "{near[0]}"?', field=field, nearest=near[0])
-    hint = f"known here: {', '.join(names)}" if names else "no fields are taken here"
+    hint = f"known here: {', '.join(names)}" if names else "there are no fields here"
     return InvalidRequest(f"{field} is not a known field; {hint}", field=field)
 
 
@@ -101,12 +100,12 @@ def not_json(body: bytes, error: msgspec.DecodeError) -> InvalidRequest:
 
 
 def lone_surrogate(what: str, field: str) -> InvalidRequest:
-    """The error for half of a character: a surrogate is Unicode only together with its other half."""
+    """The error for half a character: a surrogate is valid Unicode only together with its other half."""
     return InvalidRequest(f"{what} has a lone surrogate (\\ud800 to \\udfff without its other half)", field=field)
 
 
 def nested_too_deeply(field: str) -> InvalidRequest:
-    """The error for arrays and objects within each other, beyond what every reader can be trusted to decode."""
+    """The error for JSON that is nested deeper than every reader can be expected to decode."""
     return InvalidRequest(
         f"{field} is nested too deeply: at most {NESTING_MAX} levels of arrays and objects",
         field=field,
@@ -127,7 +126,7 @@ def _value(quoted: str) -> str:
 
 
 def _wanted(types: str, bound: str) -> str:
-    """`null` for an optional field means absent, so it is no choice worth naming."""
+    """`null` for an optional field means absent, so it is not listed as a choice."""
     names = [_WANTED.get(name, name) for name in types.split(" | ") if name != "null" or types == "null"]
     for pattern, words in _BOUNDS:
         bound = pattern.sub(words, bound)
@@ -152,7 +151,7 @@ def _choices(kind: type, path: str) -> list[str]:
 
 
 def _types_at(kind: type, path: str) -> list[inspect.Type]:
-    """What may stand at a path like `records[3].tag`; of a map every key leads to the same."""
+    """The types allowed at a path like `records[3].tag`; all keys of a map have the same type."""
     found = list(_plain(_type_info(kind)))
     for step in _STEP.findall(path):
         found = [deeper for each in found for deeper in _deeper(each, step)]
@@ -179,7 +178,7 @@ def _deeper(kind: inspect.Type, step: str) -> Iterator[inspect.Type]:
 
 
 def _plain(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """A union as its parts, and types without what annotates them."""
+    """A union as its parts, without annotations."""
     match kind:
         case inspect.UnionType():
             for part in kind.types:

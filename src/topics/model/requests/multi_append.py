@@ -19,7 +19,7 @@ MULTI_TOPICS_MAX = 1_000
 
 
 class TopicBatchRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What one of the topics gets; fields as in an append to it alone."""
+    """The part for one topic; the fields are those of an append to it alone."""
 
     records: Annotated[list[RecordRequest], Meta(extra_json_schema={"minItems": 1})]
     node: str | None = None
@@ -36,7 +36,7 @@ class MultiAppendRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicBatch:
-    """A checked batch for one topic; `bare` if its records have nothing but data."""
+    """A checked batch for one topic; `bare` if its records have only data."""
 
     __slots__ = ("bare", "name", "request")
 
@@ -47,7 +47,7 @@ class TopicBatch:
 
 
 def check_multi_append(request: MultiAppendRequest, limits: BatchLimits) -> list[TopicBatch]:
-    """Refuse what breaks a limit, whatever topics there are; the batches, in the order of their names."""
+    """Check the limits that do not depend on the topics; the batches, by name."""
     if not request.topics:
         raise InvalidRequest("topics must name at least one topic", field="topics")
     if len(request.topics) > MULTI_TOPICS_MAX:
@@ -90,7 +90,7 @@ def check_multi_append(request: MultiAppendRequest, limits: BatchLimits) -> list
 
 
 def within(place: str, error: TopicsError) -> TopicsError:
-    """The same error about a field, with the topic that the field is of."""
+    """The same error, with the topic in its field."""
     if error.detail["field"] == "idempotency_key":
         return error
     detail = {**error.detail, "field": f"topics.{place}.{error.detail['field']}"}
@@ -98,6 +98,6 @@ def within(place: str, error: TopicsError) -> TopicsError:
 
 
 def multi_digest(key: str, names: Iterable[str]) -> bytes:
-    """16 bytes that stand for an idempotency key together with the topics it was used for."""
+    """A digest of an idempotency key together with the topics it was used for, 16 bytes."""
     text = msgspec.msgpack.encode([key, sorted(names)])
     return hashlib.blake2b(text, digest_size=16, person=b"topics-multi").digest()

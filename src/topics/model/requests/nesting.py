@@ -1,9 +1,9 @@
-"""How deep JSON may be nested: one limit for what comes in, and a way to read older records that are deeper.
+"""How deep JSON may be nested: one limit for requests, and a way to read older records that are deeper.
 
-Small bodies are judged by counting their brackets. For larger ones the decoder does it: each level, also of what it
-leaves undecoded, takes a step of the interpreter's recursion limit, so that limit is lowered while they are decoded.
-What passes is known to be shallow. What does not may only have met a deep stack of callers: it is decoded again with
-room, and its payloads are measured.
+Small bodies are checked by counting their brackets. For larger ones the decoder does it: each level, also of what it
+leaves undecoded, takes one step of the interpreter's recursion limit, so that limit is lowered while they are decoded.
+A body that passes is shallow. A body that fails may only have met a deep stack of callers: it is decoded again with
+more room, and its payloads are measured.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import msgspec
 T = TypeVar("T")
 B = TypeVar("B", bound="bytes | str")
 
-# Levels of arrays and objects in `data`, and in `meta`. Version 0.1 took nearly 1,000.
+# Levels of arrays and objects in `data`, and in `meta`. Version 0.1 accepted nearly 1,000.
 NESTING_MAX: Final = 256
-# What a body may have around a payload besides.
+# Levels of the body around a payload.
 ENVELOPE_MAX: Final = 8
-# Fewer bytes cannot be nested deeper: each level takes one to open and one to close.
+# Fewer bytes cannot be nested deeper: each level takes two brackets.
 SHALLOW_BYTES_MAX: Final = 2 * NESTING_MAX + 1
-# Up to here counting costs less than changing the recursion limit twice.
+# Up to this size, counting costs less than changing the recursion limit twice.
 COUNTED_BYTES_MAX: Final = 2_048
-# Steps that decoding may take on top of its callers' frames: too few for a payload that is too deep, in any envelope.
+# Steps for decoding on top of the callers' frames: too few for a payload that is too deep, in any body.
 SHALLOW_RECURSION: Final = NESTING_MAX + 2
-# Enough for a stack as deep as usual above a record as deep as any that was ever taken.
+# Enough for a stack of the usual depth plus the deepest record that was ever accepted.
 DEEP_RECURSION: Final = 2_500
 
 _NO_SIGN: Final = bytes(set(range(256)) - set(b'[]{}"'))
@@ -38,11 +38,11 @@ _BITS: Final = bytes.maketrans(b"[]{}", b"1010")
 
 
 def _walk(byte: int) -> list[int]:
-    """Eight brackets as bits: the depth after each, counted from where they begin."""
+    """Eight brackets as bits: the depth after each, relative to the start."""
     return list(accumulate(1 if byte & bit else -1 for bit in (128, 64, 32, 16, 8, 4, 2, 1)))
 
 
-# What eight brackets do at once: how far down they lead in all, and at most on the way. Signed bytes.
+# The effect of eight brackets at once: their total change of depth, and the maximum on the way. Signed bytes.
 _LEADS: Final = bytes(_walk(byte)[-1] & 255 for byte in range(256))
 _PEAKS: Final = bytes(max(_walk(byte)) & 255 for byte in range(256))
 _NESTING: Final = (msgspec.Raw, msgspec.Struct, list, dict)
@@ -50,10 +50,10 @@ _changing = threading.Lock()
 
 
 def is_too_deep(text: bytes, nesting_max: int = NESTING_MAX) -> bool:
-    """Whether valid JSON is nested deeper than that. Nearly always two counts tell that it is not.
+    """Whether valid JSON is nested deeper than that. Nearly always, two counts show that it is not.
 
-    Otherwise strings go (two quotes that meet enclose nothing, or what is between them joins), brackets become bits,
-    and tables walk eight of them a step.
+    Otherwise strings are removed (two adjacent quotes enclose nothing, or their contents join), brackets become bits,
+    and tables process eight of them per step.
     """
     if text.count(b"[") + text.count(b"{") <= nesting_max:
         return False
@@ -68,7 +68,7 @@ def is_too_deep(text: bytes, nesting_max: int = NESTING_MAX) -> bool:
 
 
 class TooDeep(Exception):
-    """A payload is nested too deeply; `field` is where it stands."""
+    """A payload is nested too deeply; `field` is its path."""
 
     def __init__(self, field: str) -> None:
         super().__init__(field)
@@ -76,7 +76,7 @@ class TooDeep(Exception):
 
 
 def decode_limited(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Decode a body whose payloads are nested as deep as they may be at most; raises TooDeep."""
+    """Decode a body whose payloads are nested at most as deep as allowed; raises TooDeep."""
     size = len(body)
     if size <= SHALLOW_BYTES_MAX or (size <= COUNTED_BYTES_MAX and body.count(b"[") + body.count(b"{") <= NESTING_MAX):
         return decoder.decode(body)
@@ -98,7 +98,7 @@ def decode_limited(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def decode_deep(decode: Callable[[B], T], text: B) -> T:
-    """Decode what was stored or received, however deep it is."""
+    """Decode stored or received JSON of any depth."""
     try:
         return decode(text)
     except RecursionError:
@@ -106,7 +106,7 @@ def decode_deep(decode: Callable[[B], T], text: B) -> T:
 
 
 def _with_recursion(limit: int, decode: Callable[[B], T], text: B) -> T:
-    """Decode under another recursion limit. It is the whole program's, so nothing but the decoder runs meanwhile."""
+    """Decode under another recursion limit. It is global, so only the decoder runs meanwhile."""
     with _changing:
         usual = sys.getrecursionlimit()
         sys.setrecursionlimit(limit)
@@ -117,7 +117,7 @@ def _with_recursion(limit: int, decode: Callable[[B], T], text: B) -> T:
 
 
 def _payloads(decoded: object) -> Iterator[tuple[str, msgspec.Raw | None]]:
-    """The undecoded parts of a body, with where they stand; None for a part that is too deep although decoded."""
+    """The undecoded parts of a body with their paths; None for a part that was decoded but is too deep."""
     ahead: list[tuple[tuple[str | int, ...], Any]] = [((), decoded)]
     while ahead:
         path, value = ahead.pop()
@@ -141,7 +141,7 @@ def _place(path: tuple[str | int, ...]) -> str:
 
 
 def _counts_recursion() -> bool:
-    """Whether the decoder's steps count for the recursion limit, as they do up to Python 3.11."""
+    """Whether the decoder's steps count towards the recursion limit, as they do up to Python 3.11."""
     nested = b"[" * 2 * NESTING_MAX + b"]" * 2 * NESTING_MAX
     try:
         _with_recursion(SHALLOW_RECURSION, msgspec.json.Decoder(msgspec.Raw).decode, nested)

@@ -1,6 +1,6 @@
-"""Pipeline definitions: what should flow where, as a caller may say it; whoever runs it learns nothing else from here.
+"""Pipeline definitions as requests: sources, transformation, sink and trigger.
 
-The server judges the shape only. Whether the SQL means anything is for the runner, which has the schemas.
+The server checks only the shape. The runner, which has the schemas, checks the SQL.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class Watermark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PipelineSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a view of the transformation reads: one topic, several, all whose names match, or a table."""
+    """The input of one view: one topic, several, all whose names match, or a table."""
 
     topic: str | None = None
     topics: list[str] | None = None
     pattern: Text | None = None
-    # A table of the runner's, read whole.
+    # A table of the runner, read in full.
     table: str | None = None
-    # Where the first run starts: "earliest", "latest", a seq to start behind, or a time.
+    # Where the first run starts: "earliest", "latest", after a seq, or at a time.
     start: str | U64 | None = None
     schema: Text | None = None
     watermark: Watermark | None = None
-    # Read whole at the start of a run instead of as a stream: the table side of a join.
+    # Read in full at the start of a run instead of as a stream: the table side of a join.
     static: bool | None = None
 
     def names(self) -> list[str]:
@@ -64,7 +64,7 @@ class PipelineSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
 
 class PipelineSink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A topic, or a table of Parquet files where the runner keeps its tables."""
+    """A topic, or a table of Parquet files in the runner's tables directory."""
 
     topic: str | None = None
     # The column that becomes the record's tag.
@@ -74,7 +74,7 @@ class PipelineSink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class PipelineTrigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Again and again, once over what is there, or that at times of the clock (UTC)."""
+    """Continuously, once over the existing records, or that at certain times (UTC)."""
 
     every: str | None = None
     once: bool | None = None
@@ -82,7 +82,7 @@ class PipelineTrigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 
 
 class PipelineRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A definition, as a PUT carries it and as it is stored: what is left out has the runner's defaults."""
+    """A definition, as sent by PUT and as stored; absent fields have the runner's defaults."""
 
     sources: dict[str, PipelineSource]
     description: Text | None = None
@@ -100,32 +100,32 @@ class PipelineRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     enabled: bool | None = None
 
     def table_of(self, pipeline: str) -> str:
-        """The table that its rows go to, unless they go to a topic: named in the sink, or as the pipeline."""
+        """The table of its rows, unless they go to a topic: named in the sink, otherwise the name of the pipeline."""
         return (self.sink.table if self.sink is not None else None) or pipeline
 
     def substance(self) -> PipelineRequest:
-        """What a checkpoint depends upon: a change of anything else lets a run go on where it was."""
+        """The fields that a checkpoint depends on: after a change of other fields a run continues where it was."""
         return msgspec.structs.replace(
             self, description=None, trigger=None, state_retention=None, enabled=None, guarantee=None
         )
 
 
 class PipelineStatus(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a runner says about a pipeline it runs. `progress` is Spark's own account of the last batch."""
+    """A runner's report on a pipeline. `progress` is Spark's report on the last batch."""
 
     state: Literal["starting", "running", "idle", "restarting", "failed", "stopped"]
     runner: Annotated[str, Meta(max_length=256)]
-    # Of which definition this is said.
+    # The definition that it is about.
     revision: U64 = 0
     batch: int | None = None
     rows_total: U64 = 0
     rows_per_second: float = 0.0
-    # Records of the sources that are not dealt with yet.
+    # Records of the sources that are not processed yet.
     lag: U64 = 0
     restarts: U64 = 0
     last_error: Text | None = None
     progress: dict[str, Any] | None = None
-    # When the server heard of it.
+    # When the server received it.
     ts: int = 0
 
 
@@ -135,12 +135,14 @@ def check_status_size(body: bytes) -> None:
 
 
 def check_pipeline(request: PipelineRequest) -> PipelineRequest:
-    """Refuse what no runner could run, naming the field."""
+    """Refuse a definition that no runner could run, naming the field."""
     if not 1 <= len(request.sources) <= SOURCES_MAX:
         raise InvalidRequest(f"sources must name 1 to {SOURCES_MAX} views", field="sources")
     for view, source in request.sources.items():
         if _VIEW.fullmatch(view) is None:
-            raise InvalidRequest(f"sources: {view!r} is no name for a view: letters, digits and _", field="sources")
+            raise InvalidRequest(
+                f"sources: {view!r} is not a valid view name: use letters, digits and _", field="sources"
+            )
         _check_source(source, f"sources.{view}")
     _check_exactly_one("the transformation", "sql", sql=request.sql, python=request.python, use=request.use)
     if request.python is not None and _FUNCTION.fullmatch(request.python) is None:
@@ -152,7 +154,7 @@ def check_pipeline(request: PipelineRequest) -> PipelineRequest:
     if request.sink is not None:
         _check_sink(request.sink)
     elif request.use is None:
-        raise InvalidRequest("sink must say where the rows go: a topic or a table", field="sink")
+        raise InvalidRequest("sink must name a topic or a table", field="sink")
     if request.trigger is not None:
         _check_trigger(request.trigger)
     if request.state_retention is not None:
@@ -185,7 +187,7 @@ def _check_source(source: PipelineSource, field: str) -> None:
             raise InvalidRequest(f"{field}.pattern: {error}", field=f"{field}.pattern") from None
     start = source.start
     if isinstance(start, int) and source.pattern is not None:
-        raise InvalidRequest(f"{field}.start: a seq belongs to topics given by name", field=f"{field}.start")
+        raise InvalidRequest(f"{field}.start: a seq is allowed only for topics given by name", field=f"{field}.start")
     if isinstance(start, str) and start not in ("earliest", "latest") and _TIME.fullmatch(start) is None:
         raise InvalidRequest(
             f'{field}.start must be "earliest", "latest", a seq or a time like 2026-01-31T12:00:00Z',
@@ -200,9 +202,9 @@ def _check_sink(sink: PipelineSink) -> None:
     if sink.topic is not None:
         check_topic_name(sink.topic, "sink.topic")
         if sink.partition_by is not None:
-            raise InvalidRequest("sink.partition_by belongs to a table", field="sink.partition_by")
+            raise InvalidRequest("sink.partition_by is allowed only for a table", field="sink.partition_by")
     elif sink.tag is not None:
-        raise InvalidRequest("sink.tag belongs to a topic", field="sink.tag")
+        raise InvalidRequest("sink.tag is allowed only for a topic", field="sink.tag")
     elif sink.table is not None:
         _check_table(sink.table, "sink.table")
 
@@ -228,7 +230,7 @@ def check_cron(cron: str) -> str:
         raise InvalidRequest("trigger.cron must be five fields: minute hour day month weekday", field="trigger.cron")
     for text, (name, low, high) in zip(fields, _CRON_BOUNDS, strict=True):
         if _CRON_FIELD.fullmatch(text) is None:
-            raise InvalidRequest(f"trigger.cron: {text!r} is no {name}", field="trigger.cron")
+            raise InvalidRequest(f"trigger.cron: {text!r} is not a valid {name}", field="trigger.cron")
         bounds = [int(number) for part in text.split(",") for number in re.findall(r"\d+", part.partition("/")[0])]
         if any(not low <= number <= high for number in bounds):
             raise InvalidRequest(f"trigger.cron: {name} must be {low} to {high}", field="trigger.cron")

@@ -1,4 +1,4 @@
-"""The options of ready-made pipelines: what each takes, so that a definition is judged when it is made."""
+"""The options of ready-made pipelines, so that a definition is checked when it is created."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class ReadyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ready-made pipeline reads the views of its definition in the order of their names, if it has several."""
+    """A ready-made pipeline with several views reads them in the order of their names."""
 
 
 class AggregateOptions(ReadyOptions, frozen=True):
-    """Counts, sums and percentiles of a window of time and a key; what comes later than `late` is left out."""
+    """Counts, sums and percentiles per window of time and key; rows later than `late` are dropped."""
 
     window: Duration
     key: list[Name] = []
@@ -33,11 +33,11 @@ class AggregateOptions(ReadyOptions, frozen=True):
 
 
 class ArchiveOptions(ReadyOptions, frozen=True):
-    """Records as they are; the sink is a table."""
+    """Records unchanged; the sink is a table."""
 
 
 class AuditOptions(ReadyOptions, frozen=True):
-    """Which view is compared with which. `by` seq: an archive; `by` rank: a copy, which has seqs of its own."""
+    """Which views are compared. `by` seq: an archive; `by` rank: a copy, which has its own seqs."""
 
     original: Name
     copy: Name
@@ -46,20 +46,20 @@ class AuditOptions(ReadyOptions, frozen=True):
 
 
 class DeadLetterReportOptions(ReadyOptions, frozen=True):
-    """Why jobs die: `reasons` at most, the most frequent first."""
+    """Why jobs die: at most `reasons`, the most frequent first."""
 
     reasons: Annotated[int, Meta(ge=1, le=1_000)] = 20
 
 
 class DedupeOptions(ReadyOptions, frozen=True):
-    """One row of each key within the horizon; rows that come later than that are late, and left out."""
+    """One row of each key within the horizon; later rows are dropped."""
 
     key: list[Name]
     horizon: Duration = "1 day"
 
 
 class JoinOptions(ReadyOptions, frozen=True):
-    """Rows of `left` with those of `right` that have the same key; two streams: at most `within` apart in time."""
+    """Rows of `left` with the rows of `right` that have the same key; two streams: at most `within` apart in time."""
 
     left: Name
     right: Name
@@ -69,7 +69,7 @@ class JoinOptions(ReadyOptions, frozen=True):
 
 
 class ReplayOptions(ReadyOptions, frozen=True):
-    """A stretch of one topic or of its archive, as it was or `rate` records a second."""
+    """A range of one topic or of its archive, at its original pace or at `rate` records a second."""
 
     from_seq: U64 = 0
     to_seq: U64 | None = None
@@ -80,7 +80,7 @@ class ReplayOptions(ReadyOptions, frozen=True):
 
 
 class SessionizeOptions(ReadyOptions, frozen=True):
-    """Sessions of a key, over when nothing came for `gap`."""
+    """Sessions of a key; a session ends when there was no row for `gap`."""
 
     key: list[Name]
     gap: Duration = "30 minutes"
@@ -101,5 +101,5 @@ READY_OPTIONS: Final[dict[str, type[ReadyOptions]]] = {
 
 
 def options_of(use: str, options: dict[str, Any] | None) -> ReadyOptions:
-    """The options of a ready-made pipeline, checked; msgspec's ValidationError says what is wrong."""
+    """The checked options of a ready-made pipeline; msgspec's ValidationError says what is wrong."""
     return msgspec.convert(options or {}, READY_OPTIONS[use])

@@ -1,4 +1,4 @@
-"""Request bodies as they arrive: decoded envelopes whose payloads stay the client's own bytes."""
+"""Request bodies: decoded envelopes whose payloads stay the client's own bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DiffRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A `limit` or `max_batch_bytes` of 0 stands for the default."""
+    """A `limit` or `max_batch_bytes` of 0 means the default."""
 
     from_seq: U64 = 0
     limit: U64 = DIFF_LIMIT_DEFAULT
@@ -61,14 +61,14 @@ class DiffRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def node_set(node: str | list[str] | None, bytes_max: int) -> frozenset[str]:
-    """Whose records a reader leaves out: one node, or some, each as long as a node may be."""
+    """The nodes whose records are left out: one or several, each within the limit for nodes."""
     if node is None:
         return frozenset()
     nodes = frozenset((node,) if isinstance(node, str) else node)
     if len(nodes) > NODES_MAX:
-        raise InvalidRequest(f"node may name at most {NODES_MAX} nodes", field="node", max=NODES_MAX)
+        raise InvalidRequest(f"node must name at most {NODES_MAX} nodes", field="node", max=NODES_MAX)
     if any(len(_utf8(each, "node")) > bytes_max for each in nodes):
-        raise InvalidRequest(f"node: a node has at most {bytes_max} bytes", field="node", max=bytes_max)
+        raise InvalidRequest(f"node: a node must be at most {bytes_max} bytes", field="node", max=bytes_max)
     return nodes
 
 
@@ -97,7 +97,7 @@ class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     seqs: Seqs
     lease_ids: list[str] | None = None
-    delay_ms: Annotated[U64 | UnsetType, Meta(description="Absent: what retry_backoff says, or 0.")] = UNSET
+    delay_ms: Annotated[U64 | UnsetType, Meta(description="Absent: by retry_backoff, or 0.")] = UNSET
     dead_letter: bool | None = False
     error: str | None = None
 
@@ -110,7 +110,7 @@ class ExtendRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RedriveRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters go home: those whose tag matches, at most `limit`, `rate_per_s` of them claimable a second."""
+    """Which dead letters are moved back: those whose tag matches, at most `limit`, `rate_per_s` of them per second."""
 
     match: str | list[str] | None = None
     limit: U64 = 0
@@ -142,9 +142,9 @@ def parse_match(match: str | list[str], field: str = "match") -> TagMatch:
     if op == "Eq":
         return TagMatch(_utf8(pattern, field), prefix=False)
     if op != "Glob":
-        raise InvalidRequest(f"{field} knows the operators Eq and Glob, not {op!r}", field=field)
+        raise InvalidRequest(f"{field}: the operators are Eq and Glob, not {op!r}", field=field)
     if not pattern.endswith("*") or "*" in pattern[:-1]:
-        raise InvalidRequest(f"{field}: a Glob is a literal prefix followed by a single *", field=field)
+        raise InvalidRequest(f"{field}: a Glob must be a literal prefix followed by a single *", field=field)
     return TagMatch(_utf8(pattern[:-1], field), prefix=True)
 
 
@@ -166,7 +166,7 @@ def decode_body(
     body: bytes,
     decode: Callable[[msgspec.json.Decoder[W], bytes], W] = decode_limited,
 ) -> W:
-    """Decode a request body, or say which field is wrong. `Raw` parts pass UTF-8 unchecked, so it is checked here."""
+    """Decode a request body; errors name the field. `Raw` parts may contain invalid UTF-8, so it is checked here."""
     if not body.isascii():
         try:
             str(body, "utf-8")

@@ -1,4 +1,4 @@
-"""Router configuration: what a caller may wish for, and what it resolves to."""
+"""Router configuration: the request, and the resolved configuration."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def decode_router_config(data: bytes) -> RouterConfig:
 
 
 def resolve_router(request: RouterRequest, tag_bytes_max: int) -> RouterConfig:
-    """Fill in defaults; refuse what no router can be."""
+    """Fill in defaults; refuse a configuration that cannot work."""
     check_topic_name(request.source, "source")
     check_topic_name(request.dest, "dest")
     if request.source == request.dest:
-        raise InvalidRequest("dest must be another topic than source", field="dest")
+        raise InvalidRequest("dest must be a topic other than source", field="dest")
     config = RouterConfig(
         source=request.source,
         dest=request.dest,
@@ -72,5 +72,5 @@ def resolve_router(request: RouterRequest, tag_bytes_max: int) -> RouterConfig:
     )
     match = config.match()
     if match is not None and len(match.tag) > tag_bytes_max:
-        raise InvalidRequest(f"filter: a tag has at most {tag_bytes_max} bytes", field="filter", max=tag_bytes_max)
+        raise InvalidRequest(f"filter: a tag must be at most {tag_bytes_max} bytes", field="filter", max=tag_bytes_max)
     return config

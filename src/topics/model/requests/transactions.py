@@ -1,4 +1,4 @@
-"""Transactions as they are asked for: names and bounds of apps, stages and parts, and the bodies of requests."""
+"""Requests of transactions: bodies, and the names and bounds of apps, stages and parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topics.model.requests.records import RecordRequest
 APP_BYTES_MAX = 256
 STAGE_CHARS_MAX = 128
 OWNER_CHARS_MAX = 128
-# Owners of tokens that an app remembers, the newest and those before it.
+# How many owners of tokens an app remembers.
 OWNERS_MAX = 16
 VERSION_MAX = 2**63 - 1
 # Topics that one transaction writes to, and stages that one commit names.
@@ -26,12 +26,12 @@ COMMIT_STAGES_MAX = 10_000
 PARTS_MAX = 100_000
 # How far a commit without stages may raise the version of its app.
 EMPTY_RAISE_MAX = 1_000_000
-# What stands for the stages of a commit by version 0.1, which did not keep them.
+# Stands for the stages of a commit by version 0.1, which did not store them.
 UNKNOWN_STAGES = b""
 
 
 class StageRecord(RecordRequest, gc=False):
-    """A record of a transaction; without a `topic` it goes to the part's."""
+    """A record of a transaction; without a `topic` it goes to the topic of its part."""
 
     topic: str | None = None
 
@@ -57,7 +57,7 @@ class AbortRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FenceRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """With an `owner`, whoever asks again in its name is told the same token; who was displaced gets no more."""
+    """An `owner` that asks again gets the same token; an owner that was displaced gets no further token."""
 
     owner: str | None = None
 
@@ -73,10 +73,10 @@ def check_version(version: int) -> None:
 
 
 def check_empty_raise(version: int, before: int) -> None:
-    """A slip of a digit in a commit without records must not make all versions below it count as done."""
+    """A mistyped version in a commit without records must not mark all versions below it as done."""
     if version > before + EMPTY_RAISE_MAX:
         raise InvalidRequest(
-            f"version {version} is more than {EMPTY_RAISE_MAX} above {before}; only a commit with stages may go on",
+            f"version {version} is more than {EMPTY_RAISE_MAX} above {before}; that is allowed only with stages",
             field="version",
             max=before + EMPTY_RAISE_MAX,
         )
@@ -85,7 +85,7 @@ def check_empty_raise(version: int, before: int) -> None:
 def check_stage_names(stages: list[str]) -> None:
     if len(stages) > COMMIT_STAGES_MAX:
         raise InvalidRequest(
-            f"stages names {len(stages)}; at most {COMMIT_STAGES_MAX} fit one transaction, write more into each",
+            f"stages names {len(stages)}; at most {COMMIT_STAGES_MAX} fit one transaction, put more records into each",
             field="stages",
         )
     for index, stage in enumerate(stages):
@@ -95,7 +95,7 @@ def check_stage_names(stages: list[str]) -> None:
 
 
 def stages_digest(stages: Collection[str]) -> bytes:
-    """16 bytes that stand for these stages, in whichever order they are named."""
+    """A digest of these stages, in any order, 16 bytes."""
     named = msgspec.msgpack.encode(sorted(stages))
     return hashlib.blake2b(named, digest_size=16, person=b"topics-stages").digest()
 

@@ -1,4 +1,4 @@
-"""What a client may ask of live delivery: the body of POST /v0/watch, and the part of it that a subscription shares."""
+"""Requests of live delivery: the body of POST /v0/watch, and the fields that it shares with subscriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ts = Annotated[int, Meta(ge=0)]
 
 
 class StartRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Where to begin in one topic: behind a seq, at a time, or with what comes next."""
+    """Where to start in one topic: after a seq, at a time, or with the next record."""
 
     from_seq: U64 = 0
     tail: bool | None = False
@@ -27,7 +27,7 @@ class StartRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FollowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What frames shall hold."""
+    """The content of frames."""
 
     node: str | list[str] | None = None
     limit: U64 = DIFF_LIMIT_DEFAULT
@@ -38,7 +38,7 @@ class FollowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     consistency: Literal["eventual", "strong"] | None = "eventual"
 
     def shows_meta(self) -> bool:
-        """Without data a record has its meta only if that is asked for."""
+        """Without data, a record has its meta only if that is requested."""
         return self.include_data is not False if self.include_meta is None else self.include_meta
 
     def nodes(self, bytes_max: int) -> frozenset[str]:
@@ -48,12 +48,12 @@ class FollowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return min(self.limit or DIFF_LIMIT_DEFAULT, limit_max)
 
     def frame_bytes_max(self) -> int:
-        """0 stands for the server's own choice; a frame holds one record even if that is larger."""
+        """0 means the server's default; a frame has at least one record, even if that is larger."""
         return min(self.max_batch_bytes or FRAME_BYTES_SERVER, FRAME_BYTES_MAX)
 
 
 class WatchRequest(FollowRequest, kw_only=True):
     topics: dict[str, StartRequest | None] | None = None
     heartbeat_ms: U64 = HEARTBEAT_MS_DEFAULT
-    # Positions of an earlier stream, as its ids tell them; they win over those in `topics`.
+    # Positions of an earlier stream, from its ids; they take precedence over those in `topics`.
     cursor: str | None = None
