@@ -163,8 +163,8 @@ def test_the_exit_code_of_the_command_decides(server: ServerProcess, client: Cli
     assert lines[-1] == "topics: 2 done, 2 retried, 1 dead, 1 rejected"
     moved = f"moved to {queue}.dead"
     assert f"topics: {queue}/2, delivery 1: rejected, {moved}: exit code 65: cannot ever" in lines
-    assert f"topics: {queue}/3, delivery 1: to be delivered again at once: exit code 7" in lines
-    assert f"topics: {queue}/4, delivery 2: the last one failed, {moved}: exit code 1: once more" in lines
+    assert f"topics: {queue}/3, delivery 1: will be delivered again at once: exit code 7" in lines
+    assert f"topics: {queue}/4, delivery 2: the last delivery failed, {moved}: exit code 1: once more" in lines
     dead = {record["data"]: record["meta"] for record in client.diff(f"{queue}.dead")["records"]}
     assert dead["poison"]["$dead_letter_error"] == "exit code 65: cannot ever"
     assert dead["poison"]["$dead_letter_deliveries"] == 1
@@ -305,11 +305,11 @@ def test_a_failed_job_rests_a_second_when_nobody_says_how_long(
     client.append(topic, 1)
     process = start(server, "queue", "work", topic, "--exec", "exit 1")
     assert process.stderr is not None
-    while b"to be delivered again in " not in (line := process.stderr.readline()):
+    while b"will be delivered again in " not in (line := process.stderr.readline()):
         assert line
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=DEADLINE_S)
-    assert re.search(rb"/1, delivery 1: to be delivered again in (0\.[7-9]\d*|1) s: exit code 1$", line.strip())
+    assert re.search(rb"/1, delivery 1: will be delivered again in (0\.[7-9]\d*|1) s: exit code 1$", line.strip())
 
 
 def test_a_queue_that_is_not_there_is_told_at_once(invoke: Invoke, topic: str) -> None:

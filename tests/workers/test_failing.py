@@ -111,7 +111,7 @@ def test_a_job_is_dead_after_its_last_delivery_without_another_rest(
         "$dead_letter_error": "ValueError: no such user",
     }
     (dead,) = log_of(caplog, logging.ERROR)
-    assert dead == "q/1, delivery 2: the last one failed, moved to q.dead: ValueError: no such user"
+    assert dead == "q/1, delivery 2: the last delivery failed, moved to q.dead: ValueError: no such user"
     counts = failing_app.counts
     assert (counts.done, counts.retried, counts.dead, counts.rejected) == (0, 1, 1, 0)
 
@@ -162,8 +162,8 @@ def test_the_log_says_what_became_of_each_job_and_why(
         "q/3, delivery 1: rejected, moved to q.dead: not an address",
         "q/4, delivery 1: KeyError: 'to'",
     ]
-    assert log_of(caplog, logging.INFO)[0] == "q/2, delivery 1: to be delivered again in 90 s: the mailbox is busy"
-    assert log_of(caplog, logging.INFO)[1].startswith("q/4, delivery 1: to be delivered again in 0.")
+    assert log_of(caplog, logging.INFO)[0] == "q/2, delivery 1: will be delivered again in 90 s: the mailbox is busy"
+    assert log_of(caplog, logging.INFO)[1].startswith("q/4, delivery 1: will be delivered again in 0.")
     assert "Traceback" in caplog.text, "of the one that nobody foresaw"
     counts = app.counts
     assert (counts.done, counts.retried, counts.dead, counts.rejected) == (1, 2, 0, 1)

@@ -163,7 +163,7 @@ __all__ = [
     "Work",
 ]
 
-# Imported on first use: a program that uses one half does not wait for the other.
+# Imported on first use: a program that uses one half does not load the other.
 _HOMES: Final = {
     "Txn": "transactions",
     "CommittedTxn": "transactions",

@@ -1,4 +1,4 @@
-"""From bytes to values: an answer is decoded, or becomes the exception it stands for."""
+"""From bytes to values: a reply is decoded, or becomes the exception it stands for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Fault(msgspec.Struct):
 
 
 class _ErrorReply(msgspec.Struct):
-    """The envelope of /v0, and the two of the consumer groups' routes."""
+    """The error body of /v0, and the two of the consumer groups' routes."""
 
     error: _Fault | str | None = None
     code: str = ""
@@ -35,7 +35,7 @@ _error_decoder = msgspec.json.Decoder(_ErrorReply)
 
 
 def value_of(decoder: msgspec.json.Decoder[T], status: int, content_type: str, body: bytes, where: str) -> T:
-    """The decoded answer to a request that succeeded."""
+    """The decoded reply to a request that succeeded."""
     try:
         value = decode_deep(decoder.decode, body)
     except msgspec.DecodeError as error:
@@ -46,13 +46,13 @@ def value_of(decoder: msgspec.json.Decoder[T], status: int, content_type: str, b
 
 
 def log_warnings(value: object) -> None:
-    """Log what the server did, but warns about."""
+    """Log the warnings of a reply."""
     for warning in getattr(value, "warnings", ()):
         _log.warning("%s", warning)
 
 
 def failure_of(status: int, headers: Mapping[str, str], body: bytes, where: str) -> TopicsError:
-    """The exception for an answer with a status of 400 or above."""
+    """The exception for a reply with a status of 400 or above."""
     try:
         reply = _error_decoder.decode(body)
     except msgspec.DecodeError:
@@ -91,5 +91,5 @@ def _shown(body: bytes) -> str:
 def _hint(content_type: str) -> str:
     kind = content_type.partition(";")[0].strip()
     if kind == "application/json":
-        return "Is this a topics server of a version that this client knows?"
+        return "Is this a topics server of a version that this client supports?"
     return f"Its content type is {kind or 'not given'}: is this a topics server, or a proxy in front of one?"

@@ -1,4 +1,4 @@
-"""Gathering records into batches: what is full or has waited long enough is handed out, oldest first.
+"""Collecting records into batches: those that are full or have waited long enough are sent, oldest first.
 
 add ─▶ open batch of its topic ─▶ full, or hurried ─▶ sealed ─┐
                 └────────────── has lingered ─────────────────┴─▶ take ─▶ sent ─▶ settle
@@ -11,12 +11,12 @@ from uuid import uuid4
 
 from topics.client.errors import BatchTooLarge, InvalidRequest, PayloadTooLarge, RecordTooLarge, TopicsError
 
-# Errors that may be about one record of a batch.
+# Errors that may concern a single record of a batch.
 AT_FAULT = (InvalidRequest, RecordTooLarge, BatchTooLarge, PayloadTooLarge)
 
 
 class ProducerBatch:
-    """Records of one topic that are appended together, under a key that makes repeating harmless."""
+    """Records of one topic that are appended together, under an idempotency key that makes a retry harmless."""
 
     __slots__ = ("done", "key", "opened_s", "outcomes", "records", "size", "topic", "uneven")
 
@@ -28,7 +28,7 @@ class ProducerBatch:
         self.size = 0
         # seqs must be listed: a job with a unique key may already exist
         self.uneven = False
-        # how it ended: the seq of each record, or what kept it from getting one
+        # its outcome: the seq of each record, or its error
         self.done = False
         self.outcomes: list[int | TopicsError] = []
 
@@ -37,7 +37,7 @@ class ProducerBatch:
 
 
 class BatchPart:
-    """A stretch of a batch. What is wrong with one record must not keep its neighbours out: parts are halved."""
+    """A part of a batch. An invalid record must not keep the others out: a part that fails is halved."""
 
     __slots__ = ("batch", "start", "stop")
 
@@ -56,7 +56,7 @@ class BatchPart:
         return b"[%b]" % b",".join(self.batch.records[self.start : self.stop])
 
     def halves(self, error: TopicsError) -> list[BatchPart]:
-        """What to try instead, the first half last; nothing if it is not a single record's fault."""
+        """The parts to try instead, the first half last; none if the error does not concern a single record."""
         if self.stop - self.start < 2 or not isinstance(error, AT_FAULT):
             return []
         middle = (self.start + self.stop) // 2
@@ -68,7 +68,7 @@ class Gathering:
         self._linger_s = linger_s
         self._batch_records_max = batch_records_max
         self._batch_bytes_max = batch_bytes_max
-        # by topic, oldest first; then full ones, oldest first; then the one that is on its way
+        # by topic, oldest first; then full ones, oldest first; then the one that is being sent
         self._open: dict[str, ProducerBatch] = {}
         self._sealed: deque[ProducerBatch] = deque()
         self._sent: list[ProducerBatch] = []
@@ -77,7 +77,7 @@ class Gathering:
         self.size = 0
 
     def add(self, topic: str, record: bytes, now_s: float) -> tuple[ProducerBatch, int, bool]:
-        """The batch it is in, its number there, and whether the one who sends has to look again."""
+        """The batch it is in, its number there, and whether the sender must be woken."""
         news = False
         batch = self._open.get(topic)
         if batch is not None and batch.size + len(record) > self._batch_bytes_max:
@@ -100,7 +100,7 @@ class Gathering:
         self._sealed.append(batch)
 
     def hurry(self) -> list[ProducerBatch]:
-        """Nothing lingers any longer. All batches that are not done, oldest first."""
+        """Stop lingering. Returns all batches that are not done, oldest first."""
         self._sealed.extend(self._open.values())
         self._open.clear()
         return [*self._sent, *self._sealed]
@@ -117,13 +117,13 @@ class Gathering:
         return batch
 
     def due_s(self, now_s: float) -> float | None:
-        """How long until a batch has lingered enough; None: there is none."""
+        """How long until a batch has lingered long enough; None: there is none."""
         if not self._open:
             return None
         return max(0.0, next(iter(self._open.values())).opened_s + self._linger_s - now_s)
 
     def settle(self, batch: ProducerBatch) -> None:
-        """It was answered, one way or the other."""
+        """The batch was accepted or has failed."""
         self._sent.remove(batch)
         self.records -= len(batch.records)
         self.size -= batch.size

@@ -1,4 +1,4 @@
-"""Commands of a WebSocket and the frames that answer them, before any connection knows of them."""
+"""Commands of a WebSocket and the frames that answer them, independent of any connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topics.model.requests.nesting import decode_deep
 
 
 class ReplyFrame(msgspec.Struct):
-    """The fields common to all frames; the others are decoded again by the frame's kind."""
+    """The fields that all frames share; the others are decoded by the kind of frame."""
 
     op: str
     request_id: str | None = None
@@ -46,6 +46,6 @@ def command(op: str, request_id: str, **fields: Any) -> str:
 
 
 def publish_command(request_id: str, topic: str, records: Outgoings, **fields: Any) -> str:
-    """Records are put in as bytes: payloads that came as JSON stay as they are."""
+    """Records are inserted as bytes: payloads that are JSON already stay unchanged."""
     head = command("publish", request_id, topic=topic, **fields)
     return f'{head[:-1]},"records":{records_json(records).decode()}}}'

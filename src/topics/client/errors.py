@@ -96,7 +96,7 @@ class Timeout(TopicsError):
 
 
 class BadAnswer(TopicsError):
-    """A reply that this API does not send: from another server, a proxy's error page, a cut body."""
+    """A reply that this API does not send: from another server, a proxy's error page, a truncated body."""
 
     code = "bad_answer"
 
@@ -131,6 +131,6 @@ GROUP_CODES: Final[Mapping[str, str]] = {
 def error_of(
     code: str, message: str, status: int, detail: Mapping[str, Any] | None = None, retry_after_s: float | None = None
 ) -> TopicsError:
-    """The exception for a code; one that this version does not know is a plain TopicsError with that code."""
+    """The exception for a code; an unknown code becomes a plain TopicsError with that code."""
     code = GROUP_CODES.get(code, code.lower())
     return KINDS.get(code, TopicsError).reported(message, code, status, detail, retry_after_s)

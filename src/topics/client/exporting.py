@@ -1,4 +1,4 @@
-"""Cutting a bulk read into chunks at line ends, without looking at the lines."""
+"""Splitting a bulk read into chunks at line ends, without parsing the lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _END = b'{"end":'
 
 
 class ExportEnd(msgspec.Struct, kw_only=True):
-    """What the last line of a bulk read tells."""
+    """The content of the last line of a bulk read."""
 
     next_from_seq: int
     head_seq: int
@@ -60,7 +60,7 @@ class Cutter:
         last = self._parts[-1]
         cut = last.rfind(b"\n") + 1
         if not cut:
-            # One very long line, or an end that lies in an earlier part: look at all of it, and more rarely.
+            # One very long line, or a line end in an earlier part: search all of it, but less often.
             whole = b"".join(self._parts)
             cut = whole.rfind(b"\n") + 1
             self._parts, self._size = [whole[cut:]], len(whole) - cut
@@ -72,7 +72,7 @@ class Cutter:
         return chunk
 
     def finish(self, chunk: bytes | None = None) -> bytes:
-        """What is left when the answer has ended: complete lines, without the last one, which tells the end."""
+        """What remains when the reply has ended: complete lines, without the last one, which describes the end."""
         whole = b"".join(self._parts)
         self._parts, self._size = [], 0
         lines = whole[: whole.rfind(b"\n") + 1] if whole else b""
@@ -90,7 +90,7 @@ class Cutter:
 
 
 def last_seq(chunk: bytes) -> int:
-    """The position of the last line of a chunk: where an export that broke continues."""
+    """The position of the last line of a chunk: where an interrupted export continues."""
     line = chunk[chunk.rfind(b"\n", 0, len(chunk) - 1) + 1 :]
     try:
         found = decode_deep(_line_decoder.decode, line)

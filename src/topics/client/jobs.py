@@ -1,4 +1,4 @@
-"""Jobs of queues, and what became of them."""
+"""Jobs of queues, and the replies about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Job(RecordBase, dict=True, kw_only=True):
     lease_id: str
     deadline: int
     deliveries: int
-    # Unlike a record, a job always has it.
+    # Unlike a record, a job always has a seq.
     payload: Raw = msgspec.field(name="data")
 
 
@@ -53,7 +53,7 @@ class Extended(msgspec.Struct, kw_only=True):
 
 
 class Redriven(msgspec.Struct, kw_only=True):
-    """`to`: how many went to which queue; `skipped` ones have no queue to go home to; `more` are left."""
+    """`to`: how many went to which queue; `skipped` ones have no queue to go back to; `more` are left."""
 
     topic: str
     moved: int
@@ -72,7 +72,7 @@ class Paused(msgspec.Struct, kw_only=True):
 
 
 class Lease(msgspec.Struct, kw_only=True):
-    """Who holds a job. `pushed`: over a work stream. `error`: what the worker before said when it gave it back."""
+    """The holder of a job. `pushed`: by a work stream. `error`: what the previous worker reported on returning it."""
 
     seq: int = msgspec.field(name="$seq")
     node: str
@@ -91,12 +91,12 @@ class LeasePage(msgspec.Struct):
     next_cursor: str | None = None
 
 
-# One job or many, as they were claimed or by their seqs.
+# One job or many, as claimed or by their seqs.
 Jobs = Job | int | Iterable[Job | int]
 
 
 def held(jobs: Jobs) -> tuple[list[int], list[str] | None]:
-    """Seqs, and the leases if all of them are known: with these, what another worker holds by now is left alone."""
+    """Seqs, and the leases if all of them are known: with leases, jobs that another worker holds by now are skipped."""
     given: Sequence[Job | int] = [jobs] if isinstance(jobs, Job | int) else list(jobs)
     seqs = [job if isinstance(job, int) else job.seq for job in given]
     leases = [job.lease_id for job in given if isinstance(job, Job)]

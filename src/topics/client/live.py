@@ -1,4 +1,4 @@
-"""What comes over a live stream: events with a topic, whatever carries them, and where to begin."""
+"""Events of a live stream, whatever protocol carries them, and where to start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAIL: Final = "tail"
 
 
 class Arrived(msgspec.Struct, kw_only=True):
-    """Records of one topic, oldest first; `head_seq` − `to_seq` are still to come."""
+    """Records of one topic, oldest first; `head_seq` − `to_seq` more are available."""
 
     topic: str
     records: list[Record]
@@ -33,7 +33,7 @@ class _Quiet(msgspec.Struct):
 
 
 class CaughtUp(_Quiet, kw_only=True):
-    """Everything up to the head was sent; what comes now is new."""
+    """Everything up to the head was sent; events from here on are new."""
 
     topic: str
     head_seq: int
@@ -59,7 +59,7 @@ LiveEvent = Arrived | Tombstone | CaughtUp | TopicDeleted | TopicFailed
 
 
 class StreamFault(msgspec.Struct, kw_only=True):
-    """A problem of the stream, with a code as HTTP has them."""
+    """A problem of the stream, with a code like an HTTP status."""
 
     code: int
     error: str = ""
@@ -68,7 +68,7 @@ class StreamFault(msgspec.Struct, kw_only=True):
 
 
 class Watched(msgspec.Struct, kw_only=True):
-    """Where a topic stood when the server began to deliver it."""
+    """The position of a topic when the server began to deliver it."""
 
     from_seq: int
     head_seq: int
@@ -94,7 +94,7 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[LiveEvent]]] = {
 
 
 def event_of(name: str, data: bytes | str) -> LiveEvent | None:
-    """The event that a frame stands for; None for kinds that this version does not know."""
+    """The event of a frame; None for kinds that this version does not know."""
     decoder = _DECODERS.get(name)
     if decoder is None:
         return None
@@ -104,13 +104,13 @@ def event_of(name: str, data: bytes | str) -> LiveEvent | None:
         raise BadAnswer(f"a frame of the live stream cannot be read: {error}") from None
 
 
-# Where to begin in each topic: after a seq, "tail" (with the next record), or {"from_ts": ms}.
+# Where to start in each topic: after a seq, "tail" (with the next record), or {"from_ts": ms}.
 StartMap = Mapping[str, int | str | Mapping[str, Any]]
 Starts = StartMap | Iterable[str] | str
 
 
 def starts_of(topics: Starts, *, tail: bool) -> dict[str, dict[str, Any]]:
-    """In the server's form. Topics given by name only start at their beginning, or at their end with `tail`."""
+    """In the server's form. Topics given only by name start at their beginning, or at their end with `tail`."""
     if isinstance(topics, str):
         topics = [topics]
     if isinstance(topics, Mapping):

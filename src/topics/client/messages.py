@@ -12,7 +12,7 @@ from topics.model.requests.nesting import decode_deep
 
 _decode = msgspec.json.Decoder().decode
 
-# "Latest", "Earliest", or the first offset wanted.
+# "Latest", "Earliest", or the first offset to read.
 Start = Literal["Latest", "Earliest"] | int
 Partition = int | Literal["all"]
 
@@ -53,7 +53,7 @@ class OffsetRange(msgspec.Struct):
 
 
 class Consumed(msgspec.Struct, kw_only=True):
-    """A batch. With all partitions, `partitions` holds the next offset of each."""
+    """A batch. With all partitions, `partitions` has the next offset of each."""
 
     messages: list[Message]
     next_offset: int
@@ -61,19 +61,19 @@ class Consumed(msgspec.Struct, kw_only=True):
     partitions: list[NextOffset] = []
 
     def last_offsets(self) -> dict[int, int]:
-        """The highest offset of each partition in the batch: what to commit if there is one consumer only."""
+        """The highest offset of each partition in the batch: what to commit if there is only one consumer."""
         return {message.partition: message.offset for message in self.messages}
 
     def ranges(self) -> dict[int, OffsetRange]:
-        """What the batch covers of each partition."""
+        """The range that the batch covers in each partition."""
         first = {message.partition: message.offset for message in reversed(self.messages)}
         return {partition: OffsetRange(first[partition], last) for partition, last in self.last_offsets().items()}
 
 
 class Committed(msgspec.Struct, kw_only=True):
-    """`acknowledged_offset` is what is committed now, None if nothing is.
+    """`acknowledged_offset` is the committed offset, None if there is none.
 
-    `held_back`: of a range, what below it is not done and keeps the committed offset from moving.
+    `held_back`: the range below a committed range that is not done and keeps the committed offset from moving.
     """
 
     success: bool

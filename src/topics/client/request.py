@@ -1,4 +1,4 @@
-"""What is sent: a request as a value, before any connection knows of it."""
+"""A request as a value, independent of any connection."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ TIMEOUT_S_DEFAULT: Final = 30.0
 CONNECTIONS_MAX: Final = 100
 JSON: Final = {"Content-Type": "application/json"}
 
-# A list is a field that is given several times.
+# A list is a field that is repeated.
 QueryValue = str | int | bool | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Generic[T]):
-    """`decoder` knows the answer. `safe`: doing it twice is like doing it once, so a lost answer may be asked again."""
+    """`decoder` is for the reply. `safe`: repeating it changes nothing, so it may be retried after a lost reply."""
 
     method: str
     path: str
     decoder: msgspec.json.Decoder[T]
     body: bytes | None = None
     safe: bool = False
-    # how long the server may take on purpose, on top of the usual timeout
+    # how long the server may wait on purpose, in addition to the usual timeout
     wait_ms: int = 0
-    # carries a token of the consumer groups instead of the key
+    # sent with a token of the consumer groups instead of the key
     by_token: bool = False
 
 
@@ -49,7 +49,7 @@ class PageReply(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a client behaves; what was not given comes from the environment."""
+    """The settings of a client; those not given come from the environment."""
 
     url: str
     key: str | None
@@ -98,7 +98,7 @@ def _text(value: str | int | bool | Sequence[str]) -> str | Sequence[str]:
 
 
 def encode(value: Any, name: str = "") -> bytes:
-    """The value as JSON, or InvalidRequest for what JSON cannot hold. `name` is what errors call it."""
+    """The value as JSON; raises InvalidRequest for what JSON cannot represent. `name` is its name in errors."""
     try:
         return encoding.encode(value, name)
     except encoding.NotJson as error:

@@ -1,4 +1,4 @@
-"""When a failed request is sent again, and after what pause: a decision that neither reads a clock nor sleeps."""
+"""When a failed request is retried, and after what pause: a decision that neither reads a clock nor sleeps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from topics.client.errors import BadAnswer, ConnectionFailed, NotReady, Shutting
 RETRIES_MAX = 50
 RETRY_S_MAX = 60.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 2.0
-# Proxies reply with these when their server is down or slow: the request may have been carried out.
+# Proxies reply with these when their server is down or slow: the request may have been executed.
 GATEWAY_STATUSES = (502, 503, 504)
 
 
 class Retrying:
-    """The attempts at one request. `unsent` failures changed nothing; others may be repeated only if that is `safe`.
+    """The attempts at one request. `unsent` failures changed nothing; others are retried only if that is `safe`.
 
-    A pause that would end after the deadline is not begun: the error is raised at once instead.
+    A pause that would end after the deadline is not started: the error is raised at once.
     """
 
     __slots__ = ("_deadline_s", "_left", "_pause_s", "_spread", "safe", "warned")
@@ -63,5 +63,5 @@ class Retrying:
             case BadAnswer(status=status):
                 return self.safe and status in GATEWAY_STATUSES
             case _:
-                # A server that is read-only stays so until it is restarted.
+                # A read-only server stays read-only until it is restarted.
                 return error.status == 503 and error.retry_after_s is not None

@@ -1,4 +1,4 @@
-"""Event streams as they arrive: bytes in any pieces become events."""
+"""Event streams: bytes in pieces of any size become events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINE_BYTES_MAX = 64 * 1024 * 1024
 class Event(NamedTuple):
     name: str
     data: bytes
-    # None: this event moves no position
+    # None: this event does not move the position
     id: str | None
 
 

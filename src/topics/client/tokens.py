@@ -10,7 +10,7 @@ from topics.client.request import Request, body_of
 
 
 class LoggedIn(msgspec.Struct, kw_only=True):
-    """Who logged in, and until when (ISO 8601) without logging in again."""
+    """The user that logged in, and until when (ISO 8601) it need not log in again."""
 
     user: dict[str, Any]
     access_token: str
@@ -23,7 +23,7 @@ logged_in_decoder = msgspec.json.Decoder(LoggedIn)
 
 
 class Tokens:
-    """A token is kept until it is refused; with a user and a password, the client then logs in for a new one."""
+    """A token is used until it is refused; with a user and a password, the client then logs in again."""
 
     __slots__ = ("_password", "_refresh", "_user", "access")
 
@@ -38,7 +38,7 @@ class Tokens:
         return self._refresh is not None or (self._user is not None and self._password is not None)
 
     def know(self, user: str | None, password: str | None) -> None:
-        """From now on it is this user who logs in."""
+        """Use this user from now on."""
         self._user, self._password = user, password
 
     def take(self, logged_in: LoggedIn) -> None:
@@ -46,7 +46,7 @@ class Tokens:
         self._refresh = logged_in.refresh_token
 
     def renewals(self, *, after_refusal: bool) -> list[Request[LoggedIn]]:
-        """What to try, in this order."""
+        """The ways to log in, in the order in which they are tried."""
         requests: list[Request[LoggedIn]] = []
         if after_refusal and self._refresh is not None:
             requests.append(_auth("refresh", body_of(refresh_token=self._refresh)))

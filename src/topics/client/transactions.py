@@ -1,4 +1,4 @@
-"""Transactions: records of many topics that appear together, or not at all."""
+"""Transactions: records of many topics that become visible together, or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Staged(msgspec.Struct, kw_only=True):
 
 
 class Span(msgspec.Struct, kw_only=True):
-    """Where a transaction's records are in a topic."""
+    """The range of a transaction's records in a topic."""
 
     first_seq: int
     last_seq: int
@@ -49,7 +49,7 @@ class StageState(msgspec.Struct, kw_only=True):
 
 
 class Txn(msgspec.Struct, kw_only=True):
-    """An application: the highest version it has committed, its fencing token, and what is staged."""
+    """An app: the highest version it has committed, its fencing token, and its stages."""
 
     app: str
     version: int | None = None
@@ -58,7 +58,7 @@ class Txn(msgspec.Struct, kw_only=True):
 
 
 class TxnItem(msgspec.Struct, kw_only=True):
-    """What a list tells of an application: how many stages wait, and how much is in them."""
+    """An app in a list: the number of its stages, and their bytes."""
 
     app: str
     version: int | None = None

@@ -1,4 +1,4 @@
-"""What is sent to topics and read from them, as plain typed values."""
+"""Values that are sent to topics and read from them, with types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _decode = msgspec.json.Decoder().decode
 _decode_meta = msgspec.json.Decoder(dict[str, Any] | None).decode
 _NOTHING = Raw(b"null")
 
-# JSON text that is sent as it is, instead of a Python object to be encoded.
+# JSON text that is sent unchanged, instead of a Python object to be encoded.
 Json = Raw
 
 
@@ -45,7 +45,7 @@ class RecordBase(msgspec.Struct, dict=True):
 
     @property
     def raw_meta(self) -> bytes | None:
-        """The headers as they were sent, or None."""
+        """The meta as it was sent, or None."""
         return None if self.headers == _NOTHING else bytes(self.headers)
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class Record(RecordBase, dict=True):
 
 
 class Tombstone(msgspec.Struct, kw_only=True):
-    """Records between `gap_from` and `gap_to` are no longer available, and why. `topic` is set in live events."""
+    """Records from `gap_from` to `gap_to` are no longer available, and why. `topic` is set in live events."""
 
     gap_from: int
     gap_to: int
@@ -75,7 +75,7 @@ class Tombstone(msgspec.Struct, kw_only=True):
 
 
 class Diff(msgspec.Struct, kw_only=True):
-    """One step of reading: hand `next_from_seq` to the next one."""
+    """One page: pass `next_from_seq` to the next call."""
 
     topic: str
     records: list[Record]
@@ -89,7 +89,7 @@ class Diff(msgspec.Struct, kw_only=True):
 
 
 class Outgoing(msgspec.Struct, omit_defaults=True):
-    """A record to append, when it has more than data.
+    """A record to append that has more than data.
 
     `delay_ms` and `unique_key` are for queues; `topic` is for transactions, where records may go to several.
     """
@@ -103,12 +103,12 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
     topic: str | None = None
 
 
-# Records to be sent: each an Outgoing or plain data; or a JSON array of records, ready-made.
+# Records to send: each an Outgoing or plain data; or a JSON array of records in bytes.
 Outgoings = Iterable[Any] | bytes
 
 
 def records_json(records: Outgoings) -> bytes:
-    """The `records` of a body; ready-made bytes are taken as they are."""
+    """The `records` of a body; bytes are used unchanged."""
     if isinstance(records, bytes):
         return records
     wrapped = [record if isinstance(record, Outgoing) else Outgoing(record) for record in records]
@@ -116,7 +116,7 @@ def records_json(records: Outgoings) -> bytes:
 
 
 class Appended(msgspec.Struct, kw_only=True):
-    """Where records went. `deduped`: they were appended before, and these are their seqs."""
+    """Where records are. `deduped`: they were appended before, and these are their seqs."""
 
     topic: str
     first_seq: int
@@ -126,17 +126,17 @@ class Appended(msgspec.Struct, kw_only=True):
     created: bool
     deduped: bool
     given_seqs: list[int] | None = msgspec.field(name="seqs", default=None)
-    # what may not be what the caller meant; logged as well
+    # warnings about what was probably not meant; logged as well
     warnings: list[str] = []
 
     @property
     def seqs(self) -> list[int]:
-        """The seq of each record, in the order they were given."""
+        """The seq of each record, in the order of the request."""
         return list(range(self.first_seq, self.last_seq + 1)) if self.given_seqs is None else self.given_seqs
 
 
 class TopicBatch(msgspec.Struct):
-    """What one of several topics gets, when that is more than records."""
+    """The batch for one of several topics, with more than records."""
 
     records: Outgoings
     node: str | None = None
@@ -145,7 +145,7 @@ class TopicBatch(msgspec.Struct):
 
 
 def topics_json(topics: Mapping[str, Outgoings | TopicBatch], node: str | None) -> dict[str, dict[str, Any]]:
-    """The `topics` of a body; `node` is for those that have none of their own."""
+    """The `topics` of a body; `node` is for those without their own."""
     parts: dict[str, dict[str, Any]] = {}
     for name, given in topics.items():
         batch = given if isinstance(given, TopicBatch) else TopicBatch(given)
@@ -160,7 +160,7 @@ def topics_json(topics: Mapping[str, Outgoings | TopicBatch], node: str | None) 
 
 
 class AppendedTo(msgspec.Struct, kw_only=True):
-    """Where the records of one of several topics went."""
+    """Where the records of one of several topics are."""
 
     first_seq: int
     last_seq: int
@@ -170,23 +170,23 @@ class AppendedTo(msgspec.Struct, kw_only=True):
 
     @property
     def seqs(self) -> list[int]:
-        """The seq of each record, in the order they were given."""
+        """The seq of each record, in the order of the request."""
         return list(range(self.first_seq, self.last_seq + 1)) if self.given_seqs is None else self.given_seqs
 
 
 class AppendedAll(msgspec.Struct, kw_only=True):
-    """Where records of several topics went. `deduped`: they were appended before, and nothing was written."""
+    """Where records of several topics are. `deduped`: they were appended before, and nothing was written."""
 
     topics: dict[str, AppendedTo]
     deduped: bool
-    # what may not be what the caller meant; logged as well
+    # warnings about what was probably not meant; logged as well
     warnings: list[str] = []
 
 
 class QueueCounters(msgspec.Struct, kw_only=True):
-    """`dead_lettered` counts every job that became a dead letter, `dead` those that are in the dead-letter topic now.
+    """`dead_lettered` counts all jobs that ever became dead letters, `dead` those in the dead-letter topic now.
 
-    `dead_letter_error`: why jobs cannot be moved there. Servers before 0.2 do not say `dead`.
+    `dead_letter_error`: why jobs cannot be moved there. Servers before 0.2 do not send `dead`.
     """
 
     ready: int
@@ -211,12 +211,12 @@ class TopicState(msgspec.Struct, kw_only=True):
     epoch: int = 0
     last_write_ts: int | None = None
     last_read_ts: int | None = None
-    # only of queues
+    # only for queues
     queue: QueueCounters | None = None
 
 
 class TopicItem(msgspec.Struct, kw_only=True):
-    """What a list tells of a topic."""
+    """A topic in a list."""
 
     topic: str
     head_seq: int
@@ -225,17 +225,17 @@ class TopicItem(msgspec.Struct, kw_only=True):
     bytes: int
     durable: bool
     effective_priority: int
-    # Servers before 0.2 do not say.
+    # Servers before 0.2 do not send it.
     type: str = "log"
 
 
 class Configured(msgspec.Struct, kw_only=True):
-    """`created`: this call brought the topic into existence."""
+    """`created`: this call has created the topic."""
 
     topic: str
     created: bool
     config: TopicConfig
-    # what may not be what the caller meant; logged as well
+    # warnings about what was probably not meant; logged as well
     warnings: list[str] = []
 
 
@@ -247,7 +247,7 @@ class Change(msgspec.Struct, kw_only=True):
 
 
 class Edited(msgspec.Struct, kw_only=True):
-    """`config` as it is after the change, or after a dry run would be; `evicts`: how many records that takes."""
+    """`config` after the change, or as it would be after a dry run; `evicts`: how many records that removes."""
 
     topic: str
     config: TopicConfig
@@ -258,7 +258,7 @@ class Edited(msgspec.Struct, kw_only=True):
 
 
 class Backoff(TypedDict, total=False):
-    """How long a job rests after a failed delivery."""
+    """How long a job waits after a failed delivery."""
 
     initial_ms: int
     factor: float
@@ -267,7 +267,7 @@ class Backoff(TypedDict, total=False):
 
 
 class TopicFields(TypedDict, total=False):
-    """The fields of a topic's configuration, as `create` and `edit` take them."""
+    """The fields of a topic's configuration, as in `create` and `edit`."""
 
     type: Literal["log", "queue"]
     ttl_ms: int
@@ -306,7 +306,7 @@ class Deleted(msgspec.Struct, kw_only=True):
 
 
 class Router(msgspec.Struct, kw_only=True):
-    """`lag`: seqs of the source not dealt with yet; `last_error`: what stops the router, if something does."""
+    """`lag`: seqs of the source that are not processed yet; `last_error`: what stops the router, if anything."""
 
     router: str
     source: str
@@ -316,11 +316,11 @@ class Router(msgspec.Struct, kw_only=True):
     preserve_tag: bool = True
     filter: str | list[str] | None = None
     allow_cycle: bool = False
-    # only in answers to `router` and, the total, to `routers`
+    # only in replies to `router` and, the total, to `routers`
     forwarded_total: int = 0
     lag: int = 0
     last_error: str | None = None
-    # only in answers to `route`
+    # only in replies to `route`
     created: bool = False
     warnings: list[str] = []
 
@@ -352,7 +352,7 @@ class Removed(msgspec.Struct):
 
 
 class Pipeline(msgspec.Struct, kw_only=True):
-    """A pipeline as it is defined, and what its runner said last.
+    """A pipeline's definition, and the last report of its runner.
 
     `generation` is the revision since which a checkpoint of the pipeline fits its definition.
     """
@@ -363,7 +363,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
     generation: int
     updated_ts: int
     status: dict[str, Any] | None = None
-    # only in answers to `put_pipeline`
+    # only in replies to `put_pipeline`
     created: bool = False
 
 

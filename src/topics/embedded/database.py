@@ -20,13 +20,13 @@ from topics.model.settings import Settings
 
 
 def _ignore(progress: float) -> None:
-    """Progress of opening is not wanted."""
+    """Ignore the progress of opening."""
 
 
 class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions, Pipelines):
     """Open with `topics.open`. It has the verbs of `topics.Client`, without a server.
 
-    Every method may be called from any thread; all see one order of events. Calls that wait end when it is closed.
+    Every method may be called from any thread; all threads see one order of events. `close` ends calls that wait.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions
         self._host = Host(path, settings, clock, on_progress)
 
     def checkpoint(self) -> bool:
-        """Write a checkpoint and trim the log now, instead of when it is due; whether it succeeded."""
+        """Write a checkpoint and trim the log now instead of when it is due; returns whether it succeeded."""
         host = self._host
         with host.lock:
             host.check_open()
             return host.store.checkpoint()
 
     def backup(self, path: str) -> int:
-        """Copy everything into a new file, while the database stays in use; returns the file's length.
+        """Copy everything into a new file while the database stays in use; returns the file's length.
 
         The file appears when it is complete. `topics restore` turns it into a data directory.
         """
@@ -71,7 +71,7 @@ class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions
         return backup.archive_bytes
 
     def close(self) -> None:
-        """Write everything and release the directory. Opening it again then needs no replay."""
+        """Write everything and release the directory. The next open then needs no replay."""
         self._host.close()
 
     def __enter__(self) -> Self:
@@ -91,7 +91,7 @@ def open(
     clock: Clock | None = None,
     on_progress: Callable[[float], None] = _ignore,
 ) -> Database:
-    """Open the database in this directory, creating it if there is none.
+    """Open the database in this directory; creates it if it does not exist.
 
     `node` is the origin of records and claims unless a call names another. After a crash the log is replayed first;
     `on_progress` is called with the progress (0.0 … 1.0).

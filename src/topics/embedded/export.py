@@ -20,7 +20,7 @@ _end_decoder = msgspec.json.Decoder(ExportEnd)
 
 
 class Export:
-    """Iterate to get chunks of whole lines, each line one record as `diff` shows it, `{"$seq":…` first.
+    """Iterate to get chunks of whole lines, each line one record as in `diff`, `{"$seq":…` first.
 
     A gap is a line `{"tombstone":…}` in its place. Afterwards `end` says where the next export continues.
     """
@@ -45,7 +45,7 @@ class Export:
         self._chunk_bytes = chunk_bytes
         self._closed = False
         self._chunks = self._read()
-        # how far it has come, and, when it is through, where it ended
+        # its position, and, once it is complete, where it ended
         self.from_seq = start.from_seq
         self.end: ExportEnd | None = None
 

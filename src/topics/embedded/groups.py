@@ -1,4 +1,4 @@
-"""Consumer groups: consume, commit, and see how far groups are."""
+"""Consumer groups: consume, commit, and list how far groups are."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Groups:
         limit: int = 100,
         timeout_s: float = 0,
     ) -> Consumed:
-        """A batch of messages. With a group it is this consumer's until it is committed or its time runs out.
+        """A batch of messages. With a group they belong to this consumer until it commits them or their lease expires.
 
-        `start` counts for a group that has committed nothing yet, and for reading without one. `partition` may be
+        `start` applies to a group that has committed nothing yet, and to reading without a group. `partition` may be
         `"all"`. With `timeout_s` the call waits for a message: 80% of that time, and at most 20 s.
         """
         request = request_of(
@@ -98,9 +98,9 @@ class Groups:
     def commit(
         self, topic: str, group: str, upto_offset: int, partition: int = 0, *, from_offset: int | None = None
     ) -> Committed:
-        """Everything up to and including this offset is done, whichever consumer received it.
+        """Commit everything up to and including this offset, whichever consumer received it.
 
-        With `from_offset`, only that range is: the committed offset moves once everything below it is done as well.
+        With `from_offset`, only that range: the committed offset moves once everything below it is done as well.
         """
         request = request_of(
             GroupAckRequest,
@@ -127,7 +127,7 @@ class Groups:
         )
 
     def commit_batch(self, topic: str, group: str, batch: Consumed) -> dict[int, Committed]:
-        """The messages of this batch are done, and nothing else: what other consumers were handed stays theirs."""
+        """Commit the messages of this batch and nothing else: messages of other consumers stay theirs."""
         return {
             partition: self.commit(topic, group, done.to_offset, partition, from_offset=done.from_offset)
             for partition, done in batch.ranges().items()
@@ -136,7 +136,7 @@ class Groups:
     def groups(
         self, topic: str | None = None, group: str | None = None, *, limit: int | None = None
     ) -> list[GroupStanding]:
-        """How far groups are, in each partition they have touched."""
+        """How far groups are, in each partition that they have read."""
 
         def wanted(name: str, group_id: str) -> bool:
             return group in (None, group_id) and (topic is None or split_partition(name)[0] == topic)
@@ -153,7 +153,7 @@ class Groups:
         partition: Partition = "all",
         forget: bool = False,
     ) -> dict[int, int]:
-        """Put a group elsewhere, or forget it; the next offset of each partition."""
+        """Move a group to another offset, or forget it; returns the next offset of each partition."""
         request = request_of(
             ResetRequest,
             topic_id=topic,
@@ -178,7 +178,7 @@ class Groups:
         return {number: 0 if forget else change.result - 1 for number, change in done}
 
     def latest_offsets(self, partitions: str | Iterable[tuple[str, int]]) -> list[LatestOffset]:
-        """Where partitions end: those named, or partition 0 of one topic."""
+        """The ends of partitions: of those given, or of partition 0 of one topic."""
         asked = [(partitions, 0)] if isinstance(partitions, str) else partitions
         named = [{"topic_id": topic, "partition_id": number} for topic, number in asked]
         request = request_of(LatestOffsetsRequest, partitions=named)

@@ -1,9 +1,9 @@
-"""Runs the engine for the threads of a program: one lock, one condition to wait on, one thread that keeps house.
+"""Runs the engine for the threads of a program: one lock, one condition to wait on, one housekeeping thread.
 
     caller ─▶ lock ─▶ verb ─▶ flush ─▶ done? answer : wait ◀── notify ──┐
     housekeeping thread ─▶ lock ─▶ Store.turn ──────────────────────────┘
 
-The thread that holds the lock owns the engine for that moment. The housekeeping thread is what the event loop is to a
+The thread that holds the lock owns the engine for that time. The housekeeping thread does what the event loop does in a
 server.
 """
 
@@ -32,7 +32,7 @@ log = logging.getLogger("topics.embedded")
 
 
 class Outcome(Generic[T]):
-    """What became of the steps that a thread waits for; it reads from disk for them, without the lock."""
+    """The outcome of steps that a thread waits for; the thread reads from disk for them, without the lock."""
 
     __slots__ = ("_moved", "error", "has_read", "miss", "over", "values", "wanted")
 
@@ -72,7 +72,7 @@ class Host:
         self, path: str, settings: Settings | None, clock: Clock | None, on_progress: Callable[[float], None]
     ) -> None:
         self.lock = threading.Lock()
-        # Something was published, expired, or came to an end: threads that wait look again.
+        # Something was published, expired, or ended: waiting threads look again.
         self.moved = threading.Condition(self.lock)
         self.closed = False
         self._failure: Exception | None = None
@@ -90,7 +90,7 @@ class Host:
         self.live = self.store.live
         self.reader = self.store.reader
         self.consuming = Consuming(self.engine, self._clock, 1000 * self.settings.visibility_timeout_secs)
-        # What must come to an end before the database does; called with the lock held.
+        # What must end before the database closes; called with the lock held.
         self.at_close: dict[Callable[[], None], None] = {}
         self._housekeeper = threading.Thread(target=self._keep_house, name="topics-housekeeping", daemon=True)
         self._housekeeper.start()
@@ -120,7 +120,7 @@ class Host:
     # --- running verbs ---
 
     def look(self, verb: Callable[[], T]) -> T:
-        """Run a verb that decides at once; what it has submitted is written."""
+        """Run a verb that decides at once; changes that it submits are written."""
         try:
             with self.lock:
                 self.check_open()
@@ -133,11 +133,11 @@ class Host:
             return self.run(attempt(verb))
 
     def commit(self, verb: Callable[[], PendingChange]) -> PendingChange:
-        """Run a verb that changes something, and wait until that is as durable as it has to be."""
+        """Run a verb that changes something, and wait until the change is as durable as required."""
         return self.finished(self.look(verb))
 
     def run(self, steps: Steps[T]) -> T:
-        """Run a verb that may have to wait, up to its result."""
+        """Run a verb that may have to wait; returns its result."""
         outcome: Outcome[T] = Outcome(self.moved)
         try:
             with self.lock:
@@ -159,7 +159,7 @@ class Host:
         return outcome.values[0]
 
     def fail(self, error: TopicsError) -> NoReturn:
-        """Raise what ended a wait. Others may wait for the same change: every thread raises a copy of its own."""
+        """Raise the error of a wait. Several threads may wait for the same change, so each raises its own copy."""
         raise copy(error)
 
     def finished(self, change: PendingChange) -> PendingChange:
@@ -176,12 +176,12 @@ class Host:
         return change
 
     def wait_until(self, over: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Block the caller until `over()` or the database is closed; whether it was in time."""
+        """Block the caller until `over()` or the database is closed; returns whether it was in time."""
         with self.lock:
             return self.moved.wait_for(lambda: self.closed or self._failure is not None or over(), timeout_s)
 
     def wait_synced(self, is_synced: Callable[[], bool]) -> None:
-        """Until the log is synced to where the caller needs it. The caller holds the lock."""
+        """Wait until the log is synced up to the caller's position. The caller holds the lock."""
         while not is_synced():
             self.check_open()
             if read_only := self.store.commit_log.read_only:
@@ -189,14 +189,14 @@ class Host:
             self.moved.wait()
 
     def end_turn(self) -> None:
-        """Write what was submitted; what that has made ready is for the housekeeping thread."""
+        """Write submitted changes; tasks that become ready are left to the housekeeping thread."""
         store = self.store
         store.flush()
         if store.has_work:
             self._news.set()
 
     def _read(self, outcome: Outcome[T], miss: ColdMiss) -> None:
-        """Read what the steps of this thread have missed; other threads may use the engine meanwhile."""
+        """Read what this thread's steps wait for; other threads may use the engine meanwhile."""
         cold, has_read = self.store.state.cold, outcome.has_read
         assert has_read is not None
         outcome.miss = outcome.has_read = None
@@ -215,10 +215,10 @@ class Host:
             has_read(None)
         self.end_turn()
 
-    # --- what an event loop is to a server ---
+    # --- the housekeeping thread ---
 
     def _keep_house(self) -> None:
-        """A turn at a time, so that callers get the lock in between."""
+        """One turn at a time, so that callers get the lock in between."""
         wait_s: float | None = None
         while not self.closed:
             self._news.wait(self._pause_s(wait_s))
@@ -229,14 +229,14 @@ class Host:
                 try:
                     wait_s = self.store.turn()
                 except Exception as error:
-                    log.exception("housekeeping failed; the database takes no more calls")
+                    log.exception("housekeeping failed; the database accepts no more calls")
                     self._failure = error
                 self.moved.notify_all()
             if self._failure is not None:
                 return
 
     def _pause_s(self, wait_s: float | None) -> float:
-        """Until the next turn: as the last one said, when the next deadline is due, or at the usual pace."""
+        """The time until the next turn: as the last turn says, until the next deadline, or the usual interval."""
         pause_s = HOUSEKEEPING_S if wait_s is None else min(HOUSEKEEPING_S, wait_s)
         due_s = self._timers.due_s
         return pause_s if due_s is None else max(0.0, min(pause_s, due_s - self._timers.time()))

@@ -1,4 +1,4 @@
-"""Pipelines: define them, see how they do, and report what a runner has to say."""
+"""Pipelines: define them, read their status, and report it as a runner does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pipelines:
     _host: Host
 
     def put_pipeline(self, name: str, definition: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
-        """Define a pipeline, or change it; a runner takes it from there."""
+        """Define or change a pipeline; a runner runs it."""
         params = decoded(_definition, encode(definition))
         change = self._host.commit(lambda: self._host.store.pipelines.put(name, params))
         pipeline = _pipeline(change.result)
@@ -50,11 +50,11 @@ class Pipelines:
                 return
 
     def drop_pipeline(self, name: str) -> bool:
-        """Forget a pipeline; what it wrote stays. False: there was none."""
+        """Remove a pipeline; its output stays. False: there was none."""
         return bool(self._host.commit(lambda: self._host.store.pipelines.drop(name)).result)
 
     def report_pipeline(self, name: str, status: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
-        """What a runner has to say; the last word is shown to everyone."""
+        """Report the status of a pipeline, as a runner does; the last report is shown."""
         body = encode(status)
         params = decoded(_status, body)
 

@@ -1,4 +1,4 @@
-"""Queues: claim jobs, finish them or give them back, and look after what failed."""
+"""Queues: claim jobs, finish or return them, and handle dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Queues:
     _node: str | None
 
     def _worker(self, node: str | None) -> str:
-        """Who claims: the given node, that of the database, or this process on this machine."""
+        """The node that claims: the given one, that of the database, or a name for this process."""
         return node or self._node or f"{socket.gethostname()}-{os.getpid()}"
 
     # --- claim ---
@@ -46,7 +46,7 @@ class Queues:
     # --- ack, nack, extend ---
 
     def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
-        """Jobs are done, and deleted. What is not held any more is in `skipped`."""
+        """Jobs are done, and deleted. `skipped` has those that are no longer held."""
         seqs, lease_ids = held(jobs)
         request = request_of(AckRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
         done: Held = self._host.commit(lambda: self._host.store.queues.ack(name, request)).result
@@ -63,7 +63,7 @@ class Queues:
         dead_letter: bool = False,
         error: str | None = None,
     ) -> Nacked:
-        """Give jobs back: claimable at once, after `delay_ms`, or moved to the dead letters."""
+        """Return jobs: claimable at once, after `delay_ms`, or moved to the dead letters."""
         seqs, lease_ids = held(jobs)
         request = request_of(
             NackRequest,
@@ -79,7 +79,7 @@ class Queues:
         return Nacked(topic=name, nacked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
 
     def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
-        """Keep jobs for `lease_ms` from now."""
+        """Extend leases to `lease_ms` from now."""
         seqs, lease_ids = held(jobs)
         request = request_of(ExtendRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
         done: Held = self._host.commit(lambda: self._host.store.queues.extend(name, request)).result
@@ -104,7 +104,7 @@ class Queues:
         rate_per_s: int | None = None,
         dry_run: bool = False,
     ) -> Redriven:
-        """Send dead letters of this topic back to the queues they came from."""
+        """Move dead letters of this topic back to their queues."""
         request = request_of(RedriveRequest, match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run)
         redriver = self._host.store.queues.redriver
         driven = self._host.run(redriver.redrive_all(name, request, lambda _: True))
@@ -145,7 +145,7 @@ class Queues:
             after = page[size - 1][0], page[size - 1][1].seq
 
     def _leases(self, name: str, after: tuple[int, int], size: int) -> list[tuple[int, Lease]]:
-        """One more than fits a page, if there is one; each with the deadline by which leases are in order."""
+        """One more lease than fits a page, if there is one; each with the deadline that leases are ordered by."""
         host = self._host
         steady = host.engine.steady
 
@@ -179,6 +179,6 @@ class Queues:
         *,
         reconnect_s_max: float = 600.0,
     ) -> Work:
-        """Jobs as they come, up to `max` at a time not yet acked; see Work. There is nothing to reconnect to here."""
+        """Jobs as they become ready, at most `max` of them unacked; see Work. There is no connection to lose here."""
         del reconnect_s_max
         return Work(self._host, name, request_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms))

@@ -1,4 +1,4 @@
-"""Records: append them, read them page by page, as they come, or all at once as bytes."""
+"""Records: append them; read them page by page, as they arrive, or all at once as bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Records:
         create: bool | None = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
-        """Append one record; it is as durable as the topic's class promises when this returns."""
+        """Append one record; it is as durable as its topic requires when this returns."""
         record = Outgoing(data, tag, None, meta, delay_ms, unique_key)
         return self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
@@ -70,10 +70,10 @@ class Records:
         return_seqs: bool = True,
         disable_backpressure: bool = False,
     ) -> Appended:
-        """Append all of them, with contiguous seqs, or none. `records` may be a JSON array as ready-made bytes.
+        """Append all of them, with contiguous seqs, or none. `records` may be a JSON array in bytes.
 
-        No request can be lost here, so without an `idempotency_key` none is made. There is no pressure to hold
-        back for either: `disable_backpressure` changes nothing.
+        No request can be lost here, so no `idempotency_key` is made if none is given. `disable_backpressure` has no
+        effect, because there is no backpressure.
         """
         del disable_backpressure
         body = b'{"records":%b}' % encoded(records)
@@ -87,7 +87,7 @@ class Records:
         return self.append_wish(name, params, return_seqs=return_seqs)
 
     def append_wish(self, name: str, params: AppendRequest, *, return_seqs: bool = True) -> Appended:
-        """Append what `topics.model.requests.records.append_decoder` made of a request's bytes."""
+        """Append a request that `topics.model.requests.records.append_decoder` has decoded."""
         change = self._host.commit(lambda: self._host.engine.append(name, params))
         warnings: list[str] = []
         if change.created and params.config is not None:
@@ -142,7 +142,7 @@ class Records:
         node: str | None = None,
         create: bool = True,
     ) -> Producer:
-        """Appends that are gathered into batches beside the caller; see `topics.client.Producer`."""
+        """Appends that are collected into batches in the background; see `topics.client.Producer`."""
         return Producer(
             self,
             name,
@@ -171,7 +171,7 @@ class Records:
         wait_ms: int = 0,
         max_batch_bytes: int | None = None,
     ) -> Diff:
-        """Records above `from_seq`, one page; with `wait_ms` (at most 30000) it waits for the first one."""
+        """One page of records after `from_seq`; with `wait_ms` (at most 30000) it waits for the first one."""
         params = request_of(
             DiffRequest,
             from_seq=from_seq,
@@ -207,7 +207,7 @@ class Records:
     ) -> Iterator[Record | Tombstone]:
         """Every record after `from_seq`, up to the current head, or without end with `follow`.
 
-        What was lost in between comes as a Tombstone in its place. `to_seq` ends the reading there.
+        Lost records are reported as a Tombstone in their place. `to_seq` ends the reading there.
         """
         while True:
             page = self.diff(
@@ -254,7 +254,7 @@ class Records:
             if diff is None:
                 return
             if diff.epoch != epoch:
-                # Another topic of this name: nothing that the cursor says holds for it.
+                # Another topic of this name: the cursor is not valid for it.
                 epoch, params.from_seq = diff.epoch, 0
                 yield Tombstone(
                     gap_from=1,
@@ -271,7 +271,7 @@ class Records:
             params.from_seq = diff.next_from_seq
 
     def _look_or_wait(self, name: str, epoch: int, params: DiffRequest, idle_s: float | None) -> Diff | None:
-        """Something new, or None when there was nothing for so long or the database was closed."""
+        """The next record or gap; None if there was none in time or the database was closed."""
         host = self._host
         while not host.closed:
             try:
@@ -289,7 +289,7 @@ class Records:
         return None
 
     def _wait_after(self, topic: Topic, from_seq: int, timeout_s: float | None) -> bool:
-        """Whether there was something to look at, or the topic went, before the time was up."""
+        """Whether there was something to read, or the topic was deleted, before the time was up."""
         host = self._host
 
         def is_over() -> bool:
@@ -317,7 +317,7 @@ class Records:
         include_data: bool = True,
         chunk_bytes: int = 1024 * 1024,
     ) -> Export:
-        """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
+        """Everything after `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
         start = request_of(DiffRequest, from_seq=from_seq, from_ts=from_ts, node=node)
         meta = include_data if include_meta is None else include_meta
         return Export(
@@ -335,7 +335,7 @@ def _appended_to(landed: Landed, change: PendingChange, *, return_seqs: bool) ->
         first_seq=landed.first_seq,
         last_seq=landed.last_seq,
         head_seq=landed.head_seq,
-        # A repeated write made nothing.
+        # A repeated write created nothing.
         created=landed.created and not change.deduped,
         given_seqs=landed.all_seqs() if return_seqs else None,
     )

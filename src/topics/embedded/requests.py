@@ -1,4 +1,4 @@
-"""From arguments to requests of the engine, checked as a request body is; and the warnings they cause."""
+"""From arguments to requests of the engine, checked like a request body; and the warnings they cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("topics.embedded")
 
 
 def request_of(kind: type[W], **fields: object) -> W:
-    """What a request body with these fields would be; those that are None are left out."""
+    """The request body with these fields; those that are None are left out."""
     return converted(kind, {name: value for name, value in fields.items() if value is not None})
 
 
@@ -30,12 +30,12 @@ def converted(kind: type[W], fields: Mapping[str, object] | msgspec.Struct) -> W
 
 
 def decoded(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
-    """The same for what is JSON already; payloads in it are for `check_nesting`."""
+    """The same for JSON; its payloads are left to `check_nesting`."""
     return decode_body(decoder, body, _decode)
 
 
 def _decode(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
-    """Without a lower recursion limit, which would be one for all threads of the program."""
+    """Decode without a lower recursion limit, which would apply to all threads of the program."""
     try:
         return decoder.decode(body)
     except RecursionError:
@@ -43,7 +43,7 @@ def _decode(decoder: msgspec.json.Decoder[W], body: bytes) -> W:
 
 
 def check_nesting(records: Iterable[RecordRequest], within: str = "records") -> None:
-    """Refuse payloads that are nested deeper than a server takes them."""
+    """Refuse payloads that are nested deeper than a server accepts."""
     for number, record in enumerate(records):
         for field, payload in (("data", record.data), ("meta", record.meta)):
             if payload is not UNSET and memoryview(payload).nbytes > SHALLOW_BYTES_MAX and is_too_deep(bytes(payload)):
@@ -51,6 +51,6 @@ def check_nesting(records: Iterable[RecordRequest], within: str = "records") -> 
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Log what was done, but may not be what was meant."""
+    """Log warnings about what was done."""
     for warning in warnings:
         _log.warning("%s", warning)

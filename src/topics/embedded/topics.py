@@ -1,4 +1,4 @@
-"""Topics as such: create, change, look, list, drop, and delete records from one."""
+"""Topics: create, change, look, list, drop, and delete records from one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Topics:
     _host: Host
 
     def create(self, name: str, *, replace: bool = False, **config: Unpack[TopicFields]) -> Configured:
-        """Create a topic, or confirm that it is configured like this; a field that is left out has its default.
+        """Create a topic, or confirm that it is configured like this; absent fields have their defaults.
 
-        A topic with another configuration is TopicExistsIncompatible, which shows the difference, and keeps what it
-        has; `replace` gives it this configuration instead, and `edit` changes single fields.
+        For a topic with another configuration it raises TopicExistsIncompatible, which shows the difference. `replace`
+        gives it this configuration instead, and `edit` changes single fields.
         """
         request = converted(ConfigRequest, {**config})
         verbs = self._host.engine.configuration
@@ -34,12 +34,12 @@ class Topics:
         return Configured(topic=name, created=change.created, config=change.result, warnings=warnings)
 
     def configure(self, name: str, **config: Any) -> TopicConfig:
-        """Create the topic, or replace its configuration; fields left out take their defaults."""
+        """Create the topic, or replace its configuration; absent fields have their defaults."""
         request = converted(ConfigRequest, config)
         return self._host.commit(lambda: self._host.engine.configure(name, request)).result
 
     def edit(self, name: str, *, dry_run: bool = False, **config: Unpack[TopicFields]) -> Edited:
-        """Change the given fields of a topic's configuration. A dry run only tells what would change and go."""
+        """Change the given fields of a topic's configuration. A dry run only reports changes and evictions."""
         patch = converted(ConfigPatch, {**config})
         verbs = self._host.engine.configuration
         edit: Edit = self._host.commit(lambda: verbs.edit(name, patch, dry_run=dry_run)).result
@@ -55,11 +55,11 @@ class Topics:
         )
 
     def state(self, name: str, *, touch: bool = True) -> TopicState:
-        """Where a topic is. It counts as a read for the topic's priority unless `touch` is false."""
+        """The state of a topic. It counts as a read for the topic's priority unless `touch` is false."""
         return self._host.look(lambda: self._host.engine.look(name, touch=touch))
 
     def drop(self, name: str, *, if_empty: bool = False) -> bool:
-        """Remove a topic with all it has, and its routers. False: there was none."""
+        """Remove a topic with all its records, and its routers. False: there was none."""
         return bool(self._host.commit(lambda: self._host.engine.drop(name, if_empty=if_empty)).result)
 
     def delete(
@@ -86,7 +86,7 @@ class Topics:
             )
 
     def topics(self, prefix: str = "") -> Iterator[TopicState]:
-        """As `list`, with all that `state` tells."""
+        """Like `list`, with everything that `state` shows."""
         return self._states(prefix, PAGE_SIZE_MAX)
 
     def _states(self, prefix: str, page_size: int) -> Iterator[TopicState]:

@@ -44,10 +44,10 @@ class Transactions:
         topic: str | None = None,
         fence: int | None = None,
     ) -> Staged:
-        """Lay records aside for a version. Repeating a part changes nothing.
+        """Stage records for a version. Repeating a part changes nothing.
 
-        Each record is an Outgoing or plain data for `topic`; or all of them are a JSON array as ready-made bytes, in
-        which a record may name its own `topic`.
+        Each record is an Outgoing or plain data for `topic`; or all of them are a JSON array in bytes, in which a
+        record may name its own `topic`.
         """
         fields = body_of(stage=stage, part=part, topic=topic, fence=fence)
         params = decoded(_stage_decoder, b'{"records":%b,%b' % (encoded(records), fields[1:]))
@@ -64,7 +64,7 @@ class Transactions:
         )
 
     def commit_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> CommittedTxn:
-        """Make everything in these stages readable, once: a version that was committed before stays unchanged."""
+        """Make all records in these stages visible, once: a version that was committed before stays unchanged."""
         params = request_of(CommitRequest, stages=list(stages), fence=fence)
         done: Committed = self._host.commit(lambda: self._host.store.transactions.commit(app, version, params)).result
         return CommittedTxn(
@@ -78,12 +78,12 @@ class Transactions:
         )
 
     def abort_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> int:
-        """Throw stages away; how many there were."""
+        """Drop stages; how many there were."""
         params = request_of(AbortRequest, stages=list(stages), fence=fence)
         return self._host.commit(lambda: self._host.store.transactions.abort(app, version, params)).result
 
     def txn(self, app: str) -> Txn:
-        """What an application has committed and staged."""
+        """What an app has committed and staged."""
 
         def look() -> Txn:
             found, stages = self._host.store.transactions.look(app)
@@ -109,7 +109,7 @@ class Transactions:
         return self._host.look(look)
 
     def txns(self, *, page_size: int = PAGE_SIZE) -> Iterator[TxnItem]:
-        """Applications that have transactions, by name."""
+        """Apps that have transactions, by name."""
         size = max(1, min(PAGE_SIZE_MAX, page_size))
         after = ""
         while True:
@@ -127,5 +127,5 @@ class Transactions:
         return self._host.look(lambda: [item(app) for app in transactions.list("", after, size)])
 
     def forget_txn(self, app: str) -> bool:
-        """Forget an application: its version, its token and what it has staged. What it committed stays."""
+        """Forget an app: its version, its token and its stages. Committed records stay."""
         return self._host.commit(lambda: self._host.store.transactions.forget(app)).result

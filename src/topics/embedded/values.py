@@ -1,4 +1,4 @@
-"""What goes into an embedded database and comes out of it: the client's values, with what only a database can tell."""
+"""Values of an embedded database: those of the client, with fields that only a database has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topics.model.requests.routers import RouterConfig
 
 
 class Json:
-    """JSON text that is stored as it is, instead of a Python object to be encoded."""
+    """JSON text that is stored unchanged, instead of a Python object to be encoded."""
 
     __slots__ = ("text",)
 
@@ -46,21 +46,21 @@ class Record(values.Record, dict=True):
 
 
 class Tombstone(values.Tombstone, kw_only=True):
-    """Records between `gap_from` and `gap_to` are not available any more, and why."""
+    """Records from `gap_from` to `gap_to` are no longer available, and why."""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in retention.Tombstone._fields}
 
 
 class Appended(values.Appended, kw_only=True):
-    """Where records went, and how long the log and the disk took for it."""
+    """Where records are, and how long the log and the disk took for them."""
 
     wal_append_ms: float = 0.0
     fsync_ms: float = 0.0
 
 
 class Diff(values.Diff, kw_only=True):
-    """One step of reading: hand `next_from_seq` to the next one."""
+    """One page: pass `next_from_seq` to the next call."""
 
     records: list[Record]  # pyright: ignore[reportIncompatibleVariableOverride]
     tombstone: Tombstone | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -100,7 +100,7 @@ def readable(topic: str, diff: EngineDiff) -> Diff:
 
 
 def encoded(records: Outgoings) -> bytes:
-    """Records as the JSON array that a request would carry; ready-made bytes are taken as they are."""
+    """Records as the JSON array of a request; bytes are used unchanged."""
     if isinstance(records, bytes):
         return records
     try:

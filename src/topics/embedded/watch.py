@@ -1,4 +1,4 @@
-"""Many topics followed in one iteration, as a watch over HTTP does."""
+"""Following many topics in one iteration, like a watch over HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from topics.model.errors import TopicNotFound, TopicsError
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.watch import StartRequest, WatchRequest
 
-# Events that wait for the reader; the rest stays in the log until there is room.
+# Events that wait for the reader; the others stay in the log until there is room.
 EVENTS_MAX = 16
 HEARTBEAT_MS = 15_000
 RECONNECT_S_MAX = 600.0
@@ -32,7 +32,7 @@ _records = msgspec.json.Decoder(list[Record])
 
 
 class Arrived(ClientArrived, kw_only=True):
-    """Records of one topic, oldest first; `head_seq` − `to_seq` are still to come."""
+    """Records of one topic, oldest first; `head_seq` − `to_seq` more are available."""
 
     records: list[Record]  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -40,9 +40,9 @@ class Arrived(ClientArrived, kw_only=True):
 class Watch:
     """Iterate to get events; each has a `topic` and `records` (empty unless it is an Arrived).
 
-    `cursor` is the position after the last event that was handed out: kept, and given to a later `watch` of the same
-    topics, it continues there. `positions` says the same by topic. The iteration ends when all topics have been
-    deleted, with `close`, which may be called from elsewhere, or when the database closes.
+    `cursor` is the position after the last event that was returned: passed to a later `watch` of the same topics, it
+    continues there. `positions` has the same by topic. The iteration ends when all topics have been deleted, with
+    `close`, which may be called from another thread, or when the database closes.
     """
 
     def __init__(self, host: Host, request: WatchRequest, *, lenient: bool) -> None:
@@ -51,10 +51,10 @@ class Watch:
         self._lenient = lenient
         self._closed = False
         self._reader: _Reader | None = None
-        # what the caller has
+        # positions of the caller
         self.cursor = request.cursor
         self.positions: dict[str, int] = {}
-        # how often it was begun: there is nothing here to lose and open again
+        # how often it was opened: there is no connection to lose and open again
         self.connections = 0
 
     def __iter__(self) -> Watch:
@@ -72,7 +72,7 @@ class Watch:
         raise StopIteration
 
     def _begin(self) -> _Reader:
-        """Where each topic starts; the reader looks from there on."""
+        """Where each topic starts; the reader follows it from there."""
         host, request = self._host, self._request
         follow_requests = FollowRequests(host.live, host.settings)
         wanted = request.topics
@@ -127,7 +127,7 @@ class Watch:
 
 
 class _Reader(Follower):
-    """Events of the topics, a few ahead of the caller. All but `take` is called with the lock held."""
+    """Events of the topics, a few ahead of the caller. Everything except `take` is called with the lock held."""
 
     __slots__ = ("_events", "_host")
 
@@ -137,7 +137,7 @@ class _Reader(Follower):
         self._events: deque[LiveEvent | tuple[Frame, str]] = deque()
 
     def take(self, is_closed: Any) -> LiveEvent | None:
-        """The next event, when there is one; None at the end."""
+        """The next event, as soon as there is one; None at the end."""
         host = self._host
         host.wait_until(lambda: bool(self._events) or not self.subscriptions or is_closed())
         with host.lock:
@@ -161,7 +161,7 @@ class _Reader(Follower):
         self._events.append(event)
         self._host.moved.notify_all()
 
-    # --- what a follower asks of its protocol ---
+    # --- what a follower needs from its protocol ---
 
     @property
     def _has_room(self) -> bool:
@@ -182,7 +182,7 @@ class _Reader(Follower):
         self._put(TopicDeleted(topic=subscription.name, head_seq=subscription.feed.topic.head_seq))
 
     def _write_paced(self, subscription: Subscription) -> None:
-        raise AssertionError("nothing is held back here", subscription)
+        raise AssertionError("an embedded database holds nothing back", subscription)
 
     def _write_unreadable(self, subscription: Subscription, error: TopicsError) -> None:
         self._put(TopicFailed(topic=subscription.name, code=UNREADABLE, message=error.message))
@@ -211,8 +211,8 @@ class Streaming:
         """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see Watch.
 
         Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
-        leaves out topics that do not exist. `node` leaves out what these nodes wrote. There is no connection to keep
-        alive or to open again: `heartbeat_ms` and `reconnect_s_max` change nothing.
+        skips topics that do not exist. `node` leaves out records of these nodes. `heartbeat_ms` and `reconnect_s_max`
+        have no effect, because there is no connection.
         """
         del heartbeat_ms, reconnect_s_max
         request = request_of(

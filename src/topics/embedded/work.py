@@ -19,9 +19,9 @@ _job = msgspec.json.Decoder(Job)
 
 
 class Work:
-    """Iterate to get jobs, up to `max` at a time that are not acked or given back; ack them with `ack` as usual.
+    """Iterate to get jobs, at most `max` of them unacked; ack them with `ack` as usual.
 
-    When it is closed, the jobs that it brought and that are not acked go back to the queue at once.
+    When it is closed, its unacked jobs go back to the queue at once.
     """
 
     def __init__(self, host: Host, name: str, request: ClaimRequest) -> None:
@@ -35,7 +35,7 @@ class Work:
         self._number = 0
         self._jobs: deque[bytes] = deque()
         self._error: TopicsError | None = None
-        # how often it was begun: there is nothing here to lose and open again
+        # how often it was opened: there is no connection to lose and open again
         self.connections = 0
 
     def __iter__(self) -> Work:
@@ -99,7 +99,7 @@ class Work:
     # --- the end ---
 
     def close(self) -> None:
-        """The jobs that are not acked go back to the queue. May be called beside the iteration."""
+        """Return unacked jobs to the queue. May be called during the iteration."""
         with self._host.lock:
             self._end()
 

@@ -1,4 +1,4 @@
-"""For tests of programs that use topics: the real server in the test's own process, with a clock moved by hand."""
+"""For tests of programs that use topics: the real server in the test's process, with a clock that the test moves."""
 
 from topics.model.clock import ManualClock, SystemClock
 from topics.testing.engine import Engine, Stuck, engine

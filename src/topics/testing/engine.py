@@ -1,11 +1,11 @@
-"""The whole server without a process, a port or a thread of its own: a call runs it until the answer is there.
+"""The whole server without a process, a port or an event loop of its own: a call runs it until the reply is there.
 
     client verb ─▶ Transport ─▶ Engine.begin ─▶ Api ─▶ handler ─▶ engine, log, files      all of it the real thing
                        ▲                                             │
                        └──────────── Engine.wait ◀── Exchange ◀──────┘
 
 Time stands still unless the clock is moved. A call that waits (a claim with `wait_ms`, a long poll, a stream) and that
-nothing else can end moves the clock to the next moment at which something happens, instead of sleeping.
+nothing else can end moves the clock to the next event instead of sleeping.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from topics.testing.exchange import Exchange, request_of
 from topics.testing.loop import HandLoop
 from topics.testing.transport import AsyncInlineTransport, InlineTransport
 
-# A loopback name, which a server without keys asks for; nothing ever resolves it.
+# A loopback name, which a server without keys requires; it is never resolved.
 URL = "http://localhost"
-# Moves of the clock since the last request, after which it is clear that nobody will ever end the waiting.
+# After this many moves of the clock since the last request, the wait will certainly never end.
 JUMPS_MAX = 2_000
 # Turns that other tasks of a program get before a waiting call moves the clock.
 QUIET_TURNS = 20
@@ -41,11 +41,11 @@ POLL_S = 0.001
 
 
 class Stuck(AssertionError):
-    """A call waits for something that will never happen: nobody else is there to make it happen."""
+    """A call waits for something that nothing can bring about."""
 
 
 class Engine:
-    """Open with `topics.testing.engine`. Clients of it have every verb but the WebSocket's."""
+    """Open with `topics.testing.engine`. Its clients have every verb except those of the WebSocket."""
 
     def __init__(
         self, path: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
@@ -54,7 +54,7 @@ class Engine:
         self.path = path or (self._directory.name if self._directory else "")
         self.clock = clock or ManualClock()
         self._settings = dataclasses.replace(settings or Settings(), data_dir=self.path)
-        # Whoever holds it runs the loop; who waits in real time is told when something has moved.
+        # The thread that holds it runs the loop; threads that wait in real time are notified when something changes.
         self._moved = threading.Condition(threading.RLock())
         self._calls = 0
         self._jumps = 0
@@ -71,7 +71,7 @@ class Engine:
         server.take_requests()
         return loop, server
 
-    # --- what tests use ---
+    # --- for tests ---
 
     def client(
         self,
@@ -82,7 +82,7 @@ class Engine:
         password: str | None = None,
         token: str | None = None,
     ) -> Client:
-        """A client whose calls end in this engine, without retries; closed with it."""
+        """A client whose calls end in this engine, without retries; closed with the engine."""
         client = Client(
             URL,
             key,
@@ -97,11 +97,11 @@ class Engine:
         return client
 
     def async_client(self, key: str | None = None, *, node: str | None = None) -> AsyncClient:
-        """The same for programs with an event loop; to be closed in that loop."""
+        """The same for programs with an event loop; must be closed in that loop."""
         return AsyncClient(URL, key, node=node, retries_max=0, transport=AsyncInlineTransport(self))
 
     def advance(self, ms: int) -> None:
-        """Move the clock, and let happen what is due: leases run out, delays end, records expire."""
+        """Move the clock and run what is due: leases expire, delays end, records expire."""
         if not isinstance(self.clock, ManualClock):
             raise TypeError("only a ManualClock can be moved; this engine was given another clock")
         with self._moved:
@@ -112,7 +112,7 @@ class Engine:
             self._moved.notify_all()
 
     def restart(self) -> None:
-        """Stop and start on the same directory: streams break, leases are forgotten unless they are durable."""
+        """Stop and start on the same directory: streams break, leases are lost unless they are durable."""
         with self._moved:
             self._break_exchanges()
             self._server.put_away()
@@ -139,10 +139,10 @@ class Engine:
     ) -> None:
         self.close()
 
-    # --- what transports use ---
+    # --- for transports ---
 
     def begin(self, method: str, target: bytes, headers: list[Header], body: bytes) -> tuple[Exchange, Request]:
-        """Hand a request in."""
+        """Start a request."""
         with self._moved:
             if self._closed:
                 raise httpx2.ConnectError("the engine is closed")
@@ -166,7 +166,7 @@ class Engine:
                     self._moved.wait(POLL_S)
 
     async def wait_async(self, exchange: Exchange, done: Callable[[], bool], timeout_s: float | None) -> None:
-        """The same; other tasks of the caller's loop go first."""
+        """The same; other tasks of the caller's loop run first."""
         deadline_s = None if timeout_s is None else self._loop.time() + timeout_s
         quiet, calls = 0, self._calls
         while True:
@@ -181,7 +181,7 @@ class Engine:
             await asyncio.sleep(0 if isinstance(self.clock, ManualClock) else POLL_S)
 
     def disconnect(self, exchange: Exchange, request: Request) -> None:
-        """The caller is done with an answer, or does not want the rest of it."""
+        """The caller has the reply, or does not want the rest of it."""
         with self._moved:
             self._exchanges.discard(exchange)
             if not exchange.ended:
@@ -189,34 +189,34 @@ class Engine:
                 self._run()
 
     def _run(self) -> None:
-        """Everything that needs no thread; routers do not rest here, as they would under load."""
+        """Run everything that needs no thread; routers do not pause here, as they would under load."""
         self._loop.run()
         store = self._server.store
-        # What is submitted outside of a tick waits for the next one, which may never come here.
+        # A change submitted outside of a tick waits for the next tick, which may never come here.
         while store.turn() == 0.0 or store.forwarder.pending:
             self._loop.run()
         self._loop.run()
 
     def _come_to_rest(self) -> None:
-        """What was begun has happened, also where it takes the threads of the store."""
+        """Run until everything that was started is done, including work in the store's threads."""
         self._run()
         while self._threads_are_busy():
             self._loop.wait_for_news()
             self._run()
 
     def _settled(self, exchange: Exchange, done: Callable[[], bool], deadline_s: float | None) -> bool:
-        """Whether the answer is there, once everything has run that can."""
+        """Whether the reply is there, once everything that can run has run."""
         self._run()
         while not done() and not exchange.aborted and self._threads_are_busy():
             self._loop.wait_for_news()
             self._run()
         if exchange.aborted:
-            raise httpx2.ReadError("the engine was closed or restarted, or gave up on this stream")
+            raise httpx2.ReadError("the engine was closed or restarted, or has ended this stream")
         if done():
             self._moved.notify_all()
             return True
         if deadline_s is not None and self._loop.time() >= deadline_s:
-            raise httpx2.ReadTimeout("no answer in time")
+            raise httpx2.ReadTimeout("no reply in time")
         return False
 
     def _threads_are_busy(self) -> bool:
@@ -225,15 +225,15 @@ class Engine:
         return awaited or store.worker.pending > 0 or self._loop.away > 0
 
     def _jump(self, deadline_s: float | None) -> bool:
-        """Move the clock to when something happens next; False if it is a clock that moves by itself."""
+        """Move the clock to the next event; False if the clock moves by itself."""
         if not isinstance(self.clock, ManualClock):
             return False
         next_s = self._loop.next_s()
         moments = [moment for moment in (next_s, deadline_s) if moment is not None]
         self._jumps += 1
         if not moments or self._jumps > JUMPS_MAX:
-            raise Stuck("this call waits for something that nobody will do: the clock has moved on and on meanwhile")
-        # At least a step: the moments are fractions of the milliseconds that the clock counts in.
+            raise Stuck("this call waits for something that nothing can bring about, however far the clock moves")
+        # At least one step: events may be fractions of a millisecond apart.
         self.clock.advance(max(1, int((min(moments) - self._loop.time()) * 1000)))
         return True
 
@@ -244,8 +244,8 @@ class Engine:
 
 
 def engine(path: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None) -> Engine:
-    """An engine for one test: in a directory of its own that goes with it, unless a `path` is given.
+    """An engine for one test, in a temporary directory unless a `path` is given.
 
-    The clock stands still and is moved with `advance`; `clock=SystemClock()` is for tests with threads that wait.
+    The clock stands still and is moved with `advance`; use `clock=SystemClock()` for tests with threads that wait.
     """
     return Engine(path, settings=settings, clock=clock)

@@ -1,4 +1,4 @@
-"""One request and its answer without a connection: what a handler sends is kept for the caller to fetch.
+"""One request and its reply without a connection: what a handler sends is kept until the caller fetches it.
 
 httpx2.Request ─▶ request_of ─▶ Server.accept ─▶ handler ─▶ Exchange ─▶ head, then pieces of the body
 """
@@ -15,12 +15,12 @@ from topics.http.reply_head import as_parts
 from topics.http.request import JSON, Body, Bytes, Header, ReplyStream, Request
 from topics.http.target import split_target
 
-# Bytes of a stream that the caller has not fetched, above which its writer is told to pause, as on a connection.
+# Unfetched bytes of a stream above which its writer pauses, as on a connection.
 UNREAD_BYTES_MAX = HttpLimits().write_high_bytes
 
 
 class Exchange:
-    """The answer to one request: a status and headers, then a body in one piece or in several."""
+    """The reply to one request: a status and headers, then a body in one or several pieces."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
@@ -67,11 +67,11 @@ class Exchange:
         return self._stream
 
     def upgrade(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
-        raise NotImplementedError("a WebSocket needs a connection; start a server for it")
+        raise NotImplementedError("a WebSocket needs a connection: start a server for it")
 
     def _begin(self, status: int, headers: Sequence[Header], content_type: bytes) -> None:
         self.status = status
-        # Nothing can follow on a connection that there is not.
+        # There is no connection, so nothing can come after this request.
         self.headers = [(b"content-type", content_type), *[pair for pair in headers if pair[0] != b"Connection"]]
 
     def add(self, piece: bytes) -> None:
@@ -97,14 +97,14 @@ class Exchange:
         return bool(self.pieces) or self.ended or self.aborted
 
     def take(self) -> bytes:
-        """What has come since the last time."""
+        """The bytes since the last call."""
         taken, self.pieces, self.unread_bytes = b"".join(self.pieces), [], 0
         if self._stream is not None and self._stream.paused:
             self._call_soon(self._resume)
         return taken
 
     def disconnect(self, request: Request) -> None:
-        """The caller does not want the rest."""
+        """The caller does not want the rest of the reply."""
         request.gone = True
         callback, request.on_disconnect = request.on_disconnect, None
         if self._stream is not None:

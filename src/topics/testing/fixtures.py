@@ -12,7 +12,7 @@ from topics.testing.engine import Engine, engine
 
 @pytest.fixture
 def topics_engine() -> Iterator[Engine]:
-    """An engine of its own for each test."""
+    """A new engine for each test."""
     with engine() as opened:
         yield opened
 

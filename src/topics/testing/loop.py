@@ -1,4 +1,4 @@
-"""An event loop that is driven by hand: callbacks run in the thread that asks, and its time is the engine's clock.
+"""An event loop that is driven by hand: callbacks run in the calling thread, and its time is the engine's clock.
 
 request ─▶ call_soon ─▶ run(): callbacks, due timers, again until there are none ─▶ quiet
 commit thread, worker thread ─▶ call_soon_threadsafe ─▶ inbox ─▶ the next run()
@@ -24,7 +24,7 @@ NEWS_S_MAX = 30.0
 
 
 class Due(asyncio.TimerHandle):
-    """A callback and when it runs."""
+    """A callback and the time at which it runs."""
 
     def __init__(
         self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop
@@ -39,18 +39,18 @@ class Due(asyncio.TimerHandle):
 
 
 class HandLoop(asyncio.AbstractEventLoop):
-    """As much of a loop as the server uses. Whoever calls `run` holds the engine's lock."""
+    """As much of a loop as the server uses. The caller of `run` holds the engine's lock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._soon: deque[Due] = deque()
         self._timers: list[Due] = []
-        # Never blocks who puts: the threads of the store hold locks of their own when they do.
+        # Putting never blocks: the threads of the store hold locks of their own when they do.
         self._inbox: SimpleQueue[Due] = SimpleQueue()
-        # calls handed to a thread pool that have not come back
+        # calls in a thread pool that have not returned
         self.away = 0
 
-    # --- what the server calls ---
+    # --- for the server ---
 
     def time(self) -> float:
         return self._clock.monotonic_ms() / 1000
@@ -91,13 +91,13 @@ class HandLoop(asyncio.AbstractEventLoop):
         return due
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Left where it is: whoever comes upon it passes over it."""
+        """The timer stays in the heap and is skipped when it comes up."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        assert executor is not None, "there is no default thread pool here"
+        assert executor is not None, "this loop has no default thread pool"
         self.away += 1
         future = asyncio.wrap_future(executor.submit(func, *args), loop=self)
         future.add_done_callback(self._came_back)
@@ -106,10 +106,10 @@ class HandLoop(asyncio.AbstractEventLoop):
     def _came_back(self, _: asyncio.Future[Any]) -> None:
         self.away -= 1
 
-    # --- what the engine calls ---
+    # --- for the engine ---
 
     def run(self) -> None:
-        """Everything that can run now, and what that makes ready."""
+        """Run everything that can run now, and what that makes ready."""
         while True:
             while not self._inbox.empty():
                 self._soon.append(self._inbox.get())
@@ -118,7 +118,7 @@ class HandLoop(asyncio.AbstractEventLoop):
                 self._soon.append(heapq.heappop(self._timers))
             if not self._soon:
                 return
-            # What these add waits for its own turn, so that a tick ends after all of its requests.
+            # Callbacks that these add wait for the next pass, so that a tick ends after all of its requests.
             ready, self._soon = self._soon, deque()
             for due in ready:
                 due.run()
@@ -130,8 +130,8 @@ class HandLoop(asyncio.AbstractEventLoop):
         return self._timers[0].when() if self._timers else None
 
     def wait_for_news(self) -> None:
-        """Until a thread has something to say."""
+        """Wait until a thread calls back."""
         try:
             self._soon.append(self._inbox.get(timeout=NEWS_S_MAX))
         except Empty:
-            raise RuntimeError(f"the threads of the store have said nothing for {NEWS_S_MAX} s") from None
+            raise RuntimeError(f"the threads of the store have not called back for {NEWS_S_MAX} s") from None

@@ -1,4 +1,4 @@
-"""The seam to the client: transports of httpx2 that hand requests to an engine in the same process."""
+"""Transports of httpx2 that pass requests to an engine in the same process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running an app's workers in a test: the real workers, until there is nothing left for them to do."""
+"""Running an app's workers in a test: the real workers, until there is no job left for them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ DELIVERIES_MAX = 10_000
 
 
 def run_until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERIES_MAX) -> int:
-    """Have the app's handlers do every job that is claimable now, and those they add; how many deliveries that took.
+    """Run the app's handlers on every job that is claimable now, and on those they add; how many deliveries there were.
 
-    Jobs that rest (a delay, a backoff, another worker's lease) are left: move the clock and run again. A job that fails
-    rests a second, then twice as long each time, unless its handler or its queue says otherwise.
+    Jobs that wait (a delay, a backoff, another worker's lease) are left: move the clock and run again. A failed job
+    waits for a second, then twice as long each time, unless its handler or its queue says otherwise.
     """
     return asyncio.run(until_idle(app, engine, deliveries_max=deliveries_max))
 

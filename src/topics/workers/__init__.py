@@ -1,4 +1,4 @@
-"""Workers for queues: functions and coroutines that are handed jobs; leases, retries and a clean end come with it."""
+"""Workers for queues: functions and coroutines that handle jobs, with leases, retries and a clean stop."""
 
 from topics.workers.app import App
 from topics.workers.job import Job, Reject, Retry

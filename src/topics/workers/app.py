@@ -1,4 +1,4 @@
-"""The application: which functions handle which queues, and their life from the first claim to the last ack."""
+"""The application: which functions handle which queues, from the first claim to the last ack."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ H = TypeVar("H", bound=Handler)
 
 
 class App:
-    """Queues and their handlers. `url` and `key` come from the environment if they are not given, as for `Client`.
+    """Queues and their handlers. `url` and `key` default to the environment, as for `Client`.
 
-    `node` is this process's name among the workers; it must be its own, and one is made if none is given. `grace_s` is
+    `node` is this process's name among the workers; it must be unique, and one is made if none is given. `grace_s` is
     how long handlers may continue after a signal to stop.
     """
 
@@ -56,10 +56,10 @@ class App:
     def worker(
         self, topic: str, *, concurrency: int = 1, lease_ms: int = 30_000, wait_ms: int = 20_000
     ) -> Callable[[H], H]:
-        """Have the decorated function or coroutine handle the jobs of a queue, `concurrency` of them at a time.
+        """Make the decorated function or coroutine handle the jobs of a queue, `concurrency` of them at a time.
 
-        A job belongs to this process for `lease_ms`, which is renewed while its handler runs: so long does it take
-        until another worker gets the jobs of one that died.
+        A job belongs to this process for `lease_ms`, which is renewed while its handler runs. If the process dies,
+        other workers get its jobs after that time.
         """
         _check("concurrency", concurrency, 1, CONCURRENCY_MAX)
         _check("lease_ms", lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
@@ -76,9 +76,9 @@ class App:
     # --- running ---
 
     def run(self, *, on_second_signal: Callable[[], None] | None = None) -> None:
-        """Work until SIGTERM or SIGINT, then finish what runs; a second signal ends the process at once.
+        """Work until SIGTERM or SIGINT, then finish running jobs; a second signal ends the process at once.
 
-        `on_second_signal` is called before that, to end what the process itself does not: processes it started.
+        `on_second_signal` is called before that, to end processes that this process has started.
         """
         with asyncio.Runner() as runner:
             runner.run(self._serve_with_signals(on_second_signal))
@@ -96,9 +96,9 @@ class App:
         def stop() -> None:
             for number in before:
                 loop.remove_signal_handler(number)
-                # Whatever runs here and does not listen: the next one is the system's to carry out.
+                # Handlers may ignore the signal: from here on the system handles it.
                 signal.signal(number, signal.SIG_DFL if on_second_signal is None else end)
-            log.info("stopping: no more jobs are claimed")
+            log.info("stopping: claiming no more jobs")
             self.stop()
 
         for number in before:
@@ -111,14 +111,14 @@ class App:
                 signal.signal(number, handler)
 
     async def serve(self) -> None:
-        """Work until `stop`, then finish what runs. For programs that have a loop; signals are theirs to handle."""
+        """Work until `stop`, then finish running jobs. For programs with a loop of their own, which handle signals."""
         if not self.duties:
             raise ValueError("this app has no workers: decorate a function with @app.worker(queue)")
         if self._stopping is not None:
             raise RuntimeError("this app is running already")
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if HTTP_LOG.level == logging.NOTSET:
-            # It tells of every request at INFO: a line for each claim and each ack.
+            # It logs every request at INFO: one line for each claim and each ack.
             HTTP_LOG.setLevel(logging.WARNING)
         client = AsyncClient(self._url, self._key, node=self.node, timeout_s=self._timeout_s, retries_max=0)
         workers = [Worker(duty, client, self.node, self.counts, SystemClock()) for duty in self.duties]
@@ -148,7 +148,7 @@ class App:
                 raise end
 
     def stop(self) -> None:
-        """Claim no more, finish what runs, return from `run` or `serve`. May be called from any thread."""
+        """Claim no more jobs, finish running ones, return from `run` or `serve`. May be called from any thread."""
         loop, stopping = self._loop, self._stopping
         if loop is not None and stopping is not None:
             loop.call_soon_threadsafe(stopping.set)

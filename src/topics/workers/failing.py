@@ -1,4 +1,4 @@
-"""What becomes of a job whose delivery failed: how long it rests, or that it was its last delivery."""
+"""What happens to a job whose delivery failed: how long it waits, or that it was its last delivery."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from topics.model.clock import Clock
 from topics.model.requests.config import RetryBackoff, TopicConfig
 from topics.workers.job import JobOutcome
 
-# When neither the handler nor the queue says how long: 1 s, doubling to 5 minutes.
+# If neither the handler nor the queue sets a delay: 1 s, doubling up to 5 minutes.
 BACKOFF = RetryBackoff(initial_ms=1_000, factor=2.0, max_ms=300_000, jitter=0.25)
-# Few different rests, so that jobs which fail together are still given back by few calls.
+# Few different delays, so that jobs that fail together are returned by few calls.
 JITTER_STEPS = 16
 KNOWN_MS_MAX = 1_000
 
@@ -32,7 +32,7 @@ class Failing:
         self._read_ms = -math.inf
 
     async def look(self) -> None:
-        """Read the configuration; raises if the server cannot be asked now."""
+        """Read the configuration; raises if the server does not reply."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._read_ms < KNOWN_MS_MAX:
             return
@@ -55,7 +55,7 @@ class Failing:
         return bool(deliveries_max and self._config.dead_letter) and deliveries >= deliveries_max
 
     def settled(self, outcome: JobOutcome, deliveries: int) -> JobOutcome:
-        """The outcome to send: after the last delivery a job goes to the dead letters, others are delayed."""
+        """The outcome to send: after its last delivery a job goes to the dead letters, others are delayed."""
         if outcome.acked or outcome.dead_letter or outcome.released:
             return outcome
         if self.is_last(deliveries):

@@ -12,9 +12,9 @@ REASON_CHARS_MAX = 1_024
 
 
 class Retry(Exception):
-    """Raise it to have the job delivered again, after `delay` seconds.
+    """Raise this to have the job delivered again, after `delay` seconds.
 
-    Without one the queue's `retry_backoff` decides; if it has none either, 1 s, doubling to 5 minutes.
+    Without a delay the queue's `retry_backoff` decides; without one, 1 s, doubling up to 5 minutes.
     """
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
@@ -25,18 +25,18 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raise it for a job that can never succeed: it moves to the dead letters at once, with the reason."""
+    """Raise this for a job that can never succeed: it moves to the dead letters at once, with the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
 
 
 class Release(Exception):
-    """Raised for a job that has not failed, but cannot be done here: it goes back to the queue at once."""
+    """Raised for a job that has not failed but cannot be done here: it goes back to the queue at once."""
 
 
 class Job:
-    """What to do. `lost` becomes true when the lease is lost: another worker may then be doing the job."""
+    """A job to do. `lost` becomes true when the lease is lost: another worker may then be doing the job."""
 
     __slots__ = ("_leased", "lost", "topic")
 
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def seq(self) -> int:
-        """Names the job within its queue, the same at every delivery."""
+        """Identifies the job within its queue, the same at every delivery."""
         return self._leased.seq
 
     @property
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def raw(self) -> bytes:
-        """The payload byte for byte as it was sent."""
+        """The payload, byte for byte as it was sent."""
         return self._leased.raw
 
     @property
@@ -65,7 +65,7 @@ class Job:
 
     @property
     def node(self) -> str | None:
-        """Who appended it, if they said so."""
+        """The node that appended it, if one was given."""
         return self._leased.node
 
     @property
@@ -79,7 +79,7 @@ class Job:
 
     @property
     def deliveries(self) -> int:
-        """1 the first time; the server counts anew after a restart unless the queue's leases are durable."""
+        """1 for the first delivery; after a restart the server counts again unless the queue's leases are durable."""
         return self._leased.deliveries
 
     @property
@@ -88,7 +88,7 @@ class Job:
 
     @property
     def leased(self) -> Leased:
-        """The job as the client knows it."""
+        """The job as a value of the client."""
         return self._leased
 
     def __repr__(self) -> str:
@@ -100,11 +100,11 @@ class JobOutcome:
     """What is reported to the server about a job; jobs with the same outcome are reported together."""
 
     acked: bool = False
-    # Given back because the worker stops: the job has not failed.
+    # Returned because the worker stops: the job has not failed.
     released: bool = False
     delay_ms: int | None = None
     dead_letter: bool = False
-    # Moved to the dead letters for its number of deliveries, not because its handler rejected it.
+    # Moved to the dead letters because of its number of deliveries, not because its handler rejected it.
     last: bool = False
     error: str | None = None
 
@@ -114,7 +114,7 @@ RELEASE = JobOutcome(released=True, delay_ms=0, error="the worker was stopped")
 
 
 class Counts:
-    """What became of jobs, as far as the server has taken it. A job that was retried twice counts twice as such."""
+    """Outcomes that the server has accepted. A job that was retried twice counts twice."""
 
     __slots__ = ("dead", "done", "rejected", "retried")
 
@@ -123,7 +123,7 @@ class Counts:
 
 
 def failed(error: BaseException, *, delay_ms: int | None = None, dead_letter: bool = False) -> JobOutcome:
-    """The error in words, as the server keeps it."""
+    """The error as text, as the server stores it."""
     text = str(error)
     if not isinstance(error, Retry | Reject | Release):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""The jobs that a worker holds, and the one loop that keeps their leases alive.
+"""The jobs that a worker holds, and the loop that renews their leases.
 
 claimed ──────── a third of the lease ────────▶ extended in one call with all others that are due ──▶ …
                                                 └─ not held any more, or no answer before the deadline ─▶ lost
@@ -16,7 +16,7 @@ from topics.workers.job import Job, JobOutcome
 log = logging.getLogger("topics.workers")
 
 BATCH_MAX = 1_000
-# As parts of a lease: how often the loop looks, how much may be gone before it renews, how long a call may take.
+# As parts of a lease: how often the loop runs, when a lease is renewed, how long a call may take.
 LOOK, RENEW, CALL_MAX = 1 / 9, 1 / 3, 1 / 3
 
 
@@ -28,7 +28,8 @@ class HeldLease:
     def __init__(self, job: Job, deadline_s: float) -> None:
         self.job = job
         self.deadline_s = deadline_s
-        # What to cancel when the lease is lost; a function in a thread cannot be, and keeps its slot until it ends.
+        # What to cancel when the lease is lost; a function in a thread cannot be cancelled and keeps its slot until it
+        # ends.
         self.task: asyncio.Task[None] | None = None
         self.outcome: JobOutcome | None = None
 
@@ -58,12 +59,12 @@ class Leases:
         return list(self._by_id.values())
 
     def take(self, job: Job) -> HeldLease:
-        """Just claimed. The server's deadline is by its own clock; here the time since the answer counts."""
+        """Just claimed. The server's deadline is by its own clock; here the time since the reply counts."""
         held = self._by_id[job.lease_id] = HeldLease(job, self._now_s() + self._lease_s)
         return held
 
     def is_alive(self, held: HeldLease) -> bool:
-        """Whether the lease is held and may still be known to the server."""
+        """Whether the lease is held and the server may still know it."""
         return held.job.lease_id in self and held.deadline_s > self._now_s()
 
     def let_go(self, held: HeldLease) -> None:
@@ -83,7 +84,7 @@ class Leases:
             await self.renew()
 
     async def renew(self) -> None:
-        """Extend what is due, in as few calls as there can be."""
+        """Extend the leases that are due, in as few calls as possible."""
         now_s = self._now_s()
         for held in self.all():
             if held.deadline_s <= now_s:
@@ -99,8 +100,8 @@ class Leases:
                 jobs = [held.job.leased for held in due]
                 reply = await self._client.extend(self._topic, jobs, self._lease_ms, self._node)
         except (TopicsError, TimeoutError) as error:
-            # The loop comes again well before the deadline.
-            log.info("%s: leases could not be extended yet: %s", self._topic, error or "no answer")
+            # The loop runs again well before the deadline.
+            log.info("%s: leases could not be extended yet: %s", self._topic, error or "no reply")
             return
         skipped = set(reply.skipped)
         for held in due:

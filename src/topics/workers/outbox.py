@@ -1,4 +1,4 @@
-"""Outcomes of jobs on their way to the server: gathered while a call is under way, retried while the leases last."""
+"""Outcomes of jobs on their way to the server: collected while a call is running, retried while the leases last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topics.workers.pauses import Pauses
 
 log = logging.getLogger("topics.workers")
 
-# How long a rejected job rests if its queue has no place for dead letters.
+# How long a rejected job waits if its queue has no dead-letter topic.
 REJECTED_REST_MS = 60_000
 
 
@@ -73,7 +73,7 @@ class Outbox:
                 self._empty.set()
 
     async def _send_all(self, waiting: list[HeldLease]) -> float:
-        """How long to wait before outcomes that could not be sent are sent again; None if there are none."""
+        """How long to wait before unsent outcomes are sent again; None if there are none."""
         pause_s = 0.0
         if any(_has_failed(held) for held in waiting):
             try:
@@ -93,7 +93,7 @@ class Outbox:
         return pause_s
 
     async def _send(self, outcome: JobOutcome, jobs: list[HeldLease]) -> float:
-        """How long to wait before the next attempt, if there has to be one."""
+        """How long to wait before the next attempt, if one is needed."""
         try:
             self._note(outcome, jobs, await self._tell(outcome, jobs))
         except (ConnectionFailed, Timeout) as error:
@@ -111,7 +111,7 @@ class Outbox:
         return 0.0
 
     async def _tell(self, outcome: JobOutcome, jobs: list[HeldLease]) -> set[int]:
-        """The seqs that were not held any more."""
+        """The seqs whose leases were no longer held."""
         leased = [held.job.leased for held in jobs]
         if outcome.acked:
             skipped = (await self._client.ack(self._topic, leased, self._node)).skipped
@@ -130,26 +130,26 @@ class Outbox:
         return set(skipped)
 
     def _note(self, outcome: JobOutcome, jobs: list[HeldLease], skipped: set[int]) -> None:
-        """Count and log what the server has taken; a lost lease was logged, and its job comes again."""
+        """Count and log what the server has accepted; a lost lease was logged, and its job is delivered again."""
         counts = self._counts
         for job in (held.job for held in jobs if held.job.seq not in skipped):
             name, reason = f"{self._topic}/{job.seq}, delivery {job.deliveries}", outcome.error
             if outcome.acked:
                 counts.done += 1
             elif outcome.released:
-                log.info("%s: back to the queue: %s", name, reason)
+                log.info("%s: returned to the queue: %s", name, reason)
             elif outcome.last:
                 counts.dead += 1
-                log.error("%s: the last one failed, moved to %s: %s", name, self._failing.dead_letter, reason)
+                log.error("%s: the last delivery failed, moved to %s: %s", name, self._failing.dead_letter, reason)
             elif outcome.dead_letter:
                 counts.rejected += 1
                 log.warning("%s: rejected, moved to %s: %s", name, self._failing.dead_letter, reason)
             else:
                 counts.retried += 1
-                log.info("%s: to be delivered again %s: %s", name, _when(outcome.delay_ms), reason)
+                log.info("%s: will be delivered again %s: %s", name, _when(outcome.delay_ms), reason)
 
     def _again(self, jobs: list[HeldLease], error: TopicsError) -> float:
-        """Outcomes of jobs that are still held are sent again; the other jobs become ready by themselves."""
+        """Outcomes of jobs that are still held are sent again; other jobs become ready by themselves."""
         for held in jobs:
             if self._leases.is_alive(held):
                 self._waiting.append(held)
@@ -161,7 +161,7 @@ class Outbox:
         return self._pauses.after(error)
 
     def _rest(self, outcome: JobOutcome, jobs: list[HeldLease]) -> None:
-        """Rejected jobs of a queue without dead letters are kept."""
+        """Keep the rejected jobs of a queue without a dead-letter topic."""
         log.error(
             "%s has no dead_letter topic: %d rejected jobs are delayed by %d s and tried again. Configure dead_letter.",
             self._topic,

@@ -1,4 +1,4 @@
-"""Pauses between attempts that fail: growing, spread out, never shorter than the server asks for."""
+"""Pauses between failing attempts: growing, randomised, never shorter than the server asks for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Pauses:
 
     @property
     def fresh(self) -> bool:
-        """Whether the attempt before the last one was fine."""
+        """Whether the attempt before the last one succeeded."""
         return self._next_s == PAUSE_S_MIN
 
     def after(self, error: TopicsError) -> float:

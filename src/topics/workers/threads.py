@@ -1,10 +1,10 @@
-"""Threads for handlers that are plain functions: as many as may run at once, and none that keeps a process alive.
+"""Threads for handlers that are plain functions: as many as may run at once, none of which keeps the process alive.
 
     loop: run(fn, job) ──▶ queue ──▶ thread: fn(job)
           future ◀── call_soon_threadsafe ◀──┘
 
-A pool of the standard library waits for its threads when the interpreter ends; a handler that does not come to an end
-within the grace period must not.
+A pool of the standard library waits for its threads when the interpreter ends; a handler that does not end within the
+grace period must not delay that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Threads:
         self._busy = 0
 
     def run(self, handler: Callable[[Job], object], job: Job) -> asyncio.Future[None]:
-        """Done when the handler has returned, failed as it has. Cancelling it does not stop the handler."""
+        """Done when the handler has returned or raised. Cancelling it does not stop the handler."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._busy += 1
@@ -47,7 +47,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Threads that have nothing to do end; the others when they are done."""
+        """Idle threads end now, the others when their handlers are done."""
         for _ in range(self._started):
             self._tasks.put(None)
 
@@ -63,7 +63,7 @@ class Threads:
             try:
                 task.loop.call_soon_threadsafe(self._done, task.future, error)
             except RuntimeError:
-                # The loop is closed: the app did not wait for this handler any longer.
+                # The loop is closed: the app no longer waited for this handler.
                 return
 
     def _done(self, future: asyncio.Future[None], error: Exception | None) -> None:

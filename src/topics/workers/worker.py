@@ -1,4 +1,4 @@
-"""One queue and its handler: claims no more than there are free slots for, runs handlers, and stops without losing any.
+"""One queue and its handler: claims no more jobs than it has free slots, runs handlers, and stops without losing any.
 
 claim (waits at the server) ─▶ slot ─▶ handler: task or thread ─▶ outcome ─▶ Outbox ─▶ ack, nack, dead letter
                                          Leases renew all the while
@@ -26,7 +26,7 @@ from topics.workers.threads import Threads
 log = logging.getLogger("topics.workers")
 
 CONCURRENCY_MAX = 1_000
-# When stopping: how long the last outcomes may take, and how many leases are looked through for forgotten ones.
+# When stopping: how long the last outcomes may take, and how many leases are searched for forgotten ones.
 FAREWELL_S_MAX = 5.0
 LEASES_SEEN_MAX = 10_000
 
@@ -74,7 +74,7 @@ class Worker:
         ]
 
     async def claim_forever(self) -> None:
-        """Until cancelled, or until the server says that this will never work."""
+        """Run until cancelled, or until the server reports an error that is permanent."""
         duty, pauses = self._duty, Pauses()
         while True:
             while not self._slots():
@@ -91,11 +91,11 @@ class Worker:
                 if isinstance(error, TopicNotFound):
                     log.log(level, "%s does not exist yet; trying again until it does", duty.topic)
                 else:
-                    log.log(level, "%s: no jobs for now, trying again: %s", duty.topic, error)
+                    log.log(level, "%s: claiming failed, trying again: %s", duty.topic, error)
                 await asyncio.sleep(pause_s)
 
     async def claim(self, wait_ms: int) -> int:
-        """Take as many jobs as there are free slots, if there are jobs; how many."""
+        """Claim as many jobs as there are free slots; how many there were."""
         duty = self._duty
         try:
             jobs = await self._client.claim(duty.topic, self._node, self._slots(), duty.lease_ms, wait_ms)
@@ -107,7 +107,7 @@ class Worker:
         return len(jobs)
 
     def _slots(self) -> int:
-        """Free ones; none while outcomes pile up."""
+        """Free slots; none while outcomes pile up."""
         if len(self._outbox) > 2 * self._duty.concurrency:
             return 0
         return self._duty.concurrency - len(self._running)
@@ -163,7 +163,7 @@ class Worker:
         await self._outbox.emptied()
 
     async def finish(self, grace_s: float) -> None:
-        """Nothing is claimed any more: give handlers their time, then give back what is not done."""
+        """No more jobs are claimed: let handlers run for the grace period, then return unfinished jobs."""
         if self._running:
             log.info("%s: waiting for %d handlers", self._duty.topic, len(self._running))
             await asyncio.wait(self._running, timeout=grace_s)
@@ -171,7 +171,7 @@ class Worker:
         for held in left:
             self._give_back(held)
         if left:
-            log.warning("%s: %d jobs are not done and go back to the queue", self._duty.topic, len(left))
+            log.warning("%s: %d unfinished jobs go back to the queue", self._duty.topic, len(left))
             await asyncio.sleep(0)
         try:
             async with asyncio.timeout(FAREWELL_S_MAX):
@@ -179,7 +179,7 @@ class Worker:
                 if self._claim_cut:
                     await self._release_strays()
         except (TimeoutError, TopicsError) as error:
-            log.warning("%s: leases are left to run out: %s", self._duty.topic, error or "no answer")
+            log.warning("%s: leases were not released and will expire: %s", self._duty.topic, error or "no reply")
 
     def _give_back(self, held: HeldLease) -> None:
         held.job.lost = True

@@ -1,4 +1,4 @@
-"""The server as such: is it well, what does it count, and a copy of everything it has."""
+"""The server itself: health, metrics, its API description, and a backup."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class AsyncAdmin:
     _transport: AsyncTransport
 
     async def health(self) -> Health:
-        """Whether the process answers, and which version it is."""
+        """Whether the process replies, and its version."""
         return await self._transport.call(Request(method="GET", path="/v0/health", decoder=_health, safe=True))
 
     async def ready(self) -> Readiness:
-        """Whether it takes requests; waits (up to the limits of a retry) while it says "not yet"."""
+        """Whether it accepts requests; waits (within the limits of a retry) while it does not yet."""
         return await self._transport.call(Request(method="GET", path="/v0/ready", decoder=_ready, safe=True))
 
     async def metrics(self) -> str:
@@ -32,9 +32,9 @@ class AsyncAdmin:
         return (await self._transport.read("/v0/metrics", accept="text/plain")).decode("utf-8", "replace")
 
     async def openapi(self) -> dict[str, Any]:
-        """The machine-readable description of everything the server answers."""
+        """The OpenAPI description of the server."""
         return await self._transport.call(Request(method="GET", path="/v0/openapi.json", decoder=_anything, safe=True))
 
     def backup(self) -> AsyncBackup:
-        """A consistent copy of the running server as the pieces of a tar file: enter it, then iterate."""
+        """A consistent copy of the running server as pieces of a tar file: enter it, then iterate."""
         return AsyncBackup(self._transport)

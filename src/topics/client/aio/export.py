@@ -1,4 +1,4 @@
-"""A topic as bytes: large chunks of JSON lines, as fast as the connection gives them."""
+"""A topic as bytes: large chunks of JSON lines, as fast as the connection delivers them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from topics.client.request import QueryValue, topic_path, with_query
 
 
 class AsyncExport:
-    """Iterate to get chunks of whole lines, each line one record as `diff` shows it, `{"$seq":…` first.
+    """Iterate to get chunks of whole lines, each line one record as in `diff`, `{"$seq":…` first.
 
-    A gap is a line `{"tombstone":…}` in its place. A connection that breaks is opened again where the last chunk ended.
+    A gap is a line `{"tombstone":…}` in its place. A connection that breaks is reopened where the last chunk ended.
     Afterwards `end` says where the next export continues.
     """
 
@@ -34,7 +34,7 @@ class AsyncExport:
         self._chunk_bytes = chunk_bytes
         self._stream: AsyncStream | None = None
         self._chunks = self._read()
-        # how far it has come, and, when it is through, what the server said last
+        # its position, and, once it is complete, what the last line says
         self._first_seq = from_seq
         self.from_seq = from_seq
         self.end: ExportEnd | None = None
@@ -61,7 +61,7 @@ class AsyncExport:
             with_query(self._path, query), accept="application/x-ndjson, application/json"
         )
         cutter = Cutter(self._chunk_bytes)
-        # One chunk is held back: only the next one shows whether it holds the last line.
+        # One chunk is held back: only the next one shows whether it has the last line.
         held: bytes | None = None
         try:
             async for piece in stream.pieces():
@@ -75,7 +75,7 @@ class AsyncExport:
             await stream.close()
         rest = cutter.finish(held)
         if cutter.end is None:
-            raise ConnectionFailed(f"the export of {self._path} was cut: its last line is missing")
+            raise ConnectionFailed(f"the export of {self._path} is truncated: its last line is missing")
         self.end = cutter.end
         self.from_seq = cutter.end.next_from_seq
         if rest:

@@ -1,4 +1,4 @@
-"""Pipelines: define them, see how they do, and report what a runner has to say."""
+"""Pipelines: define them, read their status, and report it as a runner does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AsyncPipelines:
     _transport: AsyncTransport
 
     async def put_pipeline(self, name: str, definition: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
-        """Define a pipeline, or change it; a runner takes it from there."""
+        """Define or change a pipeline; a runner runs it."""
         request = Request(method="PUT", path=_path(name), decoder=_pipeline, body=encode(definition), safe=True)
         return await self._transport.call(request)
 
@@ -30,19 +30,19 @@ class AsyncPipelines:
         return await self._transport.call(Request(method="GET", path=_path(name), decoder=_pipeline, safe=True))
 
     async def pipelines(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> AsyncIterator[Pipeline]:
-        """Pipelines by name; pages are fetched as they are needed."""
+        """Pipelines by name; pages are fetched as needed."""
         query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
         async for page in self._transport.pages("/v0/pipelines", query, _page):
             for pipeline in page.pipelines:
                 yield pipeline
 
     async def drop_pipeline(self, name: str) -> bool:
-        """Forget a pipeline; what it wrote stays. False: there was none."""
+        """Remove a pipeline; its output stays. False: there was none."""
         request = Request(method="DELETE", path=_path(name), decoder=_removed, safe=True)
         return (await self._transport.call(request)).deleted
 
     async def report_pipeline(self, name: str, status: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
-        """What a runner has to say; the last word is shown to everyone."""
+        """Report the status of a pipeline, as a runner does; the last report is shown."""
         path = f"{_path(name)}/status"
         return await self._transport.call(
             Request(method="POST", path=path, decoder=_pipeline, body=encode(status), safe=True)

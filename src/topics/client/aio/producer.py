@@ -1,4 +1,4 @@
-"""Appends that are gathered: many small ones become few large requests, sent beside the caller, in order."""
+"""Appends in batches: many small ones become few large requests, sent in the background, in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AsyncAppends(Protocol):
 
 
 class AsyncTicket:
-    """A record on its way."""
+    """A record that is being sent."""
 
     __slots__ = ("_batch", "_number", "_settled", "partition")
 
@@ -47,7 +47,7 @@ class AsyncTicket:
         return self._batch.done
 
     async def result(self, timeout_s: float | None = None) -> int:
-        """The record's seq, when the server has it; or the error that kept it from getting there."""
+        """The record's seq once the server has it; raises the error that prevented it."""
         await primitives.wait_event(self._settled, timeout_s)
         outcome = self._batch.outcomes[self._number]
         if isinstance(outcome, TopicsError):
@@ -56,12 +56,12 @@ class AsyncTicket:
 
 
 class AsyncProducer:
-    """Gathers records for `linger_ms`, or until a batch is full, and appends them in the order they were given.
+    """Collects records for `linger_ms`, or until a batch is full, and appends them in order.
 
-    Every batch has an idempotency key, so a retry never doubles. With `partitions`, a record goes to the partition of
-    its tag (without a tag: one after the other); a tag's records stay in order. When the buffer is full `append` waits.
-    A record that failed for good is reported by its ticket, and by the next `flush` or `close`; one that the server
-    refuses does not affect the others of its batch.
+    Every batch has an idempotency key, so a retry never duplicates. With `partitions`, a record goes to the partition
+    of its tag (without a tag: round-robin); records with the same tag stay in order. While the buffer is full `append`
+    waits. A record that has failed for good is reported by its ticket, and by the next `flush` or `close`. A record
+    that the server refuses does not affect the others of its batch.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class AsyncProducer:
             linger_s=linger_s, batch_records_max=batch_records_max, batch_bytes_max=batch_bytes_max
         )
         self._news = primitives.Condition()
-        # of each batch that is not done
+        # for each batch that is not done
         self._settled: dict[ProducerBatch, primitives.Event] = {}
         self._failed: TopicsError | None = None
         self._turn = 0
@@ -107,7 +107,7 @@ class AsyncProducer:
         delay_ms: int = 0,
         unique_key: str | None = None,
     ) -> AsyncTicket:
-        """Take a record; the ticket tells later where it went. Waits only while the buffer is full."""
+        """Add a record; the ticket has its seq later. Waits only while the buffer is full."""
         record = encode(Outgoing(data, tag, node, meta, delay_ms, unique_key))
         async with self._news:
             while not self._closing and not self._has_room(len(record)):
@@ -140,7 +140,7 @@ class AsyncProducer:
         self._turn = (self._turn + 1) % len(self._names)
         return self._turn
 
-    # --- the one who sends ---
+    # --- the sender ---
 
     async def _run(self) -> None:
         while True:
@@ -160,7 +160,7 @@ class AsyncProducer:
                 parts += await self._try(parts.pop())
         finally:
             missing = len(batch.records) - len(batch.outcomes)
-            batch.outcomes += [Closed("the producer was stopped before this record was answered")] * missing
+            batch.outcomes += [Closed("the producer was stopped before this record was acknowledged")] * missing
             failed = [outcome for outcome in batch.outcomes if isinstance(outcome, TopicsError)]
             self._failed = self._failed or next(iter(failed), None)
             self._gathering.settle(batch)
@@ -169,7 +169,7 @@ class AsyncProducer:
             self._news.notify_all()
 
     async def _try(self, part: BatchPart) -> list[BatchPart]:
-        """Append a part, and note what became of it; or the parts to try instead."""
+        """Append a part, and store its outcome; returns the parts to try instead."""
         batch = part.batch
         try:
             appended = await self._appends.append_many(
@@ -191,7 +191,7 @@ class AsyncProducer:
     # --- the end ---
 
     async def flush(self) -> None:
-        """Send everything that was given so far and wait for it; raises if a batch has failed since the last time."""
+        """Send all records so far and wait for them; raises if a batch has failed since the last flush."""
         async with self._news:
             waiting = [self._settled[batch] for batch in self._gathering.hurry()]
             self._news.notify_all()
@@ -202,7 +202,7 @@ class AsyncProducer:
             raise failed
 
     async def close(self) -> None:
-        """Flush, then take no more."""
+        """Flush, then accept no more records."""
         try:
             await self.flush()
         finally:

@@ -1,4 +1,4 @@
-"""Records: append them so that a retry never doubles, read them page by page, or all at once as bytes."""
+"""Records: append them so that a retry never duplicates, read them page by page, or all at once as bytes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AsyncRecords:
         create: bool = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
-        """Append one record. `data` is anything JSON can say; `Json(text)` is sent as it is."""
+        """Append one record. `data` is any JSON value; `Json(text)` is sent unchanged."""
         record = Outgoing(data, tag, None, meta, delay_ms, unique_key)
         return await self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
@@ -71,7 +71,7 @@ class AsyncRecords:
         return_seqs: bool = True,
         disable_backpressure: bool = False,
     ) -> Appended:
-        """Append all of them, with contiguous seqs, or none. `records` may be a JSON array as ready-made bytes.
+        """Append all of them, with contiguous seqs, or none. `records` may be a JSON array in bytes.
 
         Without an `idempotency_key` one is made, so that a retry within the topic's window never appends twice.
         """
@@ -120,7 +120,7 @@ class AsyncRecords:
         node: str | None = None,
         create: bool = True,
     ) -> AsyncProducer:
-        """Appends that are gathered into batches beside the caller; see AsyncProducer."""
+        """Appends that are collected into batches in the background; see AsyncProducer."""
         return AsyncProducer(
             self,
             name,
@@ -149,7 +149,7 @@ class AsyncRecords:
         wait_ms: int = 0,
         max_batch_bytes: int | None = None,
     ) -> Diff:
-        """Records above `from_seq`, one page; with `wait_ms` (at most 30000) it waits for the first one."""
+        """One page of records after `from_seq`; with `wait_ms` (at most 30000) it waits for the first one."""
         body = body_of(
             from_seq=from_seq,
             limit=limit,
@@ -180,7 +180,7 @@ class AsyncRecords:
     ) -> AsyncIterator[Record | Tombstone]:
         """Every record after `from_seq`, up to the current head, or without end with `follow`.
 
-        What was lost in between comes as a Tombstone in its place. `to_seq` ends the reading there.
+        Lost records are reported as a Tombstone in their place. `to_seq` ends the reading there.
         """
         while True:
             page = await self.diff(
@@ -217,7 +217,7 @@ class AsyncRecords:
         include_data: bool = True,
         chunk_bytes: int = 1024 * 1024,
     ) -> AsyncExport:
-        """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see AsyncExport."""
+        """Everything after `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see AsyncExport."""
         query: dict[str, QueryValue] = {
             "from_ts": from_ts,
             "node": node,

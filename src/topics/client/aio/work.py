@@ -1,4 +1,4 @@
-"""Jobs pushed by the server over a stream that opens itself again when it breaks."""
+"""Jobs pushed by the server over a stream that is reopened when it breaks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _job = msgspec.json.Decoder(Job)
 
 
 class AsyncWork:
-    """Iterate to get jobs, up to `max` at a time that are not acked or given back; ack them with `ack` as usual.
+    """Iterate to get jobs, at most `max` of them unacked; ack them with `ack` as usual.
 
-    When the stream ends, for whatever reason, the jobs it brought go back to the queue at once, and reconnecting is
-    tried for `reconnect_s_max` seconds.
+    When the stream ends, for whatever reason, its unacked jobs go back to the queue at once; it reconnects for up to
+    `reconnect_s_max` seconds.
     """
 
     def __init__(self, transport: AsyncTransport, path: str, reconnect_s_max: float) -> None:
@@ -89,14 +89,14 @@ class AsyncWork:
             raise BadAnswer(f"an event of the work stream cannot be read: {error}") from None
 
     async def _lose(self) -> None:
-        """Jobs that were not handed out yet belong to the queue again."""
+        """Jobs that were not returned yet go back to the queue."""
         self._jobs.clear()
         self._pieces = None
         if self._stream is not None:
             await self._stream.close()
 
     async def close(self) -> None:
-        """End the stream: its jobs that are not acked go back to the queue. May be called beside the iteration."""
+        """End the stream: its unacked jobs go back to the queue. May be called during the iteration."""
         self._closed = True
         await self._lose()
 

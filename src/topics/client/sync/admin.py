@@ -1,4 +1,4 @@
-"""The server as such: is it well, what does it count, and a copy of everything it has."""
+"""The server itself: health, metrics, its API description, and a backup."""
 
 # Made by tools/sync_half.py from aio/admin.py: change that one.
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Admin:
     _transport: Transport
 
     def health(self) -> Health:
-        """Whether the process answers, and which version it is."""
+        """Whether the process replies, and its version."""
         return self._transport.call(Request(method="GET", path="/v0/health", decoder=_health, safe=True))
 
     def ready(self) -> Readiness:
-        """Whether it takes requests; waits (up to the limits of a retry) while it says "not yet"."""
+        """Whether it accepts requests; waits (within the limits of a retry) while it does not yet."""
         return self._transport.call(Request(method="GET", path="/v0/ready", decoder=_ready, safe=True))
 
     def metrics(self) -> str:
@@ -33,9 +33,9 @@ class Admin:
         return (self._transport.read("/v0/metrics", accept="text/plain")).decode("utf-8", "replace")
 
     def openapi(self) -> dict[str, Any]:
-        """The machine-readable description of everything the server answers."""
+        """The OpenAPI description of the server."""
         return self._transport.call(Request(method="GET", path="/v0/openapi.json", decoder=_anything, safe=True))
 
     def backup(self) -> Backup:
-        """A consistent copy of the running server as the pieces of a tar file: enter it, then iterate."""
+        """A consistent copy of the running server as pieces of a tar file: enter it, then iterate."""
         return Backup(self._transport)

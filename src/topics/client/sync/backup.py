@@ -1,4 +1,4 @@
-"""A copy of the whole server as bytes, in pieces as they come."""
+"""A copy of the whole server as bytes, in pieces as they arrive."""
 
 # Made by tools/sync_half.py from aio/backup.py: change that one.
 from __future__ import annotations
@@ -14,15 +14,15 @@ BYTES_TOTAL = "Topics-Backup-Bytes"
 
 
 class Backup:
-    """Enter it, then iterate: pieces of a tar whose last file is the manifest. An answer that is cut raises.
+    """Enter it, then iterate: pieces of a tar whose last file is the manifest. A truncated reply raises.
 
-    Nothing is tried again once bytes have come: what a second attempt gives is another backup.
+    It is not retried once bytes have arrived: a second attempt would be another backup.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._stream: Stream | None = None
-        # how long all pieces together will be; known once it is entered
+        # the total length of all pieces; known once it is entered
         self.bytes_total = 0
 
     def __enter__(self) -> Backup:

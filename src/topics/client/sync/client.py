@@ -1,4 +1,4 @@
-"""The client as a whole: every area of the API under one roof."""
+"""The client: all parts of the API in one class."""
 
 # Made by tools/sync_half.py from aio/client.py: change that one.
 from __future__ import annotations
@@ -37,12 +37,11 @@ class Client(
 ):
     """A client of one server, over HTTP.
 
-    `url` comes from TOPICS_URL if it is not given, or is the server on this machine at TOPICS_PORT (4000); `key`
-    comes from TOPICS_API_KEY. `node` says who writes and claims unless a call says otherwise. `user` and
-    `password`, or a `token`, are for the consumer groups. A request is given up after `timeout_s` without an
-    answer, and is tried again where that is safe: at most `retries_max` times, and not after `retry_s_max` in
-    total. Keep that below the idempotency window of the topics (120 s unless configured). `transport` takes the
-    place of the network; a WebSocket cannot go through it.
+    `url` defaults to TOPICS_URL, or to the server on this machine at TOPICS_PORT (4000); `key` defaults to
+    TOPICS_API_KEY. `node` is the origin of records and claims unless a call names another. `user` and `password`, or a
+    `token`, are for the consumer groups. A request fails after `timeout_s` without a reply, and is retried where that
+    is safe: at most `retries_max` times, and not after `retry_s_max` in total. Keep that below the idempotency window
+    of the topics (120 s unless configured). `transport` replaces the network; it does not support WebSockets.
     """
 
     def __init__(

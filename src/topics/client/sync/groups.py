@@ -1,4 +1,4 @@
-"""Consumer groups: log in, consume, commit, and see how far groups are."""
+"""Consumer groups: log in, consume, commit, and list how far groups are."""
 
 # Made by tools/sync_half.py from aio/groups.py: change that one.
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Groups:
     _transport: Transport
 
     def login(self, user: str | None = None, password: str | None = None) -> LoggedIn:
-        """Get tokens for a user; those given to the client if none is named. Calls below do it by themselves."""
+        """Get tokens for a user, by default for the user of the client. The calls below do this by themselves."""
         tokens = self._transport.tokens
         if user is not None or password is not None:
             tokens.know(user, password)
@@ -54,10 +54,10 @@ class Groups:
         limit: int = 100,
         timeout_s: float = 0,
     ) -> Consumed:
-        """A batch of messages. With a group it is this consumer's until it is committed or its time runs out.
+        """A batch of messages. With a group they belong to this consumer until it commits them or their lease expires.
 
-        `start` counts for a group that has committed nothing yet, and for reading without one. `partition` may be
-        `"all"`. With `timeout_s` the answer waits for a message: 80% of that time, and at most 20 s.
+        `start` applies to a group that has committed nothing yet, and to reading without a group. `partition` may be
+        `"all"`. With `timeout_s` the reply waits for a message: 80% of that time, and at most 20 s.
         """
         body = body_of(
             topic_id=topic,
@@ -67,15 +67,15 @@ class Groups:
             limit=limit,
             timeout_seconds=timeout_s,
         )
-        # With a group, a batch whose answer is lost is handed out again later; asking again would get the next one.
+        # With a group, a batch whose reply is lost is delivered again later; a retry would get the next one.
         return self._post("/consume", body, _consumed, safe=group is None, wait_ms=int(timeout_s * 1000))
 
     def commit(
         self, topic: str, group: str, upto_offset: int, partition: int = 0, *, from_offset: int | None = None
     ) -> Committed:
-        """Everything up to this offset, itself included, is done, no matter which consumer got it.
+        """Commit everything up to and including this offset, whichever consumer received it.
 
-        With `from_offset`, only that range is: the committed offset moves once everything below it is done as well.
+        With `from_offset`, only that range: the committed offset moves once everything below it is done as well.
         """
         body = body_of(
             topic_id=topic,
@@ -87,7 +87,7 @@ class Groups:
         return self._post("/ack", body, _committed)
 
     def commit_batch(self, topic: str, group: str, batch: Consumed) -> dict[int, Committed]:
-        """The messages of this batch are done, and nothing else: what other consumers were handed stays theirs."""
+        """Commit the messages of this batch and nothing else: messages of other consumers stay theirs."""
         return {
             partition: self.commit(topic, group, done.to_offset, partition, from_offset=done.from_offset)
             for partition, done in batch.ranges().items()
@@ -96,7 +96,7 @@ class Groups:
     def groups(
         self, topic: str | None = None, group: str | None = None, *, limit: int | None = None
     ) -> list[GroupStanding]:
-        """How far groups are, in each partition they have touched."""
+        """How far groups are, in each partition that they have read."""
         path = with_query("/v1/api/topics/groups", {"topic_id": topic, "group_id": group, "limit": limit})
         request = Request(method="GET", path=path, decoder=_groups, safe=True, by_token=True)
         return (self._transport.call(request)).groups
@@ -110,7 +110,7 @@ class Groups:
         partition: Partition = "all",
         forget: bool = False,
     ) -> dict[int, int]:
-        """Put a group elsewhere, or forget it; the next offset of each partition. Needs role `dba` or `system`."""
+        """Move a group, or forget it; the next offset of each partition. Needs role `dba` or `system`."""
         body = body_of(
             topic_id=topic, group_id=group, start=start_json(start), partition_id=partition, forget=forget or None
         )
@@ -118,7 +118,7 @@ class Groups:
         return {place.partition: place.next_offset for place in reset.partitions}
 
     def latest_offsets(self, partitions: str | Iterable[tuple[str, int]]) -> list[LatestOffset]:
-        """Where partitions end: those named, or partition 0 of one topic."""
+        """The ends of partitions: of those given, or of partition 0 of one topic."""
         asked = [(partitions, 0)] if isinstance(partitions, str) else partitions
         body = body_of(partitions=[{"topic_id": topic, "partition_id": number} for topic, number in asked])
         return (self._post("/latest-offsets", body, _latest)).offsets

@@ -1,4 +1,4 @@
-"""Pipelines: define them, see how they do, and report what a runner has to say."""
+"""Pipelines: define them, read their status, and report it as a runner does."""
 
 # Made by tools/sync_half.py from aio/pipelines.py: change that one.
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Pipelines:
     _transport: Transport
 
     def put_pipeline(self, name: str, definition: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
-        """Define a pipeline, or change it; a runner takes it from there."""
+        """Define or change a pipeline; a runner runs it."""
         request = Request(method="PUT", path=_path(name), decoder=_pipeline, body=encode(definition), safe=True)
         return self._transport.call(request)
 
@@ -31,18 +31,18 @@ class Pipelines:
         return self._transport.call(Request(method="GET", path=_path(name), decoder=_pipeline, safe=True))
 
     def pipelines(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> Iterator[Pipeline]:
-        """Pipelines by name; pages are fetched as they are needed."""
+        """Pipelines by name; pages are fetched as needed."""
         query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
         for page in self._transport.pages("/v0/pipelines", query, _page):
             yield from page.pipelines
 
     def drop_pipeline(self, name: str) -> bool:
-        """Forget a pipeline; what it wrote stays. False: there was none."""
+        """Remove a pipeline; its output stays. False: there was none."""
         request = Request(method="DELETE", path=_path(name), decoder=_removed, safe=True)
         return (self._transport.call(request)).deleted
 
     def report_pipeline(self, name: str, status: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
-        """What a runner has to say; the last word is shown to everyone."""
+        """Report the status of a pipeline, as a runner does; the last report is shown."""
         path = f"{_path(name)}/status"
         return self._transport.call(
             Request(method="POST", path=path, decoder=_pipeline, body=encode(status), safe=True)

@@ -1,4 +1,4 @@
-"""Appends that are gathered: many small ones become few large requests, sent beside the caller, in order."""
+"""Appends in batches: many small ones become few large requests, sent in the background, in order."""
 
 # Made by tools/sync_half.py from aio/producer.py: change that one.
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Appends(Protocol):
 
 
 class Ticket:
-    """A record on its way."""
+    """A record that is being sent."""
 
     __slots__ = ("_batch", "_number", "_settled", "partition")
 
@@ -48,7 +48,7 @@ class Ticket:
         return self._batch.done
 
     def result(self, timeout_s: float | None = None) -> int:
-        """The record's seq, when the server has it; or the error that kept it from getting there."""
+        """The record's seq once the server has it; raises the error that prevented it."""
         primitives.wait_event(self._settled, timeout_s)
         outcome = self._batch.outcomes[self._number]
         if isinstance(outcome, TopicsError):
@@ -57,12 +57,12 @@ class Ticket:
 
 
 class Producer:
-    """Gathers records for `linger_ms`, or until a batch is full, and appends them in the order they were given.
+    """Collects records for `linger_ms`, or until a batch is full, and appends them in order.
 
-    Every batch has an idempotency key, so a retry never doubles. With `partitions`, a record goes to the partition of
-    its tag (without a tag: one after the other); a tag's records stay in order. When the buffer is full `append` waits.
-    A record that failed for good is reported by its ticket, and by the next `flush` or `close`; one that the server
-    refuses does not affect the others of its batch.
+    Every batch has an idempotency key, so a retry never duplicates. With `partitions`, a record goes to the partition
+    of its tag (without a tag: round-robin); records with the same tag stay in order. While the buffer is full `append`
+    waits. A record that has failed for good is reported by its ticket, and by the next `flush` or `close`. A record
+    that the server refuses does not affect the others of its batch.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Producer:
             linger_s=linger_s, batch_records_max=batch_records_max, batch_bytes_max=batch_bytes_max
         )
         self._news = primitives.Condition()
-        # of each batch that is not done
+        # for each batch that is not done
         self._settled: dict[ProducerBatch, primitives.Event] = {}
         self._failed: TopicsError | None = None
         self._turn = 0
@@ -108,7 +108,7 @@ class Producer:
         delay_ms: int = 0,
         unique_key: str | None = None,
     ) -> Ticket:
-        """Take a record; the ticket tells later where it went. Waits only while the buffer is full."""
+        """Add a record; the ticket has its seq later. Waits only while the buffer is full."""
         record = encode(Outgoing(data, tag, node, meta, delay_ms, unique_key))
         with self._news:
             while not self._closing and not self._has_room(len(record)):
@@ -141,7 +141,7 @@ class Producer:
         self._turn = (self._turn + 1) % len(self._names)
         return self._turn
 
-    # --- the one who sends ---
+    # --- the sender ---
 
     def _run(self) -> None:
         while True:
@@ -161,7 +161,7 @@ class Producer:
                 parts += self._try(parts.pop())
         finally:
             missing = len(batch.records) - len(batch.outcomes)
-            batch.outcomes += [Closed("the producer was stopped before this record was answered")] * missing
+            batch.outcomes += [Closed("the producer was stopped before this record was acknowledged")] * missing
             failed = [outcome for outcome in batch.outcomes if isinstance(outcome, TopicsError)]
             self._failed = self._failed or next(iter(failed), None)
             self._gathering.settle(batch)
@@ -170,7 +170,7 @@ class Producer:
             self._news.notify_all()
 
     def _try(self, part: BatchPart) -> list[BatchPart]:
-        """Append a part, and note what became of it; or the parts to try instead."""
+        """Append a part, and store its outcome; returns the parts to try instead."""
         batch = part.batch
         try:
             appended = self._appends.append_many(
@@ -192,7 +192,7 @@ class Producer:
     # --- the end ---
 
     def flush(self) -> None:
-        """Send everything that was given so far and wait for it; raises if a batch has failed since the last time."""
+        """Send all records so far and wait for them; raises if a batch has failed since the last flush."""
         with self._news:
             waiting = [self._settled[batch] for batch in self._gathering.hurry()]
             self._news.notify_all()
@@ -203,7 +203,7 @@ class Producer:
             raise failed
 
     def close(self) -> None:
-        """Flush, then take no more."""
+        """Flush, then accept no more records."""
         try:
             self.flush()
         finally:

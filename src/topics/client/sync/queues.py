@@ -1,4 +1,4 @@
-"""Queues: claim jobs, finish them or give them back, and look after what failed."""
+"""Queues: claim jobs, finish or return them, and handle dead letters."""
 
 # Made by tools/sync_half.py from aio/queues.py: change that one.
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Queues:
     _transport: Transport
 
     def _worker(self, node: str | None) -> str:
-        """Who claims: the given node, that of the client, or this process on this machine."""
+        """The node that claims: the given one, that of the client, or a name for this process."""
         return node or self._transport.options.node or f"{socket.gethostname()}-{os.getpid()}"
 
     def claim(
         self, name: str, node: str | None = None, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0
     ) -> list[Job]:
-        """Lease up to `max` jobs; with `wait_ms` (at most 30000) the answer waits for one."""
+        """Lease up to `max` jobs; with `wait_ms` (at most 30000) the reply waits for one."""
         body = body_of(node=self._worker(node), max=max, lease_ms=lease_ms, wait_ms=wait_ms)
-        # Not repeated when the reply is lost: its jobs are leased, and become ready again when the lease expires.
+        # Not retried when the reply is lost: its jobs are leased, and become ready again when the lease expires.
         request = Request(method="POST", path=topic_path(name, "/claim"), decoder=_claimed, body=body, wait_ms=wait_ms)
         return (self._transport.call(request)).claimed
 
     def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
-        """Jobs are done, and deleted. What is not held any more is in `skipped`."""
+        """Jobs are done, and deleted. `skipped` has those that are no longer held."""
         seqs, lease_ids = held(jobs)
         body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
         request = Request(method="POST", path=topic_path(name, "/ack"), decoder=_acked, body=body, safe=True)
@@ -70,7 +70,7 @@ class Queues:
         dead_letter: bool = False,
         error: str | None = None,
     ) -> Nacked:
-        """Give jobs back: claimable at once, after `delay_ms`, or moved to the dead letters."""
+        """Return jobs: claimable at once, after `delay_ms`, or moved to the dead letters."""
         seqs, lease_ids = held(jobs)
         body = body_of(
             node=self._worker(node),
@@ -80,7 +80,7 @@ class Queues:
             dead_letter=dead_letter or None,
             error=error,
         )
-        # Without leases a second nack could hit what this node has claimed again in between.
+        # Without leases a second nack could affect jobs that this node has claimed again meanwhile.
         request = Request(
             method="POST",
             path=topic_path(name, "/nack"),
@@ -91,7 +91,7 @@ class Queues:
         return self._transport.call(request)
 
     def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
-        """Keep jobs for `lease_ms` from now."""
+        """Extend leases to `lease_ms` from now."""
         seqs, lease_ids = held(jobs)
         body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
         request = Request(method="POST", path=topic_path(name, "/extend"), decoder=_extended, body=body, safe=True)
@@ -106,7 +106,7 @@ class Queues:
         rate_per_s: int | None = None,
         dry_run: bool = False,
     ) -> Redriven:
-        """Send dead letters of this topic back to the queues they came from."""
+        """Move dead letters of this topic back to their queues."""
         body = body_of(match=match, limit=limit, rate_per_s=rate_per_s, dry_run=dry_run or None)
         request = Request(method="POST", path=topic_path(name, "/redrive"), decoder=_redriven, body=body, safe=dry_run)
         return self._transport.call(request)
@@ -123,7 +123,7 @@ class Queues:
         return self._transport.call(request)
 
     def leases(self, name: str, *, page_size: int = PAGE_SIZE) -> Iterator[Lease]:
-        """Who holds what, soonest to run out first; pages are fetched as they are needed."""
+        """The leases of a queue, the next to expire first; pages are fetched as needed."""
         query: dict[str, QueryValue] = {"page_size": page_size}
         for page in self._transport.pages(topic_path(name, "/leases"), query, _leases):
             yield from page.leases
@@ -137,6 +137,6 @@ class Queues:
         *,
         reconnect_s_max: float = 600.0,
     ) -> Work:
-        """Jobs pushed as they come, up to `max` at a time not yet acked; see Work."""
+        """Jobs pushed as they become ready, at most `max` of them unacked; see Work."""
         query = {"node": self._worker(node), "max": max, "lease_ms": lease_ms}
         return Work(self._transport, with_query(topic_path(name, "/work"), query), reconnect_s_max)

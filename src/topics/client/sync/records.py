@@ -1,4 +1,4 @@
-"""Records: append them so that a retry never doubles, read them page by page, or all at once as bytes."""
+"""Records: append them so that a retry never duplicates, read them page by page, or all at once as bytes."""
 
 # Made by tools/sync_half.py from aio/records.py: change that one.
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Records:
         create: bool = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
-        """Append one record. `data` is anything JSON can say; `Json(text)` is sent as it is."""
+        """Append one record. `data` is any JSON value; `Json(text)` is sent unchanged."""
         record = Outgoing(data, tag, None, meta, delay_ms, unique_key)
         return self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
@@ -72,7 +72,7 @@ class Records:
         return_seqs: bool = True,
         disable_backpressure: bool = False,
     ) -> Appended:
-        """Append all of them, with contiguous seqs, or none. `records` may be a JSON array as ready-made bytes.
+        """Append all of them, with contiguous seqs, or none. `records` may be a JSON array in bytes.
 
         Without an `idempotency_key` one is made, so that a retry within the topic's window never appends twice.
         """
@@ -121,7 +121,7 @@ class Records:
         node: str | None = None,
         create: bool = True,
     ) -> Producer:
-        """Appends that are gathered into batches beside the caller; see Producer."""
+        """Appends that are collected into batches in the background; see Producer."""
         return Producer(
             self,
             name,
@@ -150,7 +150,7 @@ class Records:
         wait_ms: int = 0,
         max_batch_bytes: int | None = None,
     ) -> Diff:
-        """Records above `from_seq`, one page; with `wait_ms` (at most 30000) it waits for the first one."""
+        """One page of records after `from_seq`; with `wait_ms` (at most 30000) it waits for the first one."""
         body = body_of(
             from_seq=from_seq,
             limit=limit,
@@ -181,7 +181,7 @@ class Records:
     ) -> Iterator[Record | Tombstone]:
         """Every record after `from_seq`, up to the current head, or without end with `follow`.
 
-        What was lost in between comes as a Tombstone in its place. `to_seq` ends the reading there.
+        Lost records are reported as a Tombstone in their place. `to_seq` ends the reading there.
         """
         while True:
             page = self.diff(
@@ -218,7 +218,7 @@ class Records:
         include_data: bool = True,
         chunk_bytes: int = 1024 * 1024,
     ) -> Export:
-        """Everything above `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
+        """Everything after `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
         query: dict[str, QueryValue] = {
             "from_ts": from_ts,
             "node": node,

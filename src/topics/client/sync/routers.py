@@ -63,7 +63,7 @@ class Routers:
         prefix: str | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Iterator[Router]:
-        """Routers by name; pages are fetched as they are needed. Only the totals are given, not the lag."""
+        """Routers by name; pages are fetched as needed. Only the totals are given, not the lag."""
         query: dict[str, QueryValue] = {"source": source, "dest": dest, "prefix": prefix, "page_size": page_size}
         for page in self._transport.pages("/v0/routers", query, _page):
             yield from page.routers

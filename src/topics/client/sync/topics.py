@@ -1,4 +1,4 @@
-"""Topics as such: create, change, look, list, drop, and delete records from one."""
+"""Topics: create, change, look, list, drop, and delete records from one."""
 
 # Made by tools/sync_half.py from aio/topics.py: change that one.
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Topics:
     _transport: Transport
 
     def create(self, name: str, *, replace: bool = False, **config: Unpack[TopicFields]) -> Configured:
-        """Create a topic, or confirm that it is configured like this; a field that is left out has its default.
+        """Create a topic, or confirm that it is configured like this; absent fields have their defaults.
 
-        A topic with another configuration is TopicExistsIncompatible, which shows the difference, and keeps what it
-        has; `replace` gives it this configuration instead, and `edit` changes single fields.
+        For a topic with another configuration it raises TopicExistsIncompatible, which shows the difference. `replace`
+        gives it this configuration instead, and `edit` changes single fields.
         """
         path = with_query(topic_path(name), {"replace": None if replace else False})
         return self._transport.call(
@@ -36,17 +36,17 @@ class Topics:
         )
 
     def edit(self, name: str, *, dry_run: bool = False, **config: Unpack[TopicFields]) -> Edited:
-        """Change the given fields of a topic's configuration. A dry run only tells what would change and go."""
+        """Change the given fields of a topic's configuration. A dry run only reports changes and evictions."""
         path = with_query(topic_path(name), {"dry_run": True if dry_run else None})
         return self._transport.call(Request(method="PATCH", path=path, decoder=_edited, body=encode(config), safe=True))
 
     def state(self, name: str, *, touch: bool = True) -> TopicState:
-        """Where a topic is. It counts as a read for the topic's priority unless `touch` is false."""
+        """The state of a topic. It counts as a read for the topic's priority unless `touch` is false."""
         path = with_query(topic_path(name), {"touch": None if touch else False})
         return self._transport.call(Request(method="GET", path=path, decoder=_state, safe=True))
 
     def drop(self, name: str, *, if_empty: bool = False) -> bool:
-        """Remove a topic with all it has, and its routers. False: there was none."""
+        """Remove a topic with all its records, and its routers. False: there was none."""
         path = with_query(topic_path(name), {"if_empty": True if if_empty else None})
         dropped = self._transport.call(Request(method="DELETE", path=path, decoder=_dropped, safe=True))
         return dropped.deleted
@@ -54,7 +54,7 @@ class Topics:
     def delete(self, name: str, before_seq: int | None = None, match: str | tuple[str, str, str] | None = None) -> int:
         """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many."""
         body = body_of(before_seq=before_seq, match=match)
-        # Without a bound, asking again would also meet what was appended in between.
+        # Without a bound, a retry would also delete records that were appended meanwhile.
         request = Request(
             method="POST",
             path=topic_path(name, "/delete"),
@@ -65,7 +65,7 @@ class Topics:
         return (self._transport.call(request)).deleted
 
     def list(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> Iterator[TopicItem]:
-        """Topics by name; pages are fetched as they are needed."""
+        """Topics by name; pages are fetched as needed."""
         query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
         for page in self._transport.pages("/v0/topics", query, _page):
             yield from page.topics

@@ -45,10 +45,10 @@ class Transactions:
         topic: str | None = None,
         fence: int | None = None,
     ) -> Staged:
-        """Lay records aside for a version. Repeating a part changes nothing.
+        """Stage records for a version. Repeating a part changes nothing.
 
-        Each record is an Outgoing or plain data for `topic`; or all of them are a JSON array as ready-made bytes, in
-        which a record may name its own `topic`.
+        Each record is an Outgoing or plain data for `topic`; or all of them are a JSON array in bytes, in which a
+        record may name its own `topic`.
         """
         fields = body_of(stage=stage, part=part, topic=topic, fence=fence)
         body = b'{"records":%b,%b' % (records_json(records), fields[1:])
@@ -56,30 +56,30 @@ class Transactions:
         return self._transport.call(Request(method="POST", path=path, decoder=_staged, body=body, safe=True))
 
     def commit_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> CommittedTxn:
-        """Make everything in these stages readable, once: a version that was committed before stays unchanged."""
+        """Make all records in these stages visible, once: a version that was committed before stays unchanged."""
         body = body_of(stages=list(stages), fence=fence)
         path = f"{_app(app)}/{version}/commit"
         return self._transport.call(Request(method="POST", path=path, decoder=_committed, body=body, safe=True))
 
     def abort_txn(self, app: str, version: int, stages: Iterable[str], fence: int | None = None) -> int:
-        """Throw stages away; how many there were."""
+        """Drop stages; how many there were."""
         body = body_of(stages=list(stages), fence=fence)
         path = f"{_app(app)}/{version}/abort"
         request = Request(method="POST", path=path, decoder=_aborted, body=body, safe=True)
         return (self._transport.call(request)).aborted
 
     def txn(self, app: str) -> Txn:
-        """What an application has committed and staged."""
+        """What an app has committed and staged."""
         return self._transport.call(Request(method="GET", path=_app(app), decoder=_txn, safe=True))
 
     def txns(self, *, page_size: int = PAGE_SIZE) -> Iterator[TxnItem]:
-        """Applications that have transactions, by name; pages are fetched as they are needed."""
+        """Apps that have transactions, by name; pages are fetched as needed."""
         query: dict[str, QueryValue] = {"page_size": page_size}
         for page in self._transport.pages("/v0/txns", query, _page):
             yield from page.apps
 
     def forget_txn(self, app: str) -> bool:
-        """Forget an application: its version, its token and what it has staged. What it committed stays."""
+        """Forget an app: its version, its token and its stages. Committed records stay."""
         request = Request(method="DELETE", path=_app(app), decoder=_forgotten, safe=True)
         return (self._transport.call(request)).forgotten
 

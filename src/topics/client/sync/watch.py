@@ -1,4 +1,4 @@
-"""Many topics over one stream, which reconnects and continues where the caller was."""
+"""Many topics over one stream, which reconnects and continues at the caller's position."""
 
 # Made by tools/sync_half.py from aio/watch.py: change that one.
 from __future__ import annotations
@@ -34,10 +34,10 @@ ATTEMPTS_MAX = 1_000_000
 class Watch:
     """Iterate to get events; each has a `topic` and `records` (empty unless it is an Arrived).
 
-    `cursor` is the position after the last event that was handed out: kept, and given to a later `watch` of the same
-    topics, it continues there. `positions` says the same by topic. When the connection breaks or the server restarts,
-    the stream is opened again and misses and doubles nothing; reconnecting is given up after `reconnect_s_max`.
-    The iteration ends when all topics have been deleted, or with `close`, which may be called from elsewhere.
+    `cursor` is the position after the last event that was returned: passed to a later `watch` of the same topics, it
+    continues there. `positions` has the same by topic. When the connection breaks or the server restarts, the stream is
+    reopened without loss or duplicates; it stops reconnecting after `reconnect_s_max`. The iteration ends when all
+    topics have been deleted, or with `close`, which may be called from another task.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Watch:
         self._reconnect_s_max = reconnect_s_max
         self._retrying: Retrying | None = None
         self._closed = False
-        # per session: where each topic starts; a session that is made anew must not skip what `tail` has seen
+        # per session: where each topic starts; a new session must not skip what `tail` has seen
         self._starts = starts
         self._stream_url: str | None = None
         # per stream
@@ -66,7 +66,7 @@ class Watch:
         self._pieces: Iterator[bytes] | None = None
         self._parser = EventParser()
         self._events: deque[tuple[LiveEvent, str | None]] = deque()
-        # what the caller has
+        # positions of the caller
         self.cursor = cursor
         self.positions: dict[str, int] = {}
         # how often a stream was opened
@@ -102,7 +102,7 @@ class Watch:
     # --- the stream ---
 
     def _receive(self) -> None:
-        """Wait for the next piece, on a stream that is opened first if there is none."""
+        """Wait for the next piece; opens a stream if there is none."""
         if self._pieces is None:
             self._open()
         assert self._pieces is not None
@@ -129,7 +129,7 @@ class Watch:
         self.connections += 1
 
     def _begin(self) -> None:
-        """A new session; the server forgets sessions when it restarts, or when they are idle for long."""
+        """A new session: the server drops sessions when it restarts, or when they are idle for long."""
         body = body_of(**self._params, topics=self._starts, cursor=self.cursor)
         session = self._transport.call(
             Request(method="POST", path=self._path, decoder=session_decoder, body=body, safe=True)
@@ -140,7 +140,7 @@ class Watch:
             self.positions.setdefault(name, topic.from_seq)
 
     def _blame(self, data: bytes) -> None:
-        """An error frame: of some topics, or the end of the stream."""
+        """An error frame: about some topics, or the end of the stream."""
         try:
             fault: StreamFault = fault_decoder.decode(data)
         except msgspec.DecodeError as error:
@@ -153,14 +153,14 @@ class Watch:
                     self._events.append((TopicFailed(topic=name, code=500, message=fault.error), None))
             case 409 | 410:
                 self._stream_url = None
-                raise ConnectionFailed(f"the server gave up the stream: {fault.error}")
+                raise ConnectionFailed(f"the server closed the stream: {fault.error}")
             case 503:
                 raise ShuttingDown(fault.error, status=503)
             case _:
                 raise ConnectionFailed(f"the server ended the stream: {fault.error}")
 
     def _recover(self, error: TopicsError) -> None:
-        """Continue with a new stream, or raise an error that waiting cannot fix."""
+        """Continue with a new stream, or raise an error that a retry cannot fix."""
         self._lose()
         if self._closed:
             return

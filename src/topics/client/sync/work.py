@@ -1,4 +1,4 @@
-"""Jobs pushed by the server over a stream that opens itself again when it breaks."""
+"""Jobs pushed by the server over a stream that is reopened when it breaks."""
 
 # Made by tools/sync_half.py from aio/work.py: change that one.
 from __future__ import annotations
@@ -23,10 +23,10 @@ _job = msgspec.json.Decoder(Job)
 
 
 class Work:
-    """Iterate to get jobs, up to `max` at a time that are not acked or given back; ack them with `ack` as usual.
+    """Iterate to get jobs, at most `max` of them unacked; ack them with `ack` as usual.
 
-    When the stream ends, for whatever reason, the jobs it brought go back to the queue at once, and reconnecting is
-    tried for `reconnect_s_max` seconds.
+    When the stream ends, for whatever reason, its unacked jobs go back to the queue at once; it reconnects for up to
+    `reconnect_s_max` seconds.
     """
 
     def __init__(self, transport: Transport, path: str, reconnect_s_max: float) -> None:
@@ -88,14 +88,14 @@ class Work:
             raise BadAnswer(f"an event of the work stream cannot be read: {error}") from None
 
     def _lose(self) -> None:
-        """Jobs that were not handed out yet belong to the queue again."""
+        """Jobs that were not returned yet go back to the queue."""
         self._jobs.clear()
         self._pieces = None
         if self._stream is not None:
             self._stream.close()
 
     def close(self) -> None:
-        """End the stream: its jobs that are not acked go back to the queue. May be called beside the iteration."""
+        """End the stream: its unacked jobs go back to the queue. May be called during the iteration."""
         self._closed = True
         self._lose()
 

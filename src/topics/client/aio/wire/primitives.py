@@ -34,14 +34,14 @@ def open_http(
         headers=headers,
         transport=transport,
         trust_env=False,
-        # Making a TLS context takes longer than many a request; redirects are not followed, so plain stays plain.
+        # Making a TLS context takes longer than many requests; redirects are not followed, so plain stays plain.
         verify=base_url.startswith("https:"),
         follow_redirects=False,
     )
 
 
 async def cut(response: httpx2.Response) -> None:
-    """Break a reply that another task is waiting for."""
+    """Abort a reply that another task is waiting for."""
     await response.aclose()
 
 
@@ -75,7 +75,7 @@ async def wait(condition: Condition, seconds: float | None) -> None:
 
 
 async def wait_event(event: Event, seconds: float | None) -> None:
-    """Until it is set; raises Timeout if that takes longer."""
+    """Wait until it is set; raises Timeout if that takes longer."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -84,7 +84,7 @@ async def wait_event(event: Event, seconds: float | None) -> None:
 
 
 class Runner:
-    """A function that runs beside the caller until it ends."""
+    """A function that runs in the background until it ends."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._task = asyncio.ensure_future(work())

@@ -1,4 +1,4 @@
-"""Live delivery: watch over HTTP, and a WebSocket that also takes writes."""
+"""Live delivery: watch over HTTP, and a WebSocket that can also publish."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AsyncStreaming:
         """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see AsyncWatch.
 
         Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
-        leaves out topics that do not exist. `node` leaves out what these nodes wrote.
+        skips topics that do not exist. `node` leaves out records of these nodes.
         """
         request = {
             "node": node,
@@ -59,7 +59,7 @@ class AsyncStreaming:
         )
 
     def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> AsyncSocket:
-        """A WebSocket to publish and subscribe over; it opens with the first command. See AsyncSocket."""
+        """A WebSocket to publish and subscribe with; it opens with the first command. See AsyncSocket."""
         if self._transport.plugged:
             raise InvalidRequest("a WebSocket needs a server; this client was given a transport instead")
         return AsyncSocket(self._transport, reconnect_s_max)

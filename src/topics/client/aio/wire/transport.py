@@ -1,4 +1,4 @@
-"""One server, over kept-alive connections: requests with retries, and answers that are read as they come."""
+"""One server, over kept-alive connections: requests with retries, and replies that are read as they arrive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = TypeVar("P", bound=PageReply)
 CONNECT_S_MAX = 10.0
-# Shorter pauses are usually a restart, which is not worth a line in the log.
+# Shorter pauses are usually a restart, which need not be logged.
 TELL_FROM_S = 1.0
 _log = logging.getLogger("topics.client")
 
@@ -44,7 +44,7 @@ class AsyncTransport:
             self._http = primitives.open_http(options.url, self._timeout(0), limits, transport)
         except httpx2.InvalidURL as error:
             raise InvalidRequest(f"{options.url!r} is not a URL: {error}", field="url") from None
-        # These are certain to have changed nothing.
+        # These errors have certainly changed nothing.
         self._unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
         self._timeouts = httpx2.TimeoutException
         self._failures = (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL)
@@ -56,7 +56,7 @@ class AsyncTransport:
     # --- requests ---
 
     async def call(self, request: Request[T]) -> T:
-        """Send, and send again where that is safe, until there is an answer or the limits are reached."""
+        """Send, and retry where that is safe, until there is a reply or the limits are reached."""
         retrying = self.retrying(safe=request.safe)
         renewed = False
         while True:
@@ -73,7 +73,7 @@ class AsyncTransport:
     async def pages(
         self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]
     ) -> AsyncIterator[P]:
-        """A list that the server returns in pages, each fetched when it is needed."""
+        """A list that the server returns in pages, each fetched when needed."""
         cursor: str | None = None
         while True:
             where = with_query(path, {**query, "cursor": cursor})
@@ -137,12 +137,12 @@ class AsyncTransport:
             raise self._lost(error, where) from error
 
     def _lost(self, error: Exception, where: str) -> TopicsError:
-        """What a failed connection means for the caller."""
+        """The exception for a failed connection."""
         unsent = isinstance(error, self._unsent)
         reason = str(error) or type(error).__name__
         detail = {"reason": reason, "unsent": unsent}
         if isinstance(error, self._timeouts) and not unsent:
-            return Timeout(f"{where}: no answer within {self.options.timeout_s:g} s", detail=detail)
+            return Timeout(f"{where}: no reply within {self.options.timeout_s:g} s", detail=detail)
         if unsent:
             return ConnectionFailed(f"cannot reach {self.options.url}: {reason}", detail=detail)
         return ConnectionFailed(f"{where}: the connection broke: {reason}", detail=detail)
@@ -150,7 +150,7 @@ class AsyncTransport:
     # --- tokens of the consumer groups ---
 
     async def renew(self, refused: Unauthorized | None) -> None:
-        """New tokens: by the refresh token if there is one, otherwise by name and password."""
+        """Get new tokens: with the refresh token if there is one, otherwise with user and password."""
         for request in self.tokens.renewals(after_refusal=refused is not None):
             try:
                 self.tokens.take(await self.call(request))
@@ -163,7 +163,7 @@ class AsyncTransport:
     # --- streams ---
 
     async def read(self, path: str, *, accept: str) -> bytes:
-        """A whole answer that is not JSON."""
+        """A whole reply that is not JSON."""
         retrying = self.retrying(safe=True)
         while True:
             try:
@@ -181,7 +181,7 @@ class AsyncTransport:
         headers: dict[str, str] | None = None,
         by_token: bool = False,
     ) -> AsyncStream:
-        """An answer that is read piece by piece; silence for `read_s` breaks it."""
+        """A reply that is read piece by piece; it fails after `read_s` of silence."""
         where = f"GET {self.options.url}{path}"
         sent = {"Accept": accept, **(headers or {})}
         bearer = self.tokens.access if by_token else self.options.key
@@ -203,7 +203,7 @@ class AsyncTransport:
 
 
 class AsyncStream:
-    """The pieces of one answer, in order; whatever ends it early is an exception."""
+    """The pieces of one reply, in order; an early end is an exception."""
 
     def __init__(self, response: httpx2.Response, transport: AsyncTransport, where: str) -> None:
         self._response = response
@@ -214,11 +214,11 @@ class AsyncStream:
         self.headers = response.headers
 
     async def failure(self) -> TopicsError:
-        """The answer was an error: the exception that it stands for."""
+        """The exception for a reply that is an error."""
         return failure_of(self._response.status_code, self._response.headers, await self.rest(), self._where)
 
     async def rest(self) -> bytes:
-        """All of it at once."""
+        """The whole reply at once."""
         try:
             return await self._response.aread()
         except self._transport.failures as error:
@@ -239,7 +239,7 @@ class AsyncStream:
             yield piece
 
     async def close(self) -> None:
-        """May be called while another task waits for a chunk: that one gets an error, and closes it then."""
+        """May be called while another task waits for a chunk: that task gets an error and closes the stream."""
         if self._waiting:
             await primitives.cut(self._response)
         elif not self.closed:

@@ -1,6 +1,6 @@
 """A WebSocket: commands with replies, and events; both continue after a lost connection.
 
-A caller that waits reads frames for all: a reply goes to the caller that waits for it, an event to the inbox.
+A caller that waits reads frames for all callers: a reply goes to the caller that waits for it, an event to the inbox.
 """
 
 # Made by tools/sync_half.py from aio/wire/socket.py: change that one.
@@ -35,10 +35,10 @@ _appended = msgspec.json.Decoder(Appended)
 
 
 class Socket:
-    """`publish` and `subscribe`, then iterate to get events. Many may use it at once.
+    """`publish` and `subscribe`, then iterate to get events. Several tasks may use it at once.
 
-    A lost connection is opened again: subscriptions continue after the last event that was returned, and publishes that
-    were not answered are sent again under the same idempotency key.
+    A lost connection is reopened: subscriptions continue after the last event that was returned, and publishes without
+    a reply are sent again under the same idempotency key.
     """
 
     def __init__(self, transport: Transport, reconnect_s_max: float) -> None:
@@ -49,7 +49,7 @@ class Socket:
         # per connection
         self._socket: WebSocket | None = None
         self.connections = 0
-        # what outlives one: commands without an answer, answers, events, and where subscriptions stand
+        # across connections: commands without a reply, replies, events, and the positions of subscriptions
         self._pending: dict[str, str] = {}
         self._answers: dict[str, tuple[ReplyFrame, str | bytes] | TopicsError] = {}
         self._inbox: deque[LiveEvent] = deque()
@@ -58,10 +58,10 @@ class Socket:
         # by topic: the position after the last event received, and after the last event returned
         self._arrived: dict[str, int] = {}
         self.positions: dict[str, int] = {}
-        # commands that went out over this connection
+        # commands that were sent over this connection
         self._sending = primitives.Lock()
         self._sent: set[str] = set()
-        # one reads at a time, and tells the others
+        # one caller reads at a time, and notifies the others
         self._news = primitives.Condition()
         self._reading = False
 
@@ -93,7 +93,7 @@ class Socket:
         config: Mapping[str, Any] | None = None,
         return_seqs: bool = True,
     ) -> Appended:
-        """Append all of them or none; answered when the server has them as the topic's durability promises."""
+        """Append all of them or none; the reply comes when they are as durable as the topic requires."""
         request_id = self._next_id()
         text = publish_command(
             request_id,
@@ -109,7 +109,7 @@ class Socket:
         try:
             appended = _appended.decode(answer)
         except msgspec.DecodeError as error:
-            raise BadAnswer(f"the answer to a publish cannot be read: {error}") from None
+            raise BadAnswer(f"the reply to a publish cannot be read: {error}") from None
         log_warnings(appended)
         return appended
 
@@ -127,7 +127,7 @@ class Socket:
         consistency: str | None = None,
         lenient: bool = False,
     ) -> dict[str, Watched]:
-        """Follow topics, named as in `watch`. Tells where each stands."""
+        """Follow topics, named as in `watch`. Returns the position of each."""
         request = {
             "node": node,
             "limit": limit,
@@ -155,7 +155,7 @@ class Socket:
         self._ask(request_id, command("unsubscribe", request_id, topics=list(topics)))
 
     def ping(self) -> None:
-        """There and back."""
+        """Send a ping and wait for the reply."""
         request_id = self._next_id()
         self._ask(request_id, command("ping", request_id))
 
@@ -163,13 +163,13 @@ class Socket:
         return str(next(self._numbers))
 
     def _ask(self, request_id: str, text: str) -> tuple[ReplyFrame, str | bytes]:
-        """Send a command, and wait for its answer."""
+        """Send a command, and wait for its reply."""
         seconds = self._transport.options.timeout_s
         self._pending[request_id] = text
         try:
             self._send(request_id, text)
             if not self._until(lambda: request_id in self._answers, time.monotonic() + seconds):
-                raise Timeout(f"the WebSocket gave no answer within {seconds:g} s")
+                raise Timeout(f"the WebSocket gave no reply within {seconds:g} s")
             answer = self._answers[request_id]
         finally:
             self._pending.pop(request_id, None)
@@ -190,7 +190,7 @@ class Socket:
         return event
 
     def receive(self, timeout_s: float | None = None) -> LiveEvent | None:
-        """The next event; None if none came in time, or the socket was closed."""
+        """The next event; None if there was none in time, or the socket was closed."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             if not self._until(lambda: bool(self._inbox), deadline_s):
@@ -206,7 +206,7 @@ class Socket:
     # --- frames ---
 
     def _until(self, arrived: Callable[[], bool], deadline_s: float | None) -> bool:
-        """Read, or let another caller read, until it is here; false: not in time."""
+        """Read, or let another caller read, until the reply is here; False: not in time."""
         while True:
             with self._news:
                 while self._reading and not arrived() and _left(deadline_s) != 0:
@@ -226,7 +226,7 @@ class Socket:
                     self._news.notify_all()
 
     def _read(self, seconds: float | None) -> None:
-        """One message, filed; or another connection, if there is none any more."""
+        """Read and store one message; reconnect if the connection is lost."""
         import websockets
 
         if len(self._inbox) >= INBOX_EVENTS_MAX:
@@ -270,7 +270,7 @@ class Socket:
         self._arrived.pop(name, None)
 
     def _send(self, request_id: str, text: str) -> None:
-        """Once per connection. Without one, the caller that reads opens it, and sends what is pending."""
+        """Send once per connection. Without a connection, the caller that reads opens it and sends what is pending."""
         import websockets
 
         if self._closed:
@@ -282,13 +282,13 @@ class Socket:
             try:
                 self._socket.send(text)
             except (websockets.ConnectionClosed, OSError):
-                # The caller that reads finds out as well, and sends it again.
+                # The caller that reads notices it as well, and sends the command again.
                 return
 
     # --- connections ---
 
     def _resume(self, error: TopicsError | None) -> None:
-        """Connect, at once the first time, after a pause when that failed or a connection was lost."""
+        """Connect: at once the first time, after a pause if that failed or a connection was lost."""
         import websockets
 
         url = self._transport.options.url
@@ -309,7 +309,7 @@ class Socket:
                 error = ConnectionFailed(f"cannot open a WebSocket to {url}: {failed}", unsent=True)
 
     def _connect(self) -> None:
-        """Open, subscribe again, and send what was not answered."""
+        """Open, subscribe again, and send commands that have no reply yet."""
         options = self._transport.options
         headers = {} if options.key is None else {"Authorization": f"Bearer {options.key}"}
         url = "ws" + options.url.removeprefix("http") + "/v0/ws"
@@ -330,7 +330,7 @@ class Socket:
             self._send(request_id, text)
 
     def _answer_on(self, socket: WebSocket, request_id: str) -> ReplyFrame:
-        """The answer to a subscription on a fresh connection; events of others may come before it."""
+        """The reply to a subscription on a new connection; events of others may come before it."""
         while True:
             message = primitives.receive(socket, self._transport.options.timeout_s)
             frame = frame_of(message)

@@ -1,4 +1,4 @@
-"""Live delivery: watch over HTTP, and a WebSocket that also takes writes."""
+"""Live delivery: watch over HTTP, and a WebSocket that can also publish."""
 
 # Made by tools/sync_half.py from aio/wire/streaming.py: change that one.
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Streaming:
         """Follow topics: names, or a map from a name to a seq, `"tail"` or `{"from_ts": ms}`; see Watch.
 
         Names alone start at the beginning, or at the end with `tail`. `cursor` is that of an earlier watch. `lenient`
-        leaves out topics that do not exist. `node` leaves out what these nodes wrote.
+        skips topics that do not exist. `node` leaves out records of these nodes.
         """
         request = {
             "node": node,
@@ -60,7 +60,7 @@ class Streaming:
         )
 
     def socket(self, *, reconnect_s_max: float = RECONNECT_S_MAX) -> Socket:
-        """A WebSocket to publish and subscribe over; it opens with the first command. See Socket."""
+        """A WebSocket to publish and subscribe with; it opens with the first command. See Socket."""
         if self._transport.plugged:
             raise InvalidRequest("a WebSocket needs a server; this client was given a transport instead")
         return Socket(self._transport, reconnect_s_max)
