@@ -44,7 +44,7 @@ def test_an_argument_that_is_not_json_is_refused_by_its_number(
     done = invoke("append", topic, "1", wrong, "3", *flags)
     assert (done.code, done.out) == (2, "")
     assert done.complaint.startswith("record 2 is not valid JSON (")
-    assert done.complaint.endswith(f": {wrong}; --text takes it as text")
+    assert done.complaint.endswith(f": {wrong}; --text appends it as text")
     assert client.get(f"/v0/topics/{topic}").status == 404, "nothing was appended"
 
 
@@ -120,7 +120,7 @@ def test_lines_of_a_pipe_are_there_before_it_ends_and_survive_an_interrupt(
 
 def test_nothing_to_append_is_no_error_and_no_topic(invoke: Invoke, client: Client, topic: str) -> None:
     done = invoke("append", topic, stdin="\n\n")
-    assert (done.code, done.out, done.err) == (0, "", "topics: there was nothing to append\n")
+    assert (done.code, done.out, done.err) == (0, "", "topics: nothing to append\n")
     assert client.get(f"/v0/topics/{topic}").status == 404
 
 

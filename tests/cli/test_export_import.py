@@ -202,7 +202,7 @@ def test_an_export_does_not_mix_with_another_one(invoke: Invoke, client: Client,
     (tmp_path / "e.partial.json").write_text(json.dumps(notes))
     done = invoke("export", topic, tmp_path / "e")
     assert done.code == 1
-    assert "is the beginning of another export (epoch was" in done.complaint
+    assert "is part of another export (epoch was" in done.complaint
     assert invoke("export", topic, tmp_path / "e", "--force").code == 0
 
 
@@ -251,7 +251,7 @@ def test_a_cut_file_is_told_with_the_line_to_go_on_at(
     done = invoke("import", topic, path, "--batch", 10)
     assert done.code == 1
     way_on = "20 records were imported: fix the file, then continue with --from-line 21"
-    assert done.complaint == f"line 26 is cut off: the file is incomplete; {way_on}"
+    assert done.complaint == f"line 26 is truncated: the file is incomplete; {way_on}"
     path.write_text("".join(f'{{"data":{number}}}\n' for number in range(25)))
     assert invoke("import", topic, path, "--batch", 10, "--from-line", 21).code == 0
     assert [record["data"] for record in client.diff(topic)["records"]] == list(range(25))

@@ -44,7 +44,7 @@ def test_a_group_is_listed_measured_and_put_elsewhere(server: ServerProcess, gro
     assert moved.json == [{"topic": "t", "group": "workers", "partition": 0, "next_offset": 0}]
     assert group("reset", "t", "workers", "--to", 7).json[0]["next_offset"] == 7
     assert group("lag", "t", "workers").out == "3\n"
-    assert group("reset", "t", "workers", "--forget").err == "topics: workers is forgotten in t\n"
+    assert group("reset", "t", "workers", "--forget").err == "topics: removed workers from t\n"
     gone = group("lag", "t", "workers")
     assert (gone.code, gone.complaint.startswith("the group workers has not read t;")) == (1, True)
 

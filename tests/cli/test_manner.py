@@ -348,7 +348,7 @@ def test_a_full_disk_is_one_line(server: ServerProcess, client: Client, topic: s
     with open("/dev/full", "wb") as full:
         done = subprocess.run([TOPICS, *named], env=environ(server), stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    said = "topics: cannot write the output: No space left on device; make room, and run the command again\n"
+    said = "topics: cannot write the output: No space left on device; free some space, and run the command again\n"
     assert done.stderr == said
 
 
@@ -360,7 +360,7 @@ def test_closed_streams_are_empty_or_go_nowhere(server: ServerProcess, client: C
         return subprocess.run(["/bin/sh", "-c", line], env=environ(server), capture_output=True, text=True)
 
     assert (shell(f"tail {topic} >&-").returncode, shell(f"tail {topic} >&-").stderr) == (0, "")
-    assert shell(f"append {topic} <&-").stderr == "topics: there was nothing to append\n"
+    assert shell(f"append {topic} <&-").stderr == "topics: nothing to append\n"
     nobody = shell("tail nobody 2>&-")
     assert (nobody.returncode, nobody.stdout, nobody.stderr) == (3, "", "")
 

@@ -93,6 +93,6 @@ def test_no_bar_is_drawn_over_what_somebody_types(server: ServerProcess, client:
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
     assert out.startswith(b'{"topic":')
-    assert "one record a line; Ctrl-D ends" in shown
+    assert "one record per line; Ctrl-D ends" in shown
     assert "━" not in shown
     assert [record["data"] for record in client.diff(topic)["records"]] == ["typed"]

@@ -139,7 +139,7 @@ def test_a_log_is_no_queue(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(topic, 1)
     done = invoke("queue", "claim", topic)
     assert done.code == 3
-    assert "is not a queue; queues are made with" in done.complaint
+    assert "is not a queue; create a queue with" in done.complaint
 
 
 # --- work ---

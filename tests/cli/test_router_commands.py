@@ -80,7 +80,7 @@ def test_routers_are_removed_by_what_they_connect(invoke: Invoke, client: Client
 def test_routers_are_removed_by_name_or_by_topics_and_not_all_of_them_by_mistake(invoke: Invoke, routers: str) -> None:
     for arguments in ((), (f"{routers}-named", "--source", f"{routers}.orders")):
         done = invoke("router", "rm", *arguments)
-        assert (done.code, done.complaint.startswith("routers are removed by their names, or by --source")) == (2, True)
+        assert (done.code, done.complaint.startswith("name the routers to remove, or give --source")) == (2, True)
     assert len(invoke("router", "ls", "--source", f"{routers}.orders", "-o", "json").json) == 2
 
 

@@ -146,7 +146,7 @@ def test_what_is_printed_goes_back_in(invoke: Invoke, client: Client, topic: str
 
 def test_a_topic_that_is_not_there_is_told_at_once(invoke: Invoke, topic: str) -> None:
     done = invoke("tail", "-f", topic)
-    assert (done.code, done.complaint) == (3, f'topic "{topic}" does not exist; `topics topic ls` lists what exists')
+    assert (done.code, done.complaint) == (3, f'topic "{topic}" does not exist; `topics topic ls` lists the topics')
 
 
 def test_headers_come_back_as_they_were_sent(invoke: Invoke, client: Client, topic: str) -> None:

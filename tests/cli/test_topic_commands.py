@@ -141,7 +141,7 @@ def test_a_dry_run_refuses_what_the_server_would_refuse(invoke: Invoke, client: 
 
 def test_an_edit_tells_how_many_records_it_takes(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(topic, *range(10))
-    assert "9 records would be lost" in invoke("topic", "edit", topic, "--cap-records", 1, "--dry-run").err
+    assert "9 records would be evicted" in invoke("topic", "edit", topic, "--cap-records", 1, "--dry-run").err
     assert client.state(topic)["count"] == 10
     assert "9 records were evicted" in invoke("topic", "edit", topic, "--cap-records", 1).err
     assert client.state(topic)["count"] == 1

@@ -78,7 +78,7 @@ def test_damage_in_a_pack_is_found_named_and_repaired_into_a_tombstone(directory
 
     repaired = run("repair", str(directory), "--yes")
     assert repaired.returncode == 0
-    assert "would be given up: topic a: seqs " in repaired.stdout
+    assert "would be lost: topic a: seqs " in repaired.stdout
     assert "\ngiven up: topic a: seqs " in repaired.stdout
     assert "may come back" not in repaired.stdout, "the log is whole"
     assert run("verify", str(directory)).returncode == 0
@@ -108,7 +108,7 @@ def test_damage_in_the_log_refuses_to_open_and_is_repaired_into_a_tombstone(tmp_
     before = contents(path)
     refused = run("repair", str(path))
     assert refused.returncode == 2
-    assert "would be given up: " in refused.stdout
+    assert "would be lost: " in refused.stdout
     assert "needs --yes" in refused.stderr
     assert contents(path) == before
 
@@ -172,8 +172,8 @@ def test_a_damaged_meta_file_is_found_and_written_anew(directory: Path) -> None:
     flip(directory / "meta.json", 40)
     found = run("verify", str(directory))
     assert found.returncode == 1
-    assert "meta.json is damaged: it fails its checksum; no record is lost by that" in found.stdout
-    assert "would be written anew" in run("repair", str(directory), "--yes").stdout
+    assert "meta.json is damaged: it fails its checksum; no record is lost" in found.stdout
+    assert "would be written again" in run("repair", str(directory), "--yes").stdout
     assert run("verify", str(directory)).returncode == 0
 
     flip(directory / "meta.json", 40)
@@ -195,8 +195,8 @@ def test_a_repair_asks_on_a_terminal_and_does_nothing_without_a_yes(directory: P
     flip(next((directory / "shard-00" / "packs").glob("*.pack")), 3000)
     before = contents(directory)
     answered = asked("n\n", "repair", str(directory))
-    assert "would be given up: topic a: seqs " in answered
-    assert "What is given up is gone for good" in answered
+    assert "would be lost: topic a: seqs " in answered
+    assert "Lost records cannot be recovered" in answered
     assert "nothing was changed" in answered
     assert contents(directory) == before
     assert "records are usable; 1 gaps" in asked("y\n", "repair", str(directory))

@@ -1,4 +1,4 @@
-"""The `topics` command: starts fast, says in one line what went wrong, and ends with an exit code for scripts."""
+"""The `topics` command: starts fast, reports an error in one line, and ends with an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main() -> None:
-    """What the installed program calls."""
+    """The entry point of the installed program."""
     _open_what_is_closed()
     try:
         code = run(sys.argv[1:])
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command, and its exit code. Typer's own way to run prints three lines for a typing error, and traces bugs."""
+    """Run one command; its exit code. Typer would print three lines for a typing error, and a traceback for a bug."""
     import typer
 
     from topics.cli.command_table import root_command
@@ -72,7 +72,7 @@ def _complain(line: str) -> None:
 
 
 def _complain_of_use(error: Exception) -> None:
-    """One line that names the page of help; a group called without a command shows that page itself."""
+    """One line that names the help page; a group called without a command shows that page itself."""
     from typer.exceptions import TyperException
 
     assert isinstance(error, TyperException)
@@ -87,9 +87,9 @@ def _complain_of_use(error: Exception) -> None:
 
 
 def _open_what_is_closed() -> None:
-    """With `>&-` or `<&-` a stream is missing: nothing comes from it, and what goes to it goes nowhere.
+    """With `>&-` or `<&-` a stream is closed: it is replaced by one that reads nothing and discards what is written.
 
-    Otherwise the next file or socket would get its number, and be taken for it by whatever this program starts.
+    Otherwise the next file or socket would get its number, and child processes would use it as that stream.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -109,13 +109,13 @@ def _pipe_closed() -> int:
 
 
 def _cannot_write(error: OSError) -> int:
-    """The output cannot be written: a full disk. Other files and the network are the commands' own business."""
+    """The output cannot be written, because the disk is full. Commands report errors of other files themselves."""
     from topics.cli.failure import NOT_SO
 
     if error.filename is not None or error.errno not in UNWRITABLE:
         raise error
     _drop_output()
-    _complain(f"cannot write the output: {error.strerror}; make room, and run the command again")
+    _complain(f"cannot write the output: {error.strerror}; free some space, and run the command again")
     return NOT_SO
 
 

@@ -1,4 +1,4 @@
-"""Which commands there are: a table from which help is printed at once; a command's code is loaded when it is named."""
+"""The table of commands: help is printed from it without loading any command; a command is loaded when it is used."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Row(NamedTuple):
 
 TABLE: Final[typing.Mapping[str, Row]] = {
     "serve": Row("serve", "serve", "Serve the HTTP API until SIGTERM or SIGINT."),
-    "config": Row("config", "app", "Look at the settings."),
+    "config": Row("config", "app", "Show the settings."),
     "topic": Row("topic", "app", "List, show, create, change and remove topics."),
     "append": Row("records.append", "append", "Append records: arguments, lines of files, or lines of standard input."),
-    "tail": Row("records.tail", "tail", "Print the end of one or more topics, and with -f what comes next."),
+    "tail": Row("records.tail", "tail", "Print the end of one or more topics, and with -f new records."),
     "export": Row(
         "records.export", "export", "Write a topic as NDJSON, to standard output or to a file that can be resumed."
     ),
@@ -40,10 +40,10 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     "group": Row("group", "app", "Inspect consumer groups, and reset their offsets."),
     "bench": Row("bench", "bench", "Measure a server with a quick load on a topic of its own."),
     "backup": Row("backup", "backup", "Copy a running server into one file, at one point in time, checked."),
-    "restore": Row("backup", "restore", "Make a data directory from a backup, and read all of it to be sure."),
-    "verify": Row("upkeep", "verify", "Read all of a data directory that no server has open, and say what is damaged."),
+    "restore": Row("backup", "restore", "Make a data directory from a backup, and verify it."),
+    "verify": Row("upkeep", "verify", "Read a data directory that no server uses, and report damage."),
     "repair": Row(
-        "upkeep", "repair", "Make a damaged data directory usable; what is lost becomes a gap reported to readers."
+        "upkeep", "repair", "Make a damaged data directory usable; lost records become a gap that readers see."
     ),
     "hash": Row("password", "hash_a_password", "Print the hash of a password, for the setting `users`."),
     "completion": Row(
@@ -92,7 +92,7 @@ class LazyGroup(TyperGroup):
         return [*found, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """A typing error is answered with the names that come close; none of those has to be loaded for it."""
+        """A mistyped name is answered with similar ones; no command is loaded for that."""
         import difflib
 
         if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
@@ -102,7 +102,7 @@ class LazyGroup(TyperGroup):
 
 
 def command_of(found: Any, name: str, short_help: str | None = None, *, hidden: bool = False) -> Any:
-    """A function with typer's parameters, or a group of them, as something that can be invoked."""
+    """A function with typer's parameters, or a group of them, as a command."""
     if isinstance(found, typer.Typer):
         group: Any = get_command(found)
         group.name = name
@@ -117,7 +117,7 @@ def command_of(found: Any, name: str, short_help: str | None = None, *, hidden: 
 
 
 def _use_plain_usage(command: Any) -> None:
-    """Required arguments stand in usage lines as in every manual, `QUEUE SEQ...`; typer puts them in braces."""
+    """Required arguments in usage lines, as in every manual: `QUEUE SEQ...`; typer puts them in braces."""
     for argument in command.params:
         if argument.param_type_name == "argument":
             usage = argument.get_usage_pieces(None)[0].replace("{", "").replace("}", "")
@@ -128,10 +128,10 @@ def _pieces(usage: str, ctx: Any) -> list[str]:  # noqa: ARG001 - the signature 
     return [usage]
 
 
-# Plain help: loading rich would double the time that `--help` takes.
+# Plain help: loading rich would double the time of `--help`.
 app = typer.Typer(
     cls=LazyGroup,
-    help="A persistent event engine: topics you append to and read from a cursor.",
+    help="A persistent event engine: append to topics, and read them from a cursor.",
     epilog="A command that talks to a server takes --url and --key, or TOPICS_URL and TOPICS_API_KEY.",
     no_args_is_help=True,
     add_completion=False,

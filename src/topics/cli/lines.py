@@ -1,4 +1,4 @@
-"""Records as lines: the JSON that the server renders, a line to read, or the bare payload."""
+"""Records as lines: JSON as the server renders it, readable text, or the bare payload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 class DeadLetter(NamedTuple):
-    """Why a record is a dead letter: what the server stamped it with when it moved there."""
+    """Why a record is a dead letter, from the fields that the server adds when it moves a job there."""
 
     queue: str
     deliveries: int
@@ -39,7 +39,7 @@ class DeadLetter(NamedTuple):
 
 
 def record_line(record: Record, form: Form, topic: str | None) -> bytes:
-    """One record as one line; `topic` is given only where several are mixed."""
+    """One record as one line; `topic` is given only if several topics are mixed."""
     match form:
         case "json":
             return _json(record, topic)
@@ -54,7 +54,7 @@ def record_line(record: Record, form: Form, topic: str | None) -> bytes:
 
 
 def bare(payload: bytes) -> bytes:
-    """A payload on one line: a text without its quotes, anything else byte for byte but for line breaks."""
+    """A payload on one line: a text without its quotes, anything else byte for byte except for line breaks."""
     if payload.startswith(b'"'):
         text = msgspec.json.decode(payload, type=str)
         return text.encode("utf-8", "surrogatepass").translate(_NO_BREAKS)
@@ -62,7 +62,7 @@ def bare(payload: bytes) -> bytes:
 
 
 def tombstone_json(gap: Tombstone, topic: str | None) -> bytes:
-    """A gap as a line of data, so that a program that reads records learns of what it cannot have."""
+    """A gap as a line of data, so that programs that read records see it."""
     shown = {
         "gap_from": gap.gap_from,
         "gap_to": gap.gap_to,
@@ -74,7 +74,7 @@ def tombstone_json(gap: Tombstone, topic: str | None) -> bytes:
 
 def tombstone_sentence(gap: Tombstone, topic: str) -> str:
     return (
-        f"{topic}: records {gap.gap_from} to {gap.gap_to} are gone ({gap.reason}, about {gap.missed_estimate} records)"
+        f"{topic}: records {gap.gap_from} to {gap.gap_to} are lost ({gap.reason}, about {gap.missed_estimate} records)"
     )
 
 
@@ -91,7 +91,7 @@ def _json(record: Record, topic: str | None) -> bytes:
 
 
 def job_json(job: Job) -> bytes:
-    """A claimed job as one line, payload and headers as they were sent."""
+    """A claimed job as one line, with payload and meta unchanged."""
     shown = {"$seq": job.seq, "$ts": job.ts, "lease_id": job.lease_id, "deadline": job.deadline}
     shown["deliveries"] = job.deliveries
     shown |= {name: value for name, value in (("$node", job.node), ("$tag", job.tag)) if value is not None}

@@ -1,4 +1,4 @@
-"""What a command prints: data as lines on standard output, all the rest as sentences on standard error."""
+"""Output of commands: data as lines on standard output, everything else as sentences on standard error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WARNINGS_HANDLER = "topics.cli"
 
 
 class Out:
-    """Lines of bytes for standard output, written in large pieces; `flush` when a reader may be waiting for them."""
+    """Lines of bytes for standard output, written in large pieces; `flush` when a reader may be waiting."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -25,7 +25,7 @@ class Out:
             self.flush()
 
     def flush(self) -> None:
-        # Taken before they are written: an interrupt in between must not print them twice.
+        # Removed before they are written: an interrupt in between must not print them twice.
         pieces, self._pieces, self._bytes = self._pieces, [], 0
         if pieces:
             write_out(b"\n".join(pieces) + b"\n")
@@ -40,24 +40,24 @@ class Out:
 
 
 def write_out(data: bytes) -> None:
-    """All of it: with PYTHONUNBUFFERED standard output takes only as much as fits a pipe."""
+    """Write everything: with PYTHONUNBUFFERED standard output accepts only as much as fits into a pipe."""
     view = memoryview(data)
     while view:
         view = view[sys.stdout.buffer.write(view) :]
 
 
 def say(line: str) -> None:
-    """A sentence for people: never part of the data."""
+    """A sentence for people, never part of the data."""
     print(f"topics: {line}", file=sys.stderr, flush=True)
 
 
 def print_warnings() -> None:
-    """From now on, print what the client logs: warnings of the server, a server that is down for a while."""
+    """From now on, print what the client logs: warnings of the server, and pauses while it is down."""
     import logging
 
     class Saying(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            # A command that shows its whole log shows these there.
+            # A command that shows its whole log shows these lines there.
             if not any(type(other) is logging.StreamHandler for other in logging.root.handlers):
                 say(f"warning: {record.getMessage()}")
 
@@ -73,7 +73,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns aligned by spaces; numbers to the right. Nothing but the head if there are no rows."""
+    """Columns aligned by spaces; numbers to the right. Only the header if there are no rows."""
     lines = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[place]) for row in [list(head), *lines]) for place in range(len(head))]
     right = [_are_numbers([row[place] for row in lines]) for place in range(len(head))]
@@ -94,6 +94,6 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def _are_numbers(cells: list[str]) -> bool:
-    """Dashes stand for values that are missing."""
+    """Dashes stand for missing values."""
     numbers = [cell for cell in cells if cell != "-"]
     return bool(numbers) and all(cell.replace(".", "", 1).removeprefix("-").isdigit() for cell in numbers)

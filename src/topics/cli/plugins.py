@@ -10,9 +10,9 @@ GROUP = "topics.commands"
 
 
 def plugin_names() -> dict[str, str]:
-    """Names with the package that each is in, read off the metadata files.
+    """Names with the package of each, read from the metadata files.
 
-    `importlib.metadata` would do, but importing it takes longer than all the rest of `topics --help`.
+    `importlib.metadata` could do this, but importing it takes longer than the rest of `topics --help`.
     """
     found: dict[str, str] = {}
     for folder in dict.fromkeys(sys.path):

@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal, a plain line every few seconds elsewhere; always on standard error."""
+"""Progress of long commands: a bar on a terminal, a line every few seconds elsewhere; always on standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Step = Callable[[int], None]
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None, unit: str = "records", done: int = 0) -> Generator[Step]:
-    """`step(n)` says that n more are done. `done`: what an earlier run has done already."""
+    """`step(n)`: n more are done. `done`: what an earlier run has done already."""
     if sys.stderr.isatty():
         with _bar(what, total, unit, done) as step:
             yield step
@@ -39,7 +39,7 @@ def _bar(what: str, total: int | None, unit: str, done: int) -> Generator[Step]:
 
 
 class _Lines:
-    """Without a terminal: a line now and then, so that a log shows progress."""
+    """Without a terminal: a line every few seconds, so that a log shows progress."""
 
     def __init__(self, what: str, total: int | None, unit: str, done: int) -> None:
         self._what = what

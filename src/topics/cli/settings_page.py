@@ -1,4 +1,4 @@
-"""The table of settings as a reader meets it: as TOML with current values, and as docs/SETTINGS.md."""
+"""The table of settings as TOML with current values, and as docs/SETTINGS.md."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ A value comes from the first of these that has one:
 4. the default.
 
 The flag is the name with dashes, the variable `TOPICS_` and the name in capitals. Sizes are bytes or carry `KiB`,
-`MiB`, `GiB` or `TiB`; times are milliseconds or carry `s`, `m` or `h`. `topics config show --origin` prints what holds
-and why, in the form of such a file. A value out of bounds stops the start with exit code 2 and one line that names it.
+`MiB`, `GiB` or `TiB`; times are milliseconds or carry `s`, `m` or `h`. `topics config show --origin` prints the current
+values and their sources as such a file. A value out of bounds stops the start with exit code 2 and one line that names
+it.
 
-Secrets have no flag, since a process's arguments are public on its machine, and are never printed.
+Secrets have no flag, because a process's arguments are public on its machine, and are never printed.
 """
 
 
 def toml_lines(settings: Settings, origins: Mapping[str, str] | None) -> list[str]:
-    """The settings as a TOML file, without secrets; with `origins`, each line says where its value came from."""
+    """The settings as a TOML file, without secrets; with `origins`, each line has the source of its value."""
     lines: list[str] = []
     for row in TABLE:
         value: Value = getattr(settings, row.name)

@@ -1,4 +1,4 @@
-"""Times, spans and sizes as people type them: 90s, 10m, 2h, 7d, 64MiB, 2026-11-16T08:00, or plain numbers."""
+"""Times, spans and sizes as typed by people: 90s, 10m, 2h, 7d, 64MiB, 2026-11-16T08:00, or plain numbers."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     backup   server ─▶ check every byte on the way ─▶ FILE.partial ─▶ FILE
     restore  FILE ─▶ check every byte ─▶ DIR/restoring ─▶ open and read all of it, as `topics verify` does ─▶ DIR
 
-What stands under its name is whole; whatever goes wrong leaves nothing there.
+A file under its final name is complete; after a failure there is none.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def backup(
     file: Annotated[
         str, typer.Argument(help="The file to write; - is standard output.", metavar="FILE", show_default=False)
     ],
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Copy a running server into one file: all that was acknowledged before, at one point in time.
+    """Copy a running server into one file: everything acknowledged before, at one point in time.
 
-    The key needs the scope admin and must not be limited to prefixes. The copy is checked while it is written; a FILE
-    appears when it is whole and on disk. `topics restore` makes a data directory of it.
+    The key needs the scope admin and must not be limited to prefixes. The copy is checked while it is written; FILE
+    appears when it is complete and on disk. `topics restore` makes a data directory from it.
     """
     if file == "-":
         manifest = _copy(client, sys.stdout.buffer)
@@ -67,13 +67,13 @@ def restore(
     ] = False,
     verify: Annotated[
         bool,
-        typer.Option("--verify/--no-verify", help="Open and read everything; without it, `topics repair` comes next."),
+        typer.Option("--verify/--no-verify", help="Open and read everything; without it, run `topics repair` next."),
     ] = True,
 ) -> None:
-    """Make a data directory of a backup, if every byte of it is as it was when it was made.
+    """Make a data directory from a backup, after checking every byte of it.
 
-    Topics number on above everything that the server can have handed out since the backup, so that no reader's cursor
-    ever meets other records under seqs it has seen; readers see the gap.
+    Topics continue above every seq that the server can have assigned since the backup, so that no reader's cursor
+    ever meets other records under seqs it has seen. Readers see the gap.
     """
     with _directory_made_whole(data_dir) as aside:
         manifest = _unpack(file, aside)
@@ -96,14 +96,14 @@ def _copy(client: Client, out: IO[bytes]) -> Manifest:
                 step(len(piece))
             manifest = reader.finish()
         except DamagedBackup as error:
-            raise CommandFailed(f"{error.message}, as it came from the server; try again", NOT_SO) from None
+            raise CommandFailed(f"{error.message}; the server sent it like this, try again", NOT_SO) from None
     out.flush()
     return manifest
 
 
 @contextlib.contextmanager
 def _file_made_whole(path: str) -> Generator[IO[bytes]]:
-    """A file that gets its name when everything in it is on disk; without that there is none."""
+    """A file that gets its name once all its bytes are on disk; otherwise there is no file."""
     partial = path + PARTIAL_SUFFIX
     try:
         with open(partial, "wb", opener=_for_the_owner_alone) as out:
@@ -121,7 +121,7 @@ def _file_made_whole(path: str) -> Generator[IO[bytes]]:
 
 
 def _for_the_owner_alone(path: str, flags: int) -> int:
-    """A backup holds everything that anyone has written."""
+    """A backup contains all records."""
     return os.open(path, flags, 0o600)
 
 
@@ -156,7 +156,7 @@ def _opened(file: str) -> Generator[IO[bytes]]:
 
 
 class _Unpacked:
-    """Writes the files of an archive below a directory, each of them synced."""
+    """Writes the files of an archive into a directory, and syncs each of them."""
 
     def __init__(self, target: str) -> None:
         self._disk = Disk()
@@ -181,13 +181,13 @@ class _Unpacked:
 
 
 def _verified(path: str) -> str:
-    """What `topics verify` looks at; the first start of the directory happens here."""
+    """What `topics verify` reads; this is the first start of the directory."""
     from topics.engine.opening.repair import damaged_blocks, packed_bytes
     from topics.engine.opening.store import Store
     from topics.model.errors import TopicsError
 
     store = Store(path)
-    hint = "`--no-verify` restores it as it is, for `topics repair`"
+    hint = "`--no-verify` restores it unchanged, for `topics repair`"
     try:
         with progress("verify: log", 100, "%") as step:
             done = 0
@@ -209,9 +209,9 @@ def _verified(path: str) -> str:
 
 @contextlib.contextmanager
 def _directory_made_whole(path: str) -> Generator[str]:
-    """A place beside the final one, in the same directory; at the end its content moves up, `meta.json` last.
+    """A directory beside the final one; at the end its content is moved up, `meta.json` last.
 
-    A directory with data and without `meta.json` is refused at every start, so half a restore is never served.
+    A directory with data and without `meta.json` is refused at every start, so an unfinished restore is never served.
     """
     is_new = not os.path.exists(path)
     aside = os.path.join(path, RESTORING)
@@ -238,13 +238,13 @@ def _cleared_on_failure(path: str, aside: str, is_new: bool) -> Generator[None]:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
         if isinstance(error, OSError):
-            raise CommandFailed(f"cannot restore to {path}: {error.strerror}; nothing is left of it", NOT_SO) from None
+            raise CommandFailed(f"cannot restore to {path}: {error.strerror}; nothing was kept", NOT_SO) from None
         raise
 
 
 @contextlib.contextmanager
 def _locked(path: str) -> Generator[None]:
-    """No server and no other restore has the directory meanwhile."""
+    """Lock the directory against servers and other restores."""
     disk = Disk()
     fd = disk.open_dir(path)
     try:
@@ -256,12 +256,12 @@ def _locked(path: str) -> Generator[None]:
 
 
 def _check_empty(path: str) -> None:
-    """What an interrupted restore left is removed; anything else belongs to the user."""
+    """Remove the files of an interrupted restore; refuse any other file."""
     left = set(os.listdir(path)) - {"lost+found", LOCK}
     interrupted = RESTORING in left and all(name == RESTORING or name.startswith("shard-") for name in left)
     if left and not interrupted:
         raise CommandFailed(f"{path} is not empty; give a new directory, or empty this one first")
-    # In this order: data without `meta.json` is marked as the beginning of a restore until it is gone.
+    # In this order: until it is gone, data without `meta.json` is marked as an unfinished restore.
     for name in sorted(left, reverse=True):
         shutil.rmtree(os.path.join(path, name))
 

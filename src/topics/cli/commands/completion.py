@@ -1,4 +1,4 @@
-"""`topics completion`: the script by which a shell asks this program what may come next, and the names of topics."""
+"""`topics completion`: the script with which a shell asks this program for completions, and the names of topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Shell = Annotated[
     Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that the script is for.", metavar="SHELL")
 ]
-# Typer's own knows no colons: bash takes what is before one for a word of its own, and names of topics have them.
+# Typer's own script does not support colons: bash splits words at them, and names of topics have them.
 BASH = r"""_topics_completion() {
     local IFS=$' \t\n' line="${COMP_LINE:0:COMP_POINT}" words word=""
     read -ra words <<< "$line"
@@ -30,7 +30,7 @@ BASH = r"""_topics_completion() {
 }
 
 complete -o default -F _topics_completion topics"""
-# A shell waits for the answer while nothing can be typed.
+# The shell waits for the reply, and nothing can be typed meanwhile.
 TIMEOUT_S = 1.0
 NAMES_MAX = 500
 
@@ -51,7 +51,7 @@ def completion(shell: Shell) -> None:
 
 
 def topic_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topics of the server that the command would talk to."""
+    """Topics of the server that the command would use."""
     return [item.topic for item in _found(ctx, incomplete)]
 
 

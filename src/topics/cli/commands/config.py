@@ -1,4 +1,4 @@
-"""`topics config`: the settings that a start would use, and the page that describes all of them."""
+"""`topics config`: the settings that a start would use, and the page that describes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from topics.cli.flags import Loaded, takes_settings
 
-app = typer.Typer(help="Look at the settings.", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(help="Show the settings.", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 @app.callback()
@@ -20,7 +20,7 @@ def group() -> None:
 @takes_settings
 def show_config(
     loaded: Loaded,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
 ) -> None:
     """Print the settings that `serve` would use, as TOML; secrets are only counted."""
     from topics.cli.settings_page import toml_lines

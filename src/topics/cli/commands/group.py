@@ -1,4 +1,4 @@
-"""`topics group`: how far consumer groups are, and putting one elsewhere."""
+"""`topics group`: how far consumer groups are, and moving them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="Output format.")]
 Topic = Annotated[
     str, typer.Argument(help="The topic.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
 ]
@@ -36,7 +36,7 @@ def list_groups(
     ] = None,
     output: Output = "text",
 ) -> None:
-    """List groups, for each partition they have touched."""
+    """List groups, for each partition that they have read."""
     import msgspec
 
     found = client.groups(topic)
@@ -86,14 +86,14 @@ def reset(
     topic: Topic,
     group: Group,
     to: Annotated[
-        str | None, typer.Option(help="earliest, latest, or the offset to read next.", metavar="PLACE")
+        str | None, typer.Option(help="earliest, latest, or the offset to read next.", metavar="OFFSET")
     ] = None,
     partition: Annotated[int | None, typer.Option(help="Only this partition.", min=0)] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Forget the group altogether.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove the group.")] = False,
 ) -> None:
-    """Put a group elsewhere; stop its workers first, since their claims are void from then on."""
+    """Move a group to another offset. Stop its workers first, because their claims become void."""
     if (to is None) == (not forget):
-        raise CommandFailed("say where to: --to earliest, --to latest, --to OFFSET, or --forget")
+        raise CommandFailed("say where to move it: --to earliest, --to latest, --to OFFSET, or --forget")
     places = client.reset_group(
         topic,
         group,
@@ -102,7 +102,7 @@ def reset(
         forget=forget,
     )
     if forget:
-        say(f"{group} is forgotten in {topic}")
+        say(f"removed {group} from {topic}")
         return
     for number, next_offset in sorted(places.items()):
         print_json({"topic": topic, "group": group, "partition": number, "next_offset": next_offset})

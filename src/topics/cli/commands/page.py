@@ -1,4 +1,4 @@
-"""docs/CLI.md, made from the commands: every option as `--help` has it, and what a script must know."""
+"""docs/CLI.md, made from the commands: every option as in `--help`, and what scripts need to know."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ INTRODUCTION = """\
 
 <!-- Made by `topics page`; a test keeps it current. -->
 
-`topics COMMAND --help` says the same in a terminal.
+`topics COMMAND --help` shows the same in a terminal.
 
-- **Which server**: `--url`, or `TOPICS_URL`, or the one on this machine at `TOPICS_PORT` (4000 if that is not set). The
+- **Server**: `--url`, or `TOPICS_URL`, or the one on this machine at `TOPICS_PORT` (4000 if that is not set). The
   key is `--key` or better `TOPICS_API_KEY`: every user of a machine can read the arguments of its processes. The
   `group` commands take `--token` (`TOPICS_TOKEN`), or `--user` with `TOPICS_PASSWORD`.
-- **What is printed**: data goes to standard output, as NDJSON (one JSON value a line) or as text; everything else goes
+- **Output**: data goes to standard output, as NDJSON (one JSON value per line) or as text; everything else goes
   to standard error. Long work shows a bar on a terminal, and a line every few seconds elsewhere.
-- **What goes wrong** is one line on standard error, with a way out.
+- **Errors** are one line on standard error, with a way out.
 - **Times** are spans like `500ms`, `90s`, `10m`, `2h`, `7d` (a plain number is milliseconds), or moments: a span ago,
   an ISO date and time, milliseconds since 1970. **Sizes** are bytes, or carry `KiB`, `MiB`, `GiB`.
 - **Seqs** in `--from` are cursors as everywhere in the API: reading starts after them, and 0 is the beginning.
@@ -34,15 +34,15 @@ INTRODUCTION = """\
 PLUGINS = """\
 ## Commands of other packages
 
-An installed package may bring commands of its own, by the entry point group `topics.commands`:
+An installed package may add commands, by the entry point group `topics.commands`:
 
 ```toml
 [project.entry-points."topics.commands"]
 spark = "topics_spark.cli:app"
 ```
 
-The name becomes a sub-command; the value is a `typer.Typer`, or a function with typer's parameters. It is imported only
-when that command is named; `topics --help` lists the names.
+The name becomes a command; the value is a `typer.Typer`, or a function with typer's parameters. It is imported only
+when that command is used; `topics --help` lists the names.
 """
 
 
@@ -94,7 +94,7 @@ def _section(command: Any, parent: Any, name: str, level: str) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Help as Markdown: the first line is a summary, what stands after it a paragraph of its own."""
+    """Help as Markdown: the first line is a summary, the rest a separate paragraph."""
     import inspect
 
     yield from inspect.cleandoc(text).splitlines()
@@ -102,7 +102,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _options(command: Any, context: Any) -> list[tuple[str, str]]:
-    """Arguments and options but `--help`, and those that every command has, which the page tells of once."""
+    """Arguments and options, except `--help` and those that every command has, which the page explains once."""
     rows: list[tuple[str, str]] = []
     for parameter in command.get_params(context):
         if parameter.name in ("help", "url", "key", "token", "user"):

@@ -52,7 +52,7 @@ def peek(
     count: Annotated[int, typer.Option("--count", "-n", help="At most this many jobs.", min=1, max=1_000)] = 10,
     output: Output = "text",
 ) -> None:
-    """Show the oldest jobs and who holds them, or dead letters and why they are there, without taking any."""
+    """Show the oldest jobs and who holds them, or dead letters and their reasons, without claiming any."""
     from topics.cli.lines import record_line
 
     page = client.diff(queue, limit=count)
@@ -67,7 +67,7 @@ def peek(
 
 
 def _standing(client: Client, queue: str, records: list[Record]) -> Iterator[tuple[str, list[object]]]:
-    """Columns: who holds each job, unless the topic is a log; and why each is a dead letter, if one of them is."""
+    """Columns: who holds each job, unless the topic is a log; and why each is a dead letter, if any is."""
     from topics.cli.lines import DeadLetter
     from topics.client import NotAQueue
 
@@ -100,7 +100,7 @@ def claim(
     wait: Annotated[str, typer.Option(help="Wait this long for a job, up to 30s.", metavar="SPAN")] = "0",
     node: Node = None,
 ) -> None:
-    """Lease jobs and print them, one a line; `ack` or `nack` them within the lease. Exit code 1: there was none."""
+    """Claim jobs and print them, one per line; `ack` or `nack` them within the lease. Exit code 1: there was none."""
     from topics.cli.lines import job_json
 
     lease_ms = None if lease is None else span_ms(lease, "--lease")
@@ -113,7 +113,7 @@ def claim(
 @app.command("ack")
 @takes_client
 def ack(client: Client, queue: Queue, seqs: Seqs, node: Node = None) -> None:
-    """Jobs are done: delete them. Exit code 1 if one of them is not held (any more)."""
+    """Finish jobs: they are deleted. Exit code 1 if one of them is not held (any more)."""
     done = client.ack(queue, seqs, node or _default_node())
     _report("acked", done.acked, done.skipped)
 
@@ -131,7 +131,7 @@ def nack(
     error: Annotated[str | None, typer.Option(help="The reason, kept with the dead letter.")] = None,
     node: Node = None,
 ) -> None:
-    """Give jobs back. Exit code 1 if one of them is not held (any more)."""
+    """Return jobs to the queue. Exit code 1 if one of them is not held (any more)."""
     delay_ms = None if delay is None else span_ms(delay, "--delay")
     given = client.nack(queue, seqs, node or _default_node(), delay_ms=delay_ms, dead_letter=dead, error=error)
     _report("nacked", given.nacked, given.skipped)
@@ -140,7 +140,7 @@ def nack(
 @app.command("leases")
 @takes_client
 def leases(client: Client, queue: Queue, output: Output = "text") -> None:
-    """Who holds which jobs, soonest to run out first."""
+    """List leases, the next to expire first."""
     import msgspec
 
     if output == "json":
@@ -173,7 +173,7 @@ def redrive(
     rate: Annotated[int | None, typer.Option(help="At most this many per second.", min=1)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be moved.")] = False,
 ) -> None:
-    """Send dead letters home to the queues they came from."""
+    """Move dead letters back to the queues they came from."""
     match = None if tag is None else ("tag", "Glob" if tag.endswith("*") else "Eq", tag)
     driven = client.redrive(topic, match=match, limit=limit, rate_per_s=rate, dry_run=dry_run)
     print_json({"moved": driven.moved, "to": driven.to, "skipped": driven.skipped, "more": driven.more})
@@ -184,7 +184,7 @@ def redrive(
 @app.command("pause")
 @takes_client
 def pause(client: Client, queue: Queue) -> None:
-    """Hand out no more jobs until `resume`; what is out may be finished."""
+    """Hand out no more jobs until `resume`; claimed jobs may be finished."""
     client.pause(queue)
     say(f"{queue} is paused")
 
@@ -198,7 +198,7 @@ def resume(client: Client, queue: Queue) -> None:
 
 
 def _default_node() -> str:
-    """The same in every command, so that `ack` may finish what `claim` took."""
+    """The same node in every command, so that `ack` can finish what `claim` took."""
     return f"cli@{socket.gethostname()}"
 
 

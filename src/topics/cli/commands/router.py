@@ -1,4 +1,4 @@
-"""`topics router`: copies from one topic into others, listed, made, removed and drawn."""
+"""`topics router`: list, create, remove and draw routers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="List, create, remove and draw routers.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
-Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="Output format.")]
 Source = Annotated[str | None, typer.Option(help="Only routers that copy from this topic.", autocompletion=topic_names)]
 Dest = Annotated[str | None, typer.Option(help="Only routers that copy into this topic.", autocompletion=topic_names)]
 
@@ -26,7 +26,7 @@ Dest = Annotated[str | None, typer.Option(help="Only routers that copy into this
 @app.command("ls")
 @takes_client
 def list_routers(client: Client, source: Source = None, dest: Dest = None, output: Output = "text") -> None:
-    """List routers, how far each lags, and what holds it up."""
+    """List routers, their lag, and what stops them."""
     import msgspec
 
     found = (client.router(item.router) for item in client.routers(source=source, dest=dest))
@@ -40,7 +40,7 @@ def list_routers(client: Client, source: Source = None, dest: Dest = None, outpu
         (router.router, router.source, router.dest, router.forwarded_total, router.lag, router.last_error or "-")
         for router in found
     )
-    print_table(("router", "source", "dest", "forwarded", "lag", "held up by"), rows)
+    print_table(("router", "source", "dest", "forwarded", "lag", "stopped by"), rows)
 
 
 @app.command("create")
@@ -58,7 +58,7 @@ def create_router(
     name: Annotated[str | None, typer.Option(help="The router's name.", show_default="SOURCE->DEST")] = None,
     tag: Annotated[str | None, typer.Option(help="Copy only records with this tag; `user-*` is a prefix.")] = None,
     exactly_once: Annotated[bool, typer.Option("--exactly-once", help="Stamp copies, and never copy twice.")] = False,
-    backfill: Annotated[bool, typer.Option("--backfill", help="Begin at the source's first record.")] = False,
+    backfill: Annotated[bool, typer.Option("--backfill", help="Start at the source's first record.")] = False,
     keep_node: Annotated[bool, typer.Option("--keep-node/--drop-node", help="Copies keep their node.")] = True,
     keep_tag: Annotated[bool, typer.Option("--keep-tag/--drop-tag", help="Copies keep their tag.")] = True,
     create_dest: Annotated[bool, typer.Option("--create/--no-create", help="Create a missing DEST.")] = True,
@@ -89,13 +89,13 @@ def remove_routers(
     source: Source = None,
     dest: Dest = None,
 ) -> None:
-    """Stop copying: routers by name, or all of a source, of a dest, or between both. What was copied stays.
+    """Remove routers by name, or all of a source, of a dest, or between both. Copied records stay.
 
-    Exit code 1 if a router was not there.
+    Exit code 1 if a router did not exist.
     """
     by_topics = source is not None or dest is not None
     if bool(routers) == by_topics:
-        raise CommandFailed("routers are removed by their names, or by --source and --dest; see topics router ls")
+        raise CommandFailed("name the routers to remove, or give --source and --dest; `topics router ls` lists them")
     names = routers or [router.router for router in client.routers(source=source, dest=dest)]
     if not names:
         raise CommandFailed(f"there is no router{_between(source, dest)}", NOT_SO)
@@ -117,13 +117,13 @@ def graph(
     client: Client,
     topic: Annotated[
         str | None,
-        typer.Argument(help="Only what flows out of this topic.", metavar="TOPIC", autocompletion=topic_names),
+        typer.Argument(help="Only routers that start at this topic.", metavar="TOPIC", autocompletion=topic_names),
     ] = None,
     form: Annotated[
         Literal["tree", "dot", "mermaid"], typer.Option("--output", "-o", help="A tree, or Graphviz or Mermaid source.")
     ] = "tree",
 ) -> None:
-    """Draw which topics flow into which."""
+    """Draw which topics are copied into which."""
     edges = _reachable(list(client.routers()), topic)
     lines = {"tree": _tree, "dot": _dot, "mermaid": _mermaid}[form](edges)
     for line in lines:
@@ -143,7 +143,7 @@ def _reachable(routers: list[Router], topic: str | None) -> list[Router]:
 
 
 def _tree(edges: list[Router]) -> Iterator[str]:
-    """Each topic that nothing flows into, with what it flows into below; circles begin at their first name."""
+    """Each topic that no router copies into, with its destinations below; cycles start at their first name."""
     below: dict[str, list[Router]] = {}
     for edge in edges:
         below.setdefault(edge.source, []).append(edge)

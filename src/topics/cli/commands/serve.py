@@ -1,4 +1,4 @@
-"""`topics serve`: the settings that hold, the server that runs with them, and why it cannot start."""
+"""`topics serve`: the settings, the server that runs with them, and why it cannot start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topics.cli.flags import Loaded, takes_settings
 from topics.model.errors import TopicsError
 from topics.model.settings import TABLE, Settings
 
-# What a machine can refuse at the start and its owner can fix; anything else is a bug and keeps its traceback.
+# Errors of the machine at the start that its owner can fix; any other error is a bug and keeps its traceback.
 FIXABLE = frozenset(
     (
         errno.EACCES,
@@ -32,7 +32,7 @@ FIXABLE = frozenset(
 
 
 class CannotStart(TopicsError):
-    """The machine refused what the settings ask for."""
+    """The machine refused what the settings require."""
 
     code = "cannot_start"
 
@@ -40,7 +40,7 @@ class CannotStart(TopicsError):
 @takes_settings
 def serve(loaded: Loaded) -> None:
     """Serve the HTTP API until SIGTERM or SIGINT."""
-    # First of all: what the server imports may copy the environment (wsgiref does).
+    # First of all, because modules that the server imports may copy the environment (wsgiref does).
     _forget_secrets()
     run: Callable[..., int] = import_module("topics.server").run
     try:
@@ -51,14 +51,14 @@ def serve(loaded: Loaded) -> None:
 
 
 def _forget_secrets() -> None:
-    """Take the keys out of the environment, and a client's key with them: neither this process nor a child needs it."""
+    """Remove the keys from the environment, including a client's key: neither this process nor a child needs them."""
     secret = [variable for row in TABLE if row.secret for variable in (row.variable, *row.also)]
     for variable in (*secret, KEY_VARIABLE):
         os.environ.pop(variable, None)
 
 
 def reason_of(error: OSError, settings: Settings) -> str:
-    """Why the start failed, in one line; an error that no setting can cause is raised again."""
+    """Why the start failed, in one line; errors that no setting can cause are raised again."""
     import socket
 
     address = f"{settings.host}:{settings.port}"

@@ -1,4 +1,4 @@
-"""`topics topic`: which topics there are, what each is set to, and changing that."""
+"""`topics topic`: list topics, show and change their configuration, remove them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = typer.Typer(
 Name = Annotated[
     str, typer.Argument(help="The topic.", metavar="TOPIC", autocompletion=topic_names, show_default=False)
 ]
-Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="Output format.")]
 
 
 @app.command("ls")
@@ -57,7 +57,7 @@ def list_topics(
 @app.command("info")
 @takes_client
 def show_topic(client: Client, topic: Name, output: Output = "text") -> None:
-    """Show a topic's state and configuration; looking does not count as reading."""
+    """Show a topic's state and configuration; this does not count as a read."""
     import msgspec
 
     state = client.state(topic, touch=False)
@@ -94,9 +94,9 @@ def create_topic(
     request: dict[str, Any],
     topic: Name,
     kind: Annotated[Literal["log", "queue"], typer.Option("--type", help="A plain log, or a queue of jobs.")] = "log",
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave a topic that exists as it is.")] = False,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Leave an existing topic unchanged.")] = False,
 ) -> None:
-    """Create a topic; what no flag sets has its default. One that exists must be configured just so, see `edit`."""
+    """Create a topic; absent flags mean defaults. An existing topic must have the same configuration, see `edit`."""
     from topics.client import TopicExistsIncompatible
 
     try:
@@ -105,7 +105,7 @@ def create_topic(
         if not exist_ok:
             hint = "" if error.detail.get("field") == "type" else f"; change it with `topics topic edit {topic}`"
             raise CommandFailed(f"{error.message.partition('. ')[0]}{hint}", REFUSED) from None
-        say(f"topic {topic} exists already and stays as it is")
+        say(f"topic {topic} exists already and was not changed")
         return
     noun = "queue" if kind == "queue" else "topic"
     say(f"created the {noun} {topic}" if created else f"the {noun} {topic} exists already, configured like this")
@@ -118,10 +118,10 @@ def edit_topic(
     client: Client,
     request: dict[str, Any],
     topic: Name,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change, and go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change and be evicted.")] = False,
     output: Output = "text",
 ) -> None:
-    """Change a topic's configuration; what no flag names stays as it is. Prints each change."""
+    """Change a topic's configuration; absent flags change nothing. Prints each change."""
     edited = client.edit(topic, dry_run=dry_run, **request)
     if output == "json":
         shown = {name: {"from": change.before, "to": change.after} for name, change in edited.changes.items()}
@@ -131,7 +131,7 @@ def edit_topic(
             print(f"{name}: {_shown(change.before)} -> {_shown(change.after)}")
     if edited.evicts:
         records = "1 record" if edited.evicts == 1 else f"{edited.evicts} records"
-        say(f"{records} would be lost" if dry_run else f"{records} were evicted")
+        say(f"{records} would be evicted" if dry_run else f"{records} were evicted")
     if not edited.changes:
         say(f"nothing to change in {topic}")
     elif dry_run:
@@ -148,7 +148,7 @@ def remove_topics(
     if_empty: Annotated[bool, typer.Option("--if-empty", help="Refuse a topic with records.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
 ) -> None:
-    """Remove topics with all their records and routers, for good. Exit code 1 if one was not there."""
+    """Remove topics with all their records and routers, for good. Exit code 1 if one did not exist."""
     if not yes:
         _ask(topics)
     missing = [topic for topic in topics if not client.drop(topic, if_empty=if_empty)]

@@ -1,4 +1,4 @@
-"""One flag per field of a topic's configuration, and the wish that the given flags make."""
+"""One flag per field of a topic's configuration, and the request that the given flags make."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE = "none"
 
 
 class Field(NamedTuple):
-    """A field of the configuration as a flag. `kind` says how its text is read."""
+    """A field of the configuration as a flag. `kind` says how its text is parsed."""
 
     name: str
     flag: str
@@ -27,40 +27,40 @@ class Field(NamedTuple):
 
 
 FIELDS: Final = (
-    Field("ttl_ms", "--ttl", "span", "Records older than this are gone, e.g. 7d; 0 keeps them."),
-    Field("cap_records", "--cap-records", "count", "How many records are kept; 0 is unlimited."),
-    Field("cap_bytes", "--cap-bytes", "size", "How many bytes are kept, e.g. 1GiB; 0 is unlimited."),
+    Field("ttl_ms", "--ttl", "span", "Records older than this expire, e.g. 7d; 0 keeps them."),
+    Field("cap_records", "--cap-records", "count", "Number of records to keep; 0 is unlimited."),
+    Field("cap_bytes", "--cap-bytes", "size", "Bytes to keep, e.g. 1GiB; 0 is unlimited."),
     Field("discard", "--discard", "choice", "At a cap: drop the oldest, or refuse the write.", ("old", "reject")),
     Field(
-        *("durability", "--durability", "choice", "What a write has reached when it is acknowledged."),
+        *("durability", "--durability", "choice", "How durable a write is when it is acknowledged."),
         choices=("ephemeral", "memory", "disk", "fsync"),
     ),
-    Field("priority", "--priority", "count", "-1000 to 1000, or none; low ones are refused first under pressure."),
+    Field("priority", "--priority", "count", "-1000 to 1000, or none; lower ones are refused first under pressure."),
     Field("auto_priority", "--auto-priority", "switch", "Without a priority: by how recently the topic was read."),
-    Field("auto_create", "--auto-create", "switch", "Whether a write may make the topic."),
-    Field("idempotency_window_ms", "--idempotency-window", "span", "How long a write's key is remembered; 0 never."),
+    Field("auto_create", "--auto-create", "switch", "Whether a write may create the topic."),
     Field(
-        "dedupe_node", "--dedupe-node", "switch", "Whether readers that name themselves are spared their own records."
+        "idempotency_window_ms", "--idempotency-window", "span", "How long a write's key is remembered; 0: not at all."
     ),
+    Field("dedupe_node", "--dedupe-node", "switch", "Whether readers that name their node do not get its records."),
     Field("lease_ms", "--lease", "span", "Queue: how long a job is leased."),
-    Field("claim_jitter_ms", "--claim-jitter", "span", "Queue: gather claims this long, and share out evenly."),
+    Field("claim_jitter_ms", "--claim-jitter", "span", "Queue: collect claims this long, and distribute jobs evenly."),
     Field(
         "max_deliveries",
         "--max-deliveries",
         "count",
-        "Queue: after this many deliveries a job is a dead letter; 0 never.",
+        "Queue: after this many deliveries a job becomes a dead letter; 0: never.",
     ),
-    Field("dead_letter", "--dead-letter", "topic", "Queue: the topic that dead letters go to, or none."),
+    Field("dead_letter", "--dead-letter", "topic", "Queue: the topic for dead letters, or none."),
     Field("leases_durable", "--leases-durable", "switch", "Queue: leases survive a restart."),
     Field(
-        *("retry_backoff", "--retry-backoff", "json", "Queue: how long a failed job rests, or none:"),
+        *("retry_backoff", "--retry-backoff", "json", "Queue: how long a failed job waits, or none:"),
     ),
 )
 BACKOFF_EXAMPLE = ' {"initial_ms":1000,"factor":2,"max_ms":60000,"jitter":0.1}'
 
 
 def takes_wish(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag per field; the fields that were given are its second argument, as JSON would have them."""
+    """Give a command a flag per field; its second argument has the given fields, as in JSON."""
     own = list(inspect.signature(command, eval_str=True, locals={"Client": object}).parameters.values())
 
     @functools.wraps(command)

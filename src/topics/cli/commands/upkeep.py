@@ -1,4 +1,4 @@
-"""Looking after a data directory that no server has open: verify it, repair it."""
+"""Maintenance of a data directory that no server uses: verify and repair."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ColdDir = Annotated[
 
 
 def verify(data_dir: DataDir, cold_dir: ColdDir = None) -> None:
-    """Read everything in a data directory that no server has open, and say what is damaged (exit code 1 then).
+    """Read a data directory that no server uses, and report damage (exit code 1 then).
 
     Nothing is created or changed.
     """
@@ -42,10 +42,10 @@ def repair(
     cold_dir: ColdDir = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Make a damaged data directory usable: what cannot be read becomes a gap that is reported to readers.
+    """Make a damaged data directory usable: records that cannot be read become a gap that readers see.
 
-    First shows what would be lost, and what may reappear because the log no longer says that it was deleted
-    or acked; then asks.
+    First it shows what would be lost, and what may reappear because the log no longer says that it was deleted
+    or acked; then it asks.
     """
     raise typer.Exit(repair_directory(data_dir, cold_dir, yes=yes))
 
@@ -54,7 +54,7 @@ def repair(
 
 
 def verify_directory(path: str, cold_dir: str | None = None) -> int:
-    """Go the way of a start and read every pack, without writing anything."""
+    """Read like a start, and every pack, without writing anything."""
     disk = ViewDisk()
     directory = DataDirectory(disk, _existing(path), cold_dir)
     try:
@@ -84,12 +84,12 @@ def _report(found: Inspection, directory: DataDirectory) -> int:
     for line in lost:
         print(line)
     for line in sorted(harmless):
-        print(f"{line}; no record is lost by that")
+        print(f"{line}; no record is lost")
     summary = f"{len(found.state.names)} topics, {found.state.count} records, {found.state.bytes} bytes"
     if not lost and not harmless:
         print(f"{summary}: all fine")
         return FINE
-    print(f"{summary}: {len(lost) + len(harmless)} places damaged; `topics repair` shows what would be given up")
+    print(f"{summary}: {len(lost) + len(harmless)} places damaged; `topics repair` shows what would be lost")
     return NOT_SO
 
 
@@ -111,27 +111,25 @@ def repair_directory(path: str, cold_dir: str | None = None, *, yes: bool = Fals
         print(f"given up: {line}")
     store.close()
     left = f"{len(store.state.names)} topics, {store.state.count} records are usable"
-    print(
-        f"{left}; {len(store.given_up)} gaps, announced to readers" if store.given_up else f"{left}; nothing was lost"
-    )
+    print(f"{left}; {len(store.given_up)} gaps, reported to readers" if store.given_up else f"{left}; nothing was lost")
     return FINE
 
 
 def _plan(path: str, cold_dir: str | None) -> bool:
-    """Say what a repair would do; whether there is anything to do."""
+    """Print what a repair would do; returns whether there is anything to do."""
     with _inspected(path, cold_dir) as (found, directory):
         damaged = damaged_blocks(found.state, found.packs)
         gaps = found.log.repaired
         lost = [*found.given_up, *gap_lines(gaps), *(line for damage in damaged for line in damage.lines())]
         for line in lost:
-            print(f"would be given up: {line}")
+            print(f"would be lost: {line}")
         for line in may_come_back(found.state, gaps):
             print(f"may reappear: {line}")
         others = {damage.reason for damage in damaged if not damage.lost_runs()}
         others.update(directory.damaged_meta)
         others.update(f"snapshot {file} is damaged" for file in found.snapshots.damaged)
         for line in sorted(others):
-            print(f"would be written anew: {line}")
+            print(f"would be written again: {line}")
         if not lost and not others:
             print(f"{len(found.state.names)} topics, {found.state.count} records are usable; nothing was damaged")
         return bool(lost or others)
@@ -154,13 +152,13 @@ def _ask(path: str) -> None:
         raise CommandFailed(
             f"nothing was changed: a repair of {path} needs --yes where there is no terminal to confirm on"
         )
-    if not typer.confirm(f"Repair {path}? What is given up is gone for good; copy the directory first.", err=True):
+    if not typer.confirm(f"Repair {path}? Lost records cannot be recovered; copy the directory first.", err=True):
         say("nothing was changed")
         raise typer.Exit(NOT_SO)
 
 
 def _progress_line(what: str) -> Callable[[float], None]:
-    """A line that grows on a terminal; silence elsewhere, where the outcome is what counts."""
+    """A progress line on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         return lambda _: None
     return lambda progress: print(

@@ -1,9 +1,9 @@
-"""`topics queue work`: a command for each job; its exit code says what becomes of the job.
+"""`topics queue work`: runs a command for each job; its exit code decides what happens to the job.
 
 job ─▶ sh -c CMD     standard input: the payload      environment: TOPICS_JOB_SEQ, …_TAG, …_DELIVERIES, …_QUEUE, …_META
          │ 0     ack: the job is done
          │ 65    reject: it can never succeed, to the dead letters at once
-         └ else  nack: again later, as --retry-delay or the queue's retry_backoff says, or after 1 s doubling to 5 min
+         └ else  nack: again later, after --retry-delay, the queue's retry_backoff, or 1 s doubling to 5 min
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from topics.workers import App, Job
 
 EXIT_REJECT = 65
-# The shell cannot run the command at all: no job is to blame.
+# The shell cannot run the command at all: this is not the fault of the job.
 EXITS_NOT_RUN = (126, 127)
 ERROR_CHARS_MAX = 500
 EMPTY_EVERY_S = 0.2
@@ -56,17 +56,17 @@ def work(
             metavar="SPAN",
         ),
     ] = None,
-    grace: Annotated[str, typer.Option(help="On Ctrl-C or SIGTERM running commands get this long.")] = "25s",
+    grace: Annotated[str, typer.Option(help="Time for running commands after Ctrl-C or SIGTERM.")] = "25s",
     until_empty: Annotated[bool, typer.Option("--until-empty", help="Stop when no job is ready or delayed.")] = False,
     node: Annotated[str | None, typer.Option(help="The worker's name; generated if not given.")] = None,
 ) -> None:
     """Run a command for each job: the payload is its standard input, its exit code decides.
 
     Exit code 0 means done, 65 that the job can never succeed and goes to the dead letters at once, anything else that
-    it is to be tried again; after the last of the queue's max_deliveries it goes to the dead letters as well. The last
-    line of the command's standard error is kept as the reason of a failure. The environment has TOPICS_JOB_SEQ,
+    it is tried again; after the last of the queue's max_deliveries it goes to the dead letters as well. The last line
+    of the command's standard error is stored as the reason of a failure. The environment has TOPICS_JOB_SEQ,
     TOPICS_JOB_TAG, TOPICS_JOB_DELIVERIES, TOPICS_JOB_META and TOPICS_JOB_QUEUE. On Ctrl-C or SIGTERM running commands
-    may finish; a second one ends them, with their children.
+    may finish; a second one ends them with their children.
     """
     from topics.workers import App
 
@@ -87,18 +87,18 @@ def work(
 
 
 class WorkRunner:
-    """Runs the command; its exit code becomes what a handler of `topics.workers` says of a job."""
+    """Runs the command; its exit code becomes the outcome of the job."""
 
     def __init__(self, app: App, command: str, retry_delay_s: float | None) -> None:
         self._app = app
         self._command = command
         self._retry_delay_s = retry_delay_s
-        # the process groups of commands that run
+        # the process groups of running commands
         self._groups: set[int] = set()
         self.broken: str | None = None
 
     async def run(self, job: Job) -> None:
-        """As a handler of `topics.workers`: returns if the job is done, raises what is to become of it otherwise."""
+        """As a handler of `topics.workers`: returns if the job is done, otherwise raises its outcome."""
         from topics.workers import Reject, Retry
         from topics.workers.job import Release
 
@@ -115,7 +115,7 @@ class WorkRunner:
         raise Retry(reason, delay=self._retry_delay_s)
 
     def kill(self) -> None:
-        """End every command that runs, with its children; also one that has only just been started."""
+        """End every running command with its children, including one that has only just been started."""
         for group in self._groups | _children():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -142,7 +142,7 @@ class WorkRunner:
 
 
 def _children() -> set[int]:
-    """The processes that this thread has started, each of which leads a group; none where the system does not say."""
+    """The processes that this thread has started, each of which leads a group; none if the system does not tell."""
     try:
         return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
     except OSError:
@@ -174,7 +174,7 @@ async def _feed(process: asyncio.subprocess.Process, payload: bytes) -> None:
 
 
 async def _pass_on(process: asyncio.subprocess.Process) -> str:
-    """What the command says on standard error goes to ours; its last line is kept."""
+    """Pass the command's standard error on; its last line is kept."""
     assert process.stderr is not None
     last = b""
     while piece := await process.stderr.read(65_536):

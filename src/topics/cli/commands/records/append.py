@@ -1,4 +1,4 @@
-"""`topics append`: records from arguments, from files, or from standard input as they come."""
+"""`topics append`: records from arguments, from files, or from standard input as they arrive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class LineRecords:
-    """What every record of one run has in common, and how a line becomes a payload."""
+    """What all records of one run share, and how a line becomes a payload."""
 
     def __init__(self, *, text: bool, fields: dict[str, Any]) -> None:
         self._text = text
@@ -49,18 +49,18 @@ class LineRecords:
         return b'{"data":%b%b' % (self._payload(line, where), self._rest)
 
     def _payload(self, line: bytes, where: str) -> bytes:
-        """JSON as it is, byte for byte; with --text anything, as a string."""
+        """JSON unchanged, byte for byte; with --text anything, as a string."""
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            raise CommandFailed(f"{where} is not UTF-8; encode it, e.g. as base64, and say so in --meta") from None
+            raise CommandFailed(f"{where} is not UTF-8; encode it, e.g. as base64, and note that in --meta") from None
         if self._text:
             return _encode(text)
         try:
             return bytes(_decode_raw(line))
         except (msgspec.DecodeError, RecursionError) as error:
             shown = text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
-            raise CommandFailed(f"{where} is not valid JSON ({error}): {shown}; --text takes it as text") from None
+            raise CommandFailed(f"{where} is not valid JSON ({error}): {shown}; --text appends it as text") from None
 
 
 @takes_patient_client
@@ -77,7 +77,7 @@ def append(
     ] = None,
     tag: Annotated[str | None, typer.Option(help="The tag of each record.")] = None,
     node: Annotated[
-        str | None, typer.Option(help="The origin of the records; readers of that name do not get them.")
+        str | None, typer.Option(help="The origin of the records; readers of that node do not get them.")
     ] = None,
     meta: Annotated[str | None, typer.Option(help="Headers for each record, a JSON object.", metavar="JSON")] = None,
     delay: Annotated[
@@ -96,10 +96,9 @@ def append(
 ) -> None:
     """Append records: arguments, lines of files, or lines of standard input.
 
-    A record is JSON (a text in double quotes), or any line with --text. One that is not valid is refused by its number,
-    with exit code 2, and nothing of its batch is appended: all arguments, up to 1,000 lines of a file, or the lines of
-    standard input that came with it, which are sent as they come. At the end one line of JSON says which seqs the
-    records got.
+    A record is JSON (a text in double quotes), or any line with --text. A line that is not valid is reported by its
+    number, with exit code 2, and nothing of its batch is appended: all arguments, up to 1,000 lines of a file, or the
+    lines of standard input that arrived with it. At the end one line of JSON shows the seqs of the records.
     """
     if text and json:
         raise CommandFailed("--text and --json exclude each other")
@@ -126,7 +125,7 @@ def append(
 
 
 class Sender:
-    """Batches on their way to one topic, at the wished pace, and where they went."""
+    """Sends batches to one topic, at the given rate, and counts them."""
 
     def __init__(
         self, client: Client, topic: str, node: str | None, create: bool, key: str | None, rate: float | None
@@ -143,14 +142,14 @@ class Sender:
         self._last: Appended | None = None
         self.records = 0
         self.deduped = 0
-        # of the batch that is being sent: where each record stands, for errors
+        # of the batch that is being sent: the origin of each record, for errors
         self._places: list[str] = []
         self.batch_records_max = BATCH_RECORDS_MAX if rate is None else max(1, min(BATCH_RECORDS_MAX, int(rate / 10)))
 
     def send(self, records: list[bytes], places: list[str]) -> None:
         self._places = places
         if self._rate is not None:
-            # Time that was lost is not made up for: the rate is a limit at any moment.
+            # Lost time is not made up for: the rate is a limit at any moment.
             time.sleep(max(0.0, self._next_s - time.monotonic()))
             self._next_s = time.monotonic() + len(records) / self._rate
         key = self._key if self._key is None or self._batches == 0 else f"{self._key}:{self._batches}"
@@ -165,7 +164,7 @@ class Sender:
 
     @contextlib.contextmanager
     def telling_how_far(self) -> Generator[None]:
-        """An error names the line instead of its place in a batch; however it ends, the result so far is printed."""
+        """An error names the line instead of its index in a batch; in any case the result so far is printed."""
         from topics.client import TopicsError
 
         try:
@@ -185,7 +184,7 @@ class Sender:
 
     def report(self) -> None:
         if self._first is None or self._last is None:
-            say("there was nothing to append")
+            say("nothing to append")
             return
         facts = {"topic": self._topic, "records": self.records, "first_seq": self._first.first_seq}
         facts |= {"last_seq": self._last.last_seq, "created": self._first.created, "deduped": self.deduped}
@@ -235,7 +234,7 @@ def _send_lines(sender: Sender, request: LineRecords, lines: Any, path: str, ste
 def _send_stdin(sender: Sender, request: LineRecords) -> None:
     typed = sys.stdin.isatty()
     if typed:
-        say("one record a line; Ctrl-D ends")
+        say("one record per line; Ctrl-D ends")
     # A bar would be drawn over the user's input.
     with contextlib.nullcontext(_nothing) if typed else progress("append", None) as step:
         for batch in _stdin_batches(sender.batch_records_max):
@@ -250,9 +249,9 @@ def _nothing(_: int) -> None:
 
 
 def _stdin_batches(records_max: int) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines that have arrived by now, each with its number, without waiting for a batch to fill."""
+    """The lines that have arrived by now, each with its number, without waiting for a full batch."""
     source = sys.stdin.fileno()
-    # select() would refuse high file numbers.
+    # select() does not support high file numbers.
     ready = select.poll()
     ready.register(source, select.POLLIN)
     batch: list[tuple[int, bytes]] = []

@@ -1,8 +1,8 @@
 """`topics export`: a topic as NDJSON; into a file that is complete or absent, resumed where it was interrupted.
 
-FILE.partial        lines as they come
-FILE.partial.json   what they are: topic, epoch, bounds; an export with other ones does not mix with them
-FILE                both are gone, the file is whole
+FILE.partial        lines as they arrive
+FILE.partial.json   topic, epoch and bounds of the export; another export does not continue it
+FILE                complete; the other two are removed
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAST_LINE_BYTES = 64 << 10
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What an export is to hold; fixed when it begins, so that a resumed one holds the same."""
+    """The bounds of an export; fixed when it begins, so that a resumed one has the same."""
 
     topic: str
     epoch: int
@@ -66,7 +66,7 @@ def export(
 ) -> None:
     """Write a topic as NDJSON, to standard output or to a file that can be resumed.
 
-    One record a line, as the server shows it, with its tag; a gap is a line {"tombstone":…}. A FILE appears when it is
+    One record per line, as the server shows it, with its tag; a gap is a line {"tombstone":…}. FILE appears when it is
     complete; until then it is FILE.partial, and running the same command again resumes it.
     """
     state = client.state(topic)
@@ -94,7 +94,7 @@ def _to_file(client: Client, plan: Plan, before: Plan | None, file: str) -> None
     if before is not None and os.path.exists(partial):
         if before != plan:
             raise CommandFailed(
-                f"{partial} is the beginning of another export ({_difference(before, plan)}); "
+                f"{partial} is part of another export ({_difference(before, plan)}); "
                 "remove it, or start over with --force",
                 NOT_SO,
             )
@@ -120,7 +120,7 @@ def _to_file(client: Client, plan: Plan, before: Plan | None, file: str) -> None
 
 
 def _copy(client: Client, plan: Plan, position: int, write: Callable[[bytes], object]) -> None:
-    """Everything after `position`; records are counted by seq, the best estimate before they are read."""
+    """Everything after `position`; the progress counts seqs, because the number of records is not known before."""
     if position >= plan.to_seq:
         return
     with (
@@ -149,7 +149,7 @@ def _tell_gaps(topic: str, chunk: bytes) -> None:
 
 
 def _cut_to_whole_lines(out: IO[bytes], from_seq: int) -> int:
-    """Drop a line that was cut, go to the end, and tell how far the file has come."""
+    """Cut an incomplete line, go to the end, and return the position of the file."""
     size = out.seek(0, os.SEEK_END)
     reach = LAST_LINE_BYTES
     while True:

@@ -1,8 +1,8 @@
-"""`topics import`: what `topics export` wrote, appended batch by batch; interrupted or repeated, it never doubles.
+"""`topics import`: the output of `topics export`, appended batch by batch; interrupted or repeated, nothing doubles.
 
-    FILE ── batch ── batch ── batch ──▶        batches are cut by count and bytes: the same file, the same batches
-                     ▲ offset                  FILE.importing.json says where the next one begins; saved at each answer
-                                               FILE.imported.json says which topics have all of it
+    FILE ── batch ── batch ── batch ──▶        batches are split by count and bytes: the same file, the same batches
+                     ▲ offset                  FILE.importing.json has the start of the next one; saved after each reply
+                                               FILE.imported.json lists the topics that have all of it
 
 A batch carries a key made of the run and its offset. A resumed import sends the batch at `offset` again with the same
 key: if it was appended before, the server says so. When the server may have forgotten the key (it keeps keys for the
@@ -37,7 +37,7 @@ BATCH_RECORDS_DEFAULT = 1_000
 BATCH_RECORDS_MAX = 10_000
 BATCH_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 20
-# How much earlier than the server says we take a key for forgotten: clocks and a request's way.
+# How much earlier than the server says a key counts as forgotten: differences of clocks, and network delay.
 WINDOW_MARGIN_MS = 10_000
 MARK_BYTES = 256
 
@@ -119,11 +119,11 @@ def import_(
     ] = False,
     create: Annotated[bool, typer.Option("--create/--no-create", help="Create the topic if it is missing.")] = True,
 ) -> None:
-    """Append what `topics export` wrote; run again, it resumes, and does nothing if it was complete.
+    """Append the output of `topics export`; run again, it resumes, or does nothing if it was complete.
 
-    A line is {"data":…} with tag, node and meta, as `export` writes them ($tag, $node) or without the $. Seqs and times
-    are given anew. How far it has come stands in FILE.importing.json, and that it is done in FILE.imported.json;
-    standard input has neither.
+    A line is {"data":…} with tag, node and meta, as `export` writes them ($tag, $node) or without the $. Records get
+    new seqs and times. FILE.importing.json stores the progress, FILE.imported.json that it is complete; standard input
+    has neither.
     """
     if again and from_line is not None:
         raise CommandFailed("--again and --from-line exclude each other")
@@ -180,7 +180,7 @@ def _advance(notes: Notes, batch: LineBatch, last_seq: int) -> None:
 
 
 def _batches(source: IO[bytes], notes: Notes) -> Iterator[LineBatch]:
-    """Batches from `notes.offset` on; what is cut depends on the file alone."""
+    """Batches from `notes.offset` on; where they are split depends on the file alone."""
     records: list[bytes] = []
     size, offset, line = 0, notes.offset, notes.line
     mark = notes.mark
@@ -200,17 +200,17 @@ def _batches(source: IO[bytes], notes: Notes) -> Iterator[LineBatch]:
 
 
 def _record(text: bytes, number: int, notes: Notes) -> bytes | None:
-    """A line as it stands in the body of an append, the payload untouched; None if there is nothing to append."""
+    """A line as a record of an append, with its payload unchanged; None if there is nothing to append."""
     if not text.strip():
         return None
     try:
         line = _decode_line(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if not text.endswith(b"\n"):
-            raise CommandFailed(f"line {number} is cut off: the file is incomplete{_way_on(notes)}", NOT_SO) from None
+            raise CommandFailed(f"line {number} is truncated: the file is incomplete{_way_on(notes)}", NOT_SO) from None
         raise CommandFailed(f"line {number} cannot be imported: {error}{_way_on(notes)}") from None
     if isinstance(line.tombstone, Raw):
-        say(f"line {number} is a gap: these records were gone already when the export was made")
+        say(f"line {number} is a gap: these records were already lost when the export was made")
         return None
     if isinstance(line.end, Raw) and line.data is UNSET:
         return None
@@ -227,17 +227,17 @@ def _record(text: bytes, number: int, notes: Notes) -> bytes | None:
 
 
 def _way_on(notes: Notes) -> str:
-    """What to do about a line that cannot be imported: continue after it, or use another command."""
+    """The way out for a line that cannot be imported: continue after it, or use another command."""
     if not notes.records:
         return "; lines that are payloads themselves are for `topics append TOPIC --file FILE`"
     return f"; {notes.records} records were imported: fix the file, then continue with --from-line {notes.line + 1}"
 
 
-# --- going on ---
+# --- resuming ---
 
 
 def _notes(client: Client, source: IO[bytes], path: str, topic: str, batch: int, from_line: int | None) -> Notes:
-    """The notes of the run that was interrupted, or those of a new one."""
+    """The notes of the interrupted run, or new ones."""
     size_bytes = os.fstat(source.fileno()).st_size
     fresh = Notes(topic=topic, run=uuid4().hex, size_bytes=size_bytes, batch_records=batch)
     state = _state(client, topic)
@@ -260,7 +260,7 @@ def _notes(client: Client, source: IO[bytes], path: str, topic: str, batch: int,
 
 
 def _is_finished(client: Client, file: str, source: IO[bytes], topic: str) -> bool:
-    """Whether the topic has all of the file already; then that is said."""
+    """Whether the topic has all of the file already; if so, say it."""
     state = _state(client, topic)
     finished = _finished(file).get(_name(client, topic))
     if finished is None or state is None or state.epoch != finished.epoch or state.head_seq < finished.last_seq:
@@ -301,7 +301,7 @@ def _finish(client: Client, file: str, source: IO[bytes], notes: Notes) -> None:
 
 
 def _finished(file: str) -> dict[tuple[str, str], Finished]:
-    """What stands in FILE.imported.json, by server and topic."""
+    """The content of FILE.imported.json, by server and topic."""
     path = f"{file}.imported.json"
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as stored:
         try:
@@ -331,7 +331,7 @@ def _check(notes: Notes, fresh: Notes, source: IO[bytes], state: TopicState | No
 
 
 def _skip_what_is_there(client: Client, notes: Notes, source: IO[bytes], state: TopicState | None) -> None:
-    """Skip batches that were appended without a reply, if the server may have forgotten their keys."""
+    """Skip batches that were appended but got no reply, if the server may have forgotten their keys."""
     window_ms = 0 if state is None else state.config.idempotency_window_ms - WINDOW_MARGIN_MS
     if state is None or state.head_seq <= notes.last_seq or _now_ms() - notes.saved_ms < window_ms:
         return
@@ -343,14 +343,14 @@ def _skip_what_is_there(client: Client, notes: Notes, source: IO[bytes], state: 
 
 
 def _last_seq_of(client: Client, notes: Notes, batch: LineBatch) -> int | None:
-    """The last seq of the batch, if it stands in the topic, whole and in a row."""
+    """The last seq of the batch, if the topic has all of it in order."""
     from topics.client import Record
 
     wanted = [_key(record) for record in batch.records]
     seen: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=len(wanted))
     for item in client.read(notes.topic, notes.last_seq):
         if not isinstance(item, Record):
-            shown = f"records after seq {notes.last_seq} are gone, so it is unknown whether line {notes.line + 1}"
+            shown = f"records after seq {notes.last_seq} are lost, so it is unknown whether line {notes.line + 1}"
             raise CommandFailed(f"{shown} and those after it were appended; choose with --from-line", NOT_SO)
         if seen and item.seq != seen[-1][0] + 1:
             seen.clear()
@@ -393,7 +393,7 @@ def _save(notes: Notes, path: str | None) -> None:
 
 
 def _replace(path: str, value: Notes | list[Finished]) -> None:
-    """Written aside and renamed: a kill leaves the old notes or the new ones."""
+    """Written to another file and renamed: after a kill there are the old notes or the new ones."""
     with open(f"{path}.new", "wb") as file:
         file.write(_encode(value))
     os.replace(f"{path}.new", path)

@@ -1,4 +1,4 @@
-"""`topics tail`: the end of one or more topics, from a place or a time on, and what comes next."""
+"""`topics tail`: the end of one or more topics, from a seq or a time on, and new records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tail(
         typer.Argument(help="One topic or more.", metavar="TOPIC", autocompletion=topic_names, show_default=False),
     ],
     follow: Annotated[
-        bool, typer.Option("--follow/--until-end", "-f", help="Go on with what comes next, or stop at the end.")
+        bool, typer.Option("--follow/--until-end", "-f", help="Continue with new records, or stop at the end.")
     ] = False,
     last: Annotated[
         int | None,
@@ -51,10 +51,10 @@ def tail(
     ] = None,
     output: Annotated[Form, typer.Option("--output", "-o", help="NDJSON, lines to read, or payloads only.")] = "json",
 ) -> None:
-    """Print the end of one or more topics, and with -f what comes next.
+    """Print the end of one or more topics, and with -f new records.
 
-    Several topics are mixed by time, and each line says where it comes from (`$topic`). Records that were lost are
-    reported: as a line {"tombstone":…} in NDJSON, otherwise on standard error.
+    Several topics are mixed by time, and each line names its topic (`$topic`). Lost records are reported: as a line
+    {"tombstone":…} in NDJSON, otherwise on standard error.
     """
     if sum(given is not None for given in (last, from_seq, since)) > 1:
         raise CommandFailed("--last, --from and --since exclude each other")
@@ -75,7 +75,7 @@ def tail(
 
 
 class Printer:
-    """Records and gaps in the wished form."""
+    """Records and gaps in the chosen format."""
 
     def __init__(self, out: Out, form: Form, *, several: bool) -> None:
         self.out = out
@@ -102,7 +102,7 @@ def _matcher(tag: str | None) -> Matches:
 
 
 def _start(client: Client, topic: str, from_seq: int | None, since_ms: int | None, last: int, matches: Matches) -> int:
-    """The cursor to begin at."""
+    """The cursor to start at."""
     from topics.client import Record
 
     if from_seq is not None:
@@ -114,7 +114,7 @@ def _start(client: Client, topic: str, from_seq: int | None, since_ms: int | Non
     floor = state.earliest_seq - 1
     if last == 0:
         return state.head_seq
-    # Deleted records leave holes, and a tag leaves most records out: look back in growing steps.
+    # Deleted records leave holes, and a tag filter skips most records: look back in growing steps.
     window = last
     while True:
         start = max(floor, state.head_seq - window)
@@ -147,7 +147,7 @@ def _read(client: Client, starts: dict[str, int], ends: dict[str, int], matches:
 
 
 def _follow(client: Client, starts: dict[str, int], matches: Matches, printer: Printer) -> None:
-    """Until interrupted, or until every topic is gone."""
+    """Print until interrupted, or until every topic is deleted."""
     from topics.client import Tombstone, TopicDeleted, TopicFailed
 
     left = set(starts)
