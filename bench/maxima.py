@@ -58,7 +58,9 @@ def several(*requests: Send) -> Send:
 # --- append ---
 
 
-def appended(root: Path, make: Callable[[int, int], Record], query: str = "", **config: object) -> Iterator[ServerProcess]:
+def appended(
+    root: Path, make: Callable[[int, int], Record], query: str = "", **config: object
+) -> Iterator[ServerProcess]:
     bodies = [batch([make(time, n) for n in range(BATCH)]) for time in range(TIMES)]
     return sent(root, put("/v0/topics/t", **config), *(post(f"/v0/topics/t{query}", body) for body in bodies))
 
@@ -239,7 +241,7 @@ def jobs(count: int, **fields: object) -> list[Record]:
 @scenario("claim, extend, nack, claim and ack of 1,000 jobs, with unique keys")
 def queue_verbs(root: Path) -> Iterator[ServerProcess]:
     records = [{**job, "unique_key": f"key-{n}", "tag": f"tag-{n}"} for n, job in enumerate(jobs(BATCH))]
-    prepare = several(put("/v0/topics/q", type="queue", lease_durability="fsync"), post("/v0/topics/q", batch(records)))
+    prepare = several(put("/v0/topics/q", type="queue", leases_durable=True), post("/v0/topics/q", batch(records)))
 
     def work(client: Client) -> None:
         claim = post("/v0/topics/q/claim", {"node": "w", "max": CLAIM})
@@ -302,7 +304,9 @@ def peek(root: Path) -> Iterator[ServerProcess]:
 
 
 def filled(client: Client) -> None:
-    body = batch([{"data": n, "tag": f"{'ab'[n % 2]}:{n}", "node": f"node-{n % 50}", "meta": {"n": n}} for n in range(BATCH)])
+    body = batch(
+        [{"data": n, "tag": f"{'ab'[n % 2]}:{n}", "node": f"node-{n % 50}", "meta": {"n": n}} for n in range(BATCH)]
+    )
     put("/v0/topics/t")(client)
     for _ in range(100):
         post("/v0/topics/t?return_seqs=false", body)(client)

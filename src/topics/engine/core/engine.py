@@ -170,7 +170,9 @@ class Engine:
             admit(topic)
         self.commit_log.check_writable()
         admitted = None if bare else self.admit_jobs(topic, request)
+        unique = None
         if admitted is not None:
+            unique = admitted.unique
             if not admitted.request.records:
                 now = topic.now(self._clock.now_ms())
                 return self.in_flight.hold(self.admission.repeated(topic, admitted, key, now), ("key", topic.id, key))
@@ -181,7 +183,7 @@ class Engine:
             self._reserve(topic, count)
         now = topic.now(self._clock.now_ms())
         most = joined_bytes_max(config.durability)
-        batch = render(request, last_seq + 1, now, bare=bare, joined_bytes_max=most)
+        batch = render(request, last_seq + 1, now, bare=bare, joined_bytes_max=most, unique=unique)
         size = batch.size
         if self.settings.max_total_bytes:
             self.expire(topic)
@@ -214,13 +216,13 @@ class Engine:
         if admit is not None:
             admit(None)
         admitted = None if bare else self.admission.admit(None, request, to_queue=config.type == "queue")
+        unique = None
         if admitted is not None:
-            request = admitted.request
+            request, unique = admitted.request, admitted.unique
         self.refuse_more_topics()
         self.commit_log.check_writable()
-        batch = render(
-            request, 1, self._clock.now_ms(), bare=bare, joined_bytes_max=joined_bytes_max(config.durability)
-        )
+        most = joined_bytes_max(config.durability)
+        batch = render(request, 1, self._clock.now_ms(), bare=bare, joined_bytes_max=most, unique=unique)
         size = batch.size
         if self.settings.max_total_bytes:
             self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)

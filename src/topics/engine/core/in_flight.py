@@ -11,11 +11,15 @@ One table says what is busy, and with which change:
     ("seqs", topic id)         more seqs are asked for
     ("key", topic id, digest)  a write with this idempotency key
     …                          a feature's own, see its verbs
+
+What comes in thousands is held as members of one key, in bulk:
+
+    ("unique keys", topic id)  digests of the unique keys of jobs
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import TYPE_CHECKING
 
 from topics.engine.core.pending import Busy, PendingChange
@@ -35,6 +39,7 @@ class InFlight:
         # What all topics together will grow by, and how many more there will be.
         self.bytes = 0
         self.topics = 0
+        self.members: dict[Key, dict[bytes, PendingChange]] = {}
         self._made: dict[PendingChange, int] = {}
 
     def with_what(self, key: Key) -> PendingChange | None:
@@ -60,6 +65,18 @@ class InFlight:
                     change.keys[key] = before
                     self.busy[key] = change
         return change
+
+    def check_members(self, key: Key, members: Collection[bytes]) -> None:
+        """Raises Busy with the change that holds one of these."""
+        held = self.members.get(key)
+        if held is not None and not held.keys().isdisjoint(members):
+            raise Busy(next(held[member] for member in members if member in held))
+
+    def hold_members(self, change: PendingChange, key: Key, members: Collection[bytes]) -> None:
+        """Until the change is done, it holds these, which no other change holds."""
+        self.hold(change)
+        change.members = (*change.members, (key, members))
+        self.members.setdefault(key, {}).update(dict.fromkeys(members, change))
 
     def reserve(
         self, change: PendingChange, topic: Topic | None, seqs: int, records: int, size: int, grows: int
@@ -102,3 +119,14 @@ class InFlight:
             else:
                 del self.busy[key]
         change.keys = None
+        for key, members in change.members:
+            self._let_go_of(key, members)
+        change.members = ()
+
+    def _let_go_of(self, key: Key, members: Collection[bytes]) -> None:
+        held = self.members[key]
+        if len(held) == len(members):
+            del self.members[key]
+        else:
+            for member in members:
+                del held[member]

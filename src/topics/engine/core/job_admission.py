@@ -16,18 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What is left of a write, and for each of its records the seq it has, or its number among those that are left."""
+    """What is left of a write with unique keys: the records, and the column of their keys.
+
+    `places` has for each record that was asked for the seq it has, or its number among those that are left; None if
+    all of them are left.
+    """
 
     request: AppendRequest
-    places: list[tuple[int | None, int]]
+    unique: bytes
+    places: list[tuple[int | None, int]] | None = None
 
-    def seqs(self, first_seq: int) -> list[int]:
+    def seqs(self, first_seq: int) -> list[int] | None:
+        """The seqs of all records that were asked for, unless they are those from `first_seq` on."""
+        if self.places is None:
+            return None
         return [seq if seq is not None else first_seq + number for seq, number in self.places]
 
 
 class JobAdmission(Protocol):
     def admit(self, topic: Topic | None, request: AppendRequest, *, to_queue: bool) -> Admitted | None:
-        """Leave out the records that are there already; None if there is nothing to leave out."""
+        """Leave out the records that are there already; None if no record has a key to tell them by."""
         ...
 
     def note(self, topic_id: int, batch: Batch, change: PendingChange) -> None:
@@ -41,12 +49,13 @@ class JobAdmission(Protocol):
 
 def check_job_fields(request: AppendRequest, *, to_queue: bool) -> bool:
     """Whether a record has a unique key. Refused if it is for queues and the topic is none."""
-    keyed = False
-    for index, record in enumerate(request.records):
-        field = "delay_ms" if record.delay_ms else "unique_key" if record.unique_key is not None else ""
-        if field and not to_queue:
+    records = request.records
+    if to_queue:
+        return any([record.unique_key is not None for record in records])
+    for index, record in enumerate(records):
+        if record.delay_ms or record.unique_key is not None:
+            field = "delay_ms" if record.delay_ms else "unique_key"
             raise InvalidRequest(
                 f"records[{index}].{field} is for queues; this topic is a log", field=f"records[{index}].{field}"
             )
-        keyed = keyed or record.unique_key is not None
-    return keyed
+    return False

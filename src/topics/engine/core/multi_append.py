@@ -79,8 +79,8 @@ class AppendTarget:
     def landed(self) -> Landed:
         created = self.topic is None
         if self.batch is None:
-            assert self.admitted is not None
-            pending = self.admitted.seqs(0)
+            pending = None if self.admitted is None else self.admitted.seqs(0)
+            assert pending is not None, "a batch is left out because its jobs are there"
             return Landed(self.topic_id, min(pending), len(pending), pending, created)
         seqs = None if self.admitted is None else self.admitted.seqs(self.batch.first_seq)
         return Landed(self.topic_id, self.batch.first_seq, self.batch.count, seqs, created)
@@ -204,7 +204,8 @@ class MultiAppend:
             now_ms = self._clock.now_ms()
             first_seq, ts = (1, now_ms) if topic is None else (topic.assigned_seq + 1, topic.now(now_ms))
             most = ALWAYS_JOINED if target.config.durability == "ephemeral" else 0
-            target.batch = render(request, first_seq, ts, bare=target.bare, joined_bytes_max=most)
+            unique = None if target.admitted is None else target.admitted.unique
+            target.batch = render(request, first_seq, ts, bare=target.bare, joined_bytes_max=most, unique=unique)
 
     def _refuse_if_full(self, targets: list[AppendTarget]) -> None:
         engine = self._engine

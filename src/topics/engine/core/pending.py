@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from topics.engine.core.op_table import Op
@@ -34,6 +34,7 @@ class PendingChange:
         "gated",
         "head_seq",
         "keys",
+        "members",
         "op",
         "other_ids",
         "owner",
@@ -59,6 +60,7 @@ class PendingChange:
         self.owner: InFlight | None = None
         self.reserved: tuple[tuple[Topic | None, int, int, int, int], ...] = ()
         self.keys: dict[Key, PendingChange | None] | None = None
+        self.members: tuple[tuple[Key, Collection[bytes]], ...] = ()
         # of an append
         self.first_seq = 0
         self.count = 0

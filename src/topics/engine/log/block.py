@@ -15,6 +15,7 @@ from topics.storage.pack import Extent
 
 BLOCK_BYTES = 256 * 1024
 FILTER_BITS_PER_TAG = 10
+_ONE = ord("1")
 
 
 class Block:
@@ -237,15 +238,14 @@ class Block:
 
 
 def build_filter(tags: Collection[bytes]) -> bytes:
-    """A Bloom filter with three probes a tag."""
+    """A Bloom filter with three probes a tag, as `_probes` has them."""
     bits = max(64, len(tags) * FILTER_BITS_PER_TAG + 7 & ~7)
-    data = bytearray(bits // 8)
-    for tag in tags:
-        one, two, three = _probes(tag, bits)
-        data[one >> 3] |= 1 << (one & 7)
-        data[two >> 3] |= 1 << (two & 7)
-        data[three >> 3] |= 1 << (three & 7)
-    return bytes(data)
+    # A digit a bit, highest first, made a number at once: several times as fast as setting the bits of a byte.
+    digits = bytearray(b"0") * bits
+    for digest in map(xxhash.xxh3_64_intdigest, tags):
+        step = digest >> 32 | 1
+        digits[~(digest % bits)] = digits[~((digest + step) % bits)] = digits[~((digest + 2 * step) % bits)] = _ONE
+    return int(digits, 2).to_bytes(bits // 8, "little")
 
 
 def in_filter(data: bytes, tag: bytes) -> bool:

@@ -152,9 +152,10 @@ class Body:
         if self.tags is not None:
             self.tags = bytes(self.tags)
             tags = self._all_tags(self.tags)
-            tagged = [(tag, index) for index, tag in enumerate(tags) if tag is not None]
-            tagged.sort()
-            self.tag_order = array("I", [index for _, index in tagged])
+            tagged: Iterable[int] = range(len(tags))
+            if None in tags:
+                tagged = [number for number in tagged if tags[number] is not None]
+            self.tag_order = array("I", sorted(tagged, key=tags.__getitem__))
             self.tag_index = None
 
     # --- records by number ---

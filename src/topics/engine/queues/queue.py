@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues.due import NO_STREAM, DueGroup, DueTimes, Job, JobPlace
 from topics.model.errors import TopicsError
-from topics.model.requests.batch import NO_KEY, Batch
+from topics.model.requests.batch import NO_KEY, Batch, JobColumns, unique_keys
 
 if TYPE_CHECKING:
     from topics.engine.log.block import Block
@@ -379,19 +379,43 @@ class Queue:
         if jobs is None:
             self.fresh += batch.count
             return
+        first_seq = batch.first_seq
         if not self.fresh and all(jobs.delays):
             # Nothing that is fresh lies between: the cursor need not walk over them one by one later.
             self.ahead = 0
-            self.cursor = batch.first_seq + batch.count - 1
+            self.cursor = first_seq + batch.count - 1
         else:
             self.fresh += batch.count
-        for number, delay_ms in enumerate(jobs.delays):
-            seq = batch.first_seq + number
-            if delay_ms:
-                self._rest(self.job_for(seq), jobs.from_ms + delay_ms)
-            key = jobs.unique[16 * number : 16 * number + 16]
+        if any(jobs.delays):
+            self._delay(first_seq, jobs)
+        keys = unique_keys(jobs.unique)
+        if NO_KEY not in keys:
+            seqs = range(first_seq, first_seq + batch.count)
+            self.unique.update(zip(keys, seqs, strict=True))
+            self.unique_of.update(zip(seqs, keys, strict=True))
+            return
+        for seq, key in enumerate(keys, first_seq):
             if key != NO_KEY:
                 self.pend(key, seq)
+
+    def _delay(self, first_seq: int, jobs: JobColumns) -> None:
+        """Those with a delay rest from the start; written out because there are so many of them."""
+        known, group_at, from_ms = self.jobs, self._rests.at, jobs.from_ms
+        count = len(known)
+        delay_before = 0
+        group = self._draining_group
+        for seq, delay_ms in enumerate(jobs.delays, first_seq):
+            if delay_ms:
+                if delay_ms != delay_before:
+                    group, delay_before = group_at(from_ms + delay_ms), delay_ms
+                job = known[seq] = Job(seq)
+                job.group = group
+                group.jobs[seq] = job
+        count = len(known) - count
+        self.delayed += count
+        if first_seq > self.cursor:
+            self.ahead += count
+            self.fresh -= count
 
     def pend(self, key: bytes, seq: int) -> None:
         self.unique[key] = seq

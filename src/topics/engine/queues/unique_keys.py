@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +11,7 @@ from topics.engine.core.job_admission import Admitted, check_job_fields
 from topics.engine.core.ops import KeyNoted
 from topics.engine.core.pending import PendingChange, settled
 from topics.engine.queues.part import queue_of
-from topics.model.requests.batch import NO_KEY, Batch, unique_digest
+from topics.model.requests.batch import NO_KEY, Batch, unique_column, unique_keys
 from topics.model.requests.records import AppendRequest, RecordRequest
 
 if TYPE_CHECKING:
@@ -24,43 +25,33 @@ class Uniqueness:
         self._in_flight = commit_log.in_flight
 
     def admit(self, topic: Topic | None, request: AppendRequest, *, to_queue: bool) -> Admitted | None:
-        """Leave out the records whose key is pending; None if there is nothing to leave out.
+        """Leave out the records whose key is pending; None if none has a key.
 
         Only a queue takes a delay or a unique key.
         """
         return self._admit_keyed(topic, request) if check_job_fields(request, to_queue=to_queue) else None
 
-    def _admit_keyed(self, topic: Topic | None, request: AppendRequest) -> Admitted | None:
-        kept: list[RecordRequest] = []
-        places: list[tuple[int | None, int]] = []
-        own: dict[bytes, int] = {}
-        for record in request.records:
-            key = None if record.unique_key is None else unique_digest(record.unique_key)
-            pending = self._pending(topic, key) if topic is not None and key is not None else None
-            if pending is not None:
-                places.append((pending, 0))
-            elif key is not None and key in own:
-                places.append((None, own[key]))
-            else:
-                if key is not None:
-                    own[key] = len(kept)
-                places.append((None, len(kept)))
-                kept.append(record)
-        if len(kept) == len(request.records):
-            return None
-        return Admitted(msgspec.structs.replace(request, records=kept), places)
-
-    def _pending(self, topic: Topic, key: bytes) -> int | None:
-        self._in_flight.check(("unique key", topic.id, key))
-        queue = queue_of(topic)
-        return None if queue is None else queue.unique.get(key)
+    def _admit_keyed(self, topic: Topic | None, request: AppendRequest) -> Admitted:
+        column = unique_column(record.unique_key for record in request.records)
+        keys = unique_keys(column)
+        queue = queue_of(topic) if topic is not None else None
+        pending: Mapping[bytes, int] = queue.unique if queue is not None else {}
+        if topic is not None:
+            self._in_flight.check_members(("unique keys", topic.id), keys)
+        distinct = set(keys)
+        distinct.discard(NO_KEY)
+        if pending.keys().isdisjoint(distinct) and len(distinct) + keys.count(NO_KEY) == len(keys):
+            return Admitted(request, column)
+        return _without(request, keys, pending)
 
     def note(self, topic_id: int, batch: Batch, change: PendingChange) -> None:
         """A batch with job columns is on its way."""
         assert batch.jobs is not None
-        column = batch.jobs.unique
-        keys = (column[at : at + len(NO_KEY)] for at in range(0, len(column), len(NO_KEY)))
-        self._in_flight.hold(change, *(("unique key", topic_id, key) for key in keys if key != NO_KEY))
+        keys = unique_keys(batch.jobs.unique)
+        if NO_KEY in keys:
+            keys = [key for key in keys if key != NO_KEY]
+        if keys:
+            self._in_flight.hold_members(change, ("unique keys", topic_id), keys)
 
     def repeated(self, topic: Topic, admitted: Admitted, key: bytes, now_ms: int) -> PendingChange:
         """The answer to a write all of whose jobs are pending already.
@@ -68,6 +59,7 @@ class Uniqueness:
         With an idempotency key it is kept for those who ask again when the jobs are gone.
         """
         seqs = admitted.seqs(0)
+        assert seqs is not None
         if key:
             op = KeyNoted(topic.id, now_ms, key, seqs)
             durability = topic.config.durability
@@ -80,3 +72,22 @@ class Uniqueness:
         change.head_seq = topic.head_seq
         change.deduped = True
         return change
+
+
+def _without(request: AppendRequest, keys: list[bytes], pending: Mapping[bytes, int]) -> Admitted:
+    """Leave out the records whose key is pending, or that of an earlier record of the same write."""
+    kept: list[RecordRequest] = []
+    kept_keys: list[bytes] = []
+    places: list[tuple[int | None, int]] = []
+    own: dict[bytes, int] = {}
+    for record, key in zip(request.records, keys, strict=True):
+        seq = pending.get(key)
+        number = len(kept) if seq is not None or key == NO_KEY else own.setdefault(key, len(kept))
+        if seq is not None:
+            places.append((seq, 0))
+        else:
+            places.append((None, number))
+            if number == len(kept):
+                kept.append(record)
+                kept_keys.append(key)
+    return Admitted(msgspec.structs.replace(request, records=kept), b"".join(kept_keys), places)
