@@ -46,6 +46,8 @@ from topics.model.settings import Settings
 
 DIFF_BYTES_MAX = 8 * 1024 * 1024
 SEQ_CHUNK_MAX, SEQ_CHUNK_LASTS_MS = 1 << 24, 1_000
+# How long a delete looks for records before others have a turn.
+DELETE_STEP_MS = 2.0
 NOBODY: frozenset[str] = frozenset()
 
 
@@ -372,17 +374,26 @@ class Engine:
             found = deletion.find_before(topic, before_seq, self.state.cold.load)
         else:
             found = deletion.find_tagged(topic, match, before_seq, self.state.cold.load)
-        changes = Deletions()
+        changes = Deletions(of_queue=topic.queue is not None)
+        now_ms = self._clock.monotonic_ms
+        until_ms = now_ms() + DELETE_STEP_MS
         for runs in found:
             if isinstance(runs, ColdMiss):
                 yield runs
-                continue
-            for piece in changes.pieces(runs):
-                self._delete_runs(topic, piece, changes)
-                if on_change is not None:
-                    on_change()
-                yield None
-        self._delete_runs(topic, changes.unstaged, changes)
+            else:
+                changes.collect(runs)
+                piece = changes.piece()
+                if piece:
+                    self._delete_runs(topic, piece, changes)
+                    if on_change is not None:
+                        on_change()
+                    yield changes.waits_for()
+                elif now_ms() < until_ms:
+                    continue
+                else:
+                    yield None
+            until_ms = now_ms() + DELETE_STEP_MS
+        self._delete_runs(topic, changes.rest(), changes)
         return changes.last or settled(topic.id, (0, 0))
 
     def _delete_runs(self, topic: Topic, runs: list[Run], changes: Deletions) -> None:

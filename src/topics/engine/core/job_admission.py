@@ -51,7 +51,7 @@ def check_job_fields(request: AppendRequest, *, to_queue: bool) -> bool:
     """Whether a record has a unique key. Refused if it is for queues and the topic is none."""
     records = request.records
     if to_queue:
-        return any([record.unique_key is not None for record in records])
+        return any(record.unique_key is not None for record in records)
     for index, record in enumerate(records):
         if record.delay_ms or record.unique_key is not None:
             field = "delay_ms" if record.delay_ms else "unique_key"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from topics.engine.core.op_table import Op
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
     from topics.engine.core.in_flight import InFlight, Key
     from topics.engine.log.topic import Topic
 
-RUNS_PER_CHANGE = 2_000
+# One change takes a few milliseconds to decide and to apply: so many runs, of a queue so many jobs.
+RUNS_PER_CHANGE = 500
+JOBS_PER_CHANGE = 2_000
+# Those that wait for the same sync are applied together.
+CHANGES_UNPUBLISHED_MAX = 4
 
 
 class PendingChange:
@@ -124,21 +129,40 @@ class Busy(Exception):
 class Deletions:
     """The changes of one delete: `last` is done after all others, and its result is the sum of theirs."""
 
-    def __init__(self) -> None:
-        self.unstaged: list[Run] = []
+    def __init__(self, *, of_queue: bool) -> None:
         self.last: PendingChange | None = None
+        self._of_queue = of_queue
+        self._unstaged: list[Run] = []
+        self._seqs = 0
+        self._unpublished: deque[PendingChange] = deque()
         self._records = self._bytes = 0
 
-    def pieces(self, runs: list[Run]) -> Iterator[list[Run]]:
-        """Collect runs; gives out those that are a change of their own, so that none takes long to apply."""
-        self.unstaged += runs
-        while len(self.unstaged) > RUNS_PER_CHANGE:
-            piece, self.unstaged = self.unstaged[:RUNS_PER_CHANGE], self.unstaged[RUNS_PER_CHANGE:]
-            yield piece
+    def collect(self, runs: list[Run]) -> None:
+        self._unstaged += runs
+        if self._of_queue:
+            self._seqs += sum([run.seqs for run in runs])
+
+    def piece(self) -> list[Run]:
+        """Runs that make a change of their own, so that none takes long to apply; none, as long as there are few."""
+        if len(self._unstaged) < RUNS_PER_CHANGE and self._seqs < JOBS_PER_CHANGE:
+            return []
+        return self.rest()
+
+    def rest(self) -> list[Run]:
+        runs, self._unstaged = self._unstaged, []
+        self._seqs = 0
+        return runs
 
     def add(self, change: PendingChange) -> None:
         self.last = change
+        self._unpublished.append(change)
         change.then(self._count)
+
+    def waits_for(self) -> PendingChange | None:
+        """What must be published before there is another change."""
+        while self._unpublished and self._unpublished[0].done:
+            self._unpublished.popleft()
+        return self._unpublished[0] if len(self._unpublished) >= CHANGES_UNPUBLISHED_MAX else None
 
     def _count(self, change: PendingChange) -> None:
         if change.error is None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
+from typing import cast
 
 from topics.model.requests.batch import Batch
 from topics.model.requests.records import TagMatch
@@ -155,7 +156,7 @@ class Body:
             tagged: Iterable[int] = range(len(tags))
             if None in tags:
                 tagged = [number for number in tagged if tags[number] is not None]
-            self.tag_order = array("I", sorted(tagged, key=tags.__getitem__))
+            self.tag_order = array("I", sorted(tagged, key=cast("list[bytes]", tags).__getitem__))
             self.tag_index = None
 
     # --- records by number ---
@@ -231,17 +232,18 @@ class Body:
         if self.tags is None:
             return []
         if self.tag_order is not None:
-            return sorted(self._find_sorted(match, self.tag_order))
+            return self._find_sorted(match, self.tag_order)
         index = self._catch_up()
         if not match.prefix:
             return index.get(match.tag, [])
         return sorted(number for tag, numbers in index.items() if match(tag) for number in numbers)
 
-    def _find_sorted(self, match: TagMatch, order: array[int]) -> Iterator[int]:
-        at = bisect_left(order, match.tag, key=self._tag_key)
-        while at < len(order) and match(self._tag_key(order[at])):
-            yield order[at]
-            at += 1
+    def _find_sorted(self, match: TagMatch, order: array[int]) -> list[int]:
+        """Those that match lie together in the order of tags: between two searches, whatever their number."""
+        first = bisect_left(order, match.tag, key=self._tag_key)
+        size = len(match.tag) if match.prefix else None
+        stop = bisect_right(order, match.tag, first, key=lambda number: self._tag_key(number)[:size])
+        return sorted(order[first:stop])
 
     def _catch_up(self) -> dict[bytes, list[int]]:
         index = self.tag_index

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from topics.engine.log.block import Block
@@ -23,8 +24,11 @@ class Run(NamedTuple):
     size: int
 
 
-# What must be read from disk first, or the runs of one block.
+# What must be read from disk first, or some runs of one block, perhaps none. After each the topic may have changed: the
+# block may have been rewritten, so that its records have other numbers. Only seqs are remembered.
 Finding = Generator[ColdMiss | list[Run], None, None]
+# The records of a block that are looked up at once.
+RECORDS_PER_STEP = 250
 
 
 def find_before(topic: Topic, before_seq: int, load: Load) -> Finding:
@@ -36,6 +40,7 @@ def find_before(topic: Topic, before_seq: int, load: Load) -> Finding:
         elif stop > block.start:
             body = yield from _body_of(block, load)
             if body is not None:
+                stop = block.number_after(before_seq - 1)
                 size = sum(body.size(first, end) for first, end in block.alive_runs(0, stop))
                 yield [Run(block.first_seq, before_seq - block.first_seq, size)]
 
@@ -43,18 +48,41 @@ def find_before(topic: Topic, before_seq: int, load: Load) -> Finding:
 def find_tagged(topic: Topic, match: TagMatch, before_seq: int, load: Load) -> Finding:
     """Runs of the live records below `before_seq` whose tag matches."""
     for block in _blocks_below(topic, before_seq):
-        if not block.may_hold(match):
-            continue
-        body = yield from _body_of(block, load)
+        body = (yield from _body_of(block, load)) if block.may_hold(match) else None
         if body is not None:
-            stop = block.number_after(before_seq - 1)
-            dead = block.dead
-            found = [
-                number
-                for number in body.find(match)
-                if block.start <= number < stop and (dead is None or not dead[number])
-            ]
-            yield _runs(block, body, found)
+            seqs = _tagged_seqs(block, body, match, before_seq)
+            yield _runs_among(block, body, seqs[:RECORDS_PER_STEP])
+            for at in range(RECORDS_PER_STEP, len(seqs), RECORDS_PER_STEP):
+                body = yield from _body_of(block, load)
+                if body is None:
+                    break
+                yield _runs_among(block, body, seqs[at : at + RECORDS_PER_STEP])
+        else:
+            yield []
+
+
+def _tagged_seqs(block: Block, body: Body, match: TagMatch, before_seq: int) -> Sequence[int]:
+    """The live records below `before_seq` that match."""
+    numbers = body.find(match)
+    numbers = numbers[bisect_left(numbers, block.start) : bisect_left(numbers, block.number_after(before_seq - 1))]
+    dead = block.dead
+    if dead is not None:
+        numbers = [number for number in numbers if not dead[number]]
+    return array("Q", map(block.seq_at, numbers))
+
+
+def _runs_among(block: Block, body: Body, seqs: Sequence[int]) -> list[Run]:
+    """Runs of those of these records that are alive now; all of them were in this block once."""
+    if not seqs or not block.live:
+        return []
+    if block.seqs is None:
+        first_seq = block.first_seq
+        numbers = [seq - first_seq for seq in seqs]
+    else:
+        places = ((seq, block.number_after(seq - 1)) for seq in seqs)
+        numbers = [number for seq, number in places if number < block.count and block.seq_at(number) == seq]
+    start, dead = block.start, block.dead
+    return _runs(block, body, [number for number in numbers if number >= start and (dead is None or not dead[number])])
 
 
 def find_seqs(topic: Topic, seqs: list[int], load: Load) -> list[Run]:
@@ -91,15 +119,15 @@ def _body_of(block: Block, load: Load) -> Generator[ColdMiss, None, Body | None]
     return block.body
 
 
-def _runs(block: Block, body: Body, numbers: Iterable[int]) -> list[Run]:
+def _runs(block: Block, body: Body, numbers: Sequence[int]) -> list[Run]:
     """Neighbouring records become one run; a run never leaves its block, so its size is the block's to give back."""
-    stretches: list[list[int]] = []
-    for number in numbers:
-        if stretches and stretches[-1][1] == number:
-            stretches[-1][1] = number + 1
-        else:
-            stretches.append([number, number + 1])
-    return [
-        Run(block.seq_at(first), block.seq_at(stop - 1) - block.seq_at(first) + 1, body.size(first, stop))
-        for first, stop in stretches
-    ]
+    runs: list[Run] = []
+    at = 0
+    while at < len(numbers):
+        first = stop = numbers[at]
+        while at < len(numbers) and numbers[at] == stop:
+            stop += 1
+            at += 1
+        from_seq = block.seq_at(first)
+        runs.append(Run(from_seq, block.seq_at(stop - 1) - from_seq + 1, body.size(first, stop)))
+    return runs
