@@ -284,7 +284,7 @@ class Server:
     def _end_tick(self) -> None:
         """What requests have submitted is written, and answered, in the tick that brought them."""
         self._ticked = True
-        self.store.flush()
+        self.store.tick()
         if self.store.has_work:
             self._turn_soon()
 
@@ -307,7 +307,7 @@ class Server:
         started_s = time.monotonic()
         wait_s: float | None = HOUSEKEEPING_S
         try:
-            wait_s = self.store.turn()
+            wait_s = self.store.turn(ticks=True)
         except Exception:
             log.exception("a turn of the store failed and is tried again")
             wait_s = FAILED_REST_S

@@ -27,6 +27,8 @@ class HttpLimits:
     body_ms_max: int = 30_000
     body_bytes_per_s_min: int = 16 * KIB
     large_body_bytes: int = MIB
+    # a body above this is handled in its turn, see `http/loop/tick.py`
+    turn_body_bytes: int = 128 * KIB
     large_body_bytes_per_s_min: int = 256 * KIB
     large_bodies_bytes_max: int = 512 * MIB
 

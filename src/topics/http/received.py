@@ -57,7 +57,7 @@ def prepare(service: Service, request: ReceivedRequest, ready: Callable[[], None
     elif request.refusal is None and request.compressed:
         request.compressed = False
         _decompress(service, request, ready)
-    elif request.refusal is None and len(request.body) > service.limits.large_body_bytes:
+    elif request.refusal is None and len(request.body) > service.limits.turn_body_bytes:
         request.held = True
 
         def take_turn() -> None:

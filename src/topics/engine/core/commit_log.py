@@ -233,18 +233,23 @@ class CommitLog:
             self._syncer.nudge()
             self._written(written_to, self._clock.monotonic_ms() - started_ms)
 
-    def settle(self) -> None:
-        """Called when the commit thread has news: synced ops are published."""
+    def settle(self, time_is_up: Callable[[], bool] | None = None) -> bool:
+        """Called when the commit thread has news: synced ops are published; whether there was no time for all of them.
+
+        A slow sync may have many of them wait, and each may take milliseconds.
+        """
+        more = False
         self._write()
         try:
             progress = self._syncer.poll()
         except StorageError as error:
             self._turn_read_only(error)
         else:
-            self._synced(progress.synced_to)
+            more = self._synced(progress.synced_to, time_is_up)
             while self._sync_watchers and self._sync_watchers[0][0] <= progress.synced_to:
                 self._sync_watchers.popleft()[1]()
         self._waiters.wake()
+        return more
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back once all that is published by now is durable; at once if it is."""
@@ -283,10 +288,10 @@ class CommitLog:
         if sync_to:
             self._syncer.want_sync(sync_to)
 
-    def _synced(self, synced_to: int) -> None:
+    def _synced(self, synced_to: int, time_is_up: Callable[[], bool] | None) -> bool:
         unsynced, waiting = self._unsynced, self._waiting
         if not unsynced or unsynced[0].position > synced_to:
-            return
+            return False
         now_ms = self._clock.monotonic_ms()
         while unsynced and unsynced[0].position <= synced_to:
             change = unsynced.popleft()
@@ -297,6 +302,9 @@ class CommitLog:
             if change.gated:
                 change.fsync_ms = now_ms - change.written_ms
             self._publish(change)
+            if time_is_up is not None and time_is_up():
+                break
+        return bool(unsynced) and unsynced[0].position <= synced_to
 
     def _publish(self, change: PendingChange) -> None:
         op = change.op

@@ -113,6 +113,8 @@ class Store:
         self.ready = False
         self._checkpoint: checkpoint.Steps[bool] | None = None
         self._house_due_ms = 0.0
+        # Synced changes are left to be published; tasks were left to the next tick.
+        self._unsettled = self._gave_way = False
 
     # --- opening ---
 
@@ -290,14 +292,31 @@ class Store:
 
     def settle(self) -> None:
         """News from the threads: publish what is durable, run what waited for them."""
-        self.commit_log.settle()
+        self._unsettled = self.commit_log.settle()
         self.worker.poll()
 
     def flush(self) -> None:
         """Write what was submitted, publish it, resume the tasks that can go on, show readers what moved: a few ms."""
         self.commit_log.flush()
-        if self.runner.pending:
-            self._resume(time.perf_counter() + READY_S_MAX)
+        self._resume(self.runner.clock_s() + READY_S_MAX)
+        self.live.run()
+
+    def tick(self) -> None:
+        """As `flush`, for a host that comes again when it is woken: what takes long is done in one tick, or the next.
+
+        After a large change was published tasks wait for the next tick, once, and what a long task has submitted is
+        written then.
+        """
+        clock_s = self.runner.clock_s
+        until_s = clock_s() + READY_S_MAX
+        self.commit_log.flush()
+        if self._gave_way:
+            until_s = clock_s() + READY_S_MAX
+        self._gave_way = self.runner.pending and clock_s() >= until_s
+        if self._gave_way:
+            self._wake()
+        else:
+            self._resume(until_s, comes_again=True)
         self.live.run()
 
     def expire_waits(self) -> None:
@@ -307,11 +326,17 @@ class Store:
         self._resume(math.inf)
         self.live.run()
 
-    def _resume(self, until_s: float) -> None:
+    def _resume(self, until_s: float, *, comes_again: bool = False) -> None:
         """Some rounds of the tasks that can go on; what they submit is published in the same turn."""
+        commit_log, runner = self.commit_log, self.runner
+        if not runner.pending:
+            return
         rounds = READY_ROUNDS_MAX
-        while rounds and self.runner.run(until_s):
-            self.commit_log.flush()
+        while rounds and runner.run(until_s):
+            if comes_again and runner.clock_s() >= until_s:
+                rounds = 0
+                break
+            commit_log.flush()
             rounds -= 1
         if not rounds:
             self._wake()
@@ -319,20 +344,28 @@ class Store:
     @property
     def has_work(self) -> bool:
         """Whether a turn would get on with work in the background."""
-        return self.background.pending or self.forwarder.pending
+        return self.background.pending or self.forwarder.pending or self._unsettled
 
-    def turn(self) -> float | None:
+    def turn(self, *, ticks: bool = False) -> float | None:
         """Everything that is due, a few milliseconds of it: the one pump of every host.
 
-        In how many seconds to come again; None: when something happens, or at the host's own pace.
+        In how many seconds to come again; None: when something happens, or at the host's own pace. A host that has
+        ticks as well leaves the tasks of callers to those: they would have twice their time otherwise.
         """
-        self.settle()
+        clock_s = self.runner.clock_s
+        until_s = clock_s() + READY_S_MAX
+        self._unsettled = self.commit_log.settle(lambda: clock_s() >= until_s)
+        self.worker.poll()
         if isinstance(self.timers, PolledTimers):
             self.timers.poll()
         self.background.run(time.perf_counter() + BACKGROUND_S)
         waits_ms = [self.forwarder.work(), self._keep_house()]
-        self.flush()
-        if self.background.pending or self.runner.pending:
+        if ticks:
+            self.commit_log.flush()
+            self.live.run()
+        else:
+            self.flush()
+        if self.background.pending or self.runner.pending or self._unsettled:
             return 0.0
         return min((wait_ms / 1000 for wait_ms in waits_ms if wait_ms is not None), default=None)
 

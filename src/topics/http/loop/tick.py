@@ -2,6 +2,9 @@
 
 poll: socket ─▶ handle   socket ─▶ handle   socket ─▶ handle        (the first one arms the tick)
 idle: ──────────────────────────────────────────────────▶ callbacks (journal flush) ─▶ one write per connection
+
+Large requests are handled for a few milliseconds a tick; if they took that long, the tick ends in the next iteration.
+After a tick that took long the replies that are ready leave before the next one does anything else.
 """
 
 from __future__ import annotations
@@ -10,11 +13,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from topics.http.loop.watchdog import Watchdog
 
 log = logging.getLogger("topics.http")
+
+
+# What large requests may take of one tick, before others have their turn.
+LARGE_S = 0.002
 
 
 class Flushable(Protocol):
@@ -26,14 +34,28 @@ class Flushable(Protocol):
 class Tick:
     """Runs once per loop iteration in which something happened; costs nothing when nothing did."""
 
-    __slots__ = ("_callbacks", "_large", "_loop", "_running", "_watchdog", "armed", "unflushed")
+    __slots__ = (
+        "_callbacks",
+        "_clock",
+        "_large",
+        "_loop",
+        "_put_off",
+        "_running",
+        "_was_long",
+        "_watchdog",
+        "armed",
+        "unflushed",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self._loop = loop
+        self._clock = clock
         self._watchdog = watchdog
         self._callbacks: list[Callable[[], None]] = []
         self._large: deque[Callable[[], None]] = deque()
-        self.armed = self._running = False
+        self.armed = self._running = self._put_off = self._was_long = False
         self.unflushed: list[Flushable] = []
 
     def on_end(self, callback: Callable[[], None]) -> None:
@@ -47,29 +69,45 @@ class Tick:
             self._loop.call_soon(self._run)
 
     def queue_large(self, dispatch: Callable[[], None]) -> None:
-        """Large bodies take long to handle: one each tick, so that other requests do not wait for all of them."""
+        """Large bodies take long to handle: a few each tick, so that other requests do not wait for all of them."""
         self._large.append(dispatch)
         self.arm()
 
     def _run(self) -> None:
         self.armed = False
         self._running = True
-        if self._large:
+        if self._was_long:
+            # What follows may be as long, and those who came meanwhile have waited enough.
+            self._send()
+        # Once put off, the end comes first: requests that keep coming must not keep it away.
+        self._put_off = not self._put_off and self._handle_large()
+        if not self._put_off:
+            for callback in self._callbacks:
+                self._guarded(callback)
+            self._send()
+        self._was_long = self._watchdog.end() >= LARGE_S
+        self._running = False
+        if self.armed:
+            self._watchdog.begin()
+        if self._large or self._put_off:
+            self.arm()
+
+    def _handle_large(self) -> bool:
+        """Handle large requests while there is time; whether it is up."""
+        until_s = self._clock() + LARGE_S if self._large else 0.0
+        while self._large:
             self._guarded(self._large.popleft())
-        for callback in self._callbacks:
-            self._guarded(callback)
+            if self._clock() >= until_s:
+                return True
+        return False
+
+    def _send(self) -> None:
         unflushed, self.unflushed = self.unflushed, []
         for connection in unflushed:
             try:
                 connection.flush()
             except Exception:
                 log.exception("a connection could not be flushed")
-        self._watchdog.end()
-        self._running = False
-        if self.armed:
-            self._watchdog.begin()
-        if self._large:
-            self.arm()
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """A failing step must not keep the replies of others from leaving."""

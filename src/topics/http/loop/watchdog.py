@@ -52,13 +52,14 @@ class Watchdog:
     def begin(self) -> None:
         self._began_s = self._clock()
 
-    def end(self) -> None:
-        """The turn that `begin` began is over."""
+    def end(self) -> float:
+        """The turn that `begin` began is over; how long it took."""
         took_s = self._clock() - self._began_s
         if took_s > self._longest_s or took_s > SLOW_S:
             self.note(took_s, self._describe())
         self.slowest = None
         self.slowest_s = 0.0
+        return took_s
 
     def ran(self, request: Request, took_s: float) -> None:
         """The handler of a request ran for `took_s`, the first time or again."""

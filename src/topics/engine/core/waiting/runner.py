@@ -221,7 +221,7 @@ class Runner:
         # Given each owner whose task went on, and how long that took in seconds.
         self.on_ran: Callable[[object, float], None] | None = None
         self._wake = wake
-        self._clock_s = clock_s
+        self.clock_s = clock_s
         self._ready: deque[Task[Any]] = deque()
 
     @property
@@ -254,11 +254,11 @@ class Runner:
         """
         ready, self._ready = self._ready, deque()
         ran = False
-        now_s = self._clock_s()
+        now_s = self.clock_s()
         while ready and now_s < until_s:
             began_s = now_s
             owner = ready.popleft().step()
-            now_s = self._clock_s()
+            now_s = self.clock_s()
             if self.on_ran is not None and owner is not None:
                 self.on_ran(owner, now_s - began_s)
             ran = True
