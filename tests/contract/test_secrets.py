@@ -68,6 +68,18 @@ def test_no_object_and_no_variable_holds_a_key_after_the_start(tmp_path: Path, e
         assert server.look() == NOTHING
 
 
+def test_a_connection_that_repeats_a_request_does_not_keep_its_key(tmp_path: Path) -> None:
+    with Searched(tmp_path, TOPICS_API_KEYS=KEY) as server:
+        client = Client(server.port, KEY)
+        for _ in range(6):
+            assert client.get("/v0/topics").status == 200
+            assert client.append("t", {"n": 1}).status in (200, 201)
+        assert server.look() == NOTHING
+        client.key = KEY[:-1] + "x"
+        assert client.append("t", {"n": 1}).status == 401
+        client.close()
+
+
 def test_a_key_in_the_settings_file_is_not_kept_either(tmp_path: Path) -> None:
     file = tmp_path / "topics.toml"
     file.write_text(f'api_keys = ["{KEY}:read"]\n')

@@ -39,6 +39,29 @@ UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 Decoding = Generator[None, None, Any]
 
 
+class Judged:
+    """What a head decides by itself, for the next request on the connection that has the same one."""
+
+    __slots__ = ("bound", "headers", "name", "principal", "table")
+
+    def __init__(
+        self, table: RouteTable, bound: Bound, principal: Principal, name: str, headers: dict[bytes, bytes]
+    ) -> None:
+        # The judgement is that of this table.
+        self.table = table
+        self.bound = bound
+        self.principal = principal
+        self.name = name
+        # without NOT_OF_ALL
+        self.headers = headers
+
+
+# Headers that are not kept with a judgement: one is a secret, one may differ.
+NOT_OF_ALL = frozenset((b"authorization", b"content-length"))
+# Of a head that may be repeated, though nothing is concluded from it.
+REPEATABLE = object()
+
+
 class Api:
     """`table` may be replaced: before the store is open there are only the routes that need none."""
 
@@ -73,10 +96,9 @@ class Api:
     def handle(self, request: Request) -> None:
         if request.method == "OPTIONS" and self._cors.answer_preflight(request):
             return
-        headers = first_values(request)
         try:
-            bound, principal, name = self._judge(request, headers)
-            call = Call(request, headers, bound, principal, name)
+            call = self._call(request)
+            bound, headers = call.bound, call.headers
             if bound.decoder is not None:
                 body = request.body
                 decoding: Decoding | None = None
@@ -160,6 +182,19 @@ class Api:
     def _refuse_by_bug(self, request: Request, bug: Exception) -> None:
         self._refuse(request, TopicsError("a bug in the server, see its log", trace_id=log_bug(request, bug)))
 
+    def _call(self, request: Request) -> Call:
+        """Who asks for what: judged by the head, unless the connection has given the judgement of the same head."""
+        judged = request.judged
+        if isinstance(judged, Judged) and judged.table is self.table and self._lifecycle.serving:
+            return Call(request, judged.headers, judged.bound, judged.principal, judged.name)
+        headers = first_values(request)
+        bound, principal, name = self._judge(request, headers)
+        if bound.may_be_repeated and (not request.query or _has_known_fields(request, bound)):
+            # Tokens expire: their bearers are judged each time.
+            kept = {name: value for name, value in headers.items() if name not in NOT_OF_ALL}
+            request.judged = Judged(self.table, bound, principal, name, kept) if bound.family is None else REPEATABLE
+        return Call(request, headers, bound, principal, name)
+
     def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Principal, str]:
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
@@ -213,6 +248,12 @@ def _run_through(step: Callable[[], bool]) -> None:
 def first_values(request: Request) -> dict[bytes, bytes]:
     """Headers by name; of a repeated one the first counts."""
     return dict(request.headers[::-1])
+
+
+def _has_known_fields(request: Request, bound: Bound) -> bool:
+    """Anything else in a query may be a secret that does not belong there."""
+    known = [field.name for field in bound.route.query]
+    return all(name in known for name, _ in request.query_pairs())
 
 
 def _with_key_of_query(request: Request, headers: Headers) -> Headers:

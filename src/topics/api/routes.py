@@ -123,6 +123,7 @@ class Bound:
         "key_in_query",
         "key_in_subprotocol",
         "long_lived",
+        "may_be_repeated",
         "parameter",
         "public",
         "route",
@@ -142,6 +143,10 @@ class Bound:
         self.key_in_query = route.key_in_query
         self.key_in_subprotocol = route.key_in_subprotocol
         self.takes_stream_token = route.takes_stream_token
+        # A connection may keep the head of a request: it carries a key in no other place than the usual one.
+        self.may_be_repeated = not (
+            route.long_lived or route.key_in_query or route.key_in_subprotocol or route.takes_stream_token
+        )
         self.scopes = int(route.scopes)
         self.parameter = route.parameter
         self.check_body = route.check_body

@@ -52,6 +52,7 @@ class Request:
         "has_body",
         "headers",
         "http_version",
+        "judged",
         "keep_alive",
         "method",
         "on_disconnect",
@@ -76,6 +77,9 @@ class Request:
         self.upgrade_to = ""
         self.keep_alive = True  # the client wants to send further requests
         self.received_s = 0.0
+        # What the handler concluded from the head alone. If it says so, a connection may keep the head, and gives this
+        # to the next request that has the same one.
+        self.judged: object = None
         # how it is answered
         self.writer = writer
         self.answered = False

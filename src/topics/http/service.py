@@ -45,6 +45,7 @@ class Service:
         "budget",
         "closing",
         "connections",
+        "digest_key",
         "draining",
         "handle",
         "heads",
@@ -89,6 +90,8 @@ class Service:
         self.heads = Heads(time.time)
         self.connections.on_turn(self.heads.refresh)
         self.budget = MemoryBudget(limits.large_bodies_bytes_max)
+        # for digests of what must not be kept
+        self.digest_key = secrets.token_bytes(32)
         self.draining = False
         # connections refused because too many were open
         self.refused_total = 0

@@ -91,8 +91,15 @@ class Http1Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
-        if reader is None or len(data) > FEED_BYTES_MAX or self._receiving is not _READING:
+        if reader is None or self._receiving is not _READING:
             self._receive_carefully(data)
+            return
+        request = reader.recognise(data)
+        if request is not None:
+            self.accept(request)
+            return
+        if len(data) > FEED_BYTES_MAX:
+            self._feed_pieces(data)
             return
         rest = reader.feed(data)
         if rest:
@@ -145,7 +152,13 @@ class Http1Connection(asyncio.Protocol):
                 return
             self._early = b""
             self._enter(_READING)
-            self._reader = RequestReader(self._writer, self, self._service.limits, self._service.connections)
+            self._reader = RequestReader(
+                self._writer,
+                self,
+                self._service.limits,
+                self._service.connections,
+                self._service.digest_key,
+            )
         if self._receiving is _READING:
             self._feed_pieces(data)
             return

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import httptools
 
 from topics.http.connections import Connections
+from topics.http.http1.known_heads import KnownHeads
 from topics.http.http1.request import Http1Request
 from topics.http.limits import HttpLimits
 from topics.http.refusal import (
@@ -63,11 +64,13 @@ class RequestReader:
     """The parser of one connection and the request it is in the middle of."""
 
     __slots__ = (
+        "_begun",
         "_blocks",
         "_body_bytes",
         "_body_bytes_seen",
         "_body_bytes_stop",
         "_body_since_s",
+        "_complete",
         "_connection",
         "_connections",
         "_content_length",
@@ -76,6 +79,7 @@ class RequestReader:
         "_head_checked",
         "_head_since_s",
         "_headers",
+        "_known",
         "_limits",
         "_parser",
         "_parts",
@@ -90,13 +94,23 @@ class RequestReader:
     )
 
     def __init__(
-        self, writer: ReplyWriter, connection: Connection, limits: HttpLimits, connections: Connections
+        self,
+        writer: ReplyWriter,
+        connection: Connection,
+        limits: HttpLimits,
+        connections: Connections,
+        digest_key: bytes,
     ) -> None:
         self._writer = writer
         self._connection = connection
         self._connections = connections
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
+        self._known = KnownHeads(writer, limits.large_body_bytes, digest_key)
+        # the parser has met the first byte of a request and not its last one
+        self._begun = False
+        # the request that the current feed completed, if it may be repeated as it came
+        self._complete: Http1Request | None = None
         # the work of the parser since this was last set to 0
         self.weight = 0
         # per request
@@ -135,6 +149,10 @@ class RequestReader:
         del self._parser
         self._request = None
 
+    def recognise(self, data: bytes) -> Http1Request | None:
+        """The request that these bytes are, without a look at what is known of its head; None: feed them."""
+        return None if self._begun else self._known.recognise(data)
+
     def feed_bytes_max(self) -> int:
         """How much may be fed at once: the rest of a body of known length holds no further request."""
         if self._request is not None and self._content_length > self._body_bytes:
@@ -145,6 +163,7 @@ class RequestReader:
         """Parse; returns bytes that have to be fed again (after an upgrade that is not offered), usually None."""
         self._feed_bytes = len(data)
         rest: bytes | None = None
+        begun = self._begun
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -153,6 +172,9 @@ class RequestReader:
             self._fail(failure.__context__ or failure)
         except httptools.HttpParserError as failure:
             self._connection.refuse(BadRequest(f"not a valid HTTP/1 request: {failure}"), self._request)
+        complete, self._complete = self._complete, None
+        if complete is not None and not begun and complete.judged is not None and isinstance(data, bytes):
+            self._known.note(data, complete)
         if self._url:
             try:
                 self._note_partial(self._connections.now_s)
@@ -178,6 +200,9 @@ class RequestReader:
         self._body_since_s = now_s
 
     # called by the parser
+
+    def on_message_begin(self) -> None:
+        self._begun = True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -244,6 +269,7 @@ class RequestReader:
     def on_message_complete(self) -> None:
         if self._upgrading:
             return
+        self._begun = False
         request = self._request
         assert request is not None
         self.weight += REQUEST_WEIGHT
@@ -267,6 +293,8 @@ class RequestReader:
             self._spans_feeds = False
             self._fed_bytes = self._quiet_bytes = self._body_bytes_seen = 0
             self._head_since_s = self._body_since_s = 0.0
+        if request.is_plain:
+            self._complete = request
         self._connection.accept(request)
 
     # head

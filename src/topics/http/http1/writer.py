@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from topics.http.content_coding import compress_reply
+from topics.http.content_coding import VARY, compress_reply
 from topics.http.http1.request import Http1Request
 from topics.http.http1.states import SENDING_NEXT, Sending
 from topics.http.refusal import Detail
@@ -105,7 +105,7 @@ class Http1Writer:
             or first is not request
             or not first.is_plain
             or type(body) is not bytes
-            or len(body) >= service.limits.gzip_reply_bytes_min
+            or len(body) > JOIN_BYTES_MAX
             or headers
             or content_type is not JSON
             or service.draining
@@ -114,7 +114,13 @@ class Http1Writer:
             assert isinstance(request, Http1Request)
             self._send_any_reply(request, status, as_parts(body), header_lines(headers), content_type)
             return
-        data = b"%b%d\r\n\r\n%b" % (service.heads[status], len(body), body)
+        if len(body) < service.limits.gzip_reply_bytes_min:
+            data = b"%b%d\r\n\r\n%b" % (service.heads[status], len(body), body)
+        elif first.accepts_gzip():
+            self._send_any_reply(first, status, (body,), b"", content_type)
+            return
+        else:
+            data = b"%b%d\r\n%b: %b\r\n\r\n%b" % (service.heads[status], len(body), *VARY, body)
         del pending[0]
         self._out.append(data)
         self.unsent_bytes += len(data)
