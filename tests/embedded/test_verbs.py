@@ -78,7 +78,7 @@ def test_a_slow_machine_makes_closing_no_error(open_db: OpenDatabase) -> None:
         waiting = [pool.submit(db.claim, "q", wait_ms=30_000) for _ in range(4)]
         until(lambda: waiting_in(db, "claim") == 4)
         with db._host.lock:
-            db._host.runner._clock_s = lambda: time.perf_counter() + next(hours)
+            db._host.runner.clock_s = lambda: time.perf_counter() + next(hours)
         db.close()
         assert [future.result(WAIT_S) for future in waiting] == [[]] * 4
 

@@ -87,8 +87,8 @@ class InFlightMachine(RuleBasedStateMachine):
     def work(self, *, ack: bool) -> None:
         def claim() -> PendingChange:
             queues = self.rig.store.queues
-            topic, queue, _ = queues.find("q")
-            grant = queues.serve(topic, queue, [Claim("w", 2, 30_000)])[0]
+            topic, queue, now = queues.find("q")
+            grant = queues.serve(topic, queue, [Claim("w", 2, 30_000)], now)[0]
             change = grant.change or settled(topic.id, None)
             change.result = grant
             return change

@@ -66,7 +66,9 @@ def test_claimers_of_one_pass_do_not_share_the_size_of_one_answer(rig: QueueRig)
     for _ in range(9):
         rig.append("q", *["x" * 1_000_000] * 8)
     topic, queue = rig.parts()
-    grants = rig.store.queues.serve(topic, queue, [Claim("a", 36, 1_000), Claim("b", 36, 1_000)])
+    queues = rig.store.queues
+    now = queues.bring_up(topic, queue)
+    grants = queues.serve(topic, queue, [Claim("a", 36, 1_000), Claim("b", 36, 1_000)], now)
     assert [(len(grant.seqs), grant.more) for grant in grants] == [(36, False), (36, False)]
 
 

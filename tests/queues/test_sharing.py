@@ -17,7 +17,8 @@ from topics.engine.queues.claims import Claim, Grant, deal
 def shares(rig: QueueRig, wanted: list[int]) -> list[list[int]]:
     topic, queue = rig.parts()
     claims = [Claim(f"w{number}", count, 30_000) for number, count in enumerate(wanted)]
-    return [grant.seqs for grant in rig.store.queues.serve(topic, queue, claims)]
+    queues = rig.store.queues
+    return [grant.seqs for grant in queues.serve(topic, queue, claims, queues.bring_up(topic, queue))]
 
 
 def test_ten_claimers_of_ten_on_fifty_jobs_get_five_each(rig: QueueRig) -> None:

@@ -27,13 +27,13 @@ from topics.api.v0.queue_schema import (
 from topics.api.waiting import answering
 from topics.engine.core.engine import Engine
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.waiting.runner import Steps
+from topics.engine.core.waiting.runner import Steps, published
 from topics.engine.log.topic import Topic
 from topics.engine.queues.claims import Grant
 from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.queue import Queue
 from topics.engine.queues.verbs import Held
-from topics.engine.queues.waiting_claims import Claims
+from topics.engine.queues.waiting_claims import AskedClaim, Claims
 from topics.model.cursors import page_cursor, place_of
 from topics.model.requests.records import (
     AckRequest,
@@ -98,9 +98,20 @@ class Queues:
 
     # --- claim ---
 
-    def claim(self, call: Call) -> Steps[None]:
-        queue, grant = yield from self._claims.claim(call.name, call.params, partial(self._admit, call))
-        call.reply(200, claimed(call, queue, grant))
+    def claim(self, call: Call) -> Steps[None] | None:
+        asked = self._claims.ask(call.name, call.params, partial(self._admit, call))
+        grant = asked.grant
+        if grant is None or grant.change is not None:
+            return self._claim_later(call, asked)
+        call.reply(200, claimed(call, asked.queue, grant))
+        return None
+
+    def _claim_later(self, call: Call, asked: AskedClaim) -> Steps[None]:
+        """There are no jobs yet, or the log has to know of the leases first."""
+        grant = asked.grant or (yield from self._claims.wait(asked, call.params.wait_ms))
+        if grant.change is not None:
+            yield from published(grant.change)
+        call.reply(200, claimed(call, asked.queue, grant))
 
     def _admit(self, call: Call, topic: Topic) -> None:
         call.check_slot()
@@ -129,7 +140,7 @@ class Queues:
         ) % (
             call.name.encode(),
             len(held.jobs),
-            encode(held.skipped),
+            encode(held.skipped) if held.skipped else b"[]",
             ready,
             in_flight,
             (perf_counter() - call.request.received_s) * 1000,

@@ -165,9 +165,14 @@ class CommitLog:
         return self.submit(op, body, gated=gated, journaled=journaled)
 
     def submit_delete(self, op: Deleted, durability: Durability) -> PendingChange:
-        journaled = self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq)
-        body = op.encode() if journaled else b""
-        return self.submit(op, body, gated=durability == "fsync", urgent=True, journaled=journaled)
+        """As `submit_append`: nothing in the row of a delete has to be asked for."""
+        change = PendingChange(op, op.topic_id, gated=durability == "fsync")
+        if self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq):
+            self._journal(change, op.encode(), op.topic_id, False, True)
+        else:
+            change.position = self._wal.buffered_to
+        self._unwritten.append(change)
+        return change
 
     def _log_floor(self, topic_id: int) -> None:
         """What retention dropped since the log last heard of it must not come back with the op that is written next."""

@@ -412,7 +412,8 @@ class Engine:
         topic = self.state.by_name.get(name)
         if topic is None:
             check_topic_name(name)
-        self.in_flight.check(("topic", name))
+        if self.in_flight.busy:
+            self.in_flight.check(("topic", name))
         return topic
 
     def find_to_write(self, name: str) -> Topic | None:

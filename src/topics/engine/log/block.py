@@ -196,13 +196,13 @@ class Block:
     def kill(self, start: int, stop: int, size: int | None = None) -> tuple[int, int]:
         """Mark start … stop − 1 dead; how many died, and the bytes they gave back (`size`, where it is known)."""
         runs = list(self.alive_runs(start, stop))
-        died = sum(end - first for first, end in runs)
+        died = sum([end - first for first, end in runs])
         if not died:
             return 0, 0
         if died == self.live:
             size = self.live_bytes
         elif self.body is not None:
-            size = sum(self.body.size(first, end) for first, end in runs)
+            size = sum([self.body.size(first, end) for first, end in runs])
         elif size is None:
             size = self.live_bytes * died // self.live
         size = min(size, self.live_bytes)

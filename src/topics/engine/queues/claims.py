@@ -48,7 +48,7 @@ class Grant:
 
 def bytes_for(claims: list[Claim]) -> int:
     """How many bytes of jobs one pass over these claimers may hand out."""
-    most = sum(ANSWER_BYTES_MAX if claim.stream == NO_STREAM else PUSHED_BYTES_MAX for claim in claims)
+    most = sum([ANSWER_BYTES_MAX if claim.stream == NO_STREAM else PUSHED_BYTES_MAX for claim in claims])
     return min(PASS_BYTES_MAX, most)
 
 
@@ -87,16 +87,22 @@ def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:
     return backoff.rest_ms(deliveries, lease % JITTER_STEPS / JITTER_STEPS)
 
 
-def render_job(record: bytes, seq: int, lease: int, deadline: int, deliveries: int, tag: bytes | None) -> bytes:
-    """The record's own bytes with the lease put in. The first `,"data":` is its own, see `diff.render_view`."""
-    ts_at = record.index(b",")
-    data_at = record.index(b',"data":', ts_at)
-    return b'{"$seq":%d,"lease_id":"lease_%x","deadline":%d%b%b,"deliveries":%d%b' % (
-        seq,
-        lease,
-        deadline,
-        record[ts_at:data_at],
-        b"" if tag is None else b',"$tag":' + _encode_string(tag.decode()),
-        deliveries,
-        record[data_at:],
-    )
+def render_jobs(share: list[Taken], lease: int, deadline: int) -> list[bytes]:
+    """The records' own bytes with their leases put in, which are numbered from `lease` on.
+
+    The first `,"data":` of a record is its own, see `diff.render_view`.
+    """
+    until, first = b'","deadline":%d' % deadline, b',"deliveries":1'
+    rendered: list[bytes] = []
+    for seq, job, record, tag in share:
+        ts_at = record.index(b",")
+        data_at = record.index(b',"data":', ts_at)
+        deliveries = first if job is None else b',"deliveries":%d' % (job.deliveries + 1)
+        if tag is not None:
+            deliveries = b',"$tag":%b%b' % (_encode_string(tag.decode()), deliveries)
+        rendered.append(
+            b'{"$seq":%d,"lease_id":"lease_%x%b%b%b%b'
+            % (seq, lease, until, record[ts_at:data_at], deliveries, record[data_at:])
+        )
+        lease += 1
+    return rendered

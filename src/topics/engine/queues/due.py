@@ -28,18 +28,28 @@ class Job:
 
     __slots__ = ("claimed_ms", "deadline", "deliveries", "error", "group", "lease", "node", "refusals", "seq", "stream")
 
-    def __init__(self, seq: int) -> None:
+    def __init__(
+        self,
+        seq: int,
+        group: DueGroup | None = None,
+        deliveries: int = 0,
+        node: str = "",
+        lease: int = 0,
+        claimed_ms: int = 0,
+        deadline: int = 0,
+        stream: int = NO_STREAM,
+    ) -> None:
         self.seq = seq
         # None: acked or moved, which is on its way into the log.
-        self.group: DueGroup | None = None
+        self.group = group
         # the latest delivery
-        self.deliveries = 0
-        self.node = ""
-        self.lease = 0
-        self.claimed_ms = 0
-        self.deadline = 0
+        self.deliveries = deliveries
+        self.node = node
+        self.lease = lease
+        self.claimed_ms = claimed_ms
+        self.deadline = deadline
         # the connection that it was pushed to
-        self.stream = NO_STREAM
+        self.stream = stream
         # what its worker said when it gave up
         self.error = ""
         # how often its dead-letter topic would not take it

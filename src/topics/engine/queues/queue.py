@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues.due import NO_STREAM, DueGroup, DueTimes, Job, JobPlace
@@ -24,6 +24,10 @@ from topics.model.requests.batch import NO_KEY, Batch, JobColumns, unique_keys
 if TYPE_CHECKING:
     from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic
+
+# Looked up once: an attribute of an Enum costs as much as a call.
+_READY: Final = JobPlace.READY
+_LEASED: Final = JobPlace.LEASED
 
 SCAN_RECORDS_MAX = 20_000
 DOOMED_PER_TAKE_MAX = 256
@@ -72,7 +76,7 @@ class Queue:
         self._rests = DueTimes(JobPlace.RESTING)
         self._ready: deque[DueGroup] = deque()
         self._draining: list[int] = []
-        self._draining_group = DueGroup(JobPlace.READY)
+        self._draining_group = DueGroup(_READY)
         self.released = 0
         self.in_flight = 0
         self.delayed = 0
@@ -122,7 +126,7 @@ class Queue:
                 self._make_ready(group)
 
     def _make_ready(self, group: DueGroup) -> None:
-        group.place = JobPlace.READY
+        group.place = _READY
         self.released += len(group.jobs)
         self._ready.append(group)
 
@@ -135,13 +139,13 @@ class Queue:
         del group.jobs[job.seq]
         job.group = None
         place = group.place
-        if place is JobPlace.LEASED:
+        if place is _LEASED:
             self.in_flight -= 1
             if job.stream:
                 self._off_stream(job)
             if not group.jobs:
                 self._leases.discard(group)
-        elif place is JobPlace.READY:
+        elif place is _READY:
             self.released -= 1
         else:
             self.delayed -= 1
@@ -167,7 +171,7 @@ class Queue:
             return
         group = self._ready[-1] if self._ready else None
         if group is None:
-            group = DueGroup(JobPlace.READY)
+            group = DueGroup(_READY)
             self._ready.append(group)
         job.group = group
         group.jobs[job.seq] = job
@@ -178,7 +182,7 @@ class Queue:
         leased = 0
         for job in jobs:
             group = job.group
-            if group is None or group.place is not JobPlace.LEASED or job.stream:
+            if group is None or group.place is not _LEASED or job.stream:
                 self._detach(job)
                 continue
             # What an ack does, written out because there are so many of them.
@@ -205,19 +209,20 @@ class Queue:
         for seq, lease, deliveries in jobs:
             job = known.get(seq)
             if job is None:
-                job = known[seq] = Job(seq)
+                job = known[seq] = Job(seq, group, deliveries, node, lease, now_ms, deadline, stream)
                 if seq > cursor:
                     self.ahead += 1
                     self.fresh -= 1
-            elif job.group is not None:
-                self._detach(job)
-            job.deliveries = deliveries
-            job.claimed_ms = now_ms
-            job.node = node
-            job.lease = lease
-            job.deadline = deadline
-            job.stream = stream
-            job.group = group
+            else:
+                if job.group is not None:
+                    self._detach(job)
+                job.deliveries = deliveries
+                job.claimed_ms = now_ms
+                job.node = node
+                job.lease = lease
+                job.deadline = deadline
+                job.stream = stream
+                job.group = group
             members[seq] = job
             if pushed is not None:
                 pushed[seq] = job
@@ -242,9 +247,30 @@ class Queue:
     def held(self, seq: int, now_ms: int) -> Job | None:
         """The job, if somebody's lease on it stands."""
         job = self.jobs.get(seq)
-        if job is None or job.group is None or job.group.place is not JobPlace.LEASED or job.deadline < now_ms:
+        if job is None or job.group is None or job.group.place is not _LEASED or job.deadline < now_ms:
             return None
         return job
+
+    def held_by(self, node: str, seqs: list[int], tokens: list[str] | None, now_ms: int) -> tuple[list[Job], list[int]]:
+        """The jobs that this worker holds, by its tokens if it shows them, and the seqs it does not hold."""
+        found: dict[int, Job] = {}
+        skipped: list[int] = []
+        known = self.jobs
+        for number, seq in enumerate(seqs):
+            job = known.get(seq)
+            if (
+                job is None
+                or job.node != node
+                or job.group is None
+                or job.group.place is not _LEASED
+                or job.deadline < now_ms
+                or seq in found
+                or (tokens is not None and tokens[number] != f"lease_{job.lease:x}")
+            ):
+                skipped.append(seq)
+            else:
+                found[seq] = job
+        return list(found.values()), skipped
 
     def refuse(self, job: Job, reason: str) -> None:
         """The dead-letter topic does not take the job; no reason: not yet."""
@@ -356,20 +382,23 @@ class Queue:
         buf, ends, seqs, tagged = body.buf, body.ends, block.seqs, body.tags is not None
         jobs = self.jobs if self.ahead else None
         begin = ends[first - 1] if first else 0
-        number = first
+        number, first_seq, before = first, block.first_seq, len(taken)
+        room = wanted - before
         size = 0
-        while number < stop and len(taken) < wanted and size < bytes_max:
+        seq = self.cursor
+        while number < stop and room and size < bytes_max:
             end = ends[number]
-            seq = block.first_seq + number if seqs is None else seqs[number]
+            seq = first_seq + number if seqs is None else seqs[number]
             if jobs is not None and seq in jobs:
                 self.ahead -= 1
             else:
                 taken.append((seq, None, bytes(buf[begin : end - 1]), body.tag_at(number) if tagged else None))
                 size += end - begin
-                self.fresh -= 1
+                room -= 1
             begin = end
-            self.cursor = seq
             number += 1
+        self.cursor = seq
+        self.fresh -= len(taken) - before
         return number - first, size
 
     # --- what the log says ---
@@ -447,7 +476,8 @@ class Queue:
             behind = max(0, end - max(first, cursor_number))
             for seq in self._among_jobs(block, first, end):
                 job = self.jobs.pop(seq)
-                self.accept(job)
+                if job.refusals:
+                    self.accept(job)
                 if job.group is not None:
                     self._detach(job)
                 if seq > self.cursor:

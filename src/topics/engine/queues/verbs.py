@@ -15,7 +15,7 @@ from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.deletion import Run, find_seqs
 from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues import transfers as moving
-from topics.engine.queues.claims import Claim, Grant, bytes_for, deal, render_job, rest_after
+from topics.engine.queues.claims import Claim, Grant, bytes_for, deal, render_jobs, rest_after
 from topics.engine.queues.due import NO_STREAM, Job
 from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
 from topics.engine.queues.part import queue_of
@@ -112,20 +112,19 @@ class Queues:
     def for_topic(claim: Claim, config: TopicConfig) -> Claim:
         return claim if claim.lease_ms else Claim(claim.node, claim.wanted, config.lease_ms, claim.stream)
 
-    def serve(self, topic: Topic, queue: Queue, claims: list[Claim]) -> list[Grant]:
+    def serve(self, topic: Topic, queue: Queue, claims: list[Claim], now: int) -> list[Grant]:
         """One pass: the jobs there are, dealt out one by one over the claimers until all have what they want.
 
-        May raise ColdMiss, as long as nobody got anything.
+        The queue has been brought up to `now`. May raise ColdMiss, as long as nobody got anything.
         """
         self._commit_log.check_writable()
-        now = self.bring_up(topic, queue)
         topic.last_read_ts = self._clock.now_ms()
         grants = [Grant() for _ in claims]
         if queue.paused:
             return grants
         config = topic.config
         deliveries_max = config.max_deliveries if config.max_deliveries and config.dead_letter else UNLIMITED
-        wanted = sum(claim.wanted for claim in claims)
+        wanted = sum([claim.wanted for claim in claims])
         taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load)
         for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
             if share:
@@ -143,25 +142,24 @@ class Queues:
         share.sort()
         config = topic.config
         node, deadline = claim.node, now + claim.lease_ms
-        seqs, jobs = grant.seqs, grant.jobs
-        rests, shown = config.retry_backoff is not UNSET, self._steady.wall_ms(deadline)
         lease = queue.next_lease or random.getrandbits(40) + 1
+        queue.next_lease = lease + len(share)
+        grant.jobs = render_jobs(share, lease, self._steady.wall_ms(deadline))
+        leases = [
+            (taken[0], number, 1 if taken[1] is None else taken[1].deliveries + 1)
+            for number, taken in enumerate(share, lease)
+        ]
+        grant.seqs = [taken[0] for taken in share]
         # An op for each rest that would follow; all but those with a backoff have the same one.
-        leases: list[tuple[int, int, int]] = []
-        by_rest = {0: leases}
-        for seq, job, record, tag in share:
-            deliveries = 1 if job is None else job.deliveries + 1
-            if rests:
-                leases = by_rest.setdefault(rest_after(config, deliveries, lease), [])
-            leases.append((seq, lease, deliveries))
-            seqs.append(seq)
-            jobs.append(render_job(record, seq, lease, shown, deliveries, tag))
-            lease += 1
-        queue.next_lease = lease
+        by_rest: dict[int, list[tuple[int, int, int]]] = {}
+        if config.retry_backoff is UNSET:
+            by_rest[0] = leases
+        else:
+            for entry in leases:
+                by_rest.setdefault(rest_after(config, entry[2], entry[1]), []).append(entry)
         ops = [
-            Leased(topic.id, queue.cursor, deadline, rest_ms, node, leases, now_ms=now, stream=claim.stream)
-            for rest_ms, leases in by_rest.items()
-            if leases
+            Leased(topic.id, queue.cursor, deadline, rest_ms, node, some, now_ms=now, stream=claim.stream)
+            for rest_ms, some in by_rest.items()
         ]
         for op in ops:
             self._state.fold_ahead(op)
@@ -207,7 +205,7 @@ class Queues:
         self.check_seqs(request)
         topic, queue, now = self.find(name)
         self._commit_log.check_writable()
-        jobs, skipped = self._held(queue, request, now)
+        jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
         seqs = [job.seq for job in jobs]
         if not jobs:
             return settled(topic.id, Held(seqs, skipped))
@@ -243,7 +241,7 @@ class Queues:
         topic, queue, now = self.find(name)
         if request.dead_letter and topic.config.dead_letter is None:
             raise InvalidRequest(f'queue "{name}" has no dead_letter topic', field="dead_letter")
-        jobs, skipped = self._held(queue, request, now)
+        jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
         result = Held([job.seq for job in jobs], skipped)
         if not jobs:
             return settled(topic.id, result)
@@ -286,7 +284,7 @@ class Queues:
         self.check_seqs(request)
         lease_ms = max(LEASE_MS_MIN, min(LEASE_MS_MAX, check_u64(request.lease_ms, "lease_ms")))
         topic, queue, now = self.find(name)
-        jobs, skipped = self._held(queue, request, now)
+        jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
         deadline = now + lease_ms
         by_rest: dict[int, list[int]] = {}
         for job in jobs:
@@ -309,21 +307,6 @@ class Queues:
         check_u64(max(request.seqs), "seqs")
         if request.lease_ids is not None and len(request.lease_ids) != len(request.seqs):
             raise InvalidRequest("lease_ids must hold one token for each of seqs", field="lease_ids")
-
-    @staticmethod
-    def _held(queue: Queue, request: AckRequest | NackRequest | ExtendRequest, now: int) -> tuple[list[Job], list[int]]:
-        """The jobs that this worker holds, by its tokens if it shows them, and the seqs it does not hold."""
-        found: dict[int, Job] = {}
-        skipped: list[int] = []
-        node, tokens, held = request.node, request.lease_ids, queue.held
-        for number, seq in enumerate(request.seqs):
-            job = held(seq, now)
-            mine = job is not None and job.node == node and seq not in found
-            if job is None or not mine or (tokens is not None and tokens[number] != f"lease_{job.lease:x}"):
-                skipped.append(seq)
-            else:
-                found[seq] = job
-        return list(found.values()), skipped
 
     # --- dead letters ---
 

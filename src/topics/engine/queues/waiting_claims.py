@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from topics.engine.core.pending import Busy
 from topics.engine.core.waiting.deadlines import Deadlines
@@ -161,7 +161,8 @@ class Claimers:
             if not asking:
                 return
             try:
-                grants = queues.serve(self.topic, self.queue, [claim for _, claim in asking])
+                now = queues.bring_up(self.topic, self.queue)
+                grants = queues.serve(self.topic, self.queue, [claim for _, claim in asking], now)
             except Busy as busy:
                 wait: Wait = busy.change
             except ColdMiss as miss:
@@ -205,6 +206,15 @@ class Claimers:
             self._news.look_again_in(max(1, due_ms - self._claims.queues.now()))
 
 
+class AskedClaim(NamedTuple):
+    """A claim of an existing queue, and what it got; None: it has to wait."""
+
+    topic: Topic
+    queue: Queue
+    claim: Claim
+    grant: Grant | None
+
+
 class Claims:
     """The claims of all queues."""
 
@@ -225,32 +235,31 @@ class Claims:
 
         `admit` may refuse, when it is clear that there is such a queue.
         """
-        asked = self.queues.read_claim(request)
-        topic, queue, claim, grant = yield from attempt(partial(self._claim, name, asked, request.wait_ms, admit))
-        if grant is None:
-            grant = yield from self._wait(topic, queue, claim, min(request.wait_ms, WAIT_MS_MAX))
+        asked = yield from attempt(partial(self.ask, name, request, admit))
+        grant = asked.grant or (yield from self.wait(asked, request.wait_ms))
         if grant.change is not None:
             yield from published(grant.change)
-        return queue, grant
+        return asked.queue, grant
 
-    def _claim(
-        self, name: str, claim: Claim, wait_ms: int, admit: Callable[[Topic], None] | None
-    ) -> tuple[Topic, Queue, Claim, Grant | None]:
-        """What there is; None if it has to wait."""
+    def ask(self, name: str, request: ClaimRequest, admit: Callable[[Topic], None] | None) -> AskedClaim:
+        """Decide a claim with the jobs there are, or find that it has to wait. May raise Busy and ColdMiss."""
         queues = self.queues
-        topic, queue, _ = queues.find(name)
+        claim = queues.read_claim(request)
+        topic, queue, now = queues.find(name)
         if admit is not None:
             admit(topic)
         claim = queues.for_topic(claim, topic.config)
         if not topic.config.claim_jitter_ms:
-            grant = queues.serve(topic, queue, [claim])[0]
-            if grant.seqs or not wait_ms:
-                return topic, queue, claim, grant
-        return topic, queue, claim, None
+            grant = queues.serve(topic, queue, [claim], now)[0]
+            if grant.seqs or not request.wait_ms:
+                return AskedClaim(topic, queue, claim, grant)
+        return AskedClaim(topic, queue, claim, None)
 
-    def _wait(self, topic: Topic, queue: Queue, claim: Claim, wait_ms: int) -> Steps[Grant]:
-        waiting = WaitingClaim(self.runner.waiters, self.runner.deadlines, claim, wait_ms)
-        claimers = self.claimers(topic, queue)
+    def wait(self, asked: AskedClaim, wait_ms: int) -> Steps[Grant]:
+        """Wait for jobs, or for the window of the queue."""
+        wait_ms = min(wait_ms, WAIT_MS_MAX)
+        waiting = WaitingClaim(self.runner.waiters, self.runner.deadlines, asked.claim, wait_ms)
+        claimers = self.claimers(asked.topic, asked.queue)
         claimers.add(waiting)
         try:
             yield waiting
