@@ -14,8 +14,8 @@ import pytest
 
 import topics
 from tests.client.driving import Loop, driven
+from tests.groups.consumers import quick_hash
 from tests.serving import ServerProcess, serving
-from topics.api.groups.users import hash_password
 from topics.client import Client
 
 _numbers = itertools.count(1)
@@ -25,7 +25,7 @@ Connect = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def users() -> str:
-    hashed = hash_password("opensesame")
+    hashed = quick_hash("opensesame")
     return f"ada:service:{hashed},root:system:{hashed}"
 
 

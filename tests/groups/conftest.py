@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.engine.conftest import open_rig, rig  # noqa: F401 - fixtures
-from tests.groups.consumers import SECRET, Consumer, token
+from tests.groups.consumers import SECRET, Consumer, quick_hash, token
 from tests.serving import Client, ServerProcess, serving
-from topics.api.groups.users import hash_password
 
 _numbers = itertools.count(1)
 
@@ -19,7 +18,7 @@ NewConsumer = Callable[..., Consumer]
 
 @pytest.fixture(scope="session")
 def users() -> str:
-    hashed = hash_password("opensesame")
+    hashed = quick_hash("opensesame")
     return f"ada:service:{hashed},root:system:{hashed},guest:user:{hashed},tenant:service:{hashed}:acme."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import time
 from typing import Any
@@ -14,6 +15,7 @@ from tests.serving import Client, Reply
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.groups.part import groups_of
 from topics.engine.groups.verbs import Acked, Consuming
+from topics.model.encoding import to_base64url
 from topics.model.requests.groups import ConsumeStart, parse_start
 
 SECRET = "a secret that is long enough for every test, whatever it is signed with"
@@ -28,6 +30,13 @@ def token(role: str | None = "service", secret: str = SECRET, algorithm: str = "
     usual = {"sub": "worker", "iss": "kalamdb", "iat": now, "exp": now + DAY_S, "role": role, "token_type": "access"}
     kept = {name: value for name, value in {**usual, **claims}.items() if value is not None}
     return jwt.encode(kept, secret, algorithm)
+
+
+def quick_hash(password: str) -> str:
+    """A hash as `topics hash` prints it, by the least work: a login costs no time where that is not the subject."""
+    salt = bytes(16)
+    key = hashlib.scrypt(password.encode(), salt=salt, n=16, r=1, p=1, dklen=32)
+    return f"scrypt$4$1$1${to_base64url(salt).decode()}${to_base64url(key).decode()}"
 
 
 class Consumer:

@@ -15,6 +15,7 @@ from tests.groups.consumers import SECRET, Consumer, token
 from tests.patience import PATIENCE_S
 from tests.serving import Client, Reply, ServerProcess, serving
 from topics.api.groups.login_limits import ATTEMPTS_PER_ADDRESS_MAX, ATTEMPTS_PER_USER_MAX, LoginLimits, TrustedProxies
+from topics.api.groups.users import hash_password
 from topics.http.request import Request
 from topics.model.errors import Throttled
 
@@ -40,6 +41,13 @@ def all_at_once(server: ServerProcess, user: str, password: str, count: int) -> 
     for thread in crowd:
         thread.join()
     return Counter(statuses)
+
+
+@pytest.fixture(scope="module")
+def users() -> str:
+    """With a hash that takes its time, so that a crowd comes before the first is done."""
+    hashed = hash_password("opensesame")
+    return f"ada:service:{hashed},root:system:{hashed}"
 
 
 @pytest.fixture
