@@ -226,13 +226,16 @@ def _become(request: Any, given: list[int]) -> NoReturn:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _stream(1, "strict"), _stream(2, "backslashreplace")
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    code: object = 1
+    code: object = None
     try:
         exec(request["code"], {"__name__": "__main__"})
     except SystemExit as end:
         code = end.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
     except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
+        code = 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with contextlib.suppress(OSError):
