@@ -133,6 +133,8 @@ class Api:
     def _decode_in_slices(self, call: Call, decoding: Decoding) -> None:
         """Decode the body of a call between those of others, then run the call."""
 
+        call.sliced = True
+
         def step() -> bool:
             try:
                 if call.open:

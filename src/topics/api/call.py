@@ -37,6 +37,7 @@ class Call:
         "parked_s",
         "principal",
         "request",
+        "sliced",
         "task",
         "throttled_s",
     )
@@ -49,6 +50,8 @@ class Call:
         self.name = name
         # the decoded body, if the route takes one
         self.params: Any = None
+        # it was large, decoded and checked slice by slice
+        self.sliced = False
         self._holds_slot = False
         # arrived when its principal had no slot left: it may still be refused for an error, or answered from memory
         self.crowded = False

@@ -284,7 +284,12 @@ class Sockets:
         request_id = command.request_id
         match command.op:
             case "publish":
-                self._publish(connection, request_id, decoded or decode_body(publish_decoder, message))
+                self._publish(
+                    connection,
+                    request_id,
+                    decoded or decode_body(publish_decoder, message),
+                    metas_checked=decoded is not None,
+                )
             case "subscribe":
                 self._subscribe(connection, request_id, message)
             case "unsubscribe":
@@ -306,7 +311,9 @@ class Sockets:
         except TopicsError:
             return False
 
-    def _publish(self, connection: WsConnection, request_id: Raw, command: PublishCommand) -> None:
+    def _publish(
+        self, connection: WsConnection, request_id: Raw, command: PublishCommand, *, metas_checked: bool
+    ) -> None:
         principal = connection.principal
         principal.check_scopes(Scope.WRITE)
         if command.config is not None:
@@ -317,7 +324,7 @@ class Sockets:
             principal.check_name(command.config.dead_letter, "dead_letter")
         if self._pressure.floor is not None and self.is_shed(self._engine.state.by_name.get(command.topic)):
             raise self._pressure.refusal()
-        change = self._engine.append(command.topic, command)
+        change = self._engine.append(command.topic, command, metas_checked=metas_checked)
         connection.unacked += 1
         self._wake()
         change.then(_acknowledging(connection, request_id, command))

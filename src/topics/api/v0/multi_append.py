@@ -83,7 +83,8 @@ class MultiAppend:
         return None
 
     def _submit(self, call: Call) -> PendingChange:
-        return self._verb.append(call.params, partial(self._check_names, call), partial(self._admit, call))
+        names, admit = partial(self._check_names, call), partial(self._admit, call)
+        return self._verb.append(call.params, names, admit, metas_checked=call.sliced)
 
     def _check_names(self, call: Call) -> None:
         """Every topic, and those that a configuration names. One that takes effect is an administrator's business."""

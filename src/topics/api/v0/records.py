@@ -135,7 +135,7 @@ class Records:
         admit = None
         if self._pressure.floor is not None or call.crowded:
             admit = partial(self._admit, call)
-        return self._engine.append(call.name, call.params, admit)
+        return self._engine.append(call.name, call.params, admit, metas_checked=call.sliced)
 
     def _appended(self, call: Call, change: PendingChange) -> None:
         call.reply(201 if change.created else 200, appended(call, change, return_seqs=True))
@@ -146,7 +146,7 @@ class Records:
     def _check_config(self, call: Call, params: AppendRequest) -> None:
         """A configuration that takes effect is an administrator's business; one that is ignored is not."""
         assert params.config is not None
-        check_batch(params, self._engine.settings)
+        check_batch(params, self._engine.settings, metas_checked=call.sliced)
         check_config_names(call, params.config)
         if params.create is not False and call.name not in self._engine.state.by_name:
             call.principal.check_scopes(Scope.ADMIN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -13,6 +15,7 @@ from topics.api.routes import Route
 from topics.api.schema import Performance
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
+from topics.engine.core.waiting.runner import Steps, attempt
 from topics.engine.transactions.commit import Committed
 from topics.engine.transactions.verbs import StagedPart, Transactions
 from topics.model.errors import InvalidRequest
@@ -189,7 +192,7 @@ class Txns:
 
     # --- writing ---
 
-    def stage(self, call: Call) -> None:
+    def stage(self, call: Call) -> Steps[None] | None:
         params: StageRequest = call.params
         app, version = _names(call)
         names = {record.topic for record in params.records}
@@ -198,7 +201,17 @@ class Txns:
         for name in names:
             if name is not None:
                 call.principal.check_name(name, "records[].topic")
+        if call.sliced:
+            return self._stage_large(call)
         self._transactions.stage(app, version, params).then(answering(call, self._was_staged))
+        return None
+
+    def _stage_large(self, call: Call) -> Steps[None]:
+        app, version = _names(call)
+        prepared = yield from self._transactions.preparing(call.params, metas_checked=True)
+        stage = partial(self._transactions.stage, app, version, call.params, prepared)
+        change = yield from attempt(stage)
+        change.then(answering(call, self._was_staged))
 
     def _was_staged(self, call: Call, change: PendingChange) -> None:
         params: StageRequest = call.params

@@ -149,13 +149,19 @@ class Engine:
     # --- records ---
 
     def append(
-        self, name: str, request: AppendRequest, admit: Callable[[Topic | None], None] | None = None
+        self,
+        name: str,
+        request: AppendRequest,
+        admit: Callable[[Topic | None], None] | None = None,
+        *,
+        metas_checked: bool = False,
     ) -> PendingChange:
         """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records.
 
-        `admit` may refuse, when it is clear that this is a write and that it makes sense.
+        `admit` may refuse, when it is clear that this is a write and that it makes sense; `metas_checked`: when it was
+        decoded.
         """
-        bare = check_batch(request, self.settings)
+        bare = check_batch(request, self.settings, metas_checked=metas_checked)
         topic = self.state.by_name.get(name)
         if topic is None or self.in_flight.busy:
             topic = self.find_to_write(name)

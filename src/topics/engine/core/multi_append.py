@@ -19,7 +19,7 @@ from topics.engine.log import retention
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
-from topics.model.requests.batch import ALWAYS_JOINED, DEFERRED_BYTES_MIN, Batch, render
+from topics.model.requests.batch import ALWAYS_JOINED, Batch, join_unless_large, render
 from topics.model.requests.config import ConfigRequest, resolve
 from topics.model.requests.multi_append import MultiAppendRequest, TopicBatch, check_multi_append, multi_digest, within
 from topics.model.requests.records import AppendRequest
@@ -97,13 +97,19 @@ class MultiAppend:
         self._clock = clock
 
     def append(
-        self, request: MultiAppendRequest, check_names: Check | None = None, admit: Admit | None = None
+        self,
+        request: MultiAppendRequest,
+        check_names: Check | None = None,
+        admit: Admit | None = None,
+        *,
+        metas_checked: bool = False,
     ) -> PendingChange:
         """Add a batch to each topic, all of them or none.
 
-        `check_names` may refuse once the request makes sense, `admit` when it is clear that this is a write.
+        `check_names` may refuse once the request makes sense, `admit` when it is clear that this is a write;
+        `metas_checked`: when it was decoded.
         """
-        batches = check_multi_append(request, self._engine.settings)
+        batches = check_multi_append(request, self._engine.settings, metas_checked=metas_checked)
         if check_names is not None:
             check_names()
         targets = self._targets(batches)
@@ -119,7 +125,7 @@ class MultiAppend:
         self._keep_seqs(targets)
         for target in targets:
             self._render(target)
-        _join_unless_large(targets)
+        join_unless_large([target.batch for target in targets if target.batch is not None])
         self._refuse_if_full(targets)
         return self._stage(targets, key)
 
@@ -291,14 +297,6 @@ class MultiAppend:
 
 def _window_ms(targets: list[AppendTarget]) -> int:
     return min(target.config.idempotency_window_ms for target in targets)
-
-
-def _join_unless_large(targets: list[AppendTarget]) -> None:
-    """Batches that are large together are joined by the thread that writes them."""
-    batches = [target.batch for target in targets if target.batch is not None]
-    if sum([batch.size for batch in batches]) <= DEFERRED_BYTES_MIN:
-        for batch in batches:
-            batch.join()
 
 
 def _refuse_mixed(targets: list[AppendTarget]) -> None:

@@ -15,11 +15,12 @@ The app has an id of the same kind as a topic, so that its ops are published in 
 from __future__ import annotations
 
 import struct
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 
-from topics.engine.core.appended import Appended, decode_appended
+from topics.engine.core.appended import Appended, DeferredBody, decode_appended
 
 _PREFIX = struct.Struct("<BI")
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,9 +63,19 @@ class TxnStaged(TxnOp):
 
     def encode(self) -> bytes:
         bodies = [appended.encode() for _, appended in self.shelves]
-        shelves = [(name, len(body)) for (name, _), body in zip(self.shelves, bodies, strict=True)]
-        head = (self.topic_id, self.app, self.version, self.stage, self.part, self.ts, shelves)
-        return _joined(STAGED, head, bodies)
+        return _joined(STAGED, self._head(list(map(len, bodies))), bodies)
+
+    def body(self) -> bytes | DeferredBody:
+        """The same, to be written: large batches need not be there yet."""
+        if all(appended.batch.parts is None for _, appended in self.shelves):
+            return self.encode()
+        bodies = [appended.pieces() for _, appended in self.shelves]
+        head = self._head([len(DeferredBody(body)) for body in bodies])
+        return DeferredBody([_joined(STAGED, head, []), *chain(*bodies)])
+
+    def _head(self, lengths: list[int]) -> tuple[object, ...]:
+        shelves = [(name, length) for (name, _), length in zip(self.shelves, lengths, strict=True)]
+        return (self.topic_id, self.app, self.version, self.stage, self.part, self.ts, shelves)
 
 
 class TxnFenced(TxnOp):

@@ -8,7 +8,7 @@ A version of an app is committed once; whoever comes later with it, or with an o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from topics.engine.core.appended import Appended
@@ -22,7 +22,7 @@ from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten, 
 from topics.model.clock import Clock
 from topics.model.errors import Fenced, InvalidRequest, StageNotFound, Throttled, TopicsError
 from topics.model.names import check_topic_name
-from topics.model.requests.batch import check_batch, render_headless
+from topics.model.requests.batch import Batch, check_batch, join_unless_large, render_headless
 from topics.model.requests.records import AppendRequest, RecordRequest
 from topics.model.requests.transactions import (
     PARTS_MAX,
@@ -39,6 +39,7 @@ from topics.model.requests.transactions import (
     check_version,
     stages_digest,
 )
+from topics.storage.steps import at_once
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -53,6 +54,12 @@ class StagedPart(NamedTuple):
     expires_ms: int
     done: bool = False
     fence: int = 0
+
+
+# The records of a part by the topic they are meant for, without their seqs.
+PartBatches = list[tuple[str, Batch]]
+# Records that are rendered at once.
+RENDERED_PER_STEP = 500
 
 
 class Transactions:
@@ -73,7 +80,24 @@ class Transactions:
 
     # --- verbs ---
 
-    def stage(self, app_name: str, version: int, request: StageRequest) -> PendingChange:
+    def preparing(self, request: StageRequest, *, metas_checked: bool = False) -> Generator[None, None, PartBatches]:
+        """Check and render the records of a part, whatever is staged; pauses after each millisecond or so of work."""
+        batches: PartBatches = []
+        unpaused = 0
+        groups = self._groups(request, metas_checked=metas_checked)
+        yield
+        for name, records, bare in groups:
+            batches.append((name, render_headless(AppendRequest(records, request.node), 1, 0, bare=bare)))
+            unpaused += len(records)
+            if unpaused >= RENDERED_PER_STEP:
+                unpaused = 0
+                yield
+        join_unless_large([batch for _, batch in batches])
+        return batches
+
+    def stage(
+        self, app_name: str, version: int, request: StageRequest, prepared: PartBatches | None = None
+    ) -> PendingChange:
         """Put a part down. `result` is a StagedPart; the same part again is not written again."""
         check_app_name(app_name)
         check_version(version)
@@ -92,22 +116,22 @@ class Transactions:
             assert stage is not None
             return settled(app.id, StagedPart(stage.parts[request.part], self._shown_ms(stage)))
         self._check_part(request, stage)
-        batches = self._batches(request)
+        batches = prepared if prepared is not None else at_once(self.preparing(request))
         self._commit_log.check_writable()
         now = self._steady.now_ms()
         shelves: list[tuple[str, Appended]] = []
-        for name, records, bare in batches:
+        for name, batch in batches:
             shelf = stage.shelves.get(name) if stage is not None else None
             if shelf is None:
-                topic_id, first_seq = self._state.new_id(), 1
+                topic_id, batch.first_seq = self._state.new_id(), 1
             else:
-                topic_id, first_seq, now = shelf.id, shelf.head_seq + 1, shelf.now(now)
-            batch = render_headless(AppendRequest(records, request.node), first_seq, now, bare=bare)
+                topic_id, batch.first_seq, now = shelf.id, shelf.head_seq + 1, shelf.now(now)
+            batch.ts = now
             shelves.append((name, Appended(topic_id, 1, b"", batch)))
         part = PartSize(len(request.records), sum(appended.batch.size for _, appended in shelves))
         self._refuse_too_much(app, stage, part)
         op = TxnStaged(self._id_of(app_name), app_name, version, request.stage, request.part, now, shelves)
-        change = self._commit_log.submit(op, op.encode(), gated=False)
+        change = self._commit_log.submit(op, op.body(), gated=False)
         change.result = StagedPart(part, self._steady.wall_ms(now + self._settings.stage_ttl_ms))
         return self._in_flight.hold(change, ("stage", app_name, version, request.stage), ("parts", app_name))
 
@@ -292,10 +316,10 @@ class Transactions:
         if expected >= PARTS_MAX:
             raise InvalidRequest(f"a stage has at most {PARTS_MAX} parts, use another stage", field="part")
 
-    def _batches(self, request: StageRequest) -> list[tuple[str, list[RecordRequest], bool]]:
+    def _groups(self, request: StageRequest, *, metas_checked: bool) -> list[tuple[str, list[RecordRequest], bool]]:
         """The records by the topic they are meant for, and whether they are bare."""
         records = cast("list[RecordRequest]", request.records)
-        bare = check_batch(AppendRequest(records, request.node), self._settings)
+        bare = check_batch(AppendRequest(records, request.node), self._settings, metas_checked=metas_checked)
         if not bare and any(record.delay_ms or record.unique_key is not None for record in records):
             raise InvalidRequest("delay_ms and unique_key cannot be part of a transaction", field="records")
         names = {record.topic for record in request.records}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -27,6 +27,8 @@ from topics.model.requests.records import AppendRequest, RecordRequest, check_u6
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
+# Metas that are checked at once; a short one takes as long as so many bytes of a long one.
+METAS_BYTES_PER_STEP, META_BYTES_EXTRA = 128 * 1024, 256
 # Copying more than this at once holds the owner thread for too long: the thread that writes the log does it.
 DEFERRED_BYTES_MIN = 4 * 1024 * 1024
 # More than the columns of a batch could count.
@@ -161,8 +163,11 @@ class Batch:
         return self.blob
 
 
-def check_batch(request: AppendRequest, limits: BatchLimits) -> bool:
-    """Refuse what breaks a limit; answer whether every record is bare (nothing but data and the batch's node)."""
+def check_batch(request: AppendRequest, limits: BatchLimits, *, metas_checked: bool = False) -> bool:
+    """Refuse what breaks a limit; answer whether every record is bare (nothing but data and the batch's node).
+
+    `metas_checked`: by `checking_metas`, which counted their keys.
+    """
     records = request.records
     if not records:
         raise InvalidRequest("records must hold at least one record", field="records")
@@ -189,7 +194,7 @@ def check_batch(request: AppendRequest, limits: BatchLimits) -> bool:
             or record.unique_key is not None
         ):
             bare = False
-            size += _check_columns(record, index, limits)
+            size += _check_columns(record, index, limits, metas_checked=metas_checked)
         if size > data_bytes_max:
             raise RecordTooLarge(
                 f"records[{index}] has {size} bytes of data and meta; at most {data_bytes_max} are allowed",
@@ -206,7 +211,7 @@ def check_batch(request: AppendRequest, limits: BatchLimits) -> bool:
     return bare
 
 
-def _check_columns(record: RecordRequest, index: int, limits: BatchLimits) -> int:
+def _check_columns(record: RecordRequest, index: int, limits: BatchLimits, *, metas_checked: bool) -> int:
     """Check tag, node and meta of one record; answer the size of meta.
 
     A batch has thousands of records: what is short and ASCII is told at a glance, and no field is named in vain.
@@ -222,7 +227,22 @@ def _check_columns(record: RecordRequest, index: int, limits: BatchLimits) -> in
         _check_key(text, f"records[{index}].unique_key")
     if record.delay_ms > U64_MAX:
         check_u64(record.delay_ms, f"records[{index}].delay_ms")
-    return 0 if record.meta is UNSET else _check_meta(record, record.meta, index, limits)
+    if record.meta is UNSET:
+        return 0
+    return len(record.meta) if metas_checked else _check_meta(record, record.meta, index, limits)
+
+
+def checking_metas(records: Sequence[RecordRequest], limits: BatchLimits) -> Generator[None, None, None]:
+    """Refuse metas that break a limit; pauses after each millisecond or so of work."""
+    unpaused = 0
+    for index, record in enumerate(records):
+        meta = record.meta
+        if meta is not UNSET:
+            unpaused += len(meta) + META_BYTES_EXTRA
+            _check_meta(record, meta, index, limits)
+            if unpaused >= METAS_BYTES_PER_STEP:
+                unpaused = 0
+                yield
 
 
 def _check_meta(record: RecordRequest, meta: Raw, index: int, limits: BatchLimits) -> int:
@@ -303,20 +323,29 @@ def joined_bytes_max(durability: Durability) -> int:
 
 
 def render_headless(request: AppendRequest, first_seq: int, ts: int, *, bare: bool) -> Batch:
-    """Records whose seqs and time are decided later: NO_HEAD stands where these will."""
+    """Records whose seqs and time are decided later: NO_HEAD stands where these will. To be joined, see `render`."""
     records = request.records
     if not bare:
-        return _render_columns(records, request.node, [NO_HEAD] * len(records), first_seq, ts, b"")
+        return _render_columns(records, request.node, [NO_HEAD] * len(records), first_seq, ts, b"", 0)
     node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
     payloads = [record.data for record in records]
     start = b'%b%b,"data":' % (NO_HEAD, node)
-    blob = b"%b%b}," % (start, (b"}," + start).join(payloads))
+    parts: list[bytes | Raw] = [b"},"] * (3 * len(records))
+    parts[0::3] = [start] * len(records)
+    parts[1::3] = payloads
     fixed = len(start) + 2
-    batch = Batch(first_seq, ts, len(records), blob, array("I", accumulate([len(data) + fixed for data in payloads])))
+    batch = Batch.rendered(first_seq, ts, parts, [len(data) + fixed for data in payloads], 0)
     if request.node is not None:
         batch.node_names = [request.node]
         batch.nodes = array("I", (1,)) * batch.count
     return batch
+
+
+def join_unless_large(batches: Sequence[Batch]) -> None:
+    """Batches that are large together are joined by the thread that writes them."""
+    if sum([batch.size for batch in batches]) <= DEFERRED_BYTES_MIN:
+        for batch in batches:
+            batch.join()
 
 
 def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, joined_bytes_max: int) -> Batch:
@@ -352,12 +381,13 @@ def _render_columns(
     ]
     metas = [record.meta for record in records]
     plain = metas.count(UNSET) == count
-    width = 4 if plain else 5
+    width = 4 if plain else 6
     parts: list[bytes | Raw] = [b"},"] * (width * count)
     parts[0::width], parts[1::width], parts[2::width] = heads, middles, payloads
     lengths = array("I")
     if not plain:
-        parts[3::width] = [b"" if meta is UNSET else b',"meta":%b' % meta for meta in metas]
+        parts[3::width] = [b"" if meta is UNSET else b',"meta":' for meta in metas]
+        parts[4::width] = [b"" if meta is UNSET else meta for meta in metas]
         lengths.extend([0 if meta is UNSET else len(meta) for meta in metas])
         sizes = [size + length + 8 if length else size for size, length in zip(sizes, lengths, strict=True)]
     batch = Batch.rendered(first_seq, ts, parts, sizes, joined_bytes_max)

@@ -20,9 +20,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
-from topics.model.requests.batch import BatchLimits
+from topics.model.requests.batch import BatchLimits, checking_metas
 from topics.model.requests.mistakes import BODY, mistake, nested_too_deeply
-from topics.model.requests.multi_append import MultiAppendRequest, TopicBatchRequest
+from topics.model.requests.multi_append import MultiAppendRequest, TopicBatchRequest, within
 from topics.model.requests.nesting import TooDeep, decode_limited
 from topics.model.requests.records import decode_body
 
@@ -62,6 +62,7 @@ def decode_large(decoder: msgspec.json.Decoder[W], body: bytes, limits: BatchLim
         raise pieces.missing()
     pieces.check_count(len(envelope.records))
     envelope.records = pieces.records + envelope.records
+    yield from checking_metas(envelope.records, limits)
     return envelope
 
 
@@ -98,8 +99,12 @@ def decode_large_topics(
     request = decode_body(decoder, b"".join((*envelope, body[at:])))
     if len(lists) != len(request.topics):
         raise InvalidRequest("topics must name each topic once, with one list of records", field="topics")
-    for part, records in zip(request.topics.values(), lists, strict=True):
+    for (name, part), records in zip(request.topics.items(), lists, strict=True):
         part.records = records
+        try:
+            yield from checking_metas(records, limits)
+        except InvalidRequest as error:
+            raise within(name, error) from None
     return request
 
 

@@ -46,7 +46,9 @@ class TopicBatch:
         self.bare = bare
 
 
-def check_multi_append(request: MultiAppendRequest, limits: BatchLimits) -> list[TopicBatch]:
+def check_multi_append(
+    request: MultiAppendRequest, limits: BatchLimits, *, metas_checked: bool = False
+) -> list[TopicBatch]:
     """Check the limits that do not depend on the topics; the batches, by name."""
     if not request.topics:
         raise InvalidRequest("topics must name at least one topic", field="topics")
@@ -70,7 +72,7 @@ def check_multi_append(request: MultiAppendRequest, limits: BatchLimits) -> list
         part = request.topics[name]
         append = AppendRequest(part.records, part.node, request.idempotency_key, part.create, part.config)
         try:
-            bare = check_batch(append, limits)
+            bare = check_batch(append, limits, metas_checked=metas_checked)
         except (InvalidRequest, RecordTooLarge) as error:
             raise within(name, error) from None
         try:
