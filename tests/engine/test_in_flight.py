@@ -166,7 +166,8 @@ class InFlightMachine(RuleBasedStateMachine):
         try:
             rig.wait_until(self.idle)
             in_flight = rig.store.commit_log.in_flight
-            assert (in_flight.busy, in_flight.bytes, in_flight.topics) == ({}, 0, 0)
+            assert (in_flight.busy, in_flight.members) == ({}, {})
+            assert (in_flight.bytes, in_flight.topics) == (0, 0)
             for topic in rig.store.state.by_id.values():
                 assert (topic.pending_seqs, topic.pending_count, topic.pending_bytes) == (0, 0, 0)
                 assert topic.assigned_seq == topic.head_seq
@@ -207,6 +208,25 @@ def test_busy_names_the_change_and_ends_with_it() -> None:
     one.finish()
     in_flight.check(("topic", "t"), ("writers", 1))
     assert in_flight.busy == {}
+
+
+def test_members_are_held_in_bulk_and_each_change_lets_go_of_its_own() -> None:
+    in_flight, one, two = InFlight(), change(), change()
+    key = ("unique keys", 1)
+    in_flight.hold_members(one, key, [b"a", b"b"])
+    in_flight.hold_members(two, key, [b"c"])
+    in_flight.check_members(key, [b"d"])
+    in_flight.check_members(("unique keys", 2), [b"a"])
+    for member, holder in ((b"a", one), (b"c", two)):
+        with pytest.raises(Busy) as busy:
+            in_flight.check_members(key, [b"d", member])
+        assert busy.value.change is holder
+    one.finish()
+    in_flight.check_members(key, [b"a", b"b"])
+    with pytest.raises(Busy):
+        in_flight.check_members(key, [b"c"])
+    two.finish()
+    assert in_flight.members == {}
 
 
 def test_what_a_later_change_took_over_goes_back_if_that_is_forgotten_first() -> None:

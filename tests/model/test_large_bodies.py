@@ -17,7 +17,7 @@ from topics.model.requests.multi_append import MultiAppendRequest
 from topics.model.requests.records import AppendRequest, append_decoder, decode_body
 
 T = TypeVar("T")
-LIMITS: Any = SimpleNamespace(max_batch_records=10_000, max_record_bytes=1024 * 1024)
+LIMITS: Any = SimpleNamespace(max_batch_records=10_000, max_record_bytes=1024 * 1024, max_meta_bytes=16_384)
 
 
 def decoded(body: bytes, limits: Any = LIMITS) -> tuple[AppendRequest, int]:
@@ -74,7 +74,7 @@ def test_piece_by_piece_gives_what_one_go_gives(records: list[Any], envelope_fir
             separators=separators,
             ensure_ascii=False,
         ).encode()
-        limits = SimpleNamespace(max_batch_records=10_000, max_record_bytes=5_000)
+        limits = SimpleNamespace(max_batch_records=10_000, max_record_bytes=5_000, max_meta_bytes=16_384)
         whole = decode_body(append_decoder, body)
         assert seen(decoded(body, limits)[0]) == seen(whole)
 

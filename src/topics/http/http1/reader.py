@@ -275,6 +275,8 @@ class RequestReader:
         self.weight += REQUEST_WEIGHT
         parts = self._parts
         if parts or self._blocks:
+            if self._body_bytes > self._limits.turn_body_bytes:
+                request.is_plain = False
             if self._body_bytes > self._limits.large_body_bytes:
                 request.is_plain = False
                 request.body_parts = [*self._blocks, *parts]

@@ -301,8 +301,11 @@ def render(
     """
     records = request.records
     if not bare:
-        heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(records))]
-        batch = _render_columns(records, request.node, heads, first_seq, ts, b',"$ts":%d' % ts, joined_bytes_max)
+        if len(records) == 1:
+            batch = _render_one(records[0], request.node, first_seq, ts)
+        else:
+            heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(records))]
+            batch = _render_columns(records, request.node, heads, first_seq, ts, b',"$ts":%d' % ts, joined_bytes_max)
         batch.jobs = _job_columns(records, unique, ts)
         return batch
     node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
@@ -360,6 +363,23 @@ def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, 
     fixed = len(middle) + 2
     sizes = [len(head) + len(payload) + fixed for head, payload in zip(heads, payloads, strict=True)]
     return Batch.rendered(first_seq, ts, parts, sizes, joined_bytes_max)
+
+
+def _render_one(record: RecordRequest, batch_node: str | None, first_seq: int, ts: int) -> Batch:
+    """The same as `_render_columns`, for the usual append of one record, which need not make columns for it."""
+    node = record.node if record.node is not None else batch_node
+    origin = b"" if node is None else b',"$node":' + _encode_string(node)
+    meta = b"" if record.meta is UNSET else b',"meta":%b' % record.meta
+    blob = b'{"$seq":%d,"$ts":%d%b,"data":%b%b},' % (first_seq, ts, origin, record.data, meta)
+    batch = Batch(first_seq, ts, 1, blob, array("I", (len(blob),)))
+    if node is not None:
+        batch.node_names, batch.nodes = [node], array("I", (1,))
+    if record.tag is not None:
+        batch.tags = b"\1" + record.tag.encode()
+        batch.tag_ends = array("I", (len(batch.tags),))
+    if record.meta is not UNSET:
+        batch.metas = array("I", (len(record.meta),))
+    return batch
 
 
 def _render_columns(
@@ -428,6 +448,8 @@ def _tag_column(tags: list[str | None]) -> tuple[bytes, array[int]]:
 
 
 def _job_columns(records: Sequence[RecordRequest], unique: bytes | None, ts: int) -> JobColumns | None:
+    if len(records) == 1 and not records[0].delay_ms and records[0].unique_key is None:
+        return None
     delays = [record.delay_ms for record in records]
     keys = [record.unique_key for record in records]
     if not any(delays) and keys.count(None) == len(keys):
