@@ -7,13 +7,14 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.load import wrk
 from bench.load.directories import on_disk
-from bench.load.polls import polls
+from bench.load.polls import Pairs
 from bench.load.trees import Tree, TreeUnusable, trees
 from bench.report import page
 from bench.report.figures import Spread, spread, table
@@ -29,6 +30,8 @@ PAYLOAD = {"id": 12345, "kind": "resize", "url": "s3://bucket/a.png", "w": 256}
 ONE = {"records": [{"data": PAYLOAD}]}
 MANY = {"records": [{"data": PAYLOAD}] * 100}
 JOBS = 100_000
+SETTLE_S = 0.1
+SETTLE_S_MAX = 3.0
 FILL = 1_000
 
 
@@ -107,7 +110,8 @@ def _drain(stream: socket.socket) -> None:
 
 
 def polled(subject: Subject, name: str) -> Load:
-    return lambda: polls(subject.server.port, KEY, name, PAYLOAD, CONNECTIONS // 2, SECONDS)
+    pairs = Pairs(subject.server.port, KEY, name, PAYLOAD, CONNECTIONS // 2)
+    return lambda: pairs.run(SECONDS)
 
 
 def filled(subject: Subject, name: str, **config: object) -> None:
@@ -157,6 +161,7 @@ CALLS = (
 def cost_us(subject: Subject, call: Call, name: str) -> float:
     """Microseconds of the server for one request or pair; what prepares it is not counted."""
     load = call.prepare(subject, name)
+    settle(subject.pid)
     before_s = wrk.cpu_s(subject.pid)
     done = load()
     took_s = wrk.cpu_s(subject.pid) - before_s
@@ -164,6 +169,16 @@ def cost_us(subject: Subject, call: Call, name: str) -> float:
         raise wrk.WrkFailed(f"{call.what}: nothing was answered")
     subject.server.client(KEY).delete(f"/v0/topics/{name}")
     return took_s * 1e6 / done
+
+
+def settle(pid: int) -> None:
+    """Wait until a server has done what its preparation left to do: checkpoints, deletions."""
+    end_s = time.monotonic() + SETTLE_S_MAX
+    while time.monotonic() < end_s:
+        before_s = wrk.cpu_s(pid)
+        time.sleep(SETTLE_S)
+        if wrk.cpu_s(pid) - before_s < SETTLE_S / 50:
+            return
 
 
 Samples = dict[tuple[str, str], list[float]]
@@ -196,7 +211,9 @@ def shown(samples: Samples, names: list[str]) -> str:
     rows: list[list[str]] = []
     for call in CALLS:
         spreads = [spread(samples[call.what, name]) for name in names]
-        ratio = [f"{spreads[-1].median / spreads[0].median:.2f}"] if compared else []
+        first, last = samples[call.what, names[0]], samples[call.what, names[-1]]
+        ratios = spread([new / old for old, new in zip(first, last, strict=True)])
+        ratio = [f"{ratios.median:.2f} ({ratios.low:.2f} to {ratios.high:.2f})"] if compared else []
         wanted = f"{call.wanted[0]} compiled, {call.wanted[1]} pure" if call.wanted else ""
         rows.append([call.what, wanted, *(each.shown("µs") for each in spreads), *ratio])
     return table(["call", "wanted, µs", *names, *compared], rows)

@@ -21,7 +21,6 @@ class Pair:
         self.writer.socket.sendall(self._append)
         self.writer.answer()
         self._cursor = 1
-        self.rounds = 0
         self._answers_due = 0
 
     def begin(self) -> None:
@@ -50,36 +49,40 @@ class Pair:
         self.writer.close()
 
 
-def polls(port: int, bearer: str, name: str, payload: object, pairs: int, seconds: float) -> int:
-    """How often a long poll was answered by an append in the time given.
+class Pairs:
+    """Some pairs, connected, and the loop that drives them."""
 
-    Polls of the pairs that are ready are sent first, their appends after all of them, so that a poll waits when its
-    record comes.
-    """
-    found = [Pair(port, bearer, f"{name}-{number}", payload) for number in range(pairs)]
-    selector = selectors.DefaultSelector()
-    for pair in found:
-        selector.register(pair.reader.socket, selectors.EVENT_READ, (pair, pair.reader))
-        selector.register(pair.writer.socket, selectors.EVENT_READ, (pair, pair.writer))
-    end_s = time.perf_counter() + seconds
-    ready = found
-    working = pairs
-    try:
-        while working:
-            if time.perf_counter() >= end_s:
-                working -= len(ready)
-                ready = []
-            for pair in ready:
-                pair.begin()
-            for pair in ready:
-                pair.append()
-            events = selector.select(timeout=60) if working else []
-            assert events or not working, "no answer within a minute"
-            ready = [key.data[0] for key, _ in events if key.data[0].take(key.data[1])]
-            for pair in ready:
-                pair.rounds += 1
-    finally:
-        selector.close()
-        for pair in found:
-            pair.close()
-    return sum(pair.rounds for pair in found)
+    def __init__(self, port: int, bearer: str, name: str, payload: object, count: int) -> None:
+        self._pairs = [Pair(port, bearer, f"{name}-{number}", payload) for number in range(count)]
+        self._selector = selectors.DefaultSelector()
+        for pair in self._pairs:
+            for wire in (pair.reader, pair.writer):
+                self._selector.register(wire.socket, selectors.EVENT_READ, (pair, wire))
+
+    def run(self, seconds: float) -> int:
+        """How often a long poll was answered by an append in the time given; the connections are closed then.
+
+        Polls of the pairs that are ready are sent first, their appends after all of them, so that a poll waits when
+        its record comes.
+        """
+        end_s = time.perf_counter() + seconds
+        ready, working, answered = self._pairs, len(self._pairs), 0
+        try:
+            while True:
+                if time.perf_counter() >= end_s:
+                    working -= len(ready)
+                    ready = []
+                if not working:
+                    return answered
+                for pair in ready:
+                    pair.begin()
+                for pair in ready:
+                    pair.append()
+                events = self._selector.select(timeout=60)
+                assert events, "no answer within a minute"
+                ready = [key.data[0] for key, _ in events if key.data[0].take(key.data[1])]
+                answered += len(ready)
+        finally:
+            self._selector.close()
+            for pair in self._pairs:
+                pair.close()

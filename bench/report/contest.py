@@ -22,11 +22,11 @@ class Row(NamedTuple):
 ROWS = (
     Row("append 1, 16", "append 1 record, 16 connections", "records/s", True),
     Row("append 100", "append 100 records, 16 connections", "records/s", True),
-    Row("append 100, fsync", "the same, synced", "records/s", True),
+    Row("append 100, fsync", "append 100 records, 16 connections, synced", "records/s", True),
     Row("queue", "jobs enqueued by 100, claimed and acked by 8, 16 connections", "jobs/s", True),
     Row("library", "jobs of a Python worker library, enqueued one by one, 2 worker processes", "jobs/s", True),
     Row("append 1, 1, p50", "append 1 record, 1 connection, p50", "ms", False),
-    Row("append 1, 1, fsync, p50", "the same, synced, p50", "ms", False),
+    Row("append 1, 1, fsync, p50", "append 1 record, 1 connection, synced, p50", "ms", False),
     Row("watch 1", "append to one watcher, p50", "ms", False),
     Row("watch 1,000", "append to 1,000 watchers, p50 of all deliveries", "ms", False),
     Row("recovery", "start after a kill with 1,000,000 single records in the log", "s", False),
@@ -46,8 +46,11 @@ class Results:
     """Samples by row, entrant and round."""
 
     def __init__(self, entrants: Sequence[Entrant]) -> None:
-        # One server may appear twice, as a server and as a worker library.
-        self.entrants = list({entrant.name: entrant for entrant in reversed(entrants)}.values())[::-1]
+        # One server may appear twice, as a server and as a worker library; what it says first holds.
+        by_name: dict[str, Entrant] = {}
+        for entrant in entrants:
+            by_name.setdefault(entrant.name, entrant)
+        self.entrants = list(by_name.values())
         self._samples: dict[tuple[str, str], dict[int, float]] = {}
         # What was missing or failed.
         self.notes: list[str] = []
