@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import sys
 import threading
@@ -15,7 +14,7 @@ from typing import NamedTuple
 from bench.load import wrk
 from bench.load.directories import on_disk
 from bench.load.polls import Pairs
-from bench.load.trees import Tree, TreeUnusable, trees
+from bench.load.trees import Tree, trees_for
 from bench.report import page
 from bench.report.figures import Spread, spread, table
 from bench.report.pictures import Bar, Group, picture
@@ -237,12 +236,7 @@ def drawn(samples: Samples, names: list[str]) -> str:
 
 
 def main() -> None:
-    if shutil.which("wrk") is None:
-        sys.exit("bench cpu needs wrk (Debian: apt install wrk)")
-    try:
-        wanted = trees()
-    except TreeUnusable as error:
-        sys.exit(f"bench cpu: {error}")
+    wanted = trees_for("cpu")
     conditions = page.Conditions()
     with on_disk() as root:
         samples = measure(wanted, root)

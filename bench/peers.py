@@ -18,7 +18,7 @@ from bench.contestants.postgres import Postgres
 from bench.contestants.redis_streams import RedisStreams
 from bench.contestants.replies import replies_of
 from bench.load.directories import on_disk
-from bench.load.trees import Tree, TreeUnusable, trees
+from bench.load.trees import Tree, trees_for
 from bench.load.wrk import WrkFailed
 from bench.report import contest, page
 
@@ -120,12 +120,7 @@ def report(results: contest.Results, rounds: int, conditions: str) -> str:
 
 
 def main() -> None:
-    if shutil.which("wrk") is None:
-        sys.exit("bench peers needs wrk (Debian: apt install wrk)")
-    try:
-        wanted = trees()
-    except TreeUnusable as error:
-        sys.exit(f"bench peers: {error}")
+    wanted = trees_for("peers")
     conditions = page.Conditions()
     with on_disk() as root:
         results, rounds = measure(wanted, root)

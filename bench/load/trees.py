@@ -52,14 +52,33 @@ class TreeServer(ServerProcess):
 def trees() -> list[Tree]:
     """Those of BENCH_TREES; otherwise the working tree, and a compiled copy of it if it can be compiled."""
     wanted = [each.strip() for each in os.environ.get("BENCH_TREES", "").split(",") if each.strip()]
-    if not wanted:
-        wanted = [COMPILED + HERE, HERE] if "mypyc" in (ROOT / "pyproject.toml").read_text() else [HERE]
-    found = [tree_of(each) for each in wanted]
+    found = [tree_of(each) for each in wanted] or [*_compiled_here(), tree_of(HERE)]
     names = [tree.name for tree in found]
     return [
         tree if names.count(tree.name) == 1 else tree._replace(name=f"{tree.name} #{place}")
         for place, tree in enumerate(found, 1)
     ]
+
+
+def _compiled_here() -> list[Tree]:
+    """A compiled copy of the working tree, if its build knows how to make one; that there is none is said."""
+    if "mypy" not in (ROOT / "pyproject.toml").read_text():
+        return []
+    try:
+        return [tree_of(COMPILED + HERE)]
+    except TreeUnusable as error:
+        print(f"only the pure variant is measured: {error}", file=sys.stderr, flush=True)
+        return []
+
+
+def trees_for(bench: str) -> list[Tree]:
+    """The trees; the bench ends here if there are none, or no wrk to measure them with."""
+    if shutil.which("wrk") is None:
+        sys.exit(f"bench {bench} needs wrk (Debian: apt install wrk)")
+    try:
+        return trees()
+    except TreeUnusable as error:
+        sys.exit(f"bench {bench}: {error}")
 
 
 def tree_of(wanted: str) -> Tree:

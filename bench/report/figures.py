@@ -29,7 +29,8 @@ def number(value: float) -> str:
     if abs(value) >= 1000:
         step = 10 ** max(0, len(str(int(abs(value)))) - 3)
         return f"{round(value / step) * step:,}"
-    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 or value == 0 else 3
+    size = abs(float(f"{value:.3g}"))
+    decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 or size == 0 else 3
     return f"{value:.{decimals}f}"
 
 

@@ -53,7 +53,15 @@ def test_a_spread_is_a_median_and_its_range() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0312, "0.031"), (1.5, "1.50"), (12.34, "12.3"), (999.4, "999"), (13_579, "13,600"), (0, "0.00")],
+    [
+        (0.0312, "0.031"),
+        (1.5, "1.50"),
+        (12.34, "12.3"),
+        (99.97, "100"),
+        (999.4, "999"),
+        (13_579, "13,600"),
+        (0, "0.00"),
+    ],
 )
 def test_numbers_have_three_digits(value: float, text: str) -> None:
     assert number(value) == text
