@@ -1,4 +1,4 @@
-"""A persistent event engine: topics you append to and read from a cursor, served over HTTP or embedded."""
+"""A persistent event engine: append to topics and read them from a cursor, over HTTP or embedded."""
 
 from __future__ import annotations
 

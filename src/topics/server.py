@@ -1,4 +1,4 @@
-"""The server process: open the store while answering "not ready", serve, and on SIGTERM drain, checkpoint and leave.
+"""The server process: open the store while replying "not ready", serve, and on SIGTERM drain, checkpoint and exit.
 
 listen ─▶ replay in slices (503, progress) ─▶ serve ─▶ SIGTERM ─▶ end waiting calls ─▶ drain ─▶ last checkpoint ─▶ 0
 """
@@ -61,15 +61,16 @@ from topics.storage.secret import make_secret, read_secret
 log = logging.getLogger("topics.server")
 
 DRAIN_GRACE_S = 10.0
-# How often the store has a turn when nothing happens, and when it comes again after a turn that failed.
+# The interval of turns when nothing happens, and the pause after a turn that failed.
 HOUSEKEEPING_S, FAILED_REST_S = 0.02, 1.0
-# Objects made since the last collection: when it is worth one while idle, and when it must be. A collection takes about
-# 0.15 µs for each of them and moves them out of the way, so the limit decides how long one takes, not what all cost.
+# Objects made since the last collection: when it is worth one while idle, and when it is forced. A collection takes
+# about 0.15 µs for each of them and then ignores them, so the limit decides how long one takes, not what all of them
+# cost.
 YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 20_000, 50_000
 
 
 def run(settings: Settings, *, log_format: str) -> int:
-    """Serve until told to stop; the exit code. What the settings cannot mean is raised before anything is opened."""
+    """Serve until stopped; returns the exit code. Invalid settings are raised before anything is opened."""
     start_logging(log_format, settings.log_level)
     authenticator = authenticator_of(settings)
     tokens = Tokens(settings, authenticator)
@@ -97,7 +98,7 @@ async def serve(settings: Settings, authenticator: Authenticator, tokens: Tokens
 
 
 class Server:
-    """Holds the parts together; every one of them is driven from the one loop."""
+    """Connects the parts; all of them run in one loop."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Server:
         self._pressure = Pressure(self._debt_bytes, time.monotonic)
         self._usage = Usage()
         self._delivery: Delivery | None = None
-        # The next turn of the store: soon, or by a timer. A handle need not know its time: uvloop's do not.
+        # The next turn of the store: soon, or by a timer. A handle does not have its time: uvloop's do not.
         self._turn_due = self._stopped = False
         self._turn_timer: asyncio.Handle | None = None
         self._turn_s = 0.0
@@ -179,7 +180,7 @@ class Server:
             )
         elif not self._tokens.usable:
             log.info(
-                "consumer groups are off, /v1/api answers 401: set TOPICS_JWT_SECRET to 32 or more characters, and "
+                "consumer groups are off, /v1/api replies 401: set TOPICS_JWT_SECRET to 32 or more characters, and "
                 "TOPICS_USERS for users who log in with a password"
             )
         await self._listener.start(settings.host, settings.port)
@@ -187,9 +188,9 @@ class Server:
         log.info("listening on http://%s:%d", host, self.port)
 
     async def open(self) -> bool:
-        """Recover, answering meanwhile; False if told to stop before it was done."""
+        """Recover while replying "not ready"; False if stopped before it was done."""
         started_s = time.monotonic()
-        # From here on everything that is made lives as long as the process, and to collect it would be a pause.
+        # Objects made from here on live as long as the process, and collecting them would be a pause.
         gc.disable()
         opening = cast("Generator[float, None, None]", self.store.opening())
         step_s = started_s
@@ -207,15 +208,15 @@ class Server:
         return True
 
     def start(self) -> None:
-        """Take requests, and look after the process."""
+        """Accept requests, and start the upkeep of the process."""
         self.take_requests()
-        # Collections need not look again at what exists now.
+        # Collections need not look at the existing objects again.
         gc.freeze()
         self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
         self._loop.call_later(SAMPLE_MS / 1000, self._sample)
 
     def take_requests(self) -> None:
-        """From here on a tick ends with one write of everything staged in it."""
+        """From here on a tick ends with one write of everything submitted in it."""
         if isinstance(self._authenticator, KeyAuthenticator) and not self._stream_tokens.secret:
             self._stream_tokens.secret = make_secret(self._disk, self._settings.data_dir)
         self._delivery = Delivery(
@@ -244,7 +245,7 @@ class Server:
         return [*probe_routes(self._lifecycle, self.store), *metrics.routes()]
 
     def _routes(self, delivery: Delivery) -> list[Route]:
-        """The whole table. A new resource is a file in api/ and one line here."""
+        """All routes. A new resource is a file in api/ and one line here."""
         engine = self.store.engine
         claims = self.store.claims
         self._work = Work(engine, self._pressure, claims, delivery.streams, self._wake)
@@ -278,11 +279,11 @@ class Server:
     # --- running ---
 
     def accept(self, request: Request) -> None:
-        """Answer a request that came by no socket."""
+        """Handle a request that did not come over a socket."""
         self._listener.accept(request)
 
     def _end_tick(self) -> None:
-        """What requests have submitted is written, and answered, in the tick that brought them."""
+        """Changes that requests have submitted are written, and answered, in the same tick."""
         self._ticked = True
         self.store.tick()
         if self.store.has_work:
@@ -300,7 +301,7 @@ class Server:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """What became durable, work in the background, housekeeping: between two ticks, so that replies leave first."""
+        """Durable changes, background work, housekeeping: between two ticks, so that replies are sent first."""
         self._notified = self._turn_due = False
         if not self.store.ready or self._stopped:
             return
@@ -309,11 +310,11 @@ class Server:
         try:
             wait_s = self.store.turn(ticks=True)
         except Exception:
-            log.exception("a turn of the store failed and is tried again")
+            log.exception("a turn of the store failed and will be tried again")
             wait_s = FAILED_REST_S
         self._watchdog.note(time.monotonic() - started_s, "a turn of the store")
         if wait_s == 0.0 and not self.store.has_work:
-            # Only tasks can go on, and they have asked for a tick: a turn as well would do the same work twice.
+            # Only tasks can continue, and they have asked for a tick: a turn as well would do the same work twice.
             wait_s = None
         if wait_s == 0.0:
             self._turn_soon()
@@ -321,7 +322,7 @@ class Server:
             self._turn_by(HOUSEKEEPING_S if wait_s is None else wait_s)
 
     def _turn_by(self, wait_s: float) -> None:
-        """Take the next turn by then at the latest."""
+        """Run the next turn at that time at the latest."""
         due_s = self._loop.time() + wait_s
         if self._turn_timer is not None:
             if self._turn_s <= due_s:
@@ -358,7 +359,7 @@ class Server:
     # --- stopping ---
 
     def stop(self) -> None:
-        """Asked once: drain. Asked again: do not wait for clients any longer."""
+        """The first time: drain. The second time: no longer wait for clients."""
         if self._stop.is_set():
             self._listener.close()
         self._stop.set()
@@ -367,12 +368,12 @@ class Server:
         await self._stop.wait()
 
     async def close(self) -> None:
-        """Stop accepting, end what waits, let replies leave, then write the last checkpoint."""
+        """Stop accepting, end waiting calls, let replies be sent, then write the last checkpoint."""
         self._lifecycle.drain()
         log.info("draining %s", _counted(self._listener.connections_open, "connection"))
         drained = asyncio.ensure_future(self._listener.drain(DRAIN_GRACE_S))
         await asyncio.sleep(0)
-        # Answered now, when their connections know that this is their last answer.
+        # Answered now, when their connections know that this is their last reply.
         self._deadlines.expire_all()
         if self._delivery is not None:
             self._delivery.drain()
@@ -382,7 +383,7 @@ class Server:
         self.put_away()
 
     def put_away(self) -> None:
-        """Write the last checkpoint; what is not forwarded yet goes on at the next start."""
+        """Write the last checkpoint; forwarding continues at the next start."""
         self._stopped = True
         if self._turn_timer is not None:
             self._turn_timer.cancel()
@@ -394,7 +395,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def http_limits(settings: Settings) -> HttpLimits:
-    """A body that counts as large is judged when its length is known; that must not be above what is allowed at all."""
+    """A large body is judged when its length is known; that limit must not exceed what is allowed at all."""
     usual = HttpLimits()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     body_bytes_max = settings.max_body_bytes
@@ -411,7 +412,7 @@ def http_limits(settings: Settings) -> HttpLimits:
 
 
 class TextLines(logging.Formatter):
-    """A line a person reads; times are UTC."""
+    """A line for people; times are UTC."""
 
     converter = time.gmtime
 
@@ -420,7 +421,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {

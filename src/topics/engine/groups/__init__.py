@@ -1,1 +1,1 @@
-"""Consumer groups: who was handed which records, and how far each group is."""
+"""Consumer groups: which consumer has which records, and how far each group is."""

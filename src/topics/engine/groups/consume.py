@@ -1,6 +1,6 @@
-"""One consume from when it is asked to its answer: its partitions, how they share the limit, and its waiting.
+"""One consume request, from its start to its reply: its partitions, how they share the limit, and its waiting.
 
-look ─▶ something? ─▶ hand_out: claim, answer
+look ─▶ something? ─▶ hand_out: claim, reply
   ▲         └─ nothing ─▶ wait: an append, a reset, another consumer's claim that expires, or time is up ─┐
   └───────────────────────────────────────────────────────────────────────────────────────────────────────┘
 """
@@ -31,7 +31,7 @@ PartitionStart = tuple[int, Topic, int]
 
 
 class ConsumedBatch(NamedTuple):
-    """What a consumer gets: records by partition, where each partition goes on, and the claims that must be logged."""
+    """What a consumer gets: records by partition, the next seq of each, and the claims that must be logged."""
 
     portions: list[tuple[int, Portion]]
     next_offsets: list[tuple[int, int]]
@@ -40,7 +40,7 @@ class ConsumedBatch(NamedTuple):
 
 
 class Reading:
-    """Where reading starts is settled when the request arrives, however often it has to look."""
+    """Where reading starts is decided when the request arrives, however often it has to look."""
 
     __slots__ = ("_start", "every", "group_id", "limit", "partitions", "topic_id", "wait_ms")
 
@@ -54,28 +54,28 @@ class Reading:
         self.partitions: list[PartitionStart] = []
 
     def begin(self, consuming: Consuming, partitions: list[tuple[int, Topic]]) -> list[PendingChange]:
-        """Settle where reading starts; what must be in the log before the first look. May raise Busy."""
+        """Decide where reading starts; returns what must be in the log before the first look. May raise Busy."""
         if self.every:
-            # None is always the first.
+            # None always sorts first.
             turn = consuming.next_turn() % len(partitions)
             partitions = partitions[turn:] + partitions[:turn]
         group_id, start = self.group_id, self._start
         self.partitions = [(number, topic, consuming.start_seq(topic, group_id, start)) for number, topic in partitions]
         if group_id is None:
             return []
-        # What is appended from here on belongs to the group, even if it asks only later.
+        # Records appended from here on belong to the group, even if it reads them only later.
         steps = [consuming.fix_latest(topic, group_id, start) for _, topic in partitions]
         return [step for step in steps if step is not None]
 
     def take(self, consuming: Consuming, *, may_be_empty: bool) -> ConsumedBatch | None:
-        """Look, and claim what is found; None if that is nothing and there is time to wait. May raise Busy."""
+        """Look, and claim what is found; None if there is nothing and time to wait. May raise Busy."""
         portions = self.look(consuming)
         if not may_be_empty and not any(portion.count for portion in portions):
             return None
         return self.hand_out(consuming, portions)
 
     def look(self, consuming: Consuming) -> list[Portion]:
-        """What there is in each partition, cut so that together they keep to the limit."""
+        """The records of each partition, cut so that together they keep to the limit."""
         bytes_max = BATCH_BYTES_MAX // len(self.partitions)
         portions: list[Portion] = []
         for _, topic, start_seq in self.partitions:
@@ -87,7 +87,7 @@ class Reading:
         return portions
 
     def hand_out(self, consuming: Consuming, portions: list[Portion]) -> ConsumedBatch:
-        """Claim for a group what was just looked at."""
+        """Claim for a group the records that were just found."""
         numbered = [(number, portion) for (number, _, _), portion in zip(self.partitions, portions, strict=True)]
         total = sum(portion.count for portion in portions)
         claims: list[PendingChange | None] = []
@@ -112,7 +112,7 @@ class Reading:
 def consume(
     consuming: Consuming, runner: Runner, reading: Reading, find: Callable[[], list[tuple[int, Topic]]]
 ) -> Steps[ConsumedBatch]:
-    """The next batch, or an empty one when the time is up. Its claims are submitted, and may not be published yet."""
+    """The next batch, or an empty one when the time is up. Its claims are submitted, but perhaps not published yet."""
     for change in (yield from attempt(lambda: reading.begin(consuming, find()))):
         yield from published(change)
     batch = yield from attempt(lambda: reading.take(consuming, may_be_empty=not reading.wait_ms))
@@ -130,7 +130,7 @@ def consume(
 
 
 def share(portions: list[Portion], limit: int) -> None:
-    """Divide the limit: a partition with little gives what it leaves to those with more."""
+    """Divide the limit: what a partition does not need goes to those with more records."""
     left = limit
     by_count = sorted(portions, key=_count)
     for number, portion in enumerate(by_count):

@@ -1,4 +1,4 @@
-"""Consumer groups as the state of all topics sees them: their part of a snapshot."""
+"""Consumer groups as a feature of the state: their part of a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ops of consumer groups do to the groups of their topic: their rows in the table of ops."""
+"""The folds of consumer groups, and their rows in the table of ops."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""One group's place in one partition: what it has acked, and who was handed what and until when.
+"""One group's position in one partition: what it has acked, and which consumer has which records until when.
 
     committed        acked ahead of it             the head
     ─────────┤  claim A  ├─ acked ─┤  claim B  ├─── free ───┤
-             └ an ack of a range above A is kept aside until A is acked; a cumulative one ends A as well
+             └ an ack of a range above A is kept until A is acked; a cumulative one ends A as well
 
-A claim whose time is up stays in the list but holds nothing: its records are free. So time needs no op and no timer.
+An expired claim stays in the list but holds nothing: its records are free. So expiry needs no op and no timer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _to_seq = attrgetter("to_seq")
 
 
 class GroupClaim(NamedTuple):
-    """Records handed to one consumer, nobody else's while the clock is before the deadline."""
+    """Records handed to one consumer, which alone has them until the deadline."""
 
     from_seq: int
     to_seq: int
@@ -31,7 +31,7 @@ class GroupClaim(NamedTuple):
 
 
 class GroupImage(msgspec.Struct, array_like=True):
-    """A group as a snapshot stores it; version 0.1 wrote the first four."""
+    """A group as a snapshot stores it; version 0.1 wrote the first four fields."""
 
     name: str
     committed: int
@@ -45,12 +45,12 @@ class Group:
     __slots__ = ("acked", "begin_seq", "claims", "committed", "latest_seq")
 
     def __init__(self, committed: int = NOTHING_YET) -> None:
-        # Everything up to this seq is done; NOTHING_YET: a reader's `start` decides where it begins.
+        # Everything up to this seq is done; NOTHING_YET: a reader's `start` decides where the group starts.
         self.committed = committed
         # Disjoint and ascending.
         self.claims: list[GroupClaim] = []
         self.acked: list[SeqRange] = []
-        # As long as nothing is committed: where the group's work begins, and what `Latest` means to it.
+        # While nothing is committed: where the group starts, and what `Latest` means to it.
         self.begin_seq = NOTHING_YET
         self.latest_seq = NOTHING_YET
 
@@ -58,21 +58,21 @@ class Group:
 
     @property
     def position(self) -> int:
-        """The seq after which the group's work begins."""
+        """The seq after which the group starts."""
         return self.committed if self.committed >= 0 else max(0, self.begin_seq - 1)
 
     def next_expiry(self, now_ms: int) -> int | None:
-        """When the next claim that is open now runs out."""
+        """When the next open claim expires."""
         return min((claim.deadline for claim in self.claims if claim.deadline > now_ms), default=None)
 
     def open_claims(self, now_ms: int) -> list[GroupClaim]:
         return [claim for claim in self.claims if claim.deadline > now_ms]
 
     def stretches(self, start_seq: int, head_seq: int, now_ms: int) -> Iterator[SeqRange]:
-        """What may be handed out next, in order; one claim can cover a stretch."""
+        """The ranges that may be handed out next, in order; one claim can cover a range."""
         if self.committed < 0:
             for claim in self.claims:
-                # Handed out before, never acked: another reader's `start` must not lose it.
+                # Handed out before and never acked: another reader's `start` must not lose it.
                 if claim.from_seq < start_seq and claim.deadline <= now_ms:
                     yield SeqRange(claim.from_seq, claim.to_seq)
         begin = self.committed + 1 if self.committed >= 0 else start_seq
@@ -85,12 +85,12 @@ class Group:
             yield SeqRange(begin, head_seq)
 
     def claims_within(self, from_seq: int, to_seq: int) -> list[SeqRange]:
-        """The parts of claims that lie here."""
+        """The parts of claims that lie in this range."""
         overlapping = [claim for claim in self.claims if claim.from_seq <= to_seq and claim.to_seq >= from_seq]
         return [SeqRange(max(claim.from_seq, from_seq), min(claim.to_seq, to_seq)) for claim in overlapping]
 
     def claims_added(self, from_seq: int, to_seq: int) -> int:
-        """By how much a claim of these seqs makes the list of claims longer."""
+        """By how much a claim of these seqs lengthens the list of claims."""
         start = bisect_left(self.claims, from_seq, key=_to_seq)
         stop = start
         while stop < len(self.claims) and self.claims[stop].from_seq <= to_seq:
@@ -101,12 +101,12 @@ class Group:
         return 1 + split - (stop - start)
 
     def done_before(self, seq: int) -> int:
-        """The last seq below this one that is done: acked, or before the group's work."""
+        """The last seq below this one that is done: acked, or before the group's start."""
         index = bisect_left(self.acked, seq, key=_to_seq)
         return max(self.position, self.acked[index - 1].to_seq) if index else self.position
 
     def undone(self, to_seq: int) -> Iterator[SeqRange]:
-        """What holds `committed` back below this seq."""
+        """What keeps `committed` below this seq."""
         begin = self.position + 1
         for seqs in self.acked:
             if begin > to_seq or seqs.from_seq > to_seq:
@@ -115,7 +115,7 @@ class Group:
                 yield SeqRange(begin, seqs.from_seq - 1)
             begin = seqs.to_seq + 1
 
-    # --- what the log says ---
+    # --- folds ---
 
     def claim(self, op: GroupClaimed) -> None:
         self._end_claims(op.from_seq, op.to_seq)
@@ -141,7 +141,7 @@ class Group:
             elif self.begin_seq > 0:
                 committed = self.begin_seq - 1
             else:
-                # A range of a group that was never handed anything: it waits for the group to begin.
+                # A range of a group that has no records yet: it waits until the group starts.
                 return
         done = 0
         for seqs in self.acked:
@@ -164,7 +164,7 @@ class Group:
         acked[start:stop] = [SeqRange(first, last)]
 
     def _end_claims(self, from_seq: int, to_seq: int) -> None:
-        """No claim covers these seqs any more; what a claim covers besides them, it keeps."""
+        """Remove these seqs from all claims; claims keep their other seqs."""
         claims = self.claims
         start = stop = bisect_left(claims, from_seq, key=_to_seq)
         kept: list[GroupClaim] = []
@@ -179,7 +179,7 @@ class Group:
 
 
 def picture(groups: Mapping[str, Group]) -> list[GroupImage]:
-    """Copies: the group goes on changing while its image waits to be written."""
+    """Copies, because the group may change before its image is written."""
     return [
         GroupImage(name, group.committed, group.claims[:], group.acked[:], group.begin_seq, group.latest_seq)
         for name, group in groups.items()

@@ -1,11 +1,11 @@
-"""Consumer groups in the log: what a group was handed, what it acked, and where it was put, each with its bytes.
+"""Ops of consumer groups: claims, acks, resets and starts, each with its bytes.
 
     GroupClaimed | 40 | topic u32 | from_seq u64 | to_seq u64 | deadline u64 | group_len u16 | group |
     GroupAcked   | 41 | topic u32 | ranges u32 | group_len u16 | group | (from_seq u64, to_seq u64)×ranges |
     GroupReset   | 42 | topic u32 | committed u64 (2⁶⁴−1: the group is forgotten) | group_len u16 | group |
     GroupPlaced  | 80 | topic u32 | latest_seq u64 | group_len u16 | group |
 
-A partition is a topic of its own, so the topic of an op says which partition it is about.
+A partition is a topic of its own, so the topic of an op says which partition it concerns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from array import array
 from typing import NamedTuple
 
 GROUP_CLAIMED, GROUP_ACKED, GROUP_RESET, GROUP_PLACED = 40, 41, 42, 80
-# In place of a committed seq: the group is to be forgotten.
+# In place of a committed seq: the group is forgotten.
 FORGOTTEN = 2**64 - 1
 
 _CLAIMED = struct.Struct("<BIQQQH")
@@ -31,7 +31,7 @@ class SeqRange(NamedTuple):
 
 
 class GroupClaimed(NamedTuple):
-    """Records went to a consumer of the group, and are nobody else's before the deadline."""
+    """A consumer of the group got these records and alone has them until the deadline."""
 
     topic_id: int
     group: str
@@ -60,7 +60,7 @@ class GroupAcked(NamedTuple):
 
 
 class GroupReset(NamedTuple):
-    """The group goes on behind `committed`; its claims are void."""
+    """The group continues after `committed`; its claims are void."""
 
     topic_id: int
     group: str

@@ -1,4 +1,4 @@
-"""What consumer groups keep of a topic: how far each of them is."""
+"""Consumer groups of one topic, and how far each of them is."""
 
 from __future__ import annotations
 

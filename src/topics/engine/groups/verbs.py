@@ -1,8 +1,8 @@
-"""Consumer groups' verbs: hand records to one consumer at a time, take acks, say how far each group is.
+"""The verbs of consumer groups: hand out records to one consumer at a time, accept acks, report how far groups are.
 
-A group decides on what is published: while a change of its is on the way, whoever asks next is Busy until that is done,
-so two consumers that ask in the same tick never get the same records. A look takes nothing; a claim follows in the same
-breath or not at all.
+A group decides on published state: while a change of the group is pending, the next request is Busy until it is done,
+so two consumers that ask in the same tick never get the same records. A look takes nothing; a claim follows at once or
+not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNTOUCHED = Group()
 
 
 class RecordRun(NamedTuple):
-    """Live records first … stop − 1 of a block. The body is kept here: the block's own may go back to disk."""
+    """Live records first … stop − 1 of a block. The body is kept here, because the block may release it."""
 
     block: Block
     body: Body
@@ -43,7 +43,7 @@ class RecordRun(NamedTuple):
 
 
 class Portion:
-    """What there is for one consumer in one partition: live records of one stretch, and where that leaves it."""
+    """The records for one consumer in one partition: live records of one range, and the position after them."""
 
     __slots__ = ("count", "cut", "from_seq", "gone", "runs", "size", "to_seq", "topic")
 
@@ -52,12 +52,12 @@ class Portion:
         self.runs: list[RecordRun] = []
         self.count = 0
         self.size = 0
-        # The stretch that a claim would cover; without records, the seq at which reading would go on.
+        # The range that a claim would cover; without records, the seq at which reading would continue.
         self.from_seq = from_seq
         self.to_seq = from_seq - 1
-        # There is more behind it that would have fitted the stretch.
+        # There are more records after it that would have fitted the range.
         self.cut = False
-        # Handed out once, and dead since: nobody will ever ack these.
+        # Handed out once, and dead since: no consumer will ever ack these.
         self.gone: list[SeqRange] = []
 
     @property
@@ -65,7 +65,7 @@ class Portion:
         return self.to_seq + 1
 
     def keep(self, count: int) -> None:
-        """Give back all but the first `count` records."""
+        """Drop all but the first `count` records."""
         if count >= self.count:
             return
         kept: list[RecordRun] = []
@@ -80,14 +80,14 @@ class Portion:
 
 
 class Acked(NamedTuple):
-    """How far the group is now; of an ack that did not get there, the first ranges that hold it back."""
+    """The position of the group; after an ack that did not move it, the first ranges that hold it back."""
 
     committed: int
     held_back: list[SeqRange]
 
 
 class Standing(NamedTuple):
-    """How far one group is in one partition. `committed` is negative as long as nothing is."""
+    """How far one group is in one partition. `committed` is negative while nothing is committed."""
 
     topic: str
     group: str
@@ -106,7 +106,7 @@ class Consuming:
         self._state = engine.state
         self._commit_log = engine.commit_log
         self._clock = clock
-        # The time that claims run on.
+        # The clock of claims.
         self._steady = engine.steady
         self._visibility_ms = visibility_ms
         self._in_flight = engine.in_flight
@@ -121,7 +121,7 @@ class Consuming:
         return topic
 
     def partitions(self, name: str) -> list[tuple[int, Topic]]:
-        """Every partition there is, ascending."""
+        """All existing partitions, ascending."""
         by_name, names = self._state.by_name, self._state.names
         found = [(0, by_name[name])] if name in by_name else []
         for other in _starting_with(names, f"{name}:p"):
@@ -129,7 +129,7 @@ class Consuming:
             if number and base == name:
                 found.append((number, by_name[other]))
             if len(found) > PARTITIONS_MAX:
-                raise Throttled(f"more than {PARTITIONS_MAX} partitions cannot be read at once", max=PARTITIONS_MAX)
+                raise Throttled(f"at most {PARTITIONS_MAX} partitions can be read at once", max=PARTITIONS_MAX)
         if not found:
             raise TopicNotFound(name)
         return sorted(found, key=_number)
@@ -138,14 +138,14 @@ class Consuming:
         return self.topic(partition_name(name, number))
 
     def next_turn(self) -> int:
-        """A number for each reader of all partitions: it begins at another one than the reader before."""
+        """A number for each reader of all partitions, so that readers start at different ones."""
         self._turn += 1
         return self._turn
 
     # --- reading ---
 
     def start_seq(self, topic: Topic, group_id: str | None, start: ConsumeStart) -> int:
-        """The first seq wanted. To a group, `Latest` means what it meant the first time. May raise Busy."""
+        """The first seq to read. For a group, `Latest` keeps its first meaning. May raise Busy."""
         if group_id is not None and start == LATEST:
             fixed = self._group(topic, group_id).latest_seq
             if fixed > 0:
@@ -153,7 +153,7 @@ class Consuming:
         return start.seq(topic.head_seq)
 
     def fix_latest(self, topic: Topic, group_id: str, start: ConsumeStart) -> PendingChange | None:
-        """Keep what `Latest` means to a group that has neither committed nor said it before; else None."""
+        """Record what `Latest` means to a group that has neither committed nor used it before; else None."""
         if start != LATEST:
             return None
         group = self._group(topic, group_id)
@@ -167,7 +167,7 @@ class Consuming:
     def look(self, topic: Topic, group_id: str | None, start_seq: int, limit: int, bytes_max: int) -> Portion:
         """The next records for a consumer of this group, or, without a group, those from `start_seq` on.
 
-        May raise Busy and ColdMiss; takes nothing yet.
+        May raise Busy and ColdMiss; claims nothing yet.
         """
         topic.last_read_ts = self._clock.now_ms()
         self._state.expire(topic, topic.last_read_ts, self._state.cold.load)
@@ -191,7 +191,7 @@ class Consuming:
         return portion
 
     def _fill(self, portion: Portion, to_seq: int, limit: int, bytes_max: int) -> bool:
-        """Add live records up to `to_seq`; whether there are no others."""
+        """Add live records up to `to_seq`; returns whether there are no others."""
         blocks = portion.topic.blocks
         before = portion.from_seq - 1
         index = portion.topic.block_after(before)
@@ -206,7 +206,7 @@ class Consuming:
     # --- claims, acks, resets ---
 
     def claim(self, portion: Portion, group_id: str) -> PendingChange | None:
-        """Hand the portion to whoever looked; None if there is nothing to wait for."""
+        """Claim the portion for its consumer; None if there is nothing to wait for."""
         topic = portion.topic
         if not portion.count and not portion.gone:
             return None
@@ -214,7 +214,7 @@ class Consuming:
         self._commit_log.check_writable()
         if portion.count:
             self._refuse_another_group(topic, group_id)
-            # What is handed out again takes the place of the claim that ran out.
+            # A record that is handed out again replaces the expired claim.
             added = group.claims_added(portion.from_seq, portion.to_seq)
             if added > 0 and len(group.claims) + added > CLAIMS_PER_GROUP_MAX:
                 raise Throttled(
@@ -229,7 +229,7 @@ class Consuming:
         return self._stage(topic, op, gated=False)
 
     def ack(self, topic: Topic, group_id: str, upto_seq: int, from_seq: int | None = None) -> PendingChange:
-        """The group is done with everything up to here, or just from … to here. `result` is Acked."""
+        """The group has processed everything up to here, or only the given range. `result` is Acked."""
         group = self._group(topic, group_id)
         if not topic.head_seq:
             raise InvalidRequest("upto_offset: the partition is empty, so there is nothing to ack", field="upto_offset")
@@ -242,7 +242,7 @@ class Consuming:
         self._refuse_another_group(topic, group_id)
         if len(group.acked) >= ACKED_AHEAD_MAX and seqs.from_seq > group.position + 1:
             raise Throttled(
-                f"{ACKED_AHEAD_MAX} ranges are acked above what holds the group back; ack what is below them first",
+                f"{ACKED_AHEAD_MAX} ranges are acked above unacked records; ack the records below them first",
                 max=ACKED_AHEAD_MAX,
             )
         op = GroupAcked(topic.id, group_id, [seqs])
@@ -251,7 +251,7 @@ class Consuming:
         return change
 
     def _over_dead(self, topic: Topic, group: Group, from_seq: int) -> int:
-        """Where a range begins that also covers the dead records right below it: nobody will ever ack those."""
+        """The start of a range extended over the dead records right below it: no consumer will ever ack those."""
         self._state.expire(topic, self._clock.now_ms(), None)
         done = group.done_before(from_seq)
         return 1 + (topic.last_live_within(done + 1, from_seq - 1) or done)
@@ -261,7 +261,7 @@ class Consuming:
         return Acked(group.committed, list(islice(group.undone(seq), HELD_BACK_SHOWN_MAX)))
 
     def reset(self, topic: Topic, group_id: str, start: ConsumeStart) -> PendingChange:
-        """Put the group somewhere else; its claims are void. `result` is the seq at which it goes on."""
+        """Move the group; its claims become void. `result` is the seq at which it continues."""
         self._group(topic, group_id)
         self._commit_log.check_writable()
         self._refuse_another_group(topic, group_id)
@@ -272,7 +272,7 @@ class Consuming:
         return change
 
     def forget(self, topic: Topic, group_id: str) -> PendingChange:
-        """Remove the group from this partition. `result` tells whether it was there."""
+        """Remove the group from this partition. `result`: whether it existed."""
         self._group(topic, group_id)
         self._commit_log.check_writable()
         known = group_id in groups_of(topic)
@@ -281,14 +281,14 @@ class Consuming:
         return change
 
     def next_expiry_ms(self, topic: Topic, group_id: str) -> int | None:
-        """In how many milliseconds somebody's claim runs out; None if none is open."""
+        """In how many milliseconds the next claim expires; None if none is open."""
         group = groups_of(topic).get(group_id, _UNTOUCHED)
         now_ms = self._steady.now_ms()
         deadline = group.next_expiry(now_ms)
         return None if deadline is None else deadline - now_ms
 
     def standings(self, limit: int, wanted: Callable[[str, str], bool]) -> list[Standing]:
-        """Groups by topic name and group; `wanted` picks by both."""
+        """Groups by topic name and group name; `wanted` filters by both."""
         found: list[Standing] = []
         for name in self._state.names:
             topic = self._state.by_name[name]
@@ -305,7 +305,7 @@ class Consuming:
     # --- one change of a group at a time ---
 
     def check_idle(self, topic: Topic, group_id: str) -> None:
-        """Raises Busy while something about the group or its topic is on the way."""
+        """Raises Busy while a change of the group or its topic is pending."""
         self._in_flight.check(("group", topic.id, group_id), ("topic", topic.name))
 
     def _group(self, topic: Topic, group_id: str) -> Group:
@@ -326,7 +326,7 @@ class Consuming:
 def _take(
     portion: Portion, block: Block, first: int, stop: int, limit: int, bytes_max: int, load: Callable[[Block], None]
 ) -> bool:
-    """Add what fits of a block's records; whether all of them did."""
+    """Add those records of a block that fit; returns whether all of them did."""
     for begin, end in block.alive_runs(first, stop):
         if portion.count >= limit:
             portion.cut = True
@@ -334,7 +334,7 @@ def _take(
         try:
             load(block)
         except (ColdMiss, DamagedData):
-            # What was found so far is an answer.
+            # What was found so far is enough for a reply.
             if not portion.count:
                 raise
             portion.cut = True
@@ -376,7 +376,7 @@ def _standing(topic: Topic, group_id: str, group: Group, now_ms: int) -> Standin
 
 
 def _lag(topic: Topic, group: Group) -> int:
-    """Records that the group has not acked; what is gone is nobody's to ack."""
+    """Records that the group has not acked; deleted records do not count."""
     behind = topic.live_within(group.position + 1, topic.head_seq)
     return behind - sum(topic.live_within(*seqs) for seqs in group.acked)
 

@@ -1,4 +1,4 @@
-"""What the engine is made of: its features, and every op that its log may hold."""
+"""The composition of the engine: its features, and every op that its log may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data directory read without changing a byte of it: the state that a start would find, or a repair would leave."""
+"""Reading a data directory without changing it: the state that a start would find, or that a repair would produce."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topics.storage.wal.sync_mark import noted_position
 
 
 class Inspection:
-    """Goes the way of recovery: newest snapshot, then the log. `disk` is one that cannot write."""
+    """Reads like recovery: newest snapshot, then the log. `disk` must be one that cannot write."""
 
     def __init__(self, disk: Disk, directory: DataDirectory, *, repair: bool = False, thorough: bool = False) -> None:
         previous = directory.previous
@@ -37,7 +37,7 @@ class Inspection:
                 durable_to=max(previous.log_end, noted_position(disk, directory.wal_path)),
                 repair=repair,
             )
-            # What a repair has to give up of the ops themselves.
+            # Ops that a repair has to give up.
             self.given_up: list[str] = []
             for position, body in self.log:
                 op = OPS.decode(body)

@@ -1,6 +1,6 @@
-"""How many records can have been lost where no log says so: what tombstones tell of a power failure, copy or repair.
+"""Estimates of lost records where the log does not say: for tombstones after a power failure, copy or repair.
 
-Seqs are skipped by the thousand or by the billion so that none is used twice; that says nothing of how many were used.
+Seqs are skipped by the thousand or by the billion so that none is used twice; that does not say how many were used.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from topics.engine.log.topic import Topic
 from topics.storage.wal.replay import LogGap
 
 Estimate = Callable[[Topic], int]
-# What the log keeps of a small record beside its payload.
+# Bytes of a small record in the log besides its payload.
 RECORD_BYTES_MIN = 64
 
 
 def nothing(_topic: Topic) -> int:
-    """The log has everything that was acknowledged, or says how much it has not."""
+    """The log has everything that was acknowledged, or says how much is missing."""
     return 0
 
 
 def since_sync(heads: dict[int, int] | None) -> Estimate:
-    """After a power failure: as many as came after the last sync that was noted, when `heads` were the heads, and are
-    there all the same. None: nothing came after it."""
+    """After a power failure: as many records as came after the last recorded sync, when `heads` were the heads, and
+    were not lost. None: there were none after it."""
 
     def estimate(topic: Topic) -> int:
         return topic.live_within(heads.get(topic.id, 0) + 1, topic.head_seq) if heads is not None else 0
@@ -32,7 +32,7 @@ def since_sync(heads: dict[int, int] | None) -> Estimate:
 
 
 def since_copy(copied_ms: int, now_ms: int) -> Estimate:
-    """In a copy whose original went on: as many as came in a time as long before it was made."""
+    """In a copy whose original continued: as many records as came in an equally long time before the copy."""
     since_ms = copied_ms - max(0, now_ms - copied_ms)
 
     def estimate(topic: Topic) -> int:

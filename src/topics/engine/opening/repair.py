@@ -1,4 +1,4 @@
-"""The way out of damage: what cannot be read is given up, record by record where that can be told, and announced."""
+"""Repair: records that cannot be read are given up, one by one where possible, and reported as gaps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES_SHOWN = 10
 
 
 class Damage(NamedTuple):
-    """A block that is missing or fails a checksum, why, and what is left of it. It may be that no record is hit."""
+    """A block that is missing or fails a checksum, the reason, and what is left of it; perhaps all its records."""
 
     topic: Topic
     block: Block
@@ -30,12 +30,12 @@ class Damage(NamedTuple):
     salvaged: Salvaged | None
 
     def lost_runs(self) -> list[tuple[int, int]]:
-        """The live records that are gone, as stretches of their numbers."""
+        """The live records that are lost, as runs of their numbers."""
         alive = self.block.alive_runs(0, self.block.count)
         return list(alive) if self.salvaged is None else list(_hit_among(alive, self.salvaged))
 
     def lines(self) -> list[str]:
-        """What is lost, a line for each stretch."""
+        """What is lost, a line for each run."""
         runs = [(self.block.seq_at(first), self.block.seq_at(stop - 1)) for first, stop in self.lost_runs()]
         return [f"topic {self.topic.name}: seqs {first} to {last}: {self.reason}" for first, last in runs]
 
@@ -54,9 +54,9 @@ def _hit_among(runs: Iterator[tuple[int, int]], salvaged: Salvaged) -> Iterator[
 
 
 def damaged_blocks(state: State, packs: Packs, on_read: Callable[[int], None] = lambda _: None) -> list[Damage]:
-    """Every block of which a byte on disk is not as it was written.
+    """Every block with bytes on disk that are not as they were written.
 
-    `on_read` is told of the bytes of each block that was looked at; `packed_bytes` is what they add up to.
+    `on_read` is called with the bytes of each block that was checked; `packed_bytes` is their total.
     """
     found: list[Damage] = []
     directories: dict[int, dict[Extent, int] | str] = {}
@@ -93,7 +93,7 @@ def _examined(
     if isinstance(directory, str):
         return Damage(topic, block, directory, whole)
     if directory.get(extent) != xxh3_64_intdigest(data):
-        return Damage(topic, block, f"{where}: what tells good records from damaged ones is damaged itself", whole)
+        return Damage(topic, block, f"{where}: the checksums of single records are damaged as well", whole)
     return None
 
 
@@ -112,13 +112,13 @@ def _packed(state: State) -> Iterator[tuple[Topic, Block, Extent]]:
 
 
 def apply_what_fits(state: State, op: Op, position: int) -> list[str]:
-    """As `apply`, for a log with gaps: an op of a topic that is gone is passed over. What had to be given up."""
+    """Like `apply`, for a log with gaps: an op of a topic that does not exist is skipped. What had to be given up."""
     kind = state.ops.of(op)
     if not kind.needs_topic or op.topic_id in state.by_id:
         try:
             state.apply(op, position)
         except DamagedData as error:
-            assert kind.derives, "nothing else reads while it is folded in"
+            assert kind.derives, "no other op reads other topics while it is folded"
             for added in kind.adds(op):
                 state.lose_up_to(state.by_id[added.topic_id], added.last_seq)
             return [error.message]
@@ -126,7 +126,7 @@ def apply_what_fits(state: State, op: Op, position: int) -> list[str]:
 
 
 def drop_damaged(state: State, packs: Packs) -> list[str]:
-    """Give up the records that are damaged; what was given up, a line each. The next checkpoint packs what is left."""
+    """Give up damaged records; returns a line for each loss. The next checkpoint packs the remaining records."""
     given_up: list[str] = []
     for damage in damaged_blocks(state, packs):
         given_up += damage.lines()
@@ -159,7 +159,7 @@ def _drop(state: State, damage: Damage) -> None:
         note_hole(topic, *hole)
 
 
-# --- in words ---
+# --- messages ---
 
 
 def gap_lines(gaps: list[LogGap]) -> list[str]:
@@ -167,7 +167,7 @@ def gap_lines(gaps: list[LogGap]) -> list[str]:
 
 
 def may_come_back(state: State, gaps: list[LogGap]) -> list[str]:
-    """What a log with these gaps can no longer say: that something was deleted, acked or changed."""
+    """What a log with these gaps can no longer show: that something was deleted, acked or changed."""
     if not gaps:
         return []
     lost = sum(gap.to_position - gap.from_position for gap in gaps)

@@ -1,4 +1,4 @@
-"""From a snapshot to the state it was taken of: topics first, then what ties them to one another."""
+"""From a snapshot to the state it describes: topics first, then the references between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topics.storage.steps import Steps
 
 
 def restore(state: State, snapshot: Snapshot | None) -> Steps[None]:
-    """Fill an empty state. Without a snapshot it stays as it is."""
+    """Fill an empty state. Without a snapshot it stays empty."""
     owners = {feature.chunk: feature for feature in state.features if feature.chunk is not None}
     for chunk in snapshot.chunks() if snapshot is not None else ():
         if (owner := owners.get(chunk[:1])) is not None:

@@ -1,10 +1,10 @@
-"""Reading a data directory or a backup without its server: what recovery would find, planned in parts, read anywhere.
+"""Reading a data directory or a backup without its server: the state of a recovery, planned in parts, read anywhere.
 
     Scan.open(path) ─▶ snapshot, log, the same fold ─▶ topics ─▶ plan ─▶ Part, Part, …     pickled, read elsewhere
     read_part(part) ─▶ pread, checksum ─▶ Chunk (records of one block), Tombstone, …       no fold, no other topic
 
-Nothing is locked or changed. A server may have the directory open and write, checkpoint and unlink meanwhile: records
-never change, so a part whose files went away is planned again from what is there now.
+Nothing is locked or changed. A server may use the directory and write, checkpoint and unlink meanwhile: records never
+change, so a part whose files were removed is planned again from the current files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _IN_NO_PACK = 0
 
 
 class ScannedTopic(NamedTuple):
-    """A topic as recovery would find it; what is up to `sealed_seq` is in packs, the rest only in the log."""
+    """A topic as recovery would find it; records up to `sealed_seq` are in packs, the others only in the log."""
 
     name: str
     epoch: int
@@ -52,9 +52,9 @@ class ScannedTopic(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Records behind `from_seq` up to `to_seq`: gaps among them, and images of the blocks that hold them.
+    """Records after `from_seq` up to `to_seq`: gaps among them, and images of the blocks that hold them.
 
-    What is in no pack yet comes along in `bodies`, in the order of its blocks.
+    Bodies that are in no pack yet are in `bodies`, in the order of their blocks.
     """
 
     path: str
@@ -71,25 +71,25 @@ class Part(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Records start … stop − 1 of a block that has its body. Dead ones are among them: see `Block.alive_runs`."""
+    """Records start … stop − 1 of a block that has its body. They include dead ones: see `Block.alive_runs`."""
 
     block: Block
     start: int
     stop: int
 
     def lines(self) -> bytes:
-        """The live records, a line of JSON each."""
+        """The live records, one line of JSON each."""
         body = self.block.body
         assert body is not None
         return b"".join([body.lines(*run) for run in self.block.alive_runs(self.start, self.stop)])
 
 
 class Vanished(Exception):
-    """A file that a part needs is not there any more."""
+    """A file that a part needs no longer exists."""
 
 
 class Scan:
-    """The state of a directory or a backup at one moment. Made by `open`, closed by its user."""
+    """The state of a directory or a backup at one moment. Created by `open`, closed by its user."""
 
     def __init__(self, path: str, cold_dir: str | None, clock: Clock) -> None:
         self._path = os.path.abspath(path)
@@ -108,13 +108,13 @@ class Scan:
 
     @classmethod
     def open(cls, path: str, *, cold_dir: str | None = None, clock: Clock | None = None) -> Scan:
-        """Read what is there now. A server that moves files meanwhile makes it start over, damage does not."""
+        """Read the current files. If a server moves files meanwhile, it starts over; damage is raised."""
         said = ""
         for _ in range(TRIES_MAX):
             try:
                 return cls(path, cold_dir, clock or SystemClock())
             except (FileNotFoundError, DamagedData) as error:
-                # What is moving looks different each time; what is damaged stays as it is.
+                # Files that move look different each time; damage stays the same.
                 if str(error) == said:
                     raise
                 said = str(error)
@@ -148,7 +148,7 @@ class Scan:
         )
 
     def _find(self, name: str) -> Topic:
-        """The topic, with caps and expiry as a server would have them at once."""
+        """The topic, with caps and expiry applied as a server would."""
         topic = self._state.by_name.get(name)
         if topic is None:
             raise TopicNotFound(name)
@@ -161,7 +161,7 @@ class Scan:
     # --- plans ---
 
     def plan(self, name: str, from_seq: int = 0, to_seq: int | None = None, parts: int = 1) -> list[Part]:
-        """At most `parts` parts of about the same size; together everything behind `from_seq` up to `to_seq`."""
+        """At most `parts` parts of about the same size; together all records after `from_seq` up to `to_seq`."""
         topic = self._find(name)
         to_seq = topic.head_seq if to_seq is None else min(to_seq, topic.head_seq)
         gaps = _gaps(topic, from_seq, to_seq)
@@ -215,11 +215,11 @@ def _disk_of(path: str) -> Disk:
 
 
 def _gaps(topic: Topic, from_seq: int, to_seq: int) -> list[Tombstone]:
-    """What was lost within a stretch, as readers are told, no longer than the stretch."""
+    """The losses within a range, as readers would get them, cut to the range."""
     found: list[Tombstone] = []
     recreated = tombstone(topic, from_seq) if from_seq > topic.head_seq else None
     if recreated is not None:
-        # Who was somewhere else reads from the beginning.
+        # A reader of another topic of this name reads from the beginning.
         found.append(recreated)
         from_seq = topic.earliest_seq - 1
     for cursor in (from_seq, *(hole.from_seq - 1 for hole in topic.holes if hole.from_seq - 1 > from_seq)):
@@ -230,7 +230,7 @@ def _gaps(topic: Topic, from_seq: int, to_seq: int) -> list[Tombstone]:
 
 
 def _taken(gaps: list[Tombstone], end_seq: int) -> tuple[Tombstone, ...]:
-    """Take out what begins up to `end_seq`: a gap is told once, where it begins."""
+    """Remove and return the gaps that begin up to `end_seq`: a gap is reported once, where it begins."""
     count = sum(gap.gap_from <= end_seq or gap.reason == "recreated" for gap in gaps)
     taken, gaps[:] = tuple(gaps[:count]), gaps[count:]
     return taken
@@ -240,7 +240,7 @@ def _taken(gaps: list[Tombstone], end_seq: int) -> tuple[Tombstone, ...]:
 
 
 def read_part(part: Part) -> Iterator[Chunk | Tombstone]:
-    """What the part holds, in order; damage raises DamagedData that names the seqs. Needs no Scan."""
+    """The content of the part, in order; damage raises DamagedData that names the seqs. Needs no Scan."""
     for _ in range(TRIES_MAX):
         reading = _Reading(part)
         try:
@@ -255,7 +255,7 @@ def read_part(part: Part) -> Iterator[Chunk | Tombstone]:
 
 
 def _planned_again(part: Part, seq: int, vanished: Vanished) -> Part:
-    """The rest of the part behind `seq`, from the files that are there now."""
+    """The rest of the part after `seq`, from the current files."""
     scan = Scan.open(part.path, cold_dir=part.cold_dir)
     try:
         if part.topic not in scan.names() or scan.topic(part.topic).epoch != part.epoch:
@@ -273,7 +273,7 @@ def _planned_again(part: Part, seq: int, vanished: Vanished) -> Part:
 
 
 class _Reading:
-    """One attempt at a part; `seq` is how far it has come."""
+    """One attempt at a part; `seq` is its position."""
 
     def __init__(self, part: Part) -> None:
         self._part = part

@@ -54,28 +54,28 @@ from topics.storage.worker import Worker
 
 log = logging.getLogger("topics.engine")
 
-# Tasks that are resumed in one turn: so many rounds, so much time; the others follow in the next.
+# Tasks that are resumed in one turn: this many rounds, this much time; the others follow in the next turn.
 READY_ROUNDS_MAX = 8
 READY_S_MAX = 0.004
-# A slice of tasks in the background, and how often housekeeping has one: while there is much to do, and otherwise.
+# A slice of background tasks, and the interval of housekeeping: while there is much to do, and otherwise.
 BACKGROUND_S = 0.001
 HOUSE_BUSY_MS, HOUSE_MS = 2.0, 18.0
-# How long recovery works before it gives way.
+# How long recovery works before it yields.
 SLICE_MS = 2.0
-# Frames of topics that number on after a crash, which are written and folded in at once.
+# Frames of topics that skip seqs after a crash; they are written and folded at once.
 SKIPPED_BYTES_PER_STEP = 4096
 # Reading the snapshot is the first tenth of a recovery's progress, replaying the log the rest.
 SNAPSHOT_SHARE = 0.1
-# More records a second than one topic can be given, and how far the clocks of two machines may be apart.
+# More records per second than one topic can get, and how far the clocks of two machines may differ.
 SEQS_PER_S_MAX = 1 << 21
 CLOCKS_APART_S_MAX = 60
 
 
 class Store:
-    """`for _ in store.opening(): …` recovers in short steps; then `engine` takes verbs until `close`.
+    """`for _ in store.opening(): …` recovers in short steps; then `engine` accepts verbs until `close`.
 
-    `notify` is called from other threads when the owner should call `settle`; `wake` by the owner's own thread when a
-    task can go on. `timers` run deadlines; without them `turn` looks at the clock.
+    Other threads call `notify` when the owner should call `settle`; the owner's thread calls `wake` when a task can
+    continue. `timers` run deadlines; without them `turn` checks the clock.
     """
 
     engine: Engine
@@ -100,14 +100,14 @@ class Store:
         self.waiters = Waiters()
         self.timers = timers or PolledTimers(self._clock, wake)
         self.deadlines = Deadlines(self.timers)
-        # The tasks of callers, and those of work in the background, which gives way to them.
+        # The tasks of callers, and those in the background, which yield to them.
         self.runner = Runner(self.waiters, self.deadlines, wake)
         self.background = Runner(self.waiters, self.deadlines, wake)
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
-        # What a repair had to give up, in words.
+        # What a repair had to give up, as messages.
         self.given_up: list[str] = []
-        # The heads as they were at the last sync that was noted, if the log goes on after it.
+        # The heads at the last recorded sync, if the log continues after it.
         self._synced_heads: dict[int, int] | None = None
         self.progress = 0.0
         self.ready = False
@@ -123,7 +123,7 @@ class Store:
         now_ms = self._clock.monotonic_ms
         until_ms = now_ms() + SLICE_MS
         self._directory.open(repair=self._repair)
-        # A replay makes objects by the million and no garbage: looking for some would cost an eighth of the time.
+        # A replay makes objects by the million and no garbage: collecting would cost an eighth of the time.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -184,13 +184,13 @@ class Store:
         elif not previous.clean_stop:
             lost = estimates.since_sync(self._synced_heads)
             yield from self._skip_what_may_have_been_seen(frozenset(("fsync",)), lost)
-        # What a stage of the original got after it was copied is not here, and a commit would not miss it.
+        # Parts that a stage of the original got after the copy are missing here, and a commit would not notice.
         whole = not self.given_up and not previous.copied_ms and (previous.clean_stop or directory.same_boot)
         fences_ahead = max(SEQ_CHUNK, self._seqs_since(previous.copied_ms)) if not_all_here else 0
         self.transactions.recovered(whole=whole, fences_ahead=fences_ahead)
         if not_all_here:
             yield from self._wait_synced()
-        # Only now: whoever comes after a crash before this line must skip again.
+        # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
 
     def _fold(self, replay: Replay, synced_to: int) -> Steps[None]:
@@ -254,7 +254,7 @@ class Store:
         return self.state.by_id.get(topic.id) is topic
 
     def _seqs_since(self, copied_ms: int) -> int:
-        """More seqs than any topic of the original can have handed out since this copy of it was made."""
+        """More seqs than any topic of the original can have assigned since this copy was made."""
         if not copied_ms:
             return 0
         passed_ms = max(0, self._clock.now_ms() - copied_ms) + 1000 * CLOCKS_APART_S_MAX
@@ -263,10 +263,11 @@ class Store:
     def _skip_what_may_have_been_seen(
         self, whole: frozenset[Durability], lost: estimates.Estimate, seqs_min: int = 0
     ) -> Steps[None]:
-        """Number on above every seq that a reader may have seen and the log no longer has; `lost` of them were records.
+        """Continue above every seq that a reader may have seen and the log no longer has; `lost` of them were records.
 
-        `whole` are the classes that the log has everything of: all that reach it after a mere kill of the process, only
-        `fsync` after a power failure, none after a repair of the log or in a copy, whose original went on.
+        `whole` are the durability classes of which the log has everything: all classes in the log after a kill of the
+        process, only `fsync` after a power failure, none after a repair of the log or in a copy whose original
+        continued.
         """
         for topic in list(self.state.by_id.values()):
             if topic.config.durability not in whole and topic.counted:
@@ -296,7 +297,7 @@ class Store:
         self.worker.poll()
 
     def flush(self) -> None:
-        """Write what was submitted, publish it, resume the tasks that can go on, show readers what moved: a few ms."""
+        """Write and publish submitted changes, resume tasks that can continue, serve live readers: a few ms."""
         self.commit_log.flush()
         self._resume(self.runner.clock_s() + READY_S_MAX)
         self.live.run()
@@ -343,14 +344,14 @@ class Store:
 
     @property
     def has_work(self) -> bool:
-        """Whether a turn would get on with work in the background."""
+        """Whether a turn would continue background work."""
         return self.background.pending or self.forwarder.pending or self._unsettled
 
     def turn(self, *, ticks: bool = False) -> float | None:
-        """Everything that is due, a few milliseconds of it: the one pump of every host.
+        """Everything that is due, for a few milliseconds: the one pump of every host.
 
-        In how many seconds to come again; None: when something happens, or at the host's own pace. A host that has
-        ticks as well leaves the tasks of callers to those: they would have twice their time otherwise.
+        Returns in how many seconds to call it again; None: when something happens, or at the host's own interval. A
+        host that has ticks as well leaves the tasks of callers to those: they would get twice their time otherwise.
         """
         clock_s = self.runner.clock_s
         until_s = clock_s() + READY_S_MAX
@@ -380,7 +381,7 @@ class Store:
         return wait_ms if more else None
 
     def step(self) -> bool:
-        """A short slice of housekeeping; whether to come again at once."""
+        """A short slice of housekeeping; returns whether to continue at once."""
         self.transactions.keep_house()
         if self._checkpoint is None:
             if not self._checkpointer.due():
@@ -393,7 +394,7 @@ class Store:
             return False
 
     def checkpoint(self) -> bool:
-        """Run one whole checkpoint now; whether it succeeded."""
+        """Run one whole checkpoint now; returns whether it succeeded."""
         while self._checkpoint is not None:
             self._drive()
         self._checkpoint = self._checkpointer.steps()
@@ -403,7 +404,7 @@ class Store:
                 return done
 
     def _drive(self) -> bool | None:
-        """One step of the running checkpoint, waiting for the threads where it must; its outcome at the end."""
+        """One step of the running checkpoint, waiting for the threads where necessary; its outcome at the end."""
         assert self._checkpoint is not None
         try:
             if not next(self._checkpoint):
@@ -432,7 +433,7 @@ class Store:
         return backup
 
     def close(self) -> None:
-        """Finish what is under way, write a last checkpoint, and leave the directory clean."""
+        """Finish running work, write a last checkpoint, and close the directory cleanly."""
         if not self.ready:
             return
         self.ready = False

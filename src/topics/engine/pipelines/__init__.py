@@ -1,1 +1,1 @@
-"""Pipeline definitions and what their runners report."""
+"""Pipeline definitions and the reports of their runners."""

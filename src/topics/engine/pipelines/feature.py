@@ -1,4 +1,4 @@
-"""The definitions of all pipelines, folded from the records of a hidden topic: the newest one of a name counts."""
+"""The definitions of all pipelines, folded from the records of a hidden topic: the newest of each name is valid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READ_RECORDS, READ_BYTES = 1_000, 8 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, omit_defaults=True):
-    """A record of the hidden topic. Without a definition the pipeline is gone."""
+    """A record of the hidden topic. Without a definition the pipeline is removed."""
 
     pipeline: str
     definition: PipelineRequest | None = None
@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, omit_defaults=True):
 
 
 class Line(msgspec.Struct):
-    """A record as it is read back."""
+    """A record as it is decoded."""
 
     data: Entry
     seq: int = msgspec.field(name="$seq")
@@ -41,20 +41,20 @@ _decoder = msgspec.json.Decoder(list[Line])
 
 
 class PipelineState(NamedTuple):
-    """What a look at a pipeline tells: what was asked for, and what its runner said last."""
+    """A pipeline: its definition, and the last report of its runner."""
 
     name: str
     definition: PipelineRequest
-    # Grows with every change.
+    # Increases with every change.
     revision: int
-    # The revision since which a checkpoint fits: sources, transformation, sink and output mode are the same.
+    # The revision since which a checkpoint fits: sources, transformation, sink and output mode are unchanged.
     generation: int
     updated_ts: int
     status: PipelineStatus | None = None
 
 
 class PipelineTable(Feature):
-    """Read from the topic once, by those who need it; from then on each batch that is folded in changes it."""
+    """Read from the topic once, on demand; from then on each folded batch changes it."""
 
     def __init__(self, state: State) -> None:
         self._state = state

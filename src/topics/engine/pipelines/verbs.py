@@ -1,7 +1,7 @@
-"""The verbs about pipelines: definitions kept in a hidden topic, the newest record of a name is the one that counts.
+"""The verbs of pipelines: definitions are stored in a hidden topic, where the newest record of a name is valid.
 
-PUT     ─▶ record {pipeline, definition, generation}     its seq is the revision, so that no revision comes twice,
-DELETE  ─▶ record {pipeline}                             not even that of a pipeline dropped and made again
+PUT     ─▶ record {pipeline, definition, generation}     its seq is the revision, so that no revision is used twice,
+DELETE  ─▶ record {pipeline}                             even if a pipeline is dropped and created again
              └─ once it is published, the records it replaces are deleted
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from topics.model.clock import Clock
 
 PIPELINES_MAX = 10_000
-# A runner says something every 20 s; one that was not heard of for so long is dead or cut off.
+# A runner reports every 20 s; one that has not reported for this long is dead or disconnected.
 SILENT_MS_MAX = 60_000
 
 
@@ -43,7 +43,7 @@ class PipelinePage(NamedTuple):
 
 
 class Pipelines:
-    """Changes are rare: one at a time is on its way, the next one waits for it."""
+    """Changes are rare: one at a time is pending, the next one waits for it."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
@@ -73,7 +73,7 @@ class Pipelines:
         return change
 
     def drop(self, name: str) -> PendingChange:
-        """Forget the pipeline; what it wrote stays. `result` tells whether there was one."""
+        """Remove the pipeline; its output stays. `result`: whether there was one."""
         check_topic_name(name, "pipeline")
         self._in_flight.check(("pipelines",))
         if name not in self._table:
@@ -96,7 +96,7 @@ class Pipelines:
         return self._in_flight.hold(change, ("pipelines",))
 
     def _forget_below(self, home: Topic, name: str, seq: int) -> None:
-        """What this record replaces need not be kept; a crash before this only leaves more to read."""
+        """Delete the records that this one replaces; after a crash before this, there is only more to read."""
         found = deletion.find_tagged(home, TagMatch(name.encode(), False), seq, self._state.cold.load_now)
         runs = [run for block in found if not isinstance(block, ColdMiss) for run in block]
         if runs:
@@ -123,11 +123,11 @@ class Pipelines:
         return PipelinePage(*page_of(self._names, prefix, cursor, page_size, self._table.__getitem__, wanted))
 
     def report(self, name: str, status: PipelineStatus) -> PipelineState:
-        """What a runner says about a pipeline; kept in memory, the next word comes soon."""
+        """Store a runner's report; in memory only, because the next one comes soon."""
         state = self.look(name)._replace(status=msgspec.structs.replace(status, ts=self._clock.now_ms()))
         self._table[name] = state
         return state
 
     def is_up(self, status: PipelineStatus) -> bool:
-        """Whether a runner said lately that it runs."""
+        """Whether a runner has recently reported that it runs."""
         return status.state in ("running", "idle") and self._clock.now_ms() - status.ts <= SILENT_MS_MAX

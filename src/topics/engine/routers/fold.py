@@ -1,8 +1,8 @@
-"""Routers as the fold sees them: made, changed, gone, and what a mark in the log means for its destination.
+"""Routers in the fold: created, changed, removed, and what a mark in the log adds to its destination.
 
-Live, a mark arrives with its batch. Read back from the log it has none: the copies are cut from the source's blocks
-again. What the source lost in the meantime must still be there for that, so while the log is replayed, and between the
-position of a checkpoint and the capture of a source, the blocks that leave a source are kept aside (`left_blocks`).
+A live mark has its batch. A mark read from the log has none: the copies are cut from the source's blocks again, so
+these must still exist. Therefore, while the log is replayed, and between the position of a checkpoint and the capture
+of a source, blocks that the source drops are kept (`left_blocks`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EVIDENCE_SPANS_PRUNED_FROM = 64
 _encode = msgspec.msgpack.Encoder().encode
 _router_decoder = msgspec.msgpack.Decoder(RouterImage)
 _evidence_decoder = msgspec.msgpack.Decoder(list[EvidenceImage])
-# Copies that come in batches of this size are not copied into a growing block: all destinations share their bytes.
+# Copies in batches of at least this size are not copied into a growing block: all destinations share their bytes.
 SHARED_BYTES = BLOCK_BYTES // 4
 
 
@@ -63,15 +63,15 @@ class Routes(Feature):
         self._state = state
         self.by_name: dict[str, Router] = {}
         self.names: list[str] = []
-        # Sources that have something new for their routers.
+        # Sources that have new records for their routers.
         self.moved: dict[Topic, None] = {}
         self.replaying = True
-        # The piece cut last while replaying: the marks of one source's routers follow each other.
+        # The last piece cut during replay: the marks of one source's routers follow each other.
         self._last_cut: tuple[object, Piece] | None = None
-        # Routers of a snapshot, until all topics are there.
+        # Routers of a snapshot, until all topics are restored.
         self._images: list[tuple[Topic, RouterImage]] = []
 
-    # --- routers come and go ---
+    # --- creating and removing ---
 
     def put(self, op: RouterPut) -> None:
         dest, source = self._state.by_id[op.topic_id], self._state.by_id.get(op.source_id)
@@ -103,7 +103,7 @@ class Routes(Feature):
         return None if router is None else self._remove(router)
 
     def dropped(self, topic: Topic) -> list[str]:
-        """The topic goes, and every router that names it; their names."""
+        """Remove the topic from the routes with every router that names it; their names."""
         inbound = inbound_of(topic)
         routers = [*outbound_of(topic), *([inbound] if inbound is not None else [])]
         return sorted(self._remove(router) for router in routers)
@@ -116,14 +116,14 @@ class Routes(Feature):
         return router.name
 
     def part_of(self, topic: Topic) -> RoutingPart:
-        """The topic's part, made if it has none."""
+        """The topic's part, created if it has none."""
         part = routing_of(topic)
         if part is None:
             part = topic.routing = RoutingPart(self.moved)
         return part
 
     def _link(self, router: Router) -> None:
-        """Make the router known to its two ends."""
+        """Register the router with its source and destination."""
         self.part_of(router.dest).inbound = router
         outbound = self.part_of(router.source).outbound
         if router not in outbound:
@@ -176,18 +176,18 @@ class Routes(Feature):
             part.left_blocks = []
 
     def marked(self) -> None:
-        """Marks after the checkpoint's position may need what leaves a source before its capture."""
+        """Marks after the checkpoint's position may need blocks that a source drops before its capture."""
         for router in self.by_name.values():
             self.part_of(router.source).left_blocks = []
 
     def capture_failed(self) -> None:
-        """No checkpoint needs what left any more."""
+        """No checkpoint needs the dropped blocks any more."""
         for topic in self._state.by_id.values():
             if topic.routing is not None:
                 topic.routing.captured()
 
     def replayed(self) -> None:
-        """The log is folded in; routers that have something to forward may begin."""
+        """The log is replayed; routers that have something to forward may start."""
         self.replaying = False
         self._last_cut = None
         self.capture_failed()
@@ -211,7 +211,7 @@ class Routes(Feature):
             note_hole(dest, first_seq - op.lost, first_seq - 1, op.lost, "source_trim")
             dest.head_seq = first_seq - 1
         if op.batch.count:
-            # Many destinations may hold the bytes of one batch.
+            # Many destinations may share the bytes of one batch.
             self._state.append(op.appended, SHARED_BYTES)
             if op.flags & STAMPED:
                 self._note_evidence(dest, op)
@@ -261,8 +261,8 @@ class Routes(Feature):
                 block = _holding(source, seq)
                 if block is None:
                     raise DamagedData(
-                        f"seq {seq} of topic {source.name} was copied by a router and cannot be read any more; "
-                        "`topics repair` turns the copy into an explicit gap",
+                        f"seq {seq} of topic {source.name} was copied by a router and can no longer be read; "
+                        "`topics repair` reports the copy as a gap",
                         from_seq=seq,
                         to_seq=last,
                     )
@@ -270,7 +270,7 @@ class Routes(Feature):
                 start = block.number_after(seq - 1)
                 stop = block.number_after(last)
                 if block.seqs is not None:
-                    # Sparse: only as far as no seq is missing.
+                    # Sparse: only up to the first missing seq.
                     stop = start + 1
                     while (
                         stop < block.count and block.seq_at(stop) <= last and block.seq_at(stop) - seq == stop - start
@@ -281,7 +281,7 @@ class Routes(Feature):
 
 
 def _holding(source: Topic, seq: int) -> Block | None:
-    """The block with this seq, dead or alive, in the topic or among those that left it."""
+    """The block with this seq, dead or alive, in the topic or among the blocks it has dropped."""
     index = source.block_after(seq - 1)
     left = source.routing.kept_blocks() if source.routing is not None else ()
     candidates = [*source.blocks[index : index + 1], *left]

@@ -1,12 +1,12 @@
-"""Forwarding: what sources have published goes to their destinations, off the path of appends.
+"""Forwarding: records that sources have published are copied to their destinations, off the path of appends.
 
     published ─▶ routes.moved ─▶ step, about a millisecond at a time:
                                    piece of the source, cut once ─┬─▶ mark + batch for destination 1 ─┐
                                                                   ├─▶ mark + batch for destination 2 ─┼─▶ one flush
                                                                   └─▶ …                              ─┘
 
-A router has one mark on its way at most. When that is published, the cursor has moved with the copies, and the router
-goes on from there; whatever stops it (a full destination, a cold block, a change on its way) is tried again.
+A router has at most one pending mark. When it is published, cursor and copies have moved together, and the router
+continues from there. Whatever stops it (a full destination, a cold block, a pending change) is tried again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("topics.engine")
 
 SLICE_MS = 1.0
-# A slice of `work`, and the rest after a burst of them: a multiple of what the burst took.
+# A slice of `work`, and the pause after a burst of slices: a multiple of the burst's duration.
 WORK_MS = 0.2
 REST_FACTOR, REST_MS_MAX = 8, 20.0
 PIECE_RECORDS_MAX = 1_000
@@ -51,7 +51,7 @@ NOTHING = Block(1, 0, 0)
 
 
 class Taken:
-    """A piece with its place in the source, and what has been made of it so far."""
+    """A piece with its position in the source, and the batches made from it so far."""
 
     __slots__ = ("_block", "_dead", "piece", "to_seq", "ts", "variants")
 
@@ -59,7 +59,7 @@ class Taken:
         self._block = block
         self._dead = block.count - block.live
         self.to_seq = to_seq
-        # The time of the copies: the same for destinations that follow each other, so that they can share a batch.
+        # The time of the copies: the same for consecutive destinations, so that they can share a batch.
         self.ts = ts
         # None: there is nothing to copy up to here.
         self.piece = piece
@@ -67,11 +67,11 @@ class Taken:
 
     @property
     def holds(self) -> bool:
-        """Whether it is still as it was cut: nothing died in its block; what was added behind it does not matter."""
+        """Whether it is still valid: no record of its block has died; records appended after it do not matter."""
         return self._block.count - self._block.live == self._dead
 
     def variant(self, router: Router) -> Piece | None:
-        """The piece as this router wants it: filtered, without what it leaves behind."""
+        """The piece for this router: filtered, without the fields that it drops."""
         piece, config = self.piece, router.config
         if piece is None or (router.match is None and config.preserve_node and config.preserve_tag):
             return piece
@@ -99,12 +99,12 @@ class Forwarder:
         self._runner = runner
         self._clock = clock
         self._ready: dict[Router, None] = {}
-        # Routers that try again later, by the time of that.
+        # Routers that try again later, by the time of the next attempt.
         self._resting: dict[Router, float] = {}
         self._pieces: dict[tuple[int, int], Taken] = {}
         # Routers that wait for a change or for the disk.
         self._waiting: set[Router] = set()
-        # The burst of slices that goes on, and until when forwarding rests after the last one.
+        # The current burst of slices, and until when forwarding pauses after the last one.
         self._burst_ms = self._rested_ms = 0.0
 
     @property
@@ -114,16 +114,16 @@ class Forwarder:
 
     @property
     def retry_in_ms(self) -> float | None:
-        """When to come again although nothing happened."""
+        """When to run again if nothing happens."""
         if not self._resting:
             return None
         return max(0.0, min(self._resting.values()) - self._clock.monotonic_ms())
 
     def work(self) -> float | None:
-        """A short slice, unless forwarding rests; in how many milliseconds to come again, None: when something moves.
+        """A short slice, unless forwarding pauses; in how many milliseconds to run again, None: when something moves.
 
-        The rest after a burst of slices keeps appends fast: under load the records of several turns gather and cost
-        one mark per router instead of one per router and turn. A writer that appends now and then meets no rest.
+        The pause after a burst keeps appends fast: under load the records of several turns are collected and cost one
+        mark per router instead of one per router and turn. A writer that appends only now and then causes no pause.
         """
         began_ms = self._clock.monotonic_ms()
         if began_ms < self._rested_ms:
@@ -140,7 +140,7 @@ class Forwarder:
         return self.retry_in_ms
 
     def step(self, slice_ms: float = SLICE_MS) -> bool:
-        """Forward for about so long; whether to come again at once."""
+        """Forward for about this long; returns whether to run again at once."""
         now_ms = self._clock.monotonic_ms()
         until_ms = now_ms + slice_ms
         for router in [router for router, retry_ms in self._resting.items() if retry_ms <= now_ms]:
@@ -159,7 +159,7 @@ class Forwarder:
         return self.pending
 
     def _collect(self) -> bool:
-        """Routers whose sources moved join those that are ready."""
+        """Add routers whose sources moved to those that are ready."""
         while self._routes.moved:
             source, _ = self._routes.moved.popitem()
             for router in outbound_of(source):
@@ -186,8 +186,8 @@ class Forwarder:
             self._rest(router, error)
 
     def _rest(self, router: Router, error: TopicsError) -> None:
-        """The cursor stays, and the records with it; try again, less and less often."""
-        # Without its frames, which would keep a whole batch.
+        """The cursor stays, and so do the records; try again, less and less often."""
+        # Without its frames, which would keep a whole batch alive.
         router.last_error = error.with_traceback(None)
         router.backoff_ms = min(RETRY_MS_MAX, max(RETRY_MS_MIN, 2 * router.backoff_ms))
         self._resting[router] = self._clock.monotonic_ms() + router.backoff_ms
@@ -211,7 +211,7 @@ class Forwarder:
     def done(self, result: None) -> None: ...
 
     def failed(self, error: Exception) -> None:
-        log.error("a router cannot go on", exc_info=error)
+        log.error("a router has failed", exc_info=error)
 
     def cancelled(self) -> None: ...
 
@@ -257,7 +257,7 @@ class Forwarder:
         self._stage(router, op, hops)
 
     def _take(self, source: Topic, cursor: int, to_seq: int) -> Taken:
-        """What lies behind the cursor, in one block. All routers that come by take the same, so they stay together."""
+        """The records after the cursor, in one block. Routers at the same cursor take the same, and stay together."""
         key, now_ms = (source.id, cursor), self._clock.now_ms()
         taken = self._pieces.pop(key, None)
         if taken is not None and taken.holds and taken.to_seq <= to_seq:
@@ -282,7 +282,7 @@ class Forwarder:
         return taken
 
     def _fitting(self, dest: Topic, piece: Piece, first_seq: int, ts: int) -> tuple[Piece, Batch]:
-        """As much of the piece as the destination and the quota have room for; raises if that is nothing."""
+        """As much of the piece as destination and quota have room for; raises if there is no room."""
         stamped = self._dressed(dest, piece)
         batch = stamped.batch(first_seq, ts)
         config = dest.config
@@ -302,7 +302,9 @@ class Forwarder:
         if quota:
             freed = retention.freed_by_caps(dest, batch.count, size)
             if self._state.bytes + self._commit_log.pending_bytes + size - freed > quota:
-                raise Throttled("all topics hold as many bytes as they may", limit="max_total_bytes", max=quota)
+                raise Throttled(
+                    "all topics together have reached their limit of bytes", limit="max_total_bytes", max=quota
+                )
         return piece, batch
 
     def _dressed(self, dest: Topic, piece: Piece) -> Piece:
@@ -340,24 +342,24 @@ class Forwarder:
 
 
 def _hops_at(source: Topic, seq: int) -> tuple[int, int]:
-    """As `Hops.at`."""
+    """Like `Hops.at`."""
     part = routing_of(source)
     return part.hops.at(seq) if part is not None and part.hops is not None else (0, 2**64)
 
 
 def _behind_what_is_lost(source: Topic, cursor: int) -> tuple[int, int]:
-    """Where reading goes on, and how many seqs the destination leaves out to say that something is missing."""
+    """Where reading continues, and how many seqs the destination skips to report that records are missing."""
     if cursor + 1 >= source.evict_floor and not source.holes:
         return cursor, 0
     gap = tombstone(source, cursor)
     if gap is None:
         return cursor, 0
-    # After a crash the seqs that may have been seen are skipped: how many of them were records is unknown.
+    # After a crash, seqs that may have been seen are skipped: how many of them were records is unknown.
     return gap.gap_to, min(1, gap.missed_estimate) if gap.reason == "lost" else gap.missed_estimate
 
 
 def _unless_there(router: Router, piece: Piece) -> Piece | None:
-    """Leave out the records whose copies are still at the destination."""
+    """Drop the records whose copies are still at the destination."""
     dest = router.dest
     part = routing_of(dest)
     evidence = part.evidence.get(router.origin) if part is not None else None

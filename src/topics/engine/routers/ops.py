@@ -1,6 +1,6 @@
-"""Routers in the log: made, changed, gone, and the mark that one copied records, each with its bytes.
+"""Ops of routers: created, changed, removed, and the mark that records were copied, each with its bytes.
 
-The copies themselves are not in the log, they are derived again.
+The copies themselves are not in the log; they are derived again.
 
 RouterPut     | 33 | dest u32 | source u32 | cursor u64 (2⁶⁴−1: where it was) | name_len u16 | name | config JSON |
 RouterDropped | 34 | dest u32 |
@@ -9,11 +9,11 @@ Forwarded
 | count u32 | runs u32 |
 | (seq u64, count u64)×runs, of the source, unless flags&1; compressed if flags&2 | Appended if flags&4 |
 
-flags   1 ALL       every seq behind from_seq up to to_seq was copied
+flags   1 ALL       every seq after from_seq up to to_seq was copied
         2 PACKED    the runs are compressed
         4 FULL      the copies follow, because the log has nothing to derive them from
-        8 VOLATILE  the copies were never meant to outlive the process: only the cursor moves
-       16 NO_NODE, 32 NO_TAG, 64 STAMPED   what the copies look like
+        8 VOLATILE  the copies are not kept after a restart: only the cursor moves
+       16 NO_NODE, 32 NO_TAG, 64 STAMPED   the form of the copies
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from topics.model.requests.batch import Batch
 from topics.model.requests.routers import RouterConfig, decode_router_config, encode_router_config
 
 FORWARDED, ROUTER_PUT, ROUTER_DROPPED = range(32, 35)
-# In place of a cursor: the router goes on where it was.
+# In place of a cursor: it is unchanged.
 KEPT = 2**64 - 1
 ALL, PACKED, FULL, VOLATILE, NO_NODE, NO_TAG, STAMPED = 1, 2, 4, 8, 16, 32, 64
 
@@ -39,7 +39,7 @@ _ROUTER_DROPPED = struct.Struct("<BI")
 
 
 class RouterPut(NamedTuple):
-    """A router into this topic exists, with this configuration. `cursor` is KEPT if it goes on where it was."""
+    """A router into this topic exists, with this configuration. `cursor` is KEPT if it is unchanged."""
 
     topic_id: int
     source_id: int
@@ -54,7 +54,7 @@ class RouterPut(NamedTuple):
 
 
 class RouterDropped(NamedTuple):
-    """The router into this topic is gone; what it copied stays."""
+    """The router into this topic is removed; its copies stay."""
 
     topic_id: int
 
@@ -63,9 +63,9 @@ class RouterDropped(NamedTuple):
 
 
 class Forwarded:
-    """Records of a source became part of a topic: a batch that is built from the source's own bytes.
+    """Records of a source were copied into a topic: a batch that is built from the source's own bytes.
 
-    The router has dealt with the source up to `to_seq`; `lost` records before the copies could not be had any more.
+    The router has processed the source up to `to_seq`; `lost` records before the copies were no longer available.
     """
 
     __slots__ = (
@@ -104,12 +104,12 @@ class Forwarded:
         self.to_seq = to_seq
         self.lost = lost
         self.runs = runs
-        # False: read back from the log, so that the batch has no bytes yet.
+        # False: read from the log, so that the batch has no bytes yet.
         self.derived = derived
 
     @property
     def appended(self) -> Appended:
-        """The copies, as records like others."""
+        """The copies, as ordinary records."""
         return Appended(self.topic_id, self.floor, b"", self.batch)
 
     def encode(self) -> bytes:

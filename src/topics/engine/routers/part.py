@@ -1,4 +1,4 @@
-"""What routers keep of a topic: the one into it, those out of it, which copies are here, and how far they have come."""
+"""Routers of one topic: the one into it, those out of it, which of its records are copies, and their hops."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class RoutingPart(TopicPart):
     __slots__ = ("_moved", "evidence", "hops", "inbound", "left_blocks", "outbound")
 
     def __init__(self, moved: dict[Topic, None]) -> None:
-        # Where sources are noted that have something new.
+        # Collects sources that have new records.
         self._moved = moved
         self.inbound: Router | None = None
         self.outbound: list[Router] = []
         self.evidence: dict[Origin, Evidence] = {}
         self.hops: Hops | None = None
-        # Blocks that left the topic while a router may still have to copy from them; None: nobody will.
+        # Blocks that the topic has dropped while a router may still have to copy from them; None: no router will.
         self.left_blocks: list[Block] | None = None
 
     def appended(self, topic: Topic, batch: Batch) -> None:

@@ -1,7 +1,7 @@
-"""A router's state: its ends, its cursor, and the two memories that forwarding needs: evidence and hops.
+"""A router's state: source, destination, cursor, and what forwarding has to remember: evidence and hops.
 
-A destination has one router at most, so the durable part (cursor, counter, evidence) belongs to the destination: the
-op that adds copies there moves the cursor with them, and the destination's image in a snapshot holds both.
+A destination has at most one router, so the durable part (cursor, counter, evidence) belongs to the destination: the
+op that adds copies also moves the cursor, and the destination's image in a snapshot has both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOP_SPANS_MAX = 1_024
 
 
 class Router:
-    """Changed only by `apply`, except for what belongs to the forwarder."""
+    """Changed only by `apply`, except for the forwarder's fields."""
 
     __slots__ = (
         "backoff_ms",
@@ -46,17 +46,17 @@ class Router:
         self.dest = dest
         self.config = config
         self.match = config.match()
-        # The last seq of the source that has been dealt with.
+        # The last seq of the source that has been processed.
         self.cursor = 0
         self.forwarded_total = 0
-        # the forwarder's: a mark on its way, a change of the router on its way, why it does not get on
+        # the forwarder's: a pending mark, a pending change of the router, why it does not continue
         self.inflight: PendingChange | None = None
         self.last_error: TopicsError | None = None
         self.backoff_ms = 0.0
 
     @property
     def lag(self) -> int:
-        """Seqs of the source that are still to be dealt with."""
+        """Seqs of the source that are not processed yet."""
         return max(0, self.source.head_seq - self.cursor)
 
     @property
@@ -85,8 +85,8 @@ class EvidenceImage(msgspec.Struct, array_like=True):
 class Evidence:
     """Which seqs of a source became which seqs here, as spans (source seq, dest seq, count) in ascending order.
 
-    The engine's own record of its stamps: whatever a client writes into a meta counts for nothing. Spans that continue
-    each other are one, so that a destination nobody else writes to needs a single one.
+    The engine's own record of its stamps: what a client writes into a meta does not count. Adjacent spans are joined,
+    so that a destination without other writers needs a single one.
     """
 
     __slots__ = ("counts", "dest_seqs", "source_seqs")
@@ -110,7 +110,7 @@ class Evidence:
         self.counts.append(count)
 
     def _replace(self, source_seq: int, dest_seq: int, count: int) -> None:
-        """Some records are copied once more because their earlier copies are gone: only the newer ones count."""
+        """Some records are copied again because their earlier copies are gone: only the newer copies count."""
         spans: list[tuple[int, int, int]] = [(source_seq, dest_seq, count)]
         end = source_seq + count
         for first, seq, length in self._spans():
@@ -130,7 +130,7 @@ class Evidence:
         )
 
     def dest_seq(self, source_seq: int) -> int | None:
-        """The seq that this record got here, if it was copied."""
+        """The seq of this record's copy, if it was copied."""
         at = bisect_right(self.source_seqs, source_seq) - 1
         if at < 0 or source_seq >= self.source_seqs[at] + self.counts[at]:
             return None
@@ -141,7 +141,7 @@ class Evidence:
         return self.source_seqs[-1] + self.counts[-1] - 1 if self.counts else 0
 
     def prune(self, earliest_seq: int) -> None:
-        """Forget what is no longer here."""
+        """Forget spans of records that are gone."""
         if any(seq + count <= earliest_seq for _, seq, count in self._spans()):
             self._set([span for span in self._spans() if span[1] + span[2] > earliest_seq])
 
@@ -161,7 +161,7 @@ class Evidence:
 class Hops:
     """How many routers that may close a cycle the copies in a topic have passed; in memory only.
 
-    Spans (first seq, last seq, hops) in ascending order; what is in none of them has passed none.
+    Spans (first seq, last seq, hops) in ascending order; records in none of them have passed none.
     """
 
     __slots__ = ("_spans",)
@@ -178,7 +178,7 @@ class Hops:
             del self._spans[: HOP_SPANS_MAX // 2]
 
     def at(self, seq: int) -> tuple[int, int]:
-        """The hops of the record with this seq, and the last seq that has as many without a break (2⁶⁴: all)."""
+        """The hops of the record with this seq, and the last seq up to which they are the same (2⁶⁴: all)."""
         at = bisect_right(self._spans, (seq, 2**64, 0)) - 1
         if at >= 0 and seq <= self._spans[at][1]:
             return self._spans[at][2], self._spans[at][1]

@@ -1,4 +1,4 @@
-"""The verbs about routers: make, change, look, list, drop."""
+"""The verbs of routers: create, change, look, list, drop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RouterState(NamedTuple):
-    """What a look at a router tells."""
+    """A router as it is shown."""
 
     name: str
     config: RouterConfig
@@ -47,7 +47,7 @@ def describe(router: Router) -> RouterState:
 
 
 class Routers:
-    """Changes of routers are rare: one at a time is on its way, the next one waits for it."""
+    """Changes of routers are rare: one at a time is pending, the next one waits for it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -85,7 +85,7 @@ class Routers:
         return self._announce(change, router)
 
     def drop(self, name: str) -> PendingChange:
-        """Stop forwarding and remove the router. `result` tells whether there was one."""
+        """Stop forwarding and remove the router. `result`: whether there was one."""
         check_router_name(name)
         self._in_flight.check(("routers",))
         router = self._routes.by_name.get(name)
@@ -120,7 +120,7 @@ class Routers:
         )
 
     def _announce(self, change: PendingChange, router: Router | None) -> PendingChange:
-        """Until this is done, nobody changes a router, and this one forwards nothing."""
+        """Until this change is done, no router can be changed, and this one forwards nothing."""
         self._in_flight.hold(change, ("routers",))
         if router is not None:
             self._in_flight.hold(change, ("router", router.name))
@@ -135,13 +135,17 @@ class Routers:
         settings = self._engine.settings
         limit = settings.max_routers
         if is_new and limit and len(self._routes.by_name) >= limit:
-            raise Throttled(f"there are {limit} routers already, which is the most", limit="max_routers", max=limit)
+            raise Throttled(
+                f"there are {limit} routers already, and no more are allowed", limit="max_routers", max=limit
+            )
         limit = settings.max_topics
         if absent_topics and limit and len(self._state.by_name) + absent_topics > limit:
-            raise Throttled(f"there may be {limit} topics, too few for this router", limit="max_topics", max=limit)
+            raise Throttled(
+                f"at most {limit} topics are allowed, too few for this router", limit="max_topics", max=limit
+            )
 
     def _id_of(self, topic: Topic | None, name: str) -> int:
-        """An absent end is made."""
+        """The topic of one end, created if absent."""
         return topic.id if topic is not None else self._engine.room_for(name, 0, 0).topic_id
 
 
@@ -164,14 +168,14 @@ def _refuse_second_source(dest: Topic, router: Router | None, config: RouterConf
             reason="router_exists",
         )
     raise TopicExistsIncompatible(
-        f'topic "{dest.name}" gets its records from "{other.config.source}"; a destination has one source',
+        f'topic "{dest.name}" gets its records from "{other.config.source}"; a destination can have only one source',
         router=other.name,
         reason="router_dest_fan_in",
     )
 
 
 def _refuse_cycle(source: Topic, dest: Topic, router: Router | None) -> None:
-    """A topic has one router into it at most, so there is one way up from the source."""
+    """A topic has at most one router into it, so there is one path up from the source."""
     way = [source]
     while (above := inbound_of(way[-1])) is not None and above is not router and above.source not in way:
         way.append(above.source)

@@ -1,1 +1,1 @@
-"""Transactions: staged records that become part of several topics at once."""
+"""Transactions: staged records that become visible in several topics at once."""

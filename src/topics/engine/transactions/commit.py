@@ -1,14 +1,14 @@
-"""One commit on its way: records are prepared a few at a time, then one op moves every head at once.
+"""One commit: records are prepared a few at a time, then one op moves every head at once.
 
-    hold     writers of each topic wait, in the order of names; what is on its way there is published first
-    check    room in each topic and in the quota: refused whole, or not at all
-    prepare  many records: hidden topics numbered as the topic will be, filled a slice at a time from the stages
+    hold     writers of each topic wait, in the order of names; pending changes of the topics are published first
+    check    room in each topic and in the quota: the whole commit is refused, or nothing
+    prepare  many records: hidden topics with the final seqs, filled from the stages in slices
              few records: rendered into the op itself
     commit   one op, synced; its fold adds blocks and records to all topics
-    release  writers go on
+    release  writers continue
 
-Readers see nothing of it before the op is synced. If anything fails before that, what was prepared is dropped, the
-stages stay, and the client may commit again.
+Readers see nothing before the op is synced. If anything fails before that, what was prepared is dropped, the stages
+stay, and the client may commit again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ SLICE_RECORDS_MAX = 1_000
 INLINE_RECORDS_MAX = 1_000
 INLINE_BYTES_MAX = 128 * 1024
 INLINE_TOTAL_BYTES_MAX = 1024 * 1024
-# Preparing waits for the disk long before other writers would have to.
+# Preparing waits for the disk long before other writers would.
 UNSYNCED_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Committed(NamedTuple):
-    """The answer to a commit. `landed` is None for a version whose outcome is not kept any more."""
+    """The result of a commit. `landed` is None for a version whose outcome is no longer kept."""
 
     version: int
     deduped: bool
@@ -56,7 +56,7 @@ class Committed(NamedTuple):
 
 
 class CommitTarget:
-    """What one topic gets."""
+    """The records for one topic."""
 
     __slots__ = ("first_seq", "hidden_id", "name", "records", "shelves", "size", "topic", "ts")
 
@@ -72,7 +72,7 @@ class CommitTarget:
         self.size = 0
 
     def number(self, now_ms: int) -> None:
-        """Nobody else writes to the topic now: what the records will be, to the byte."""
+        """No other writer can change the topic now: the records are known to the byte."""
         topic = self.held
         self.first_seq, self.ts = topic.head_seq + 1, topic.now(now_ms)
         heads = self.records * (len('{"$seq":,"$ts":') + len(str(self.ts)) - len(NO_HEAD))
@@ -89,7 +89,7 @@ class CommitTarget:
 
 
 class Commit:
-    """A task of its own: `outcome` is finished when it is through, or when it is given up."""
+    """A task: `outcome` is finished when the commit is done, or given up."""
 
     wanted = True
 
@@ -120,7 +120,7 @@ class Commit:
         self._clock = clock
         self._create = create
         self._named = named
-        # Where the hidden topics go that nobody needs any more.
+        # Collects hidden topics that are no longer needed.
         self._leftovers = leftovers
         self._hold = PendingChange(None, app_id, gated=False)
         self._failed: TopicsError | None = None
@@ -129,7 +129,7 @@ class Commit:
         self._runner.start(self._steps(), self)
 
     def _steps(self) -> Steps[None]:
-        # The client's call is over first: a commit is prepared beside other work.
+        # The client's call ends first: a commit is prepared in the background.
         yield None
         engine = self._engine
         for target in self._targets:
@@ -176,7 +176,7 @@ class Commit:
                 raise created.error
         if topic.config.durability == "ephemeral":
             raise TopicExistsIncompatible(
-                f'topic "{target.name}" is ephemeral: what never reaches the log cannot be part of a transaction',
+                f'topic "{target.name}" is ephemeral: it is not in the log, so it cannot be part of a transaction',
                 topic=target.name,
                 field="durability",
             )
@@ -237,14 +237,14 @@ class Commit:
         assert seq == target.first_seq + target.records
 
     def _writable(self) -> Steps[None]:
-        """Go on only while the disk keeps up, and everything prepared so far is written."""
+        """Continue only while the disk keeps up and everything prepared so far is written."""
         while self._commit_log.is_behind(UNSYNCED_BYTES_MAX):
             yield from self._until_synced()
         if self._failed is not None:
             raise self._failed
 
     def _until_synced(self) -> Steps[None]:
-        """Look again when what is written by now is synced; or soon, in case that fails."""
+        """Continue when what is written by now is synced; or soon, in case that fails."""
         news = self._runner.news((), LOOK_AGAIN_MS)
         self._commit_log.when_synced(news.set)
         try:
@@ -277,7 +277,7 @@ class Commit:
     # --- the owner of the task ---
 
     def done(self, result: None) -> None:
-        """The op is submitted: `_published` follows when it is published."""
+        """The op is submitted: `_published` is called when it is published."""
 
     def failed(self, error: Exception) -> None:
         if isinstance(error, TopicsError):
@@ -287,10 +287,10 @@ class Commit:
             self.give_up(Internal("a bug in the server, see its log"))
 
     def cancelled(self) -> None:
-        """Its client may go; a commit is finished."""
+        """A commit is finished even if its client disconnects."""
 
     def give_up(self, error: TopicsError) -> None:
-        """Nothing was added anywhere; the stages stay as they are."""
+        """Nothing was added anywhere; the stages are unchanged."""
         self._leftovers += [target.hidden_id for target in self._targets if target.hidden_id]
         self._release()
         self._outcome.finish(error)
@@ -300,7 +300,7 @@ class Commit:
 
 
 def _digits(first_seq: int, count: int) -> int:
-    """How many digits the seqs from `first_seq` on have together."""
+    """The total number of digits of the seqs from `first_seq` on."""
     digits, last_seq, width = 0, first_seq + count - 1, len(str(first_seq))
     while first_seq <= last_seq:
         end = min(last_seq, 10**width - 1)

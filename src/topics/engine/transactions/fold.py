@@ -1,4 +1,4 @@
-"""The rows of transactions in the table of ops: the folds themselves are the ledger's."""
+"""The rows of transactions in the table of ops; the folds are in the ledger."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _commit_published(commit_log: CommitLog, op: TxnCommitted, _found: Any, _cha
 
 
 def _additions(op: TxnCommitted) -> list[Addition]:
-    """The records were counted when they were staged, or will be when they are there: their seqs are what is taken."""
+    """Records were counted when they were staged, or are counted on arrival: only their seqs are reserved."""
     return [Addition(move.dest_id, move.first_seq, move.records, move.records, 0, 0) for move in op.moves]
 
 

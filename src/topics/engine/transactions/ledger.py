@@ -1,12 +1,12 @@
-"""The ledger of transactions: which version each app has committed, its token, and what is staged.
+"""The ledger of transactions: the committed version of each app, its token, and its stages.
 
     App "nightly"   version 7, fence 3
       └─ Stage (8, "task-1")   parts 0 … 4
            ├─ shelf for topic "orders"   ─▶ hidden topic 91: blocks, packs and snapshots as for any topic
            └─ shelf for topic "audit"    ─▶ hidden topic 92
 
-Hidden topics are met by no list, reader or quota. A commit moves blocks, or a few records that the
-op itself carries, to the topics they are meant for, all in the fold of one op.
+Hidden topics appear in no list and no quota, and cannot be read. A commit moves blocks, or a few records that the op
+carries, to their topics, all in the fold of one op.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from topics.model.requests.transactions import OWNERS_MAX, UNKNOWN_STAGES
 if TYPE_CHECKING:
     from topics.engine.core.state import State
 
-# The first byte of an app in a snapshot; no MessagePack starts with it, so no topic does.
+# The first byte of an app in a snapshot; MessagePack never starts with it, so no topic does.
 APP_CHUNK = b"\xc1"
 HIDDEN_CONFIG = TopicConfig()
-# In an op and in a snapshot this id stands for no app: its token is the floor of all.
+# In an op and in a snapshot this id stands for no app: its token is the minimum for all apps.
 FENCE_FLOOR_ID = 0
 
 
@@ -46,7 +46,7 @@ class PartSize(NamedTuple):
 
 
 class Stage:
-    """What one writer has put down so far; parts are numbered from 0 without a gap."""
+    """What one writer has staged so far; parts are numbered from 0 without gaps."""
 
     __slots__ = ("bytes", "name", "parts", "records", "shelves", "touched_ms", "version")
 
@@ -57,7 +57,7 @@ class Stage:
         self.parts: list[PartSize] = []
         self.records = 0
         self.bytes = 0
-        # hidden topics by the names of the topics that the records are meant for
+        # hidden topics by the names of the topics that the records go to
         self.shelves: dict[str, Topic] = {}
 
     def add(self, part: PartSize) -> None:
@@ -67,7 +67,7 @@ class Stage:
 
 
 class CommittedRecords(NamedTuple):
-    """Where the records of a commit are in one topic."""
+    """The range of a commit's records in one topic."""
 
     topic: str
     first_seq: int
@@ -98,16 +98,16 @@ class App:
         self.name = name
         self.version: int | None = None
         self.outcome: list[CommittedRecords] = []
-        # which stages the highest version's commit named
+        # the stages that the highest version's commit named
         self.named = UNKNOWN_STAGES
-        # the newest token; tokens and their owners, those that have one, oldest first; the version's token
+        # the newest token; tokens with owners, oldest first; the version's token
         self.fence = 0
         self.owners: list[tuple[int, str]] = []
         self.version_fence = 0
         self.touched_ms = 0
         self.stages: dict[tuple[int, str], Stage] = {}
         self.bytes = 0
-        # number of the checkpoint that has this app's state
+        # number of the checkpoint that has captured this app
         self.captured = 0
 
 
@@ -123,9 +123,9 @@ class Ledger(Feature):
         # totals over all apps
         self.stages = 0
         self.bytes = 0
-        # Tokens up to here may have been given out by the original of a copy, to any app.
+        # Tokens up to here may have been issued by the original of a copy, to any app.
         self.fence_floor = 0
-        # Apps of a snapshot, until all topics are there.
+        # Apps of a snapshot, until all topics are restored.
         self._images: list[AppImage] = []
 
     # --- folds ---
@@ -133,7 +133,7 @@ class Ledger(Feature):
     def staged(self, op: TxnStaged) -> None:
         app = self._app(op.topic_id, op.app)
         if not op.part and (op.version, op.stage) in app.stages:
-            # It had expired, and was begun again before anybody swept it up.
+            # It had expired, and was started again before it was removed.
             self._drop(app, [(op.version, op.stage)])
         stage = app.stages.get((op.version, op.stage))
         if stage is None:
@@ -170,7 +170,7 @@ class Ledger(Feature):
         for move in op.moves:
             self._move(move)
         app.version, app.named = op.version, op.named
-        # Only the newest token commits, and none is taken meanwhile.
+        # Only the newest token can commit, and no token is taken meanwhile.
         app.version_fence = app.fence
         app.touched_ms = op.ts
         app.outcome = [
@@ -183,7 +183,7 @@ class Ledger(Feature):
         state = self._state
         dest, hidden = state.by_id.get(move.dest_id), state.by_id.get(move.hidden_id)
         if dest is None:
-            # Only a log with gaps tells of a topic that is not there.
+            # Only a log with gaps names a topic that does not exist.
             return
         state.touch(dest)
         if move.appended is not None:
@@ -258,7 +258,7 @@ class Ledger(Feature):
             yield
 
     def _restore(self, image: AppImage) -> None:
-        """Take an app of a snapshot back and tie its stages to their topics."""
+        """Restore an app from a snapshot and connect its stages to their topics."""
         if image.id == FENCE_FLOOR_ID:
             self.fence_floor = image.fence
             return
@@ -277,7 +277,7 @@ class Ledger(Feature):
                 stage.shelves[name] = self._state.by_id[topic_id]
 
     def hidden_in_use(self) -> set[int]:
-        """The hidden topics that belong to a stage."""
+        """The hidden topics of a stage."""
         return {
             shelf.id for app in self.by_id.values() for stage in app.stages.values() for shelf in stage.shelves.values()
         }

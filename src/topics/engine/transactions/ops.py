@@ -1,15 +1,15 @@
-"""Ops of transactions. Each is a small head in MessagePack and, behind it, the records it carries.
+"""Ops of transactions. Each is a small head in MessagePack, then the records it carries.
 
 | code u8 | head_len u32 | head (MessagePack array) | Appended | Appended | … |
 
 TxnStaged    | 48 | app id, app, version, stage, part, ts, shelves: (hidden topic id, topic name, length of Appended)
-TxnFenced    | 49 | app id, app, fence, ts, owner or ""; app id 0: no app is given a token up to this one any more
+TxnFenced    | 49 | app id, app, fence, ts, owner or ""; app id 0: no app gets a token up to this one any more
 TxnCommitted | 50 | app id, app, version, ts, moves: (topic name, topic id, hidden topic id or 0, first_seq, records,
              |    |     floor, length of Appended or 0), digest of the stages it named
 TxnAborted   | 51 | app id, stages: (version, stage)
 TxnForgotten | 52 | app id
 
-The app has an id of the same kind as a topic, so that its ops are published in log order as those of a topic are.
+An app has an id like a topic's, so that its ops are published in log order as those of a topic are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TxnOp:
 
 
 class TxnStaged(TxnOp):
-    """A part of a stage was written down: for each topic it goes to, its records in a hidden topic."""
+    """A part was staged: for each topic it goes to, its records in a hidden topic."""
 
     __slots__ = ("app", "part", "shelves", "stage", "ts", "version")
 
@@ -79,7 +79,7 @@ class TxnStaged(TxnOp):
 
 
 class TxnFenced(TxnOp):
-    """The app has a new token, and no older one counts any more."""
+    """The app has a new token; older ones are void."""
 
     __slots__ = ("app", "fence", "owner", "ts")
 
@@ -95,7 +95,7 @@ class TxnFenced(TxnOp):
 
 
 class Move(NamedTuple):
-    """What a commit adds to one topic: the blocks of a hidden topic, or records that the op itself carries."""
+    """What a commit adds to one topic: the blocks of a hidden topic, or records that the op carries."""
 
     name: str
     dest_id: int
@@ -107,7 +107,7 @@ class Move(NamedTuple):
 
 
 class TxnCommitted(TxnOp):
-    """A version of the app became part of all its topics at once. Every stage of it, and of older ones, is gone."""
+    """A version of the app became visible in all its topics at once. Its stages, and older ones, are gone."""
 
     __slots__ = ("app", "moves", "named", "ts", "version")
 
@@ -126,7 +126,7 @@ class TxnCommitted(TxnOp):
 
 
 class TxnAborted(TxnOp):
-    """Stages were given up: by their client, by time, or by a power failure."""
+    """Stages were dropped: by their client, by expiry, or after a power failure."""
 
     __slots__ = ("stages",)
 
@@ -139,7 +139,7 @@ class TxnAborted(TxnOp):
 
 
 class TxnForgotten(TxnOp):
-    """Nothing of the app is known any more."""
+    """The app is forgotten."""
 
     __slots__ = ()
 

@@ -1,9 +1,9 @@
-"""The verbs of transactions: stage, commit, abort, take a token, forget; and what keeps commits and expiry going.
+"""The verbs of transactions: stage, commit, abort, take a token, forget; and the upkeep of commits and expiry.
 
     stage ─▶ one op per part: acknowledged after write(2), in hidden topics
-    commit ─▶ Commit, a millisecond at a time beside everything else ─▶ one op, synced ─▶ all topics move at once
+    commit ─▶ Commit, in slices of a millisecond in the background ─▶ one op, synced ─▶ all topics move at once
 
-A version of an app is committed once; whoever comes later with it, or with an older one, is told that it is done.
+A version of an app is committed once; a later commit of it, or of an older one, gets the reply that it is done.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EXPIRY_EVERY_MS = 1_000
 
 
 class StagedPart(NamedTuple):
-    """The answer to a part; `done` if its version was committed before, the highest one with the token `fence`."""
+    """The result of staging a part; `done` if its version was committed before, `fence` is the token of the highest."""
 
     part: PartSize
     expires_ms: int
@@ -63,7 +63,7 @@ RENDERED_PER_STEP = 500
 
 
 class Transactions:
-    """Owned by the thread that owns the engine. Commits are tasks of the runner for work in the background."""
+    """Owned by the thread that owns the engine. Commits are tasks of the background runner."""
 
     def __init__(self, engine: Engine, runner: Runner, clock: Clock) -> None:
         self._engine = engine
@@ -98,7 +98,7 @@ class Transactions:
     def stage(
         self, app_name: str, version: int, request: StageRequest, prepared: PartBatches | None = None
     ) -> PendingChange:
-        """Put a part down. `result` is a StagedPart; the same part again is not written again."""
+        """Stage a part. `result` is a StagedPart; the same part is not written twice."""
         check_app_name(app_name)
         check_version(version)
         check_stage_name(request.stage, "stage")
@@ -138,7 +138,7 @@ class Transactions:
     def commit(
         self, app_name: str, version: int, request: CommitRequest, admit: Callable[[str], None] | None = None
     ) -> PendingChange:
-        """Make the stages part of their topics, all or nothing. `result` is a Committed; `admit` may refuse a topic."""
+        """Make stages visible in their topics, all or nothing. `result` is a Committed; `admit` may refuse a topic."""
         check_app_name(app_name)
         check_version(version)
         check_stage_names(request.stages)
@@ -179,11 +179,11 @@ class Transactions:
         return self._in_flight.hold(outcome, ("app", app_name))
 
     def _done_before(self, app: App, version: int, stages: Collection[str]) -> PendingChange:
-        """The outcome of a version that is committed; other stages than it named are refused, for they are nowhere."""
+        """The outcome of a committed version; stages that it did not name are refused, because they do not exist."""
         highest = version == app.version
         if stages and not (highest and app.named in (stages_digest(stages), UNKNOWN_STAGES)):
             raise StageNotFound(
-                f'"{app.name}" has committed version {app.version}, and not these stages of version {version}: '
+                f'"{app.name}" has committed version {app.version}, but not these stages of version {version}: '
                 "stage the records again under a higher version",
                 app=app.name,
                 version=app.version,
@@ -191,7 +191,7 @@ class Transactions:
         return settled(app.id, Committed(version, deduped=True, landed=app.outcome if highest else None))
 
     def abort(self, app_name: str, version: int, request: AbortRequest) -> PendingChange:
-        """Give stages up. `result` tells how many there were."""
+        """Drop stages. `result` is how many there were."""
         check_app_name(app_name)
         check_version(version)
         check_stage_names(request.stages)
@@ -206,7 +206,7 @@ class Transactions:
         return self._abort(app, found)
 
     def take_fence(self, app_name: str, owner: str | None = None) -> PendingChange:
-        """A new token for the app, durable when this is done; `result` is the token. Its owner is told it again."""
+        """A new token for the app, durable when this is done; `result` is the token. The same owner gets it again."""
         check_app_name(app_name)
         if owner is not None:
             check_owner(owner)
@@ -224,18 +224,18 @@ class Transactions:
         return self._in_flight.hold(change, ("app", app_name))
 
     def _holds_newest(self, app: App, owner: str) -> bool:
-        """Whether the newest token is this owner's; one whose token is an older one is refused."""
+        """Whether the newest token belongs to this owner; an owner with an older token is refused."""
         held = {known: fence for fence, known in app.owners}.get(owner)
         if held is not None and held != app.fence:
             raise Fenced(
-                f'"{owner}" had token {held} of "{app.name}"; the newest is {app.fence}: somebody has taken over',
+                f'"{owner}" has token {held} of "{app.name}", but the newest is {app.fence}: another has taken over',
                 app=app.name,
                 fence=app.fence,
             )
         return held is not None
 
     def forget(self, app_name: str) -> PendingChange:
-        """Drop all that is known of an app: its version, its token, its stages. `result` tells whether it was known."""
+        """Forget an app: its version, its token, its stages. `result`: whether it was known."""
         check_app_name(app_name)
         app = self._ledger.by_name.get(app_name)
         self._refuse_another_app(app_name)
@@ -249,7 +249,7 @@ class Transactions:
         return self._in_flight.hold(change, ("app", app_name))
 
     def look(self, app_name: str) -> tuple[App | None, list[tuple[Stage, int]]]:
-        """The app and its stages, each with the time at which it expires."""
+        """The app and its stages, each with its expiry."""
         check_app_name(app_name)
         app = self._ledger.by_name.get(app_name)
         if app is None:
@@ -260,25 +260,25 @@ class Transactions:
     # --- deciding ---
 
     # Busy are ("app", name) with a commit, an abort or a new token: the next one decides after it; ("stage", app,
-    # version, name) with a part: the next one of the stage waits; and ("parts", app) with the newest part of all.
+    # version, name) with a part: the next part of the stage waits; and ("parts", app) with the newest part of all.
 
     def _check_token(self, app_name: str, fence: int | None) -> None:
-        """Only the newest token counts, if there is one. What is on its way has been waited for."""
+        """Only the newest token is valid, if there is one. Pending changes have been waited for."""
         app = self._ledger.by_name.get(app_name)
         newest = app.fence if app is not None else 0
         if (newest or fence is not None) and fence != newest:
             raise Fenced(
-                f'the newest token of "{app_name}" is {newest}: whoever took it has taken over',
+                f'the newest token of "{app_name}" is {newest}: its owner has taken over',
                 app=app_name,
                 fence=newest,
             )
 
     def _check_settled(self, app_name: str) -> None:
-        """Raises Busy while something about the app is undecided."""
+        """Raises Busy while a change of the app is pending."""
         self._in_flight.check(("app", app_name), ("parts", app_name))
 
     def _id_of(self, app_name: str) -> int:
-        """The app's id, as something is about to be written about it; that of a new one may be in its first parts."""
+        """The app's id, for a write about it; the id of a new app may be in its first parts."""
         app, part = self._ledger.by_name.get(app_name), self._in_flight.with_what(("parts", app_name))
         if app is not None:
             return app.id
@@ -292,7 +292,7 @@ class Transactions:
         stage = self._stage_of(app, version, name)
         if stage is None:
             raise StageNotFound(
-                f'there is no stage "{name}" of version {version}, or not any more: write it again', stage=name
+                f'stage "{name}" of version {version} does not exist (any more): stage it again', stage=name
             )
         return stage
 
@@ -303,10 +303,10 @@ class Transactions:
         return self._steady.wall_ms(self._expires_ms(stage))
 
     def _check_part(self, request: StageRequest, stage: Stage | None) -> None:
-        """Parts come in order, so that a stage that expired half-way is never taken for a whole one."""
+        """Parts come in order, so that a stage that expired half-way is never taken for a complete one."""
         if stage is None and request.part:
             raise StageNotFound(
-                f'there is no stage "{request.stage}" that part {request.part} could follow: begin again with part 0 '
+                f'there is no stage "{request.stage}" that part {request.part} could continue: start again with part 0 '
                 "of a new stage",
                 stage=request.stage,
             )
@@ -314,10 +314,10 @@ class Transactions:
         if request.part > expected:
             raise InvalidRequest(f"part must be {expected}: the parts of a stage come in order", field="part")
         if expected >= PARTS_MAX:
-            raise InvalidRequest(f"a stage has at most {PARTS_MAX} parts, use another stage", field="part")
+            raise InvalidRequest(f"a stage has at most {PARTS_MAX} parts: use another stage", field="part")
 
     def _groups(self, request: StageRequest, *, metas_checked: bool) -> list[tuple[str, list[RecordRequest], bool]]:
-        """The records by the topic they are meant for, and whether they are bare."""
+        """The records by the topic they go to, and whether they are bare."""
         records = cast("list[RecordRequest]", request.records)
         bare = check_batch(AppendRequest(records, request.node), self._settings, metas_checked=metas_checked)
         if not bare and any(record.delay_ms or record.unique_key is not None for record in records):
@@ -370,10 +370,10 @@ class Transactions:
         change.result = len(stages)
         return self._in_flight.hold(change, ("app", app.name))
 
-    # --- now and then ---
+    # --- upkeep ---
 
     def keep_house(self) -> None:
-        """Drop what failed commits left, and give up the stages whose time has come; called now and then."""
+        """Drop what failed commits left, and stages that have expired; called regularly."""
         if self._leftovers and self._commit_log.read_only is None:
             leftovers, self._leftovers[:] = list(self._leftovers), []
             self._drop_hidden(leftovers)
@@ -394,9 +394,9 @@ class Transactions:
     # --- after a start ---
 
     def recovered(self, *, whole: bool, fences_ahead: int = 0) -> None:
-        """What a commit had prepared is dropped. So are all stages unless the log is whole: parts may be missing.
+        """Drop what an unfinished commit had prepared. Drop all stages unless the log is complete: parts may be lost.
 
-        `fences_ahead` is how many tokens of any app may have been given out that the log does not have.
+        `fences_ahead` is how many tokens of any app may have been issued that the log does not have.
         """
         if fences_ahead:
             newest = max((app.fence for app in self._ledger.by_id.values()), default=0)
