@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources on its own: importing this makes `format("topics")` known."""
+"""Found by Spark's search for data sources: importing this registers `format("topics")`."""
 
 from topics_spark.source.data_source import TopicsSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Spark's side of topics: the data source behind `format("topics")`, and sessions that are ready to use it."""
+"""Spark support: the data source of `format("topics")`, and sessions that are ready to use it."""
 
 from topics_spark.errors import ConnectorError, DataLost, MalformedPayload, OptionError, SchemaError, ServerFailed
 from topics_spark.start import session

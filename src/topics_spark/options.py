@@ -1,4 +1,4 @@
-"""What a query may ask of the source: the options, their defaults and bounds, and what is wrong with them."""
+"""The options of the source: their defaults and bounds, and error messages about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topics_spark.errors import OptionError
 URL_DEFAULT = "http://127.0.0.1:4000"
 COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
 MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-# Kafka's numbers for the two ends of a topic, as users of `startingOffsets` know them.
+# Kafka's numbers for the two ends of a topic, as in `startingOffsets`.
 EARLIEST = -2
 LATEST = -1
 RECORDS_PER_PARTITION_DEFAULT = 100_000
@@ -24,7 +24,7 @@ SAMPLE_RECORDS_MAX = 100_000
 TRIGGER_DELAY_MS_DEFAULT = 900_000
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-# Where Spark itself, or its writer, puts options of its own next to ours.
+# Options that Spark or its writer adds to ours.
 FOREIGN: Final = frozenset({"checkpointlocation", "header", "name", "paths", "queryname"})
 KNOWN: Final = frozenset(
     name.lower()
@@ -67,7 +67,7 @@ KNOWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics: names, or a pattern that a whole name must match."""
+    """The topics to read: names, or a pattern that a whole name must match."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -77,18 +77,18 @@ class Subscription:
 
     @property
     def prefix(self) -> str:
-        """What every matching name starts with, as far as that is plain to see in the pattern."""
+        """The common prefix of all matching names, as far as the pattern shows it."""
         if self.pattern is None or "|" in self.pattern:
             return ""
         literal = re.match(r"[A-Za-z0-9_:-]*", self.pattern)
         text = literal[0] if literal else ""
-        # A quantifier applies to the character before it, which therefore may be missing.
+        # A quantifier applies to the character before it, which may therefore be missing.
         return text[:-1] if self.pattern[len(text) : len(text) + 1] in {"?", "*", "{"} else text
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what is read: everything, or per topic a seq (the first to read; the first to leave out) or a time."""
+    """One end of the range to read: the whole topic, or per topic a seq (the first to read or to exclude) or a time."""
 
     whole: int | None = None
     seqs: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -104,7 +104,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one `load()`, checked. The key is kept out of every text made of this."""
+    """The checked options of one `load()`. The key is kept out of all texts."""
 
     url: str | None
     key: str | None = field(repr=False)
@@ -138,13 +138,13 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         options = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(set(options) - KNOWN - FOREIGN):
-            raise OptionError(unknown[0], "is not an option of this source; docs/SPARK.md lists them")
+            raise OptionError(unknown[0], "is not an option of this source; docs/SPARK.md lists the options")
         path = options.get("path")
         url = options.get("url") or (None if path else os.environ.get("TOPICS_URL", URL_DEFAULT))
         corrupt = options.get("columnnameofcorruptrecord", "_corrupt")
         parses = "schema" in options or flag(options, "inferSchema", default=False)
         if "schema" in options and flag(options, "inferSchema", default=False):
-            raise OptionError("inferSchema", "has no place beside `schema`: give one of them")
+            raise OptionError("inferSchema", "cannot be combined with `schema`: give one of them")
         return cls(
             url=url.rstrip("/") if url else None,
             key=options.get("key") or os.environ.get("TOPICS_API_KEY") or None,
@@ -188,7 +188,7 @@ def subscription_of(options: Mapping[str, str]) -> Subscription:
             try:
                 re.compile(pattern)
             except re.error as broken:
-                raise OptionError("subscribePattern", f"is no regular expression: {broken}") from None
+                raise OptionError("subscribePattern", f"is not a regular expression: {broken}") from None
             return Subscription(pattern=pattern)
         case _:
             return Subscription(assigned(decoded(options, "assign")))
@@ -207,7 +207,7 @@ def assigned(value: Any) -> tuple[str, ...]:
                 return tuple(dict.fromkeys(partition_topic(n, k) for n, ks in partitions.items() for k in ks))
         case _:
             pass
-    raise OptionError("assign", 'takes a JSON list of names, or {"topic": [partition, …]}')
+    raise OptionError("assign", 'must be a JSON list of names, or {"topic": [partition, …]}')
 
 
 def is_partitions(value: Any) -> bool:
@@ -219,14 +219,14 @@ def partition_topic(name: str, partition: int) -> str:
 
 
 def bound_of(options: Mapping[str, str], side: str) -> Bound | None:
-    """`startingTimestamp` comes before `startingOffsetsByTimestamp`, and that before `startingOffsets`, as in Kafka."""
+    """`startingTimestamp` takes precedence over `startingOffsetsByTimestamp`, and that over `startingOffsets`."""
     timestamp, by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if timestamp.lower() in options:
         return Bound(timestamp_ms=number(options, timestamp, 0, 0))
     if by_timestamp.lower() in options:
         times = per_topic(options, by_timestamp)
         if min(times.values(), default=0) < 0:
-            raise OptionError(by_timestamp, "takes milliseconds since 1970, none below 0")
+            raise OptionError(by_timestamp, "must be milliseconds since 1970, none below 0")
         return Bound(timestamps_ms=times)
     if offsets.lower() not in options:
         return None
@@ -238,7 +238,7 @@ def bound_of(options: Mapping[str, str], side: str) -> Bound | None:
         case _:
             seqs = per_topic(options, offsets)
             if min(seqs.values(), default=0) < EARLIEST:
-                raise OptionError(offsets, "takes seqs from 0, -2 for earliest and -1 for latest")
+                raise OptionError(offsets, "must have seqs from 0, -2 for earliest or -1 for latest")
             return Bound(seqs=seqs)
 
 
@@ -255,7 +255,7 @@ def per_topic(options: Mapping[str, str], name: str) -> dict[str, int]:
                     if partition.isdigit() and is_number(seq):
                         found[partition_topic(topic, int(partition))] = seq
     if not found:
-        raise OptionError(name, 'takes "earliest", "latest" or JSON with a number per topic, like {"orders": 42}')
+        raise OptionError(name, 'must be "earliest", "latest" or JSON with a number per topic, like {"orders": 42}')
     return found
 
 
@@ -265,7 +265,7 @@ def columns_of(options: Mapping[str, str], corrupt: str | None) -> tuple[str, ..
     if "columns" in options:
         wanted = names_in(options, "columns")
         if not wanted or not set(wanted) <= set(possible):
-            raise OptionError("columns", f"takes some of {', '.join(possible)}, separated by commas")
+            raise OptionError("columns", f"must be some of {', '.join(possible)}, separated by commas")
         return wanted
     left_out: set[str] = set()
     if not flag(options, "includeTags", default=True):
@@ -303,7 +303,7 @@ def number(options: Mapping[str, str], name: str, default: int, least: int, most
     except ValueError:
         value = least - 1
     if not least <= value <= most:
-        raise OptionError(name, f"takes a whole number from {least} to {most}, not {text!r}")
+        raise OptionError(name, f"must be a whole number from {least} to {most}, not {text!r}")
     return value
 
 
@@ -313,7 +313,7 @@ def duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
         return default
     found = re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip().lower())
     if found is None or found[2] not in UNITS_MS:
-        raise OptionError(name, f"takes a time like 500ms, 30s, 15m or 1h, not {text!r}")
+        raise OptionError(name, f"must be a time like 500ms, 30s, 15m or 1h, not {text!r}")
     return int(found[1]) * UNITS_MS[found[2]]
 
 
@@ -322,12 +322,12 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text is None:
         return default
     if text.strip().lower() not in {"true", "false"}:
-        raise OptionError(name, f"takes true or false, not {text!r}")
+        raise OptionError(name, f"must be true or false, not {text!r}")
     return text.strip().lower() == "true"
 
 
 def choice(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     value = options.get(name.lower(), allowed[0]).strip().upper()
     if value not in allowed:
-        raise OptionError(name, f"is one of {', '.join(allowed)}, not {value!r}")
+        raise OptionError(name, f"must be one of {', '.join(allowed)}, not {value!r}")
     return value

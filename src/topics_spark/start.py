@@ -1,4 +1,4 @@
-"""Starting Spark with everything set: Java, Python, addresses, quiet logs, secrets out of sight."""
+"""Starting Spark: Java, Python, addresses, quiet logs, redacted secrets."""
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL: Final = re.compile(r"local(-cluster)?(\[.*\])?$|spark://(127\.|localhost)")
-# Spark's own patterns, and `key`, which is how the connector's options call the secret.
+# Spark's own patterns, and `key`, the name of the secret in the connector's options.
 REDACTED: Final = "(?i)secret|password|token|credential|access[.]?key|api[._-]?key|^key$|[.]key$"
 REDACTED_OPTIONS: Final = "(?i)url|secret|password|token|^key$|[.]key$"
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
-# Quick to start and slower at full speed: for prompts and tests, not for long jobs.
+# Starts quickly but is slower at full speed: for prompts and tests, not for long jobs.
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -31,9 +31,9 @@ def session(
     config: Mapping[str, str] | None = None,
     quick: bool = False,
 ) -> SparkSession:
-    """A session for `format("topics")`; the one that is running already, if there is one.
+    """A session for `format("topics")`; the running one, if there is one.
 
-    `master` is SPARK_MASTER or local[*] if it is not given. `quick` starts sooner and works slower.
+    `master` defaults to SPARK_MASTER or local[*]. `quick` starts sooner and works slower.
     """
     from pyspark.sql import SparkSession
 
@@ -46,17 +46,17 @@ def session(
 
 
 def prepare(environ: MutableMapping[str, str], master: str) -> None:
-    """What the processes of Spark find in their environment; what is there already stays, unless it cannot work."""
+    """The environment for Spark's processes; existing variables are kept unless they cannot work."""
     environ["JAVA_HOME"] = str(find_java(environ).home)
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault("PYSPARK_DRIVER_PYTHON", environ["PYSPARK_PYTHON"])
     if LOCAL.match(master):
-        # Otherwise Spark asks for the name of this machine, which may lead nowhere.
+        # Otherwise Spark looks up the name of this machine, which may fail.
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def settings(*, quick: bool = False) -> dict[str, str]:
-    """Configuration that every session gets, and that `spark-submit` can be given."""
+    """Settings of every session, which can also be given to `spark-submit`."""
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {QUICK_JAVA if quick else ''}".strip()
     return {
         "spark.driver.extraJavaOptions": java,

@@ -47,8 +47,8 @@ def test_many_pipelines_in_one_file(tmp_path: Path) -> None:
         ("a.toml", TOML.replace("[sink]", "[sunk]"), "unknown field `sunk`"),
         ("a.toml", TOML.replace('topic = "logs"', 'topic = "a/b"'), "sources.logs.topic"),
         ("a.toml", "sql = ", "a.toml"),
-        ("a.json", "[]", "a table of fields"),
-        ("a.txt", "", "ends in one of"),
+        ("a.json", "[]", "must be a table of fields"),
+        ("a.txt", "", "must end in one of"),
         ("bad name.json", JSON, "pipeline must be"),
     ],
 )

@@ -79,7 +79,7 @@ def test_an_offset_that_says_the_same_is_the_same_text() -> None:
 def test_a_topic_made_anew_is_read_from_its_beginning_and_counts_as_loss() -> None:
     step = offsets.step_from({"a": Position(1, 9)}, {"a": Head(2, 3, 1)}, None)
     assert [str(loss) for loss in step.losses]
-    assert "made anew" in step.losses[0].what
+    assert "created again" in step.losses[0].what
     assert offsets.encoded(step.end(None)) == {"a": {"epoch": 2, "from": 0, "seq": 3}}
 
 

@@ -228,14 +228,14 @@ def test_white_space_around_json_does_no_harm() -> None:
     ],
 )
 def test_a_text_that_is_not_one_json_value_is_refused_with_the_way_out(text: str) -> None:
-    with pytest.raises(RowRefused, match=r"column 'data' holds .* which is not JSON.*`stringData` to text"):
+    with pytest.raises(RowRefused, match=r"column 'data' has .* which is not valid JSON.*`stringData` to text"):
         written(struct(data=StringType()), data=pa.array(["1", text, "2"]))
     with pytest.raises(RowRefused, match="column 'meta' holds"):
         written(struct(data=StringType(), meta=StringType()), data=pa.array(["1", "1"]), meta=pa.array([None, text]))
 
 
 def test_texts_that_only_make_sense_together_are_refused() -> None:
-    with pytest.raises(RowRefused, match="column 'data' holds '\\[1'"):
+    with pytest.raises(RowRefused, match="column 'data' has '\\[1'"):
         written(struct(data=StringType()), data=pa.array(["[1", "2]", '3},{"data":4']))
 
 
@@ -249,7 +249,7 @@ def test_text_that_is_no_utf8_is_refused() -> None:
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b'"\xff"']).buffers())
     for column in ("data", "tag"):
         columns = {"data": pa.array(["1"]), column: broken}
-        with pytest.raises(RowRefused, match=f"column '{column}' holds text that is not UTF-8"):
+        with pytest.raises(RowRefused, match=f"column '{column}' has text that is not UTF-8"):
             written(struct(**dict.fromkeys(columns, StringType())), **columns)
 
 
@@ -294,7 +294,7 @@ def test_without_the_option_the_column_names_the_topic() -> None:
         (struct(data=struct(a=ArrayType(DayTimeIntervalType()))), 'column "data.a\'s elements" is of type interval'),
         (
             struct(data=MapType(struct(a=IntegerType()), IntegerType())),
-            "keys of 'data' are struct<a:int>; those of JSON are strings",
+            "keys of 'data' are struct<a:int>, but keys in JSON must be strings",
         ),
     ],
 )

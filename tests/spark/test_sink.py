@@ -67,9 +67,9 @@ def apps(client: Client, prefix: str) -> dict[str, Any]:
     ("options", "complaint"),
     [
         ({"subscribe": "t"}, "`subscribe` is not an option of this sink"),
-        ({"stringData": "yaml"}, "`stringData` takes json .* or text, not 'yaml'"),
-        ({"txnVersion": "-1"}, "`txnVersion` takes a whole number from 0"),
-        ({"txnFence": "x"}, "`txnFence` takes a whole number"),
+        ({"stringData": "yaml"}, "`stringData` must be json .* or text, not 'yaml'"),
+        ({"txnVersion": "-1"}, "`txnVersion` must be a whole number from 0"),
+        ({"txnFence": "x"}, "`txnFence` must be a whole number"),
     ],
 )
 def test_options_are_checked(options: dict[str, str], complaint: str) -> None:
@@ -122,7 +122,7 @@ def test_strings_are_json_or_text_as_asked(
     spark: SparkSession, client: Client, topic: str, save: Callable[..., None]
 ) -> None:
     words = spark.createDataFrame([('say "hi"',)], "data STRING")
-    with pytest.raises(PySparkException, match="which is not JSON"):
+    with pytest.raises(PySparkException, match="which is not valid JSON"):
         save(words, topic=topic)
     assert client.get(f"/v0/topics/{topic}?touch=false").status == 404
     save(words, topic=topic, stringData="text")
@@ -142,14 +142,14 @@ def test_what_cannot_be_written_is_refused_before_any_task(
     for rows, options, complaint in (
         (spark.range(1), {"topic": topic}, "not 'id': put it into `data`"),
         (numbers(spark, 1), {}, "needs the option `topic`"),
-        (numbers(spark, 1), {"topic": topic, "txnApp": "a"}, "belong together"),
+        (numbers(spark, 1), {"topic": topic, "txnApp": "a"}, "must be given together"),
         (numbers(spark, 1), {"topic": topic, "txnFence": "x"}, "whole number"),
     ):
         with pytest.raises(PySparkException) as caught:
             save(rows, **options)
         assert complaint in str(caught.value)
         assert SECRET not in str(caught.value)
-    with pytest.raises(PySparkException, match="overwrite has no meaning for a topic"):
+    with pytest.raises(PySparkException, match="cannot be overwrite for a topic"):
         numbers(spark, 1).write.format("topics").mode("overwrite").options(**at, topic=topic).save()
 
 
@@ -274,7 +274,7 @@ def test_a_key_limited_to_its_topics_writes_batches_and_streams(
         assert query.exception() is None
         assert server.client("tenant").payloads("tenant-out") == [1, 2]
         mixed = spark.createDataFrame([("3", "tenant-out")], "data STRING, topic STRING")
-        with pytest.raises(PySparkException, match="could not be staged"):
+        with pytest.raises(PySparkException, match="cannot stage the rows"):
             mixed.write.format("topics").mode("append").options(**at).save()
         mixed.write.format("topics").mode("append").options(**at, sinkName="tenant-rows").save()
         assert server.client("tenant").payloads("tenant-out") == [1, 2, 3]
@@ -307,7 +307,7 @@ def test_an_app_of_one_s_own_with_versions_above_a_base(
     rows = stream(startingOffsets="earliest", subscribe=topic).select("data")
     run(rows, topic=f"{topic}-out", txnApp=f"own-{topic}", txnVersionBase=100)
     assert client.get(f"/v0/txns/own-{topic}").json["version"] == 100
-    with pytest.raises(PySparkException, match="has no place in a stream"):
+    with pytest.raises(PySparkException, match="cannot be given for a stream"):
         run(rows, checkpoint="other", topic=f"{topic}-out", txnVersion=1)
 
 

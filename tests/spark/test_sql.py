@@ -181,7 +181,7 @@ class TestViews:
     ) -> None:
         append(open_server.client(), "Orders", [({"id": 9}, None)])
         assert answer(views, "SELECT id FROM Orders") == [(9,)]
-        with pytest.raises(CommandFailed, match="SQL is blind to case"):
+        with pytest.raises(CommandFailed, match="SQL ignores case"):
             views.ask("SELECT * FROM orders, Orders")
 
     @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ class TestViews:
         ],
     )
     def test_only_queries_run(self, views: Views, sql: str, what: str) -> None:
-        with pytest.raises(CommandFailed, match=f"only queries run here .*: {what}"):
+        with pytest.raises(CommandFailed, match=f"only queries are allowed here .* not {what}"):
             views.ask(sql)
 
     def test_topics_are_read_from_files(self, spark: SparkSession, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ class TestForms:
         assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1, "a_2": 2}
         delivered(views, "SELECT 1 AS a, 2 AS a", "csv", tmp_path / "a.csv")
         assert (tmp_path / "a.csv").read_text() == "a,a\n1,2\n"
-        with pytest.raises(CommandFailed, match="two columns of one name; rename with AS: a"):
+        with pytest.raises(CommandFailed, match="two columns with one name; rename with AS: a"):
             delivered(views, "SELECT 1 AS a, 2 AS a", "parquet", tmp_path / "a.parquet")
 
     def test_parquet_is_one_file_with_types(self, views: Views, tmp_path: Path) -> None:
@@ -389,9 +389,9 @@ def test_a_wrong_address_is_told_before_spark_starts(capsys: pytest.CaptureFixtu
         (("-f", "/nowhere/x.sql"), "--file /nowhere/x.sql: No such file"),
         (("SELECT 1", "--schema", "orders"), "--schema takes TOPIC="),
         (("SELECT 1", "--since", "soon"), "--since is 'soon'"),
-        (("SELECT 1", "--out", "rows.xls"), "say with -o in which form"),
-        (("SELECT 1; SELECT 2", "--out", "rows.csv"), "--out takes the rows of one query"),
-        (("SELECT 1", "--tables", "/nowhere"), "--tables /nowhere: there is no such place"),
+        (("SELECT 1", "--out", "rows.xls"), "give the format with -o"),
+        (("SELECT 1; SELECT 2", "--out", "rows.csv"), "--out is for the rows of one query"),
+        (("SELECT 1", "--tables", "/nowhere"), "--tables /nowhere: there is no such directory"),
     ],
 )
 @pytest.mark.usefixtures("nowhere")

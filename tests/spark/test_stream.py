@@ -175,7 +175,7 @@ def test_a_restart_finds_that_a_topic_was_made_anew_in_the_meantime(
     assert len(drained(stream(subscribe=topic, startingOffsets="earliest"))) == 3
     client.delete(f"/v0/topics/{topic}")
     client.append(topic, *range(8))
-    with pytest.raises(StreamingQueryException, match="made anew"):
+    with pytest.raises(StreamingQueryException, match="created again"):
         drained(stream(subscribe=topic, startingOffsets="earliest"))
     lenient = stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
     assert seqs(drained(lenient)) == list(range(1, 9))

@@ -1,11 +1,11 @@
-"""Columns of records, made of their rendered bytes without an object per record: lines of an export, blocks of files.
+"""Columns of records, made from their rendered bytes without an object per record: lines of an export, or blocks.
 
     {"$seq":100001,"$ts":1748450001000,"$node":"eu-1","data":{"id":7,…}}
-    |------- 8 + digits + 7 + 13 -----|------ middle -------|  slices at the same place of every line are a column
+    |------- 8 + digits + 7 + 13 -----|------ middle -------|  slices at the same offset of every line are a column
 
-Where a stretch of records is rendered alike (seqs with as many digits, the same node, no tags), every column is one
-slice of all its lines. What is not alike is cut where the names of fields are found, or as the columns of a block tell;
-only lines with meta are decoded one by one.
+If a run of records is rendered alike (seqs with equally many digits, the same node, no tags), every column is one
+slice of all its lines. Otherwise lines are cut at the names of their fields, or by the columns of a block; only lines
+with meta are decoded one by one.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
@@ -41,7 +41,7 @@ SCHEMA: Final = pa.schema(
 
 _SEQ, _TS, _DATA, _META = b'{"$seq":', b',"$ts":', b',"data":', b',"meta":'
 _TAG = ',"$tag":"'
-# Faster than `in`, which looks at every byte for a colon.
+# Faster than `in`, which examines every byte for a colon.
 _meta = re.compile(_META)
 _TS_DIGITS = 13
 _TS_MIN, _TS_MAX = 10**12, 10**13
@@ -51,7 +51,7 @@ Columns = Mapping[str, pa.Array]
 
 
 class Lines(NamedTuple):
-    """Columns of the records among some lines, and the other lines (gaps, the end) as they are."""
+    """Columns of the records among some lines, and the other lines (gaps, the end) unchanged."""
 
     columns: Columns
     records: int
@@ -68,7 +68,7 @@ class _Line(msgspec.Struct, gc=False):
 
 
 class _Middle(msgspec.Struct, gc=False):
-    """What stands between time and data, the same in a whole stretch."""
+    """The bytes between time and data, the same in a whole run."""
 
     node: str | None = msgspec.field(name="$node", default=None)
     tag: str | None = msgspec.field(name="$tag", default=None)
@@ -101,7 +101,7 @@ def line_columns(chunk: bytes, wants: frozenset[str] = ALL) -> Lines:
 
 
 def _alike_columns(chunk: bytes, lines: pa.Array, wants: frozenset[str]) -> Columns | None:
-    """Columns by slices at the same place of each line; None if the lines are not alike."""
+    """Columns by slices at the same offset of each line; None if the lines are not alike."""
     last_at = chunk.rfind(b"\n", 0, len(chunk) - 1) + 1
     digits = chunk.index(b",") - len(_SEQ)
     ts_at = len(_SEQ) + digits + len(_TS)
@@ -131,7 +131,7 @@ def _alike_columns(chunk: bytes, lines: pa.Array, wants: frozenset[str]) -> Colu
 
 
 def _cut_columns(lines: pa.Array, wants: frozenset[str]) -> Columns | None:
-    """Columns by what is found in each line: tags, nodes and the digits of seqs may differ, meta must not be there."""
+    """Columns by the fields found in each line: tags, nodes and digits of seqs may differ; meta must be absent."""
     texts = lines.view(pa.string())
     data_at, ts_at = pc.find_substring(texts, _DATA.decode()), pc.find_substring(texts, _TS.decode())
     buffer = lines.buffers()[2]
@@ -163,12 +163,12 @@ def _cut_columns(lines: pa.Array, wants: frozenset[str]) -> Columns | None:
 
 
 def _named(middles: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Nodes and tags, from what stands between time and data of each line."""
+    """Nodes and tags, from the bytes between time and data of each line."""
     first = middles[0].as_py()
     prefix = first[: first.find(_TAG) + len(_TAG)] if _TAG in first else ""
     plain = pc.and_(pc.starts_with(middles, prefix), pc.invert(pc.match_substring(middles, "\\")))
     if prefix and pc.all(plain).as_py():
-        # The same node, and tags without escapes: no quote within a tag, so the last one ends it.
+        # The same node, and tags without escapes: a tag has no quote, so the last one ends it.
         tags = pc.binary_slice(middles.view(pa.binary()), len(prefix.encode()), -1).view(pa.string())
         node = _middle_decoder.decode(b'{"":0' + prefix.encode() + b'"}').node
         return pa.repeat(pa.scalar(node, pa.string()), len(middles)), tags
@@ -201,7 +201,7 @@ def _text(raw: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
 
 
 def block_columns(block: Block, start: int, stop: int, wants: frozenset[str] = ALL) -> list[tuple[Columns, int]]:
-    """Columns of the live ones among the records start … stop − 1, for each stretch of seqs with as many digits."""
+    """Columns of the live records among start … stop − 1, for each run of seqs with equally many digits."""
     found: list[tuple[Columns, int]] = []
     start = max(start, block.start)
     while start < stop:
@@ -238,7 +238,7 @@ def _stretch_columns(block: Block, start: int, stop: int, digits: int, wants: fr
 
 
 class _Cut:
-    """A stretch of a block whose seqs have as many digits: where everything stands follows from its columns."""
+    """A run of a block whose seqs have equally many digits: all offsets follow from its columns."""
 
     def __init__(self, block: Block, body: Body, start: int, stop: int, digits: int) -> None:
         self._block = block
@@ -249,7 +249,7 @@ class _Cut:
         self._bounds = array("i", (body.start_of(start),))
         self._bounds.frombytes(body.ends[start:stop].tobytes())
         self._ts_at = len(_SEQ) + digits + len(_TS)
-        # What is in front of the data, without the node.
+        # The bytes before the data, without the node.
         self._head_bytes = self._ts_at + _TS_DIGITS + len(_DATA)
         self._node_numbers = None if body.nodes is None else body.nodes[start:stop]
 
@@ -284,7 +284,7 @@ class _Cut:
         bounds.frombytes(body.tag_ends[self._start : self._stop].tobytes())
         starts = _array(pa.int32(), self._count, None, bounds[:-1])
         ends = _array(pa.int32(), self._count, None, bounds[1:])
-        # A tag starts with a byte of its own; one without it is none.
+        # A stored tag starts with a marker byte; without it there is no tag.
         tagged = pc.greater(ends, starts)
         tags = _pieces(body.tags, pc.add(starts, tagged.cast(pa.int32())), ends)
         return pc.if_else(tagged, tags, pa.scalar(None, pa.string()))
@@ -325,7 +325,7 @@ class _Cut:
 
 
 def _decoded_block_columns(body: Body, start: int, stop: int, wants: frozenset[str]) -> Columns:
-    """For times of another century: the lines are decoded, and only tags are not in them."""
+    """For times of another century: the lines are decoded; only tags come from the block."""
     columns = dict(_decoded_columns(bytes(body.lines(start, stop)), wants))
     if "tag" in wants:
         tags = [body.tag_at(number) for number in range(start, stop)]
@@ -337,20 +337,20 @@ def _decoded_block_columns(body: Body, start: int, stop: int, wants: frozenset[s
 
 
 def _int32(value: int) -> pa.Scalar:
-    """A number whose type Arrow need not guess: a guess costs more than the column."""
+    """A number with its type: letting Arrow guess costs more than the column."""
     return pa.scalar(value, pa.int32())
 
 
 def _array(kind: pa.DataType, count: int, offsets: array[int] | None, data: Any) -> pa.Array:
-    """An array over bytes that are there already."""
+    """An array over existing bytes."""
     buffers = [None, pa.py_buffer(data)] if offsets is None else [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, count, buffers)
 
 
 def _pieces(data: Any, starts: pa.Array, ends: pa.Array) -> pa.Array:
-    """The strings from each start to its end, which follow one another in `data`.
+    """The strings from each start to its end, which are in order in `data`.
 
-    Start and end side by side are the offsets of an array in which every other string is one of them.
+    Starts and ends interleaved are the offsets of an array in which every other string is one of them.
     """
     count = len(starts)
     pairs = pc.bit_wise_or(pc.shift_left(ends.cast(pa.uint64()), pa.scalar(32, pa.uint64())), starts.cast(pa.uint64()))

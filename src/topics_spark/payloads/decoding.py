@@ -1,7 +1,7 @@
-"""Payloads into typed columns: Arrow's JSON reader for what fits the schema, field by field for what does not.
+"""Payloads into typed columns: Arrow's JSON reader for payloads that fit the schema, field by field for others.
 
-A chunk that the fast reader refuses is halved until the payloads it stumbled over are alone; those are taken apart
-one by one. Both ways give the same values wherever both give one, and only the slow way knows what is wrong.
+A chunk that the fast reader refuses is halved until the payloads that it refuses are isolated; these are decoded one
+by one. Where both ways give a value it is the same, and only the slow way knows what is wrong.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
@@ -45,9 +45,9 @@ from pyspark.sql.types import (
 from topics.model.requests.nesting import decode_deep
 from topics_spark.errors import SchemaError
 
-# Below this many payloads, halving costs more than taking them apart.
+# Below this many payloads, halving costs more than decoding them one by one.
 SLOW_ROWS_MAX = 32
-# A chunk that is refused this often is full of misfits: no more halving.
+# A chunk that is refused this often is full of misfits: it is not halved further.
 REFUSALS_MAX = 24
 INTEGER_BITS: Final = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 INTEGER = re.compile(r"-?\d+")
@@ -58,11 +58,11 @@ T = TypeVar("T")
 
 
 class Mismatch(Exception):
-    """A value is not of the type that the schema gives its field."""
+    """A value does not have the type of its field in the schema."""
 
 
 class Findings:
-    """Whether anything in the payload at hand did not fit."""
+    """Whether anything in the current payload did not fit."""
 
     __slots__ = ("bad",)
 
@@ -71,7 +71,7 @@ class Findings:
 
 
 class PayloadParser:
-    """Parses texts into one struct array, and says which did not fit."""
+    """Parses texts into one struct array, and marks those that did not fit."""
 
     def __init__(self, schema: StructType) -> None:
         self._type: pa.DataType = to_arrow_type(schema, timezone="UTC")
@@ -107,7 +107,7 @@ class PayloadParser:
         if self._wire is None:
             return None
         count = len(texts)
-        # The reader takes an object from every line; a null as the first of them would end the process.
+        # The reader needs an object on every line; a null as the first one would crash the process.
         nothing = pc.equal(texts, "null")
         mask = nothing if pc.any(nothing).as_py() else None
         if mask is not None:
@@ -144,7 +144,7 @@ class PayloadParser:
 
 
 def joined(texts: pa.Array) -> pa.Buffer:
-    """One payload a line. A line break in JSON is white space, unless it is escaped: a blank does the same."""
+    """One payload per line. A line break in JSON is white space unless it is escaped, so a blank replaces it."""
     count = len(texts)
     whole = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), texts), "\n")[0].as_buffer()
     if whole.to_pybytes().count(b"\n") == count - 1:
@@ -153,7 +153,7 @@ def joined(texts: pa.Array) -> pa.Buffer:
 
 
 def wire_type(schema: DataType) -> pa.DataType | None:
-    """What the fast reader reads the type as; None if it cannot read it."""
+    """The type that the fast reader uses for this type; None if it cannot read it."""
     match schema:
         case StructType():
             inner = [(field.name, wire_type(field.dataType)) for field in schema.fields]
@@ -164,7 +164,7 @@ def wire_type(schema: DataType) -> pa.DataType | None:
             element = wire_type(schema.elementType)
             return None if element is None else pa.list_(element)
         case DateType():
-            # The reader takes a date for a number of days; its text is cast instead.
+            # The reader would read a date as a number of days; its text is cast instead.
             return pa.string()
         case MapType() | BinaryType():
             return None
@@ -184,7 +184,7 @@ def text_of(raw: msgspec.Raw) -> str:
 
 
 def converter(schema: DataType) -> Convert:
-    """How one value of the type is read; a null is None for every type."""
+    """How one value of the type is read; null is None for every type."""
     read = reader_of(schema)
 
     def convert(raw: msgspec.Raw, findings: Findings) -> Any:
@@ -218,7 +218,7 @@ def struct_reader(schema: StructType) -> Convert:
     for field in schema.fields:
         if not field.nullable:
             raise SchemaError(
-                f"field {field.name!r} is NOT NULL, which no JSON can promise; leave it out of the schema"
+                f"field {field.name!r} is NOT NULL, which JSON cannot guarantee; remove that from the schema"
             )
     fields = [(field.name, converter(field.dataType)) for field in schema.fields]
 
@@ -279,7 +279,7 @@ def decimal_reader(precision: int, scale: int) -> Convert:
 
 
 def read_string(raw: msgspec.Raw, _findings: Findings) -> str:
-    """A value that is no string becomes its JSON text, as Spark's own `from_json` has it."""
+    """A value that is not a string becomes its JSON text, as in Spark's own `from_json`."""
     text = text_of(raw)
     return decoded(raw, str) if text.startswith('"') else text
 
@@ -309,7 +309,7 @@ def read_date(raw: msgspec.Raw, _findings: Findings) -> date:
 
 
 def read_moment(raw: msgspec.Raw, _findings: Findings) -> datetime:
-    """A time without a zone is one in UTC."""
+    """A time without a zone is in UTC."""
     try:
         moment = datetime.fromisoformat(read_only_string(raw))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

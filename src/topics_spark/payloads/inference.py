@@ -1,4 +1,4 @@
-"""A schema from samples: what type every payload seen would fit, and where a stream keeps the answer."""
+"""A schema from samples: the type that fits all sampled payloads, and the file in which a stream keeps it."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -29,7 +29,7 @@ LONG_MAX = 2**63 - 1
 
 
 def inferred(payloads: Iterable[str]) -> StructType | None:
-    """The narrowest struct that all payloads fit which are objects; None if there is none."""
+    """The narrowest struct that fits all payloads that are objects; None if there is none."""
     found: DataType = NullType()
     for payload in payloads:
         try:
@@ -86,7 +86,7 @@ def merged(one: DataType, other: DataType) -> DataType:
 
 
 def settled(kind: DataType) -> DataType:
-    """What was never seen but as null, or as an object without fields, is text."""
+    """A field that was only ever null, or an object without fields, becomes text."""
     match kind:
         case StructType() if kind.fields:
             return StructType([StructField(field.name, settled(field.dataType)) for field in kind.fields])
@@ -99,7 +99,7 @@ def settled(kind: DataType) -> DataType:
 
 
 class SchemaFile:
-    """The schema a stream was started with, kept in a file so that a restart has the same."""
+    """The schema that a stream was started with, kept in a file so that a restart uses the same."""
 
     def __init__(self, options: SourceOptions) -> None:
         import pyarrow.fs
@@ -122,7 +122,7 @@ class SchemaFile:
 
     def store(self, schema: StructType) -> None:
         self._files.create_dir(self._folder, recursive=True)
-        # Renamed into place: a reader sees no file or a whole one.
+        # Renamed into place: a reader finds no file or a complete one.
         with self._files.open_output_stream(f"{self._file}.new") as file:
             file.write(schema.json().encode())
         self._files.move(f"{self._file}.new", self._file)

@@ -1,4 +1,4 @@
-"""A column of any type as a column of JSON texts; null stays null, and is JSON's null only inside of something."""
+"""A column of any type as a column of JSON texts; null stays null, and is JSON's null only inside other values."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
@@ -36,21 +36,23 @@ from topics_spark.errors import SchemaError
 
 Column = Any
 Render = Callable[[Column], Column]
-# Characters that JSON writes in another way.
+# Characters that JSON escapes.
 ESCAPED: Final = r'[\x00-\x1f"\\]'
 
 _encode = msgspec.json.Encoder().encode
 
 
 def rendering(kind: DataType, where: str) -> Render:
-    """How a column of this type is written; `where` names it if that cannot be done."""
+    """How a column of this type is written; `where` names it in the error if it cannot be."""
     match kind:
         case StructType():
             return _structs([(field.name, rendering(field.dataType, f"{where}.{field.name}")) for field in kind.fields])
         case MapType():
             key = rendering(kind.keyType, f"{where}'s keys")
             if isinstance(kind.keyType, StructType | MapType | ArrayType | VariantType):
-                raise SchemaError(f"keys of {where!r} are {kind.keyType.simpleString()}; those of JSON are strings")
+                raise SchemaError(
+                    f"keys of {where!r} are {kind.keyType.simpleString()}, but keys in JSON must be strings"
+                )
             return _maps(key, rendering(kind.valueType, f"{where}'s values"))
         case ArrayType():
             return _lists(rendering(kind.elementType, f"{where}'s elements"))
@@ -58,7 +60,7 @@ def rendering(kind: DataType, where: str) -> Render:
             for known, render in PLAIN:
                 if isinstance(kind, known):
                     return render
-    raise SchemaError(f"column {where!r} is of type {kind.simpleString()}, which has no JSON: cast it to a string")
+    raise SchemaError(f"column {where!r} has type {kind.simpleString()}, which JSON does not have: cast it to a string")
 
 
 # --- pieces ---
@@ -66,17 +68,17 @@ def rendering(kind: DataType, where: str) -> Render:
 
 @functools.cache
 def text(value: str) -> Column:
-    """A constant as Arrow takes it without looking for its type at each call."""
+    """A constant in a form for which Arrow need not look up the type at each call."""
     return pa.scalar(value, pa.string())
 
 
 def joined(*pieces: Column | str) -> Column:
-    """Texts side by side, null where one of them is."""
+    """Texts joined row by row, null where one of them is null."""
     return pc.binary_join_element_wise(*(text(piece) if isinstance(piece, str) else piece for piece in (*pieces, "")))
 
 
 def strung(texts: Column, between: str) -> bytes:
-    """All rows in one, with something between them."""
+    """All rows joined into one, with a separator."""
     row = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     return pc.binary_join(row, text(between))[0].as_buffer().to_pybytes()
 
@@ -86,7 +88,7 @@ def or_null(texts: Column) -> Column:
 
 
 def _each(render: Callable[[Any], str]) -> Render:
-    """One by one, for what Arrow cannot do."""
+    """One by one, where Arrow has no function."""
 
     def texts(column: Column) -> Column:
         return pa.array([None if value is None else render(value) for value in column.to_pylist()], pa.string())
@@ -112,7 +114,7 @@ _quoted_each = _each(lambda value: _encode(value).decode())
 
 
 def _floats(column: Column) -> Column:
-    """JSON has no word for infinity; these are the strings that Spark's to_json and from_json use."""
+    """JSON has no infinity; these are the strings that Spark's to_json and from_json use."""
     texts = column.cast(pa.string())
     if pc.all(pc.is_finite(column)).as_py() is not False:
         return texts
@@ -125,7 +127,7 @@ def _wall_times(column: Column) -> Column:
 
 
 def _instants(column: Column) -> Column:
-    """In UTC, whatever the zone of the session."""
+    """In UTC, whatever the session's time zone."""
     return joined('"', _wall_times(column), 'Z"')
 
 
@@ -150,7 +152,7 @@ PLAIN: Final[tuple[tuple[type[DataType], Render], ...]] = (
 )
 
 
-# --- what has something inside ---
+# --- nested values ---
 
 
 def _where_valid(column: Column, texts: Column) -> Column:
@@ -164,7 +166,7 @@ def _structs(fields: list[tuple[str, Render]]) -> Render:
         pieces: list[Column | str] = []
         for name, (_, render), values in zip(names, fields, column.flatten(), strict=True):
             pieces += [name, or_null(render(values))]
-        # A struct without fields leaves Arrow nothing to count rows by.
+        # A struct without fields gives Arrow nothing to count rows by.
         written = joined(*pieces, "}") if fields else pa.array(["{}"] * len(column), pa.string())
         return _where_valid(column, written)
 
@@ -192,7 +194,7 @@ def _maps(key: Render, value: Render) -> Render:
 
 
 def _stretch(column: Column) -> tuple[int, int, Column]:
-    """Which of all elements belong to these rows, and where each row's begin among them."""
+    """Which of all elements belong to these rows, and where each row begins among them."""
     offsets = column.offsets
     first = offsets[0]
     return first.as_py(), offsets[-1].as_py() - first.as_py(), pc.subtract(offsets, first)

@@ -1,1 +1,1 @@
-"""Pipelines as data: definitions kept by the server, run by Spark."""
+"""Pipelines: definitions stored by the server, run by Spark."""

@@ -1,4 +1,4 @@
-"""A pipeline as one runner has it, and where that runner keeps what lasts."""
+"""A pipeline assigned to a runner, and the runner's configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GENERATION_SHIFT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One pipeline as one runner has it: what to run, and the token that keeps everyone else's commits out."""
+    """One pipeline assigned to one runner: what to run, and the token that keeps other runners from committing."""
 
     name: str
     definition: PipelineRequest
@@ -38,16 +38,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """Where a runner keeps what lasts, which server it speaks to, and which modules' functions it may load."""
+    """A runner's directories, its server, and the modules whose functions it may load."""
 
     state_dir: str
     tables_dir: str
     allow_python: tuple[str, ...] = ()
-    # The server; None: the one that the environment of Spark names. Its key is only ever in that environment.
+    # The server; None: the one in the environment of Spark. Its key is only in that environment.
     url: str | None = None
 
     def options(self) -> dict[str, str]:
-        """What every source and sink is told."""
+        """The options of every source and sink."""
         return {} if self.url is None else {"url": self.url}
 
     def checkpoint(self, assignment: Assignment) -> str:
@@ -57,7 +57,7 @@ class RunnerConfig:
         return Path(self.tables_dir, name)
 
     def forget_checkpoints(self, pipeline: str, below: int | None = None) -> None:
-        """Those of a pipeline before a generation, or all: none of them is ever gone on with."""
+        """Remove those of a pipeline before a generation, or all: none of them is used again."""
         for found in Path(self.state_dir, pipeline).glob("*"):
             if found.name.isdecimal() and (below is None or int(found.name) < below):
                 shutil.rmtree(found, ignore_errors=True)

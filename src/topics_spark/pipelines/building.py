@@ -34,7 +34,7 @@ Transformation = Callable[[Views], "DataFrame"]
 def start(
     spark: SparkSession, assignment: Assignment, config: RunnerConfig, client: Client
 ) -> StreamingQuery | JobQuery:
-    """Begin to run. The session must be the pipeline's own."""
+    """Start the query. The session must belong to the pipeline alone."""
     definition = assignment.definition
     ready = ReadyMade() if definition.use is None else BY_NAME[definition.use]
     job = ready.job
@@ -51,13 +51,13 @@ def start(
 
 
 def activate(spark: SparkSession) -> None:
-    """In a thread of one's own no session is active, and without one Spark finds no data source written in Python."""
+    """A new thread has no active session, and without one Spark finds no data source written in Python."""
     java = cast("Any", spark)
     java._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java._jsparkSession)
 
 
 def build(spark: SparkSession, definition: PipelineRequest, config: RunnerConfig, *, batch: bool = False) -> DataFrame:
-    """The rows that the definition makes; `batch`: over what is there now, for a look before it runs."""
+    """The rows that the definition makes; `batch`: from existing records, for a check before it runs."""
     transform = transformation(spark, definition, config)
     return transform(read_views(spark, definition, config, batch=batch))
 
@@ -73,14 +73,14 @@ def transformation(spark: SparkSession, definition: PipelineRequest, config: Run
 
 
 def run_sql(spark: SparkSession, sql: str, views: Views) -> DataFrame:
-    """The session is the pipeline's own, so that its views are nobody else's."""
+    """The session belongs to the pipeline alone, so that no other one sees its views."""
     for name, rows in views.items():
         rows.createOrReplaceTempView(name)
     return spark.sql(sql)
 
 
 def load_function(name: str, allowed: tuple[str, ...]) -> Transformation:
-    """`module:function`, from modules that the runner was told to trust."""
+    """`module:function`, from modules that the runner is configured to trust."""
     module_name, _, function_name = name.partition(":")
     if not any(module_name == module or module_name.startswith(f"{module}.") for module in allowed):
         raise InvalidRequest(
@@ -97,7 +97,7 @@ def load_function(name: str, allowed: tuple[str, ...]) -> Transformation:
 def writer(
     rows: DataFrame, assignment: Assignment, config: RunnerConfig, write_table: Callable[..., Any]
 ) -> DataStreamWriter:
-    """Everything that a query needs but its start."""
+    """Everything that a query needs except its start."""
     definition = assignment.definition
     sink = definition.sink
     mode = definition.output_mode or "append"
@@ -107,7 +107,7 @@ def writer(
         out = as_records(rows, sink.tag).writeStream.format("topics").options(**record_options(assignment, config))
         out = out.option("txnVersionBase", str(assignment.version_base))
     else:
-        # Spark lets a sink in Python only append; a batch written by hand may be of any mode.
+        # Spark allows a sink in Python only to append; foreachBatch allows any mode.
         out = as_records(rows, sink.tag).writeStream.foreachBatch(partial(write_records, assignment, config))
     out = out.queryName(assignment.name).option("checkpointLocation", config.checkpoint(assignment))
     out = out.outputMode(mode)

@@ -1,4 +1,4 @@
-"""A look before it runs: the schema of what a definition makes, ten rows of it from real records, or what is wrong."""
+"""Checking a definition before it runs: the schema of its rows and ten of them from real records, or what is wrong."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from topics.client import Client
 
 SAMPLE_ROWS = 10
-# A look reads the newest records only: it is about their shape, not about the result.
+# A check reads only the newest records: it is about their form, not about the result.
 SAMPLE_RECORDS = 10_000
 
 
 class Checker:
-    """Holds one Spark session for several looks."""
+    """Has one Spark session for several checks."""
 
     def __init__(self, client: Client, key: str | None, master: str | None, config: RunnerConfig) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class Checker:
         self._spark.stop()
 
     def check(self, name: str, definition: PipelineRequest) -> bool:
-        """Whether it can run; rows go to stdout, what is to be said about them to stderr."""
+        """Whether it can run; rows go to standard output, messages to standard error."""
         from pyspark.sql.functions import struct, to_json
 
         from topics_spark.pipelines.building import build
@@ -83,7 +83,7 @@ class Checker:
 
 
 def check_streaming(spark: SparkSession, definition: PipelineRequest, config: RunnerConfig) -> None:
-    """Not everything that can be asked of rows that are there can be asked of a stream: Spark tells, before it runs."""
+    """A stream does not support everything that a batch does: Spark says so before it runs."""
     from topics_spark.pipelines.building import build
     from topics_spark.pipelines.ready_made import BY_NAME
 

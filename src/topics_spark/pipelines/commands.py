@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")]
+Output = Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="Output format.")]
 Name = Annotated[str, typer.Argument(help="The pipeline.", metavar="NAME")]
 Files = Annotated[
     list[Path],
@@ -32,7 +32,7 @@ Files = Annotated[
 Master = Annotated[str | None, typer.Option(help="Where Spark runs [SPARK_MASTER, local[*]].")]
 AllowPython = Annotated[
     list[str] | None,
-    typer.Option("--allow-python", help="A module whose functions definitions may name; any number of times."),
+    typer.Option("--allow-python", help="A module whose functions definitions may use; repeatable."),
 ]
 STATE_DIR = "./pipelines/state"
 TABLES_DIR = "./pipelines/tables"
@@ -41,7 +41,7 @@ TABLES_DIR = "./pipelines/tables"
 @app.command("put")
 @takes_client
 def put_pipelines(client: Client, files: Files) -> None:
-    """Define pipelines, or change them: those of a file, under the names in it or the file's own."""
+    """Define or change the pipelines of files, under the names in a file or its own name."""
     from topics_spark.pipelines.definition import load_file
 
     for path in files:
@@ -53,7 +53,7 @@ def put_pipelines(client: Client, files: Files) -> None:
 @app.command("get")
 @takes_client
 def get_pipeline(client: Client, name: Name) -> None:
-    """Print a definition as JSON, as `put` takes it."""
+    """Print a definition as JSON, as `put` accepts it."""
     print_json(client.pipeline(name).definition)
 
 
@@ -63,7 +63,7 @@ def remove_pipelines(
     client: Client,
     names: Annotated[list[str], typer.Argument(help="The pipelines.", metavar="NAME...", show_default=False)],
 ) -> None:
-    """Forget pipelines; what they wrote stays. Exit code 1 if one was not there."""
+    """Remove pipelines; their output stays. Exit code 1 if one did not exist."""
     absent = [name for name in names if not client.drop_pipeline(name)]
     if absent:
         raise CommandFailed(f"there was no pipeline {', '.join(absent)}", NOT_SO)
@@ -72,7 +72,7 @@ def remove_pipelines(
 @app.command("ls")
 @takes_client
 def list_pipelines(client: Client, output: Output = "text") -> None:
-    """List pipelines and how they fare."""
+    """List pipelines and their status."""
     import msgspec
 
     found = client.pipelines()
@@ -102,7 +102,7 @@ def _row(pipeline: Pipeline) -> tuple[object, ...]:
 @app.command("status")
 @takes_client
 def show_status(client: Client, name: Name, output: Output = "text") -> None:
-    """What a pipeline's runner said last. Exit code 1 if it does not run."""
+    """Show the last report of a pipeline's runner. Exit code 1 if it does not run."""
     pipeline = client.pipeline(name)
     status = pipeline.status or {"state": "no runner has it"}
     if output == "json":
@@ -121,9 +121,9 @@ def show_status(client: Client, name: Name, output: Output = "text") -> None:
 def show_logs(
     client: Client,
     name: Name,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events.")] = False,
 ) -> None:
-    """Print what happened to a pipeline: its batches, its failures, who ran it, a JSON object a line."""
+    """Print the events of a pipeline: its batches, failures and runners, one JSON object per line."""
     from topics_spark.pipelines.runner import PROGRESS
 
     client.pipeline(name)
@@ -147,14 +147,14 @@ def _told(client: Client, topic: str, name: str, *, follow: bool) -> Iterator[Re
 def compact_archive(
     client: Client,
     name: Name,
-    tables: Annotated[str, typer.Option(help="Where the runner keeps its tables.")] = TABLES_DIR,
+    tables: Annotated[str, typer.Option(help="The directory of the runner's tables.")] = TABLES_DIR,
 ) -> None:
-    """Merge the small files of an archive, and leave out what was deleted from its topics since."""
+    """Merge the small files of an archive, and drop records that were deleted from its topics since."""
     from topics_spark.pipelines.compaction import compact
 
     (_, definition), *_ = _definitions(client, name)
     done = compact(client, name, Path(tables) / definition.table_of(name))
-    say(f"{done.files_before} files became {done.files_after}, {done.rows_removed} deleted records left out")
+    say(f"{done.files_before} files became {done.files_after}, {done.rows_removed} deleted records were dropped")
 
 
 @app.command("check")
@@ -163,13 +163,13 @@ def check_pipelines(
     access: Access,
     pipelines: Annotated[
         list[str],
-        typer.Argument(help="Files, or names of pipelines that the server has.", metavar="FILE|NAME..."),
+        typer.Argument(help="Files, or names of pipelines on the server.", metavar="FILE|NAME..."),
     ],
     master: Master = None,
-    tables: Annotated[str, typer.Option(help="Where the runner keeps its tables.")] = TABLES_DIR,
+    tables: Annotated[str, typer.Option(help="The directory of the runner's tables.")] = TABLES_DIR,
     allow_python: AllowPython = None,
 ) -> None:
-    """Build a pipeline without running it: the schema of its rows, and ten of them made of real records."""
+    """Build a pipeline without running it: print the schema of its rows, and ten of them from real records."""
     from topics_spark.pipelines.assignment import RunnerConfig
     from topics_spark.pipelines.checking import Checker
 
@@ -202,13 +202,13 @@ def run_pipelines(
         typer.Argument(help="Only these pipelines.", metavar="[NAME...]", show_default="all of them"),
     ] = None,
     master: Master = None,
-    state: Annotated[str, typer.Option(help="Where checkpoints are kept.")] = STATE_DIR,
-    tables: Annotated[str, typer.Option(help="Where tables are kept.")] = TABLES_DIR,
+    state: Annotated[str, typer.Option(help="The directory of checkpoints.")] = STATE_DIR,
+    tables: Annotated[str, typer.Option(help="The directory of tables.")] = TABLES_DIR,
     allow_python: AllowPython = None,
     runner: Annotated[str | None, typer.Option(help="This runner's name.", show_default="host-pid")] = None,
-    conf: Annotated[list[str] | None, typer.Option(help="name=value, a setting of Spark.")] = None,
+    conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value.")] = None,
 ) -> None:
-    """Run pipelines until SIGTERM or Ctrl-C; definitions may come, change and go meanwhile."""
+    """Run pipelines until SIGTERM or Ctrl-C; definitions may be added, changed and removed meanwhile."""
     from topics_spark.commands import pairs
     from topics_spark.pipelines.assignment import RunnerConfig
     from topics_spark.pipelines.serving import serve

@@ -1,7 +1,7 @@
-"""Compaction of an archive: small files of a folder become one, without the records that were deleted since.
+"""Compaction of an archive: small files of a folder become one, without records that were deleted since.
 
-Which records of a range live is asked of the topic. What retention has dropped there is not deleted: the topic tells it
-by a tombstone, and the archive keeps it. A topic that was made anew says nothing about the records of its predecessor.
+The topic says which records of a range are live. Records that retention has dropped are not deleted: the topic reports
+them by a tombstone, and the archive keeps them. A topic that was created again says nothing about the old topic.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
@@ -46,7 +46,7 @@ class GapLine(msgspec.Struct):
 
 
 def compact(client: Client, pipeline: str, table: Path, rows_max: int = ROWS_MAX) -> Compacted:
-    """One run over all folders; each is a change of its own, so that a run cut short has not worked in vain."""
+    """One run over all folders; each is a change of its own, so that an interrupted run keeps its progress."""
     app = f"{app_of(pipeline)}:compact"
     fence = client.take_fence(app)
     before = project(client, pipeline, table)
@@ -62,7 +62,7 @@ def compact(client: Client, pipeline: str, table: Path, rows_max: int = ROWS_MAX
 
 
 def _groups(files: list[DataFile], rows_max: int) -> Iterator[list[DataFile]]:
-    """Files of one folder and one topic, in order, no more rows than fit memory well."""
+    """Files of one folder and one topic, in order, with no more rows than fit into memory."""
     known = sorted((file for file in files if file.extent is not None), key=_place)
     for _, same in groupby(known, key=lambda file: _place(file)[:3]):
         group: list[DataFile] = []
@@ -80,7 +80,7 @@ def _place(file: DataFile) -> tuple[str, str, int, int]:
 
 
 def _merged(client: Client, table: Path, files: list[DataFile]) -> tuple[Change | None, int]:
-    """The change that replaces these files by one, and how many records it leaves out; None if all is well."""
+    """The change that replaces these files by one, and how many records it drops; None if nothing has to change."""
     extents = [file.extent for file in files if file.extent is not None]
     whole = Extent(
         extents[0].topic,
@@ -106,7 +106,7 @@ def _merged(client: Client, table: Path, files: list[DataFile]) -> tuple[Change 
 
 
 class Live(NamedTuple):
-    """Seqs that exist, and stretches of which the topic knows nothing any more."""
+    """Seqs that exist, and ranges that the topic no longer knows."""
 
     seqs: Any
     unknown: list[Gap]
@@ -120,7 +120,7 @@ class Live(NamedTuple):
 
 
 def _live(client: Client, extent: Extent) -> Live | None:
-    """None if the topic of the archived records is not there any more."""
+    """None if the topic of the archived records no longer exists."""
     parts: list[Any] = []
     unknown: list[Gap] = []
     try:
@@ -146,7 +146,7 @@ def _live(client: Client, extent: Extent) -> Live | None:
 
 
 def _remove_orphans(table: Path) -> None:
-    """Files that no manifest names and nobody can be about to name any more."""
+    """Files that no manifest names and that no writer can be about to name."""
     named = {file.path for file in load(table).files}
     oldest_s = time.time() - ORPHAN_AGE_S
     for found in table.rglob("*.parquet"):

@@ -22,14 +22,14 @@ def load_file(path: Path) -> dict[str, PipelineRequest]:
     """
     content = _decode(path)
     if not isinstance(content, dict):
-        raise InvalidRequest(f"{path}: a definition is a table of fields")
+        raise InvalidRequest(f"{path}: a definition must be a table of fields")
     fields = cast("dict[str, Any]", content)
     named = cast("dict[str, Any]", fields["pipelines"]) if set(fields) == {"pipelines"} else {path.stem: fields}
     return {name: parse(definition, name, str(path)) for name, definition in named.items()}
 
 
 def parse(definition: Any, name: str, where: str) -> PipelineRequest:
-    """A checked definition; what is wrong with it names the file, the pipeline and the field."""
+    """A checked definition; errors name the file, the pipeline and the field."""
     try:
         check_topic_name(name, "pipeline")
         return check_pipeline(msgspec.convert(definition, PipelineRequest))
@@ -40,7 +40,7 @@ def parse(definition: Any, name: str, where: str) -> PipelineRequest:
 
 def _decode(path: Path) -> Any:
     if path.suffix not in ENDINGS:
-        raise InvalidRequest(f"{path}: a definition's file ends in one of {', '.join(ENDINGS)}")
+        raise InvalidRequest(f"{path}: the name of a definition's file must end in one of {', '.join(ENDINGS)}")
     try:
         text = path.read_text(encoding="utf-8")
         match path.suffix:

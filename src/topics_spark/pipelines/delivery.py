@@ -1,4 +1,4 @@
-"""Where rows go: records of a topic or files of a table, under the pipeline's name, version and token."""
+"""Output of rows: records of a topic or files of a table, under the pipeline's name, version and token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def deliver(work: Work, rows: DataFrame) -> int:
-    """The whole result of a job, in one step; how many rows it has. In a table it replaces the result before."""
+    """The whole result of a job, in one step; returns its number of rows. In a table it replaces the last result."""
     assignment = work.assignment
     sink = assignment.definition.sink
     number = next_number(work)
@@ -33,13 +33,13 @@ def deliver(work: Work, rows: DataFrame) -> int:
 
 
 def next_number(work: Work) -> int:
-    """The number of this run, above all that were committed since the definition's substance changed."""
+    """The number of this run, above all that were committed since the definition last changed in substance."""
     committed = work.client.txn(work.assignment.app).version
     return 0 if committed is None else max(0, committed - work.assignment.version_base + 1)
 
 
 def as_records(rows: DataFrame, tag: str | None) -> DataFrame:
-    """Rows as records: `data` if there is such a column, otherwise all columns as one JSON object."""
+    """Rows as records: the column `data` if there is one, otherwise all columns as one JSON object."""
     if tag is not None and tag not in rows.columns:
         raise InvalidRequest(
             f"sink.tag: the rows have no column {tag}, only {', '.join(rows.columns)}", field="sink.tag"

@@ -1,7 +1,7 @@
-"""What the SQL of a definition may reach: its own views and pure functions; no files, catalogs, commands or Java.
+"""What the SQL of a definition may use: its own views and pure functions; no files, catalogs, commands or Java.
 
-The text is parsed, never run, before it is judged: Spark runs commands as soon as it is given them. What is not on the
-lists is refused, so that a newer Spark brings no new way out.
+The text is parsed and checked before it is run, because Spark runs commands as soon as it gets them. Everything that
+is not on the lists is refused, so that a newer Spark does not open a new way around.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from topics.model.errors import InvalidRequest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Refuses a path in the place of a table; set on every session that runs definitions.
+# Refuses a path in place of a table; set on every session that runs definitions.
 SESSION_SETTINGS: Final = {"spark.sql.runSQLOnFiles": "false"}
 
 
@@ -54,14 +54,14 @@ FORBIDDEN_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"}
 
 
 def check_sql(spark: SparkSession, sql: str, views: Collection[str], field: str = "sql") -> None:
-    """Refuse what is no query over these views; Spark's own ParseException tells the line of an error in the text."""
+    """Refuse everything but a query over these views; Spark's ParseException has the line of a syntax error."""
     nodes = parsed(spark, sql)
     named = {view.lower() for view in views}
     named.update(name.lower() for node in nodes for name in names_of_with(node))
     for node in nodes:
         kind = kind_of(node)
         if not is_of_a_query(node):
-            raise InvalidRequest(f"{field} must be a plain query: {kind} has no place in a pipeline", field=field)
+            raise InvalidRequest(f"{field} must be a plain query: {kind} is not allowed in a pipeline", field=field)
         match kind:
             case "UnresolvedRelation":
                 name = parts(node["multipartIdentifier"])
@@ -71,15 +71,15 @@ def check_sql(spark: SparkSession, sql: str, views: Collection[str], field: str 
                         f"{field} reads {'.'.join(name)}; the views of this pipeline are {there}", field=field
                     )
             case "UnresolvedFunction" if parts(node["nameParts"])[-1].lower() in FORBIDDEN_FUNCTIONS:
-                raise InvalidRequest(f"{field}: {node['nameParts']} may not be called in a pipeline", field=field)
+                raise InvalidRequest(f"{field}: {node['nameParts']} must not be called in a pipeline", field=field)
             case "UnresolvedTableValuedFunction" if parts(node["name"])[-1].lower() not in TABLE_FUNCTIONS:
-                raise InvalidRequest(f"{field}: {node['name']} may not be read in a pipeline", field=field)
+                raise InvalidRequest(f"{field}: {node['name']} must not be read in a pipeline", field=field)
             case _:
                 pass
 
 
 def parsed(spark: SparkSession, sql: str) -> list[dict[str, Any]]:
-    """Every node of what the text means, before any name in it is looked up."""
+    """Every node of the parsed text, before any name in it is resolved."""
     parser = cast("Any", spark)._jsparkSession.sessionState().sqlParser()
     return list(_nodes(json.loads(parser.parsePlan(sql).toJSON())))
 
@@ -94,7 +94,7 @@ def is_of_a_query(node: dict[str, Any]) -> bool:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every node of a plan, those of its subqueries and common table expressions included."""
+    """Every node of a plan, including those of subqueries and common table expressions."""
     if isinstance(tree, dict):
         fields = cast("dict[str, Any]", tree)
         if "class" in fields:

@@ -1,4 +1,4 @@
-"""Work that ends by itself, seen by the runner like a query: it runs in a thread, and tells its progress."""
+"""Jobs that end by themselves, run by the runner like a query: in a thread, with progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRESS_KEPT: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a job has at hand. It looks at `stopping` between steps, and calls `done` with the rows of each."""
+    """The context of a job. It checks `stopping` between steps, and calls `done` with the rows of each."""
 
     spark: SparkSession
     assignment: Assignment
@@ -39,7 +39,7 @@ class Progress:
 
 
 class JobQuery:
-    """A job in a thread, with the part of a StreamingQuery's face that the runner looks at."""
+    """A job in a thread, with the part of StreamingQuery's interface that the runner uses."""
 
     def __init__(self, work: Callable[[threading.Event, Callable[[int], None]], None], name: str) -> None:
         self._work = work

@@ -1,9 +1,9 @@
-"""Who runs which pipeline: a job per pipeline on a queue, held by the runner that runs it.
+"""Which runner runs which pipeline: one job per pipeline on a queue, held by its runner.
 
     runner A ── claim ──▶ job "errors" (lease) ── extend, extend, … ─┐ killed
-    runner B ── claim ────────────────────────────────────────────────┴─▶ job "errors", once the lease ran out
+    runner B ── claim ────────────────────────────────────────────────┴─▶ job "errors", once the lease has expired
 
-A lease alone stops nobody who is late; that is what the fencing token taken with it is for.
+A lease alone does not stop a runner that is late; the fencing token taken with it does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RENEW_S = LEASE_MS / 1000 / 3
 
 @dataclass(slots=True)
 class Held:
-    """A pipeline that is ours until `until_s`, by our own clock: the server's deadline is a little later."""
+    """A pipeline that this runner holds until `until_s`, by its own clock: the server's deadline is a little later."""
 
     job: Job
     fence: int
@@ -31,7 +31,7 @@ class Held:
 
 
 class Leases:
-    """One thread takes, drops and gives back; another may `extend` meanwhile, since starting a query takes long."""
+    """One thread claims and releases; another may `extend` meanwhile, because starting a query takes long."""
 
     def __init__(self, client: Client, runner: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class Leases:
         self.held: dict[str, Held] = {}
 
     def acquire(self, wanted: Collection[str]) -> list[str]:
-        """Take what nobody holds; the names that are newly ours, each with a fencing token."""
+        """Claim free pipelines; returns the names of the new ones, each with a fencing token."""
         self._offer(frozenset(wanted))
         missing = len(self._offered) - len(self.held)
         if missing <= 0:
@@ -61,7 +61,7 @@ class Leases:
         return taken
 
     def _offer(self, wanted: frozenset[str]) -> None:
-        """A job for every pipeline; one that is there already stays as it is."""
+        """A job for every pipeline; existing ones are unchanged."""
         if not self._offered:
             self._client.create(LEASES, type="queue", lease_ms=LEASE_MS, leases_durable=True, replace=True)
         jobs = [Outgoing({"pipeline": name}, tag=name, unique_key=name) for name in sorted(wanted - self.held.keys())]
@@ -70,12 +70,12 @@ class Leases:
         self._offered = wanted
 
     def renew(self) -> list[str]:
-        """Keep what is held; the names that are not ours any more."""
+        """Check the held leases; returns the names of those that were lost."""
         self.extend()
         return self.expired()
 
     def extend(self) -> None:
-        """Ask for more time, once a third of it has passed."""
+        """Extend leases of which a third has passed."""
         with self._extending:
             now_s = self._clock()
             by_seq = {held.job.seq: held for held in self.held.copy().values()}
@@ -89,14 +89,14 @@ class Leases:
                 by_seq[seq].until_s = 0.0
 
     def expired(self) -> list[str]:
-        """What may be somebody else's by now, as far as our own clock can tell."""
+        """Leases that another runner may have by now, as far as our own clock can tell."""
         lost = [name for name, held in self.held.items() if held.until_s <= self._clock()]
         for name in lost:
             del self.held[name]
         return lost
 
     def release(self, name: str, *, done: bool = False) -> None:
-        """Let another runner have it at once; `done`: nobody needs to run it any more."""
+        """Release it for another runner at once; `done`: it need not run any more."""
         held = self.held.pop(name, None)
         if held is None:
             return

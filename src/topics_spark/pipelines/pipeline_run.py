@@ -20,15 +20,15 @@ log = logging.getLogger("topics_spark.pipelines")
 
 PAUSE_S_FIRST: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
-# After so long without a failure the next pause is a short one again.
+# After this long without a failure the next pause is short again.
 CALM_S: Final = 300.0
-# A start is let alone for so long before the next one: several at once only make each other late.
+# How long a start has for itself before the next one: several at once only delay each other.
 START_ALONE_S: Final = 20.0
 ERROR_CHARS_MAX: Final = 4_000
 
 
 class Start(Protocol):
-    """Begins the query of an assignment; whatever it raises is the pipeline's failure, not the runner's."""
+    """Starts the query of an assignment; what it raises is the pipeline's failure, not the runner's."""
 
     def __call__(self, assignment: Assignment) -> StreamingQuery | JobQuery: ...
 
@@ -48,12 +48,12 @@ class PipelineRun:
         self._due_s: float | None = self._first_due_s()
         self._pause_s = PAUSE_S_FIRST
         self._started_s = 0.0
-        # what there is to tell
+        # what is reported
         self.state = "starting"
         self.restarts = 0
         self.rows_total = 0
         self.last_error: str | None = None
-        # the last batch, and what Spark said last, which it also does when there is nothing to do
+        # the last batch, and Spark's last progress report, which also comes without a batch
         self.progress: dict[str, Any] | None = None
         self._heard: dict[str, Any] = {}
 
@@ -61,7 +61,7 @@ class PipelineRun:
         return self._clock() if self._schedule is None else self._next_due_s()
 
     def _next_due_s(self) -> float | None:
-        """When the schedule comes round; None if there is none or its day never comes."""
+        """The next time of the schedule; None if there is none."""
         if self._schedule is None:
             return None
         now = datetime.now(UTC)
@@ -74,13 +74,13 @@ class PipelineRun:
 
     @property
     def begins(self) -> bool:
-        """Whether it has just been started, and Spark has not come to a batch of it yet."""
+        """Whether it was just started and Spark has not begun a batch of it yet."""
         if self._query is None or self._clock() - self._started_s > START_ALONE_S:
             return False
         return is_initializing(self._query)
 
     def poll(self, *, may_begin: bool = True) -> list[dict[str, Any]]:
-        """Start what is due, notice what ended; the batches that were finished since the last time."""
+        """Start what is due, notice what has ended; returns the batches that were finished since the last call."""
         if self._query is None:
             if self._due_s is not None and self._clock() >= self._due_s:
                 if may_begin:
@@ -104,7 +104,7 @@ class PipelineRun:
             self._failed(error)
 
     def _fresh_batches(self, query: StreamingQuery | JobQuery) -> list[dict[str, Any]]:
-        """Numbers alone do not tell: a number is heard of while there is nothing to do, and again with its batch."""
+        """Batch numbers alone are not enough: Spark reports a number while it is idle, and again with its batch."""
         seen = moment_of(self._heard)
         heard = [cast("dict[str, Any]", json.loads(progress.json)) for progress in query.recentProgress]
         fresh = [progress for progress in heard if moment_of(progress) > seen]
@@ -124,7 +124,7 @@ class PipelineRun:
         self._due_s = self._next_due_s()
         self.state, self.last_error = "idle", None
         if self._due_s is None and not self._once:
-            # A continuous query that ended without an error was stopped by somebody else.
+            # A continuous query that ended without an error was stopped by something else.
             self._failed(RuntimeError("the query was stopped from outside"))
 
     def _failed(self, error: BaseException) -> None:
@@ -139,9 +139,9 @@ class PipelineRun:
         self._pause_s = min(PAUSE_S_MAX, 2 * self._pause_s)
 
     def stop(self) -> list[dict[str, Any]]:
-        """The batch under way is finished or given up; what it did not commit is done again by whoever is next.
+        """Finish or abandon the current batch; what it did not commit is done again by the next run.
 
-        The batches that were finished since the last `poll`.
+        Returns the batches that were finished since the last `poll`.
         """
         query, self._query, self._due_s = self._query, None, None
         self.state = "stopped"
@@ -150,7 +150,7 @@ class PipelineRun:
         try:
             query.stop()
         except Exception as error:  # noqa: BLE001 - what Spark cannot stop any more has ended by itself
-            log.warning("pipeline %s did not stop quietly: %s", self.assignment.name, words_of(error))
+            log.warning("stopping pipeline %s failed: %s", self.assignment.name, words_of(error))
         return self._fresh_batches(query)
 
     def status(self, runner: str) -> dict[str, Any]:
@@ -179,12 +179,12 @@ def moment_of(progress: dict[str, Any]) -> tuple[str, int]:
 
 
 def is_idle(progress: dict[str, Any]) -> bool:
-    """Whether Spark only says that it is still there."""
+    """Whether Spark only reports that it is alive."""
     return "durationMs" in progress and "addBatch" not in progress["durationMs"]
 
 
 def lag_of(progress: dict[str, Any]) -> int:
-    """Records behind, over all sources that tell: the connector reports how far each topic is ahead of the batch."""
+    """The lag over all sources that report one: by how much each topic is ahead of the batch."""
     behind = 0
     for source in progress.get("sources", ()):
         latest = source.get("latestOffset")
@@ -195,7 +195,7 @@ def lag_of(progress: dict[str, Any]) -> int:
 
 
 def brief(progress: dict[str, Any]) -> dict[str, Any]:
-    """What of Spark's account is worth keeping for every batch."""
+    """The part of Spark's progress report that is stored for every batch."""
     kept = ("batchId", "timestamp", "batchDuration", "numInputRows", "inputRowsPerSecond", "processedRowsPerSecond")
     found = {name: progress[name] for name in kept if name in progress}
     if progress.get("eventTime"):
@@ -206,6 +206,6 @@ def brief(progress: dict[str, Any]) -> dict[str, Any]:
 
 
 def words_of(error: BaseException) -> str:
-    """The first words of an error: Spark adds plans and stack traces by the page."""
+    """The first words of an error: Spark adds long plans and stack traces."""
     text = str(error).split("\n\nJVM stacktrace:")[0].split("\n== ")[0].strip()
     return (text or type(error).__name__)[:ERROR_CHARS_MAX]

@@ -1,7 +1,7 @@
-"""The runner: takes definitions from the server, leases them, keeps one query going for each, and tells how they fare.
+"""The runner: gets definitions from the server, leases them, runs one query for each, and reports their status.
 
-every second    definitions ─▶ leases: what is ours ─▶ start, restart, stop ─▶ status and progress ─▶ the server
-beside it       leases are extended, however long a query takes to start or to stop
+every second    definitions ─▶ leases: our pipelines ─▶ start, restart, stop ─▶ status and progress ─▶ the server
+in a thread     leases are extended, however long a query takes to start or to stop
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ PROGRESS: Final = "pipelines.progress"
 PROGRESS_RECORDS_MAX: Final = 100_000
 TURN_S: Final = 1.0
 REPORT_S: Final = 5.0
-# So often at least, even if nothing is new: who is silent for longer is taken for dead.
+# At least this often, even without news: a runner that is silent for longer counts as dead.
 SIGN_OF_LIFE_S: Final = 20.0
 UNREACHABLE: Final = (ConnectionFailed, Timeout, NotReady, ShuttingDown)
 
 
 class Runner:
-    """Owns the queries of one Spark application. `turn` is one round; `run` repeats it until told to stop."""
+    """Owns the queries of one Spark application. `turn` is one round; `run` repeats it until stopped."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Runner:
         self._reported: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set; then every query ends and its lease goes back."""
-        # One that was configured otherwise stays so.
+        """Run until `stop` is set; then stop every query and release its lease."""
+        # An existing topic keeps its configuration.
         with contextlib.suppress(TopicExistsIncompatible):
             self._client.create(PROGRESS, cap_records=PROGRESS_RECORDS_MAX)
         over = threading.Event()
@@ -96,7 +96,7 @@ class Runner:
         try:
             self.turn()
         except UNREACHABLE as error:
-            log.warning("the server does not answer, the queries go on: %s", error.message)
+            log.warning("the server does not reply, the queries continue: %s", error.message)
             self._stop_lost(self._leases.expired())
         except (Unauthorized, Forbidden):
             raise
@@ -108,7 +108,7 @@ class Runner:
             self.extend_leases()
 
     def extend_leases(self) -> None:
-        """To be called from a thread of its own: `turn` may take longer than a lease lasts."""
+        """Call it in a thread of its own: `turn` may take longer than a lease lasts."""
         try:
             self._leases.extend()
         except TopicsError as error:
@@ -134,7 +134,7 @@ class Runner:
         return found.definition.get("enabled") is not False and (not self._only or found.pipeline in self._only)
 
     def _keep_up(self, found: Pipeline, fence: int) -> None:
-        """A query of the definition as it is now."""
+        """Run a query of the current definition."""
         running = self.running.get(found.pipeline)
         if running is not None and running.assignment.revision == found.revision:
             return
@@ -150,7 +150,7 @@ class Runner:
         self.running[found.pipeline] = PipelineRun(assignment, self._start, self._clock)
 
     def _not_understood(self, found: Pipeline, error: msgspec.ValidationError) -> None:
-        """The server is newer than this runner: another one may know what is meant."""
+        """The server is newer than this runner: another runner may know the definition."""
         self.running.pop(found.pipeline, None)
         status = {"state": "failed", "runner": self._name, "revision": found.revision}
         status["last_error"] = f"this runner is too old for the definition: {error}"
@@ -160,7 +160,7 @@ class Runner:
             self._client.report_pipeline(found.pipeline, status)
 
     def _start(self, assignment: Assignment) -> StreamingQuery | JobQuery:
-        log.info("pipeline %s starts, revision %d", assignment.name, assignment.revision)
+        log.info("starting pipeline %s, revision %d", assignment.name, assignment.revision)
         query = building.start(self._spark.newSession(), assignment, self._config, self._client)
         self._config.forget_checkpoints(assignment.name, assignment.generation)
         return query
@@ -173,14 +173,14 @@ class Runner:
             self._reported.pop(name, None)
 
     def _stop_lost(self, lost: Collection[str]) -> None:
-        """What is not ours any more must not go on: another runner may have it by now."""
+        """Stop pipelines whose leases are lost: another runner may have them by now."""
         for name in lost:
-            log.warning("pipeline %s is not ours any more", name)
+            log.warning("the lease of pipeline %s is lost", name)
             running = self.running.pop(name, None)
             if running is not None:
                 running.stop()
 
-    # --- telling ---
+    # --- reporting ---
 
     def _publish(self, running: PipelineRun, batches: list[dict[str, Any]]) -> None:
         name = running.assignment.name
@@ -200,10 +200,12 @@ class Runner:
             self._reported[name] = self._clock(), status
 
     def drain(self) -> None:
-        """Stop everything, and give back what others may go on with at once."""
+        """Stop everything, and release the leases, so that other runners can continue at once."""
         for name in self.running.keys() | self._leases.held.keys():
             try:
                 self._stop(name)
                 self._leases.release(name)
             except TopicsError as error:
-                log.warning("pipeline %s is stopped, and its lease runs out by itself: %s", name, error.message)
+                log.warning(
+                    "pipeline %s is stopped, but its lease was not released and will expire: %s", name, error.message
+                )

@@ -1,4 +1,4 @@
-"""When a pipeline with a cron trigger runs next: five fields, UTC, minutes as the grain."""
+"""When a pipeline with a cron trigger runs next: five fields, UTC, to the minute."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from topics.model.requests.pipelines import check_cron
 
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
-# The longest wait that a date can ask for is from one 29th of February to the next, over a year like 2100.
+# The longest possible wait is from one 29th of February to the next, across a year like 2100.
 DAYS_AHEAD_MAX = 366 * 8 + 1
 
 
 class Schedule:
-    """The times that a cron line names. As in cron, day and weekday are alternatives if both are restricted."""
+    """The times of a cron line. As in cron, day and weekday are alternatives if both are restricted."""
 
     def __init__(self, cron: str) -> None:
         fields = check_cron(cron).split()

@@ -1,4 +1,4 @@
-"""The runner as a process: Spark started, signals heard, queries drained."""
+"""The runner as a process: starts Spark, handles signals, drains queries."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from topics_spark.start import settings
 if TYPE_CHECKING:
     from topics.cli.connection import Access
 
-# The costly compiler waits for what stays hot: at the start it takes the cores that the first batches need.
+# The expensive compiler waits for code that stays hot: at the start it would take the cores of the first batches.
 JAVA: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-# Checkpoints are written by the batch; small ones are what makes a short trigger worth its name.
+# Checkpoints are written per batch; small ones make a short trigger possible.
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "2",
     JAVA_OPTIONS: f"{settings()[JAVA_OPTIONS]} {JAVA}",
@@ -50,13 +50,13 @@ def serve(
     from topics_spark.start import session
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    # A line for every request would bury what happens to the pipelines.
+    # A line for every request would hide the events of pipelines.
     for library in ("httpx2", "httpcore2", "py4j"):
         logging.getLogger(library).setLevel(logging.WARNING)
     stop = threading.Event()
     _stop_on_signals(stop)
     name = runner or f"{socket.gethostname()}-{os.getpid()}"
-    # No patience beyond a lease: what a call waits for is decided anew at every turn.
+    # No retries beyond a lease: each turn decides again.
     with access.open(timeout_s=RENEW_S, retry_s_max=RENEW_S) as client:
         client.health()
         point_at(client.url, access.key)
@@ -64,7 +64,7 @@ def serve(
             Path(directory).mkdir(parents=True, exist_ok=True)
         with waiting("starting Spark", "Spark is ready"):
             spark: Any = session("topics pipelines", master=master, config={**SETTINGS, **conf})
-        # Spark's own handler would end the process before anything is drained.
+        # Spark's own handler would end the process before queries are drained.
         _stop_on_signals(stop)
         try:
             Runner(spark, client, config, name, names).run(stop)

@@ -1,4 +1,4 @@
-"""What views read: topics as streams or as they are now, and tables."""
+"""Inputs of views: topics as streams or as they are now, and tables."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from topics_spark.source.rows import columns_apart
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A batch is done again as a whole after a failure, so that none may take for ever.
+# A failed batch is repeated as a whole, so none may take too long.
 BATCH_RECORDS_MAX: Final = 1_000_000
 
 
 def read_views(
     spark: SparkSession, definition: PipelineRequest, config: RunnerConfig, *, batch: bool
 ) -> dict[str, DataFrame]:
-    """The views of a definition; `batch`: over what is there now."""
+    """The views of a definition; `batch`: over existing records."""
     views = {view: read_source(spark, source, config, batch=batch) for view, source in definition.sources.items()}
     if definition.state_retention is not None and definition.use is None:
         for view, source in definition.sources.items():
-            # State of rows older than that is not kept, unless the source itself says what is late.
+            # State of older rows is not kept, unless the source itself defines what is late.
             if source.watermark is None and views[view].isStreaming:
                 views[view] = views[view].withWatermark("ts", definition.state_retention)
     return views
@@ -58,7 +58,7 @@ def read_source(spark: SparkSession, source: PipelineSource, config: RunnerConfi
 
 
 def starting_options(source: PipelineSource, *, whole: bool) -> dict[str, str]:
-    """Earliest by default: a pipeline is about what a topic holds. A batch cannot start at the end."""
+    """Earliest by default: a pipeline processes the records of a topic. A batch cannot start at the end."""
     match source.start:
         case int(seq):
             return {"startingOffsets": json.dumps(dict.fromkeys(source.names(), seq + 1))}
@@ -75,14 +75,14 @@ def milliseconds(time: str) -> int:
 
 
 def with_payload_columns(rows: DataFrame) -> DataFrame:
-    """Fields of a parsed payload are columns as well, unless their names are not theirs alone."""
+    """Fields of a parsed payload are columns as well, if their names are unique."""
     payload = rows.schema["data"].dataType
     names = columns_apart(payload.names, rows.columns) if isinstance(payload, StructType) else []
     return rows.select("*", *(col("data").getField(name).alias(name) for name in names))
 
 
 def read_table(spark: SparkSession, config: RunnerConfig, table: str) -> DataFrame:
-    """The files that count now; one that nothing was written to cannot be read, since nobody knows its columns."""
+    """The current files of a table; a table without files cannot be read, because its columns are unknown."""
     found = tables.files(config.table(table))
     if not found:
         raise InvalidRequest(f"table {table} has no rows yet", field="table")

@@ -1,11 +1,11 @@
-"""Tables of Parquet files: files are written first, and count from the moment a manifest record names them.
+"""Tables of Parquet files: files are written first, and are valid from the moment a manifest record names them.
 
     batch ─▶ _staging/…\u200b ─▶ day=2026-11-16/<version>-….parquet          nobody looks at a file that no record names
           └▶ transaction (pipeline, version, fence): record {added, removed} ─▶ topic pipelines.manifest.<pipeline>
-          └▶ _manifest/<seq>.json: the files that count by then, for readers that know no topics
+          └▶ _manifest/<seq>.json: the files that are valid by then, for readers that do not use topics
 
-The record is the commit: it is made once for a version, and only by who holds the newest fencing token. The manifest
-file is made of the records and can be made again by anybody; the one with the highest number is the newest.
+The record is the commit: it is made once for a version, and only by the holder of the newest fencing token. The
+manifest file is made from the records and can be made again at any time; the one with the highest number is the newest.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
@@ -35,7 +35,7 @@ MANIFESTS_KEPT: Final = 3
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """The records of a topic that a file holds, if it holds records of one topic."""
+    """The records of one topic that a file has, if they are all of one topic."""
 
     topic: str
     epoch: int
@@ -53,7 +53,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A manifest record: one batch added, or files replaced by others that hold the same rows."""
+    """A manifest record: one batch added, or files replaced by others with the same rows."""
 
     version: int
     added: list[DataFile]
@@ -67,7 +67,7 @@ class Manifest(msgspec.Struct):
     files: list[DataFile]
 
     def apply(self, seq: int, change: Change) -> None:
-        """Removing what is gone already is a lost race: then nothing of the change counts."""
+        """A change that removes a file that is already gone has lost a race: it is ignored."""
         self.seq = seq
         gone = set(change.removed)
         if gone <= {file.path for file in self.files}:
@@ -82,18 +82,18 @@ def manifest_topic(pipeline: str) -> str:
 
 
 def load(table: str | os.PathLike[str]) -> Manifest:
-    """The newest manifest in the directory; an empty one for a table that nothing was written to."""
+    """The newest manifest in the directory; an empty one for a new table."""
     newest = max(_manifests(Path(table)), default=None)
     return Manifest(0, []) if newest is None else _decoder.decode(newest.read_bytes())
 
 
 def files(table: str | os.PathLike[str]) -> list[str]:
-    """The paths of all files that count, for any reader of Parquet."""
+    """The paths of all valid files, for any reader of Parquet."""
     return [str(Path(table) / file.path) for file in load(table).files]
 
 
 def project(client: Client, pipeline: str, table: Path) -> Manifest:
-    """Bring the directory's manifest up to the topic's head."""
+    """Update the directory's manifest to the topic's head."""
     manifest = load(table)
     before = manifest.seq
     for record in _records(client, manifest_topic(pipeline), manifest.seq):
@@ -114,7 +114,7 @@ def _records(client: Client, topic: str, from_seq: int) -> Iterator[Record]:
 
 
 def _store(table: Path, manifest: Manifest) -> None:
-    """Aside, durable, then by its name. Older ones go, except for those that a reader may just have found."""
+    """Write to a temporary file, sync, rename. Older manifests are removed, except those that a reader may be using."""
     folder = table / MANIFESTS
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{uuid.uuid4().hex}"
@@ -153,7 +153,7 @@ class TableSink:
         self.table = config.table(assignment.table)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """One micro-batch. Spark calls it again for a batch whose end it has not seen."""
+        """One micro-batch. Spark repeats a batch whose end it has not seen."""
         self._epochs.clear()
         version = self._assignment.version_base + batch_id
         committed = self._client.txn(self._assignment.app).version
@@ -167,7 +167,7 @@ class TableSink:
         return project(self._client, self._assignment.name, self.table)
 
     def place_files(self, rows: DataFrame, version: int) -> list[DataFile]:
-        """Folders are named after copies of the columns, so that a file by itself has them all."""
+        """Folders are named after copies of the columns, so that a file itself has all columns."""
         staging = self.table / STAGING / f"{version}-{uuid.uuid4().hex}"
         folders = [f"_{name}" for name in self._partition_by]
         copies = {folder: rows[name] for folder, name in zip(folders, self._partition_by, strict=True)}
@@ -179,7 +179,7 @@ class TableSink:
             shutil.rmtree(staging, ignore_errors=True)
 
     def _epoch(self, topic: str) -> int:
-        """Which of the topics of this name it is; 0 for one that is gone, which no later one can be mistaken for."""
+        """The epoch of the topic of this name; 0 for one that is gone, which no later topic can have."""
         if topic not in self._epochs:
             try:
                 self._epochs[topic] = self._client.state(topic, touch=False).epoch
@@ -192,7 +192,7 @@ class TableSink:
 
 
 def commit(client: Client, pipeline: str, app: str, fence: int, change: Change) -> None:
-    """From now on the change counts; a version that was committed before is left as it is."""
+    """From now on the change is valid; a version that was committed before is unchanged."""
     stage = uuid.uuid4().hex
     record = msgspec.json.encode([{"data": msgspec.to_builtins(change)}])
     client.stage(app, change.version, stage, 0, record, topic=manifest_topic(pipeline), fence=fence)
@@ -200,7 +200,7 @@ def commit(client: Client, pipeline: str, app: str, fence: int, change: Change) 
 
 
 def _moved(staging: Path, table: Path, prefix: str, epoch_of: Callable[[str], int]) -> Iterator[DataFile]:
-    """Files that hold rows, in their folders, under names that nothing else has; all durable before they are named."""
+    """Files with rows, in their folders, under unique names; all are durable before they are named."""
     folders: set[Path] = set()
     for number, written in enumerate(sorted(staging.rglob("*.parquet"))):
         place = table / written.relative_to(staging).with_name(f"{prefix}-{number}.parquet")
@@ -216,7 +216,7 @@ def _moved(staging: Path, table: Path, prefix: str, epoch_of: Callable[[str], in
 
 
 def described(written: Path, path: str, epoch_of: Callable[[str], int]) -> DataFile:
-    """What the footer of a file tells about it."""
+    """What the footer of a file says about it."""
     footer: Any = pyarrow.parquet.read_metadata(written)
     ranges = {name: _range(footer, name) for name in ("topic", "seq")}
     topic, seqs = ranges["topic"], ranges["seq"]
@@ -227,7 +227,7 @@ def described(written: Path, path: str, epoch_of: Callable[[str], int]) -> DataF
 
 
 def _range(footer: Any, name: str) -> tuple[Any, Any] | None:
-    """The least and the greatest value of a column, if all parts of the file tell."""
+    """The minimum and maximum of a column, if all parts of the file have them."""
     names = [footer.schema.column(number).path for number in range(footer.num_columns)]
     if name not in names:
         return None

@@ -1,13 +1,13 @@
-"""The sink: tasks lay records aside in stages, the driver commits them all in one step, once for a version.
+"""The sink: tasks stage records, the driver commits all stages in one step, once for a version.
 
     task 1  write() ─ stage uuid1: part 0, part 1, … ─┐
     task 2  write() ─ stage uuid2: part 0, …          ├─ messages ─▶ driver: commit(app, version, [uuid1, uuid3])
     task 2  again   ─ stage uuid3: part 0, …          ┘              uuid2 is never named, and expires
 
-`app` and `version` are what a crash leaves the same: the query's id and the batch's number, or what the writer was
-told. A version that was committed is left alone, however often and by whomever it is committed again.
+`app` and `version` are the same after a crash: the query's id and the batch's number, or the writer's options. A
+version that was committed is not changed by committing it again.
 
-Every run of a query takes a token of its app: tasks and drivers of the runs before it are refused from then on.
+Every run of a query takes a token of its app: from then on, tasks and drivers of earlier runs are refused.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
@@ -35,7 +35,7 @@ from topics_spark.source.server import client_for
 
 log = logging.getLogger("topics_spark")
 
-# What a server takes in one request unless it is set otherwise, and as many rows as Spark hands over at a time.
+# The default limit of a server's request, and the number of rows that Spark passes at a time.
 PART_RECORDS: Final = 10_000
 PART_BYTES: Final = 4 * 1024 * 1024
 VERSION_MAX: Final = 2**63 - 1
@@ -54,7 +54,7 @@ KNOWN: Final = frozenset(
         "timeoutSeconds",
     )
 )
-# Spark's own notes for a task of a streaming query.
+# Spark's own properties of a task of a streaming query.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 RUN_ID: Final = "spark.jobGroup.id"
@@ -63,7 +63,7 @@ FENCES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of one write, checked. The key is kept out of every text made of this."""
+    """The checked options of one write. The key is kept out of all texts."""
 
     url: str
     key: str | None = field(repr=False)
@@ -80,12 +80,12 @@ class SinkOptions:
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
         options = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(set(options) - KNOWN - FOREIGN - {"path"}):
-            raise OptionError(unknown[0], "is not an option of this sink; docs/SPARK.md lists them")
-        # `save("orders")` says the topic as well.
+            raise OptionError(unknown[0], "is not an option of this sink; docs/SPARK.md lists the options")
+        # `save("orders")` names the topic as well.
         topic = options.get("topic") or options.get("path") or None
         kind = options.get("stringdata", "json").strip().lower()
         if kind not in ("json", "text"):
-            raise OptionError("stringData", f"takes json (strings are sent as they are) or text, not {kind!r}")
+            raise OptionError("stringData", f"must be json (strings are sent unchanged) or text, not {kind!r}")
         return cls(
             url=(options.get("url") or os.environ.get("TOPICS_URL", URL_DEFAULT)).rstrip("/"),
             key=options.get("key") or os.environ.get("TOPICS_API_KEY") or None,
@@ -105,7 +105,7 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a task works for, as far as Spark tells."""
+    """What a task belongs to, as far as Spark tells."""
 
     query_id: str | None
     run_id: str | None
@@ -114,7 +114,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Under what name and number rows are committed, and with which token; `of_run`: no other run has that token."""
+    """The app and version under which rows are committed, and the token; `of_run`: no other run has that token."""
 
     app: str
     number: int
@@ -126,23 +126,23 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Staged(WriterCommitMessage):
-    """What a task has laid aside, and for which version."""
+    """The stage of a task, and its version."""
 
     version: Version
     stage: str | None
 
 
 class Writing:
-    """What batches and streams have in common: staging in tasks, committing at the driver."""
+    """Shared by batches and streams: staging in tasks, committing in the driver."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         self._options = options
         self._schema = schema
-        # Says what is wrong with the columns before any task runs.
+        # Reports invalid columns before any task runs.
         self._record_writer()
 
     def _record_writer(self) -> RecordWriter:
-        """Made where it is used: it holds functions, and those do not travel."""
+        """Made where it is used: it has functions, which cannot be pickled."""
         return RecordWriter(self._schema, topic=self._options.topic, plain_text=self._options.plain_text)
 
     def version_of_run(self, app: str, number: int, run_id: str | None) -> Version:
@@ -152,18 +152,18 @@ class Writing:
         try:
             return Version(app, number, fence_of(options, app, run_id), of_run=True)
         except TopicsError as error:
-            raise ServerFailed(f"no token could be taken at {options.url}: {error}") from error
+            raise ServerFailed(f"cannot take a token at {options.url}: {error}") from error
 
     def version_of_query(self, batch: Batch, base: int = 0) -> Version:
         """Named after the sink first: a key that may write to the topic may commit under this name."""
         options = self._options
-        assert batch.query_id is not None and batch.number is not None, "Spark tells a task what it works for"
+        assert batch.query_id is not None and batch.number is not None, "Spark sets both for a task"
         number = base + batch.number
         version = self.version_of_run(app_of_query(batch.query_id, options.sink_name), number, batch.run_id)
         try:
             earlier = version_of_earlier_name(options, batch.query_id, options.sink_name)
         except TopicsError as error:
-            raise ServerFailed(f"no version could be read at {options.url}: {error}") from error
+            raise ServerFailed(f"cannot read the version at {options.url}: {error}") from error
         return replace(version, done=number <= earlier)
 
     def stage(self, batches: Iterator[Any], version: Version) -> Staged:
@@ -175,25 +175,25 @@ class Writing:
                 for start, stop in _parts(batch):
                     stage.add(batch, start, stop)
         except TopicsError as error:
-            raise ServerFailed(f"the rows could not be staged at {self._options.url}: {error}") from error
+            raise ServerFailed(f"cannot stage the rows at {self._options.url}: {error}") from error
         return Staged(version, stage.name if stage.parts and not stage.done else None)
 
     def commit_all(self, messages: list[Any]) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         stages = [message.stage for message in staged if message.stage is not None]
         if not stages:
-            # No rows, or done before. An empty commit might have to leave out more versions than it may.
+            # No rows, or done before. An empty commit might skip more versions than allowed.
             return
         options, version = self._options, staged[0].version
         try:
             done = options.client().commit_txn(version.app, version.number, stages, fence=version.fence)
         except TopicsError as error:
-            raise ServerFailed(f"the transaction could not be committed at {options.url}: {error}") from error
+            raise ServerFailed(f"cannot commit the transaction at {options.url}: {error}") from error
         if done.deduped:
-            log.info("version %d of %s had been committed before", version.number, version.app)
+            log.info("version %d of %s was already committed", version.number, version.app)
 
     def abort_all(self, messages: list[Any]) -> None:
-        """Best effort: what is not aborted expires."""
+        """Best effort: stages that are not aborted expire."""
         staged = [message for message in messages if isinstance(message, Staged) and message.stage is not None]
         if not staged:
             return
@@ -202,11 +202,11 @@ class Writing:
         try:
             options.client().abort_txn(version.app, version.number, stages, fence=version.fence)
         except TopicsError as error:
-            log.info("%d stages are left to expire: %s", len(stages), error)
+            log.info("%d stages were not aborted and will expire: %s", len(stages), error)
 
 
 class Stage:
-    """What one attempt of one task lays aside, under a name that no other attempt has."""
+    """The stage of one attempt of one task, under a unique name."""
 
     def __init__(self, options: SinkOptions, records: RecordWriter, version: Version) -> None:
         self.name = uuid.uuid4().hex
@@ -227,7 +227,7 @@ class Stage:
                 version.app, version.number, self.name, self.parts, body, self._options.topic, version.fence
             )
         except (BatchTooLarge, PayloadTooLarge):
-            # The server is set to less than is usual.
+            # The server's limit is lower than the default.
             if stop - start < 2:
                 raise
             middle = (start + stop) // 2
@@ -235,22 +235,22 @@ class Stage:
             self.add(batch, middle, stop)
             return
         if told.done and version.of_run and told.fence == version.fence:
-            # A run does each batch once, so it was another write of the same batch, and these rows would be lost.
+            # A run writes each batch once, so this is another write of the same batch, and these rows would be lost.
             raise OptionError(
                 "sinkName",
-                f"must be given: another write of batch {version.number} has the name {self._options.sink_name!r}, too",
+                f"must be given: another write of batch {version.number} also has the name {self._options.sink_name!r}",
             )
         self.done = told.done
         self.parts += 1
 
 
 class BatchWriter(Writing, DataSourceArrowWriter):
-    """`df.write`. Inside foreachBatch the query's id and batch number make it exactly once without being told."""
+    """`df.write`. Inside foreachBatch the query's id and batch number make it exactly once without options."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         super().__init__(schema, options)
         if (options.app is None) != (options.version is None):
-            raise OptionError("txnVersion", "and `txnApp` belong together: give both or neither")
+            raise OptionError("txnVersion", "and `txnApp` must be given together")
         self._app_of_this_write = f"{options.sink_name}:spark:write:{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -270,29 +270,29 @@ class BatchWriter(Writing, DataSourceArrowWriter):
             self._forget()
 
     def _forget(self) -> None:
-        """Nobody asks for this version again; a key that may not delete leaves a line behind."""
+        """This version is not needed any more; with a key that may not delete, its entry stays."""
         try:
             self._options.client().forget_txn(self._app_of_this_write)
         except TopicsError as error:
-            log.info("the server keeps the name of a finished write: %s", error)
+            log.info("the server keeps the app of a finished write: %s", error)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.abort_all(messages)
 
 
 class StreamWriter(Writing, DataSourceStreamArrowWriter):
-    """`df.writeStream`. Spark makes one for every batch."""
+    """`df.writeStream`. Spark makes one for each batch."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         if options.version is not None:
-            raise OptionError("txnVersion", "has no place in a stream, whose batches have numbers of their own")
+            raise OptionError("txnVersion", "cannot be given for a stream, whose batches have numbers of their own")
         super().__init__(schema, options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         options, batch = self._options, _batch()
         if options.app is None:
             return self.stage(iterator, self.version_of_query(batch, options.version_base))
-        assert batch.number is not None, "Spark tells a task what it works for"
+        assert batch.number is not None, "Spark sets it for a task"
         number = options.version_base + batch.number
         return self.stage(iterator, self.version_of_run(options.app, number, batch.run_id))
 
@@ -307,12 +307,12 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
 
 @functools.lru_cache(maxsize=FENCES_MAX)
 def fence_of(options: SinkOptions, app: str, run_id: str) -> int:
-    """The token of this run: every task of it asks, and is told the same."""
+    """The token of this run: all its tasks ask for it and get the same."""
     return options.client().take_fence(app, owner=run_id)
 
 
 def app_of_query(query_id: str, sink_name: str) -> str:
-    """Two sinks of one query must not take each other's versions for their own."""
+    """Two sinks of one query must not use each other's versions."""
     return f"{sink_name}:spark:{query_id}"
 
 
@@ -337,7 +337,7 @@ def _batch() -> Batch:
 
 
 def _parts(batch: Any) -> Iterator[tuple[int, int]]:
-    """Rows of a batch in stretches that fit a request."""
+    """Rows of a batch in runs that fit a request."""
     rows = batch.num_rows
     if not rows:
         return

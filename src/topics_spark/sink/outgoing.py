@@ -1,7 +1,7 @@
 """Rows into records: columns of an Arrow batch become the JSON of a request, a column at a time and without a loop.
 
 data    {"a":1}   {"a":2}        one call for a column or a field of it,
-tag     "x"       null           Python only for what Arrow has no words for
+tag     "x"       null           Python only where Arrow has no function
         └──────────┴─▶ [{"data":{"a":1},"tag":"x"},{"data":{"a":2}}]
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -21,14 +21,14 @@ from pyspark.sql.types import StringType, StructType
 from topics_spark.errors import RowRefused, SchemaError
 from topics_spark.payloads.json_texts import Column, Render, joined, or_null, rendering, strung, text
 
-# The columns a sink understands; `data` is the only one that must be there.
+# The columns of a sink; only `data` is required.
 COLUMNS: Final = ("data", "topic", "tag", "node", "meta")
 JSON_COLUMNS: Final = ("data", "meta")
 EXCERPT_CHARS: Final = 40
 
 
 class _Sent(msgspec.Struct, gc=False):
-    """A record as a reader of the request finds it."""
+    """A record as decoded from the request."""
 
     data: Raw
     meta: Raw | UnsetType = UNSET
@@ -40,13 +40,13 @@ _data_of = attrgetter("data")
 
 
 class RecordWriter:
-    """Made once for a schema. `plain_text`: a string in `data` is text to be quoted, not JSON to be sent as it is."""
+    """Made once for a schema. `plain_text`: a string in `data` is text to be quoted, not JSON to be sent unchanged."""
 
     def __init__(self, schema: StructType, *, topic: str | None, plain_text: bool) -> None:
         names = schema.fieldNames()
         if unknown := [name for name in names if name not in COLUMNS]:
             raise SchemaError(
-                f"a sink takes the columns {', '.join(COLUMNS)}, not {unknown[0]!r}: put it into `data`, "
+                f"a sink has the columns {', '.join(COLUMNS)}, not {unknown[0]!r}: put it into `data`, "
                 "as in select(to_json(struct('*')).alias('data'))"
             )
         if "data" not in names:
@@ -54,7 +54,7 @@ class RecordWriter:
         if topic is None and "topic" not in names:
             raise SchemaError("a sink needs the option `topic`, or a column `topic` that names one for each row")
         self._renders: dict[str, Render] = {}
-        # Columns whose strings are JSON already, if their rows are to be believed.
+        # Columns whose strings should be JSON already.
         self._as_it_is: list[str] = []
         for field in schema.fields:
             name, is_text = field.name, isinstance(field.dataType, StringType)
@@ -90,11 +90,11 @@ class RecordWriter:
         try:
             column.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise RowRefused(f"column {name!r} holds text that is not UTF-8: {error}") from error
+            raise RowRefused(f"column {name!r} has text that is not UTF-8: {error}") from error
         return self._renders[name](column)
 
     def _check(self, records: bytes, part: Column) -> None:
-        """A text that is not exactly one JSON value could pass for other fields, or for more records."""
+        """A text that is not exactly one JSON value could add fields, or records."""
         try:
             sent = _sent.decode(records)
             if all(_lengths(sent, name) == _meant(part.column(name), name) for name in self._as_it_is):
@@ -112,7 +112,7 @@ def _json_texts(column: Column) -> Column:
 
 
 def _lengths(sent: list[_Sent], name: str) -> list[int]:
-    """How long the values are that a reader finds; what stands inside of something is always shorter than that."""
+    """The lengths of the decoded values; nested values are always shorter."""
     if name == "data":
         return list(map(len, map(_data_of, sent)))
     return [0 if record.meta is UNSET else len(record.meta) for record in sent]
@@ -128,4 +128,4 @@ def _check_one(value: str, name: str) -> None:
     except msgspec.DecodeError as error:
         excerpt = value if len(value) <= EXCERPT_CHARS else f"{value[:EXCERPT_CHARS]}…"
         way_out = "; for plain text set the option `stringData` to text" if name == "data" else ""
-        raise RowRefused(f"column {name!r} holds {excerpt!r}, which is not JSON: {error}{way_out}") from error
+        raise RowRefused(f"column {name!r} has {excerpt!r}, which is not valid JSON: {error}{way_out}") from error

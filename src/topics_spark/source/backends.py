@@ -1,4 +1,4 @@
-"""Where records come from: a server, files, or files for the history and a server for the rest."""
+"""Backends of the source: a server, files, or files for the history and a server for the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topics_spark.source.server import Server
 
 
 class Backend(Protocol):
-    """What planning a query asks."""
+    """What planning a query needs."""
 
     def heads(self, subscription: Subscription, known: Mapping[str, Head] | None = None) -> dict[str, Head]: ...
 
@@ -42,9 +42,9 @@ class Remote(Server):
 
 
 class Joined(Remote):
-    """What is sealed in files comes from there, and what lies behind from the server; seqs tell where one ends.
+    """Sealed records come from files, those after them from the server; seqs show where one ends.
 
-    The server says which topics there are and how far they reach. Files of another life of a topic are not used.
+    The server says which topics exist and where they end. Files of a deleted topic of the same name are not used.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -60,7 +60,7 @@ class Joined(Remote):
         return {name: self._deeper(name, head) for name, head in super().heads(subscription, known).items()}
 
     def _deeper(self, name: str, head: Head) -> Head:
-        """Files may hold what the server has let go of."""
+        """Files may have records that the server has dropped."""
         sealed = self._sealed(name, head.epoch)
         return head if sealed is None else head._replace(earliest_seq=min(head.earliest_seq, sealed.earliest_seq))
 

@@ -1,4 +1,4 @@
-"""The data source `topics`: what Spark asks for a schema, readers and writers."""
+"""The data source `topics`: schemas, readers and writers for Spark."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from topics_spark.sink.data_sink import BatchWriter, StreamWriter
     from topics_spark.source.stream import TopicsStreamReader
 
-# Samples for an inferred schema come from this many topics at most.
+# Samples for an inferred schema come from at most this many topics.
 SAMPLE_TOPICS_MAX = 20
 
 
 class TopicsSource(DataSource):
-    """`spark.read.format("topics")` and its three sisters."""
+    """`format("topics")` of `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,7 +63,8 @@ class TopicsSource(DataSource):
         options = SourceOptions.parse(self.options)
         if options.infer_schema and options.schema_location is None:
             raise OptionError(
-                "inferSchema", "in a stream needs `schemaLocation`, the directory of its checkpoint, to be kept there"
+                "inferSchema",
+                "in a stream needs `schemaLocation`, the directory of its checkpoint, to store the schema",
             )
         return TopicsStreamReader(schema, options)
 
@@ -71,7 +72,7 @@ class TopicsSource(DataSource):
         from topics_spark.sink.data_sink import BatchWriter, SinkOptions
 
         if overwrite:
-            raise OptionError("mode", "overwrite has no meaning for a topic: append, or delete the topic first")
+            raise OptionError("mode", "cannot be overwrite for a topic: append, or delete the topic first")
         return BatchWriter(schema, SinkOptions.parse(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
@@ -88,7 +89,7 @@ class TopicsReader(DataSourceReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._schema = schema
         self._options = options
-        # Says what is wrong with a schema before any task runs.
+        # Reports an invalid schema before any task runs.
         RowBuilder(schema, options)
 
     def partitions(self) -> list[InputPartition]:

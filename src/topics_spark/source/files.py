@@ -21,14 +21,14 @@ from topics_spark.source.offsets import Head
 from topics_spark.source.ranges import FilePart, FileShare, Range, dealt, share_seqs
 from topics_spark.source.rows import Column, Records
 
-# Blocks are small; Spark likes its batches larger.
+# Blocks are small, but Spark works better with larger batches.
 BATCH_ROWS = 16_384
-# Up to here shares are cut at the very seq, so that two tasks may read one block; above, where a block ends.
+# Up to this size shares are cut at an exact seq, so that two tasks may read one block; above, at the end of a block.
 CUT_SEQS_MAX = 1_000_000
 
 
 class Files:
-    """A data directory or a backup, at the moment it was opened."""
+    """A data directory or a backup, as it was when it was opened."""
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.path is not None
@@ -41,7 +41,7 @@ class Files:
     def close(self) -> None:
         self._scan.close()
 
-    # --- how far ---
+    # --- heads ---
 
     def heads(self, subscription: Subscription, known: Mapping[str, Head] | None = None) -> dict[str, Head]:
         del known
@@ -52,7 +52,7 @@ class Files:
         return Head(topic.epoch, topic.head_seq, topic.earliest_seq)
 
     def sealed(self, name: str) -> Head | None:
-        """How far the topic is in packs: what comes behind is only in the log, which a server has in memory."""
+        """How far the topic is in packs: later records are only in the log, which a server has in memory."""
         if name not in self._scan.names():
             return None
         topic = self._scan.topic(name)
@@ -74,7 +74,7 @@ class Files:
     # --- records ---
 
     def sample(self, name: str, records_max: int) -> Iterator[str]:
-        """Payloads from the beginning and from the end of a topic."""
+        """Payloads from the beginning and the end of a topic."""
         head = self.head(name)
         half = max(1, records_max // 2)
         middle = min(head.head_seq, head.earliest_seq + half - 1)
@@ -84,7 +84,7 @@ class Files:
                     yield from records.columns["data"].to_pylist()
 
     def shares(self, ranges: list[Range]) -> list[InputPartition]:
-        """As many as asked for, of about equal size."""
+        """As many parts as asked for, of about equal size."""
         options = self._options
         size = share_seqs(ranges, options.partitions_min, options.records_per_partition_max)
         if sum(wanted.seqs for wanted in ranges) <= CUT_SEQS_MAX:
@@ -117,7 +117,7 @@ def read_files(share: FileShare, wants: frozenset[str], *, fail_on_data_loss: bo
 
 
 def columns_of(wanted: FilePart, wants: frozenset[str], *, fail_on_data_loss: bool) -> Iterator[Records]:
-    """Live records of a part, some blocks at a time; a gap fails the reading, or is logged with its range."""
+    """Live records of a part, some blocks at a time; a gap fails the read, or is logged with its range."""
     part, nodes = wanted
     waiting: list[Records] = []
     try:

@@ -1,4 +1,4 @@
-"""Records that are gone: a failure, or a line in the log with their range."""
+"""Lost records: an error, or a line in the log with their range."""
 
 from __future__ import annotations
 

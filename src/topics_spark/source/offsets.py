@@ -1,10 +1,10 @@
-"""Offsets of a stream: per topic, which life of it and how far; and how far the next batch may go.
+"""Offsets of a stream: the epoch and seq of each topic; and how far the next batch may go.
 
     {"orders": {"epoch": 3675726299172698, "seq": 1200}, "refunds": {"epoch": …, "from": 0, "seq": 7}}
 
-`seq` is the last one read. `from` stands with a topic that enters the stream with this very batch: where it begins.
-So a batch is known from its two offsets alone, also to a driver that has just been started again. Spark compares
-offsets as text: the keys are sorted, and an offset that says the same is the same.
+`seq` is the last one read. A topic that enters the stream with this batch has `from`, where it begins. So a batch is
+determined by its two offsets, also for a driver that was restarted. Spark compares offsets as text: keys are sorted,
+and equal offsets have equal texts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from topics_spark.errors import DataLost
 from topics_spark.source.ranges import Range
 
-# What a new query starts from, before anyone has looked: no topic's name begins like this.
+# The start of a new query, before any topic was read: no topic's name begins like this.
 MARKER = "$start"
 
 
 class Head(NamedTuple):
-    """How far a topic is right now. `earliest_seq` is the first one still there."""
+    """The state of a topic now. `earliest_seq` is the first one that still exists."""
 
     epoch: int
     head_seq: int
@@ -31,7 +31,7 @@ class Head(NamedTuple):
 class Position(NamedTuple):
     epoch: int
     seq: int
-    # Where this topic begins, if it was in no offset before.
+    # Where this topic begins, if it was in no earlier offset.
     begin: int | None = None
 
 
@@ -71,7 +71,7 @@ def between(start: Offsets, end: Offsets) -> Iterator[Range]:
 
 @dataclass(slots=True)
 class Step:
-    """Where the next batch could go from `start`: what is there to read, and what is gone."""
+    """Where the next batch could go from `start`: what can be read, and what is lost."""
 
     cursors: dict[str, Position] = field(default_factory=dict[str, Position])
     available: dict[str, int] = field(default_factory=dict[str, int])
@@ -88,7 +88,7 @@ class Step:
 
 
 def step_from(start: Offsets, heads: Mapping[str, Head], begins: Mapping[str, int] | None) -> Step:
-    """`begins` tells where the topics of a new query begin; later ones are read from their first record."""
+    """`begins` has the start of each topic of a new query; later topics are read from their first record."""
     step = Step(changed=begins is not None)
     for name, head in heads.items():
         before = start.get(name)
@@ -114,12 +114,12 @@ def step_from(start: Offsets, heads: Mapping[str, Head], begins: Mapping[str, in
 
 def recreated(name: str, before: Position) -> DataLost:
     return DataLost(
-        f"topic {name!r} was deleted and made anew; records of its former life after seq {before.seq} may be missing"
+        f"topic {name!r} was deleted and created again; records of the old topic after seq {before.seq} may be missing"
     )
 
 
 def rationed(available: Mapping[str, int], limit: int) -> Mapping[str, int]:
-    """`limit` offsets in proportion to what each topic has, every one of them used."""
+    """`limit` offsets in proportion to what each topic has, using all of them."""
     total = sum(available.values())
     if total <= limit:
         return available

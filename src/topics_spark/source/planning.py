@@ -1,4 +1,4 @@
-"""Where a query begins and ends: options about offsets and times, resolved against what topics hold right now."""
+"""Where a query begins and ends: options for offsets and times, resolved against the current topics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch_ranges(backend: Backend, options: SourceOptions) -> list[Range]:
     ranges: list[Range] = []
     for name, head in sorted(heads.items()):
         from_seq = cursor(backend, name, head, start, EARLIEST)
-        # An explicit end may lie behind the head: nothing is there yet, and nothing is waited for.
+        # An explicit end may be after the head: there are no such records yet, and the query does not wait for them.
         to_seq = min(cursor(backend, name, head, end, LATEST), head.head_seq)
         ranges.append(Range(name, head.epoch, from_seq, to_seq))
     return ranges
@@ -41,7 +41,7 @@ def beginnings(backend: Backend, options: SourceOptions, heads: Mapping[str, Hea
 
 
 def cursor(backend: Backend, name: str, head: Head, bound: Bound, default: int) -> int:
-    """The last seq before the bound; a bound names the first record to read, or the first to leave out."""
+    """The last seq before the bound; a bound names the first record to read, or the first to exclude."""
     timestamp_ms = bound.time_for(name)
     if timestamp_ms is not None:
         return backend.seq_before(name, timestamp_ms, head)
@@ -57,4 +57,4 @@ def cursor(backend: Backend, name: str, head: Head, bound: Bound, default: int) 
 def check_named(bound: Bound, subscription: Subscription, option: str) -> None:
     for name in (*bound.seqs, *bound.timestamps_ms):
         if not subscription.matches(name):
-            raise OptionError(option, f"names {name!r}, which is not among the topics that are read")
+            raise OptionError(option, f"names {name!r}, which is not among the topics to read")

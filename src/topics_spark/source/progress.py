@@ -1,4 +1,4 @@
-"""Showing that something is happening: seconds on a terminal, two plain lines elsewhere."""
+"""Showing that Spark is starting: seconds on a terminal, two plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TICK_S = 0.2
 
 @contextlib.contextmanager
 def waiting(what: str, done: str) -> Generator[None]:
-    """`what` with the seconds that pass, then `done` with how many it were. Nothing of it goes to stdout."""
+    """Print `what` with the seconds that pass, then `done` with their number. Nothing goes to standard output."""
     out: TextIO = sys.stderr
     begun_s = time.monotonic()
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""Ranges of seqs, and how they are dealt out to tasks."""
+"""Ranges of seqs, and how they are divided among tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topics_spark.options import PARTITIONS_MAX
 
 
 class Range(NamedTuple):
-    """The records of one life of a topic with `from_seq < seq <= to_seq`."""
+    """The records of one epoch of a topic with `from_seq < seq <= to_seq`."""
 
     topic: str
     epoch: int
@@ -26,13 +26,13 @@ class Range(NamedTuple):
 
 @dataclass
 class Share(InputPartition):
-    """What one task reads: ranges, one after the other."""
+    """The ranges of one task, in order."""
 
     ranges: tuple[Range, ...]
 
 
 class FilePart(NamedTuple):
-    """A `topics.engine.scan.Part`, which only who reads files has to know, and whose records are not wanted back."""
+    """A `topics.engine.scan.Part`, which only the reader of files needs to know."""
 
     part: Any
     nodes: tuple[str, ...]
@@ -46,13 +46,13 @@ class FileShare(InputPartition):
 
 
 def shares(ranges: Iterable[Range], partitions_min: int, records_max: int) -> list[InputPartition]:
-    """Equal shares: as many as asked for, and as it takes for none to exceed `records_max` seqs."""
+    """Equal shares: as many as asked for, or more so that none exceeds `records_max` seqs."""
     ranges = [each for each in ranges if each.seqs]
     return [Share(tuple(share)) for share in dealt(ranges, share_seqs(ranges, partitions_min, records_max))]
 
 
 def share_seqs(ranges: Iterable[Range], partitions_min: int, records_max: int) -> int:
-    """How many seqs a share has."""
+    """The number of seqs in a share."""
     total = sum(each.seqs for each in ranges)
     count = min(max(partitions_min, -(-total // records_max)), total, PARTITIONS_MAX)
     return -(-total // max(1, count))

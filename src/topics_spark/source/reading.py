@@ -1,4 +1,4 @@
-"""What a task does: read its share of the records and hand them to Spark as Arrow batches."""
+"""A task: reads its share of the records and passes them to Spark as Arrow batches."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def read_share(share: InputPartition, schema: StructType, options: SourceOptions
             for topic, records in read_files(share, rows.wants, fail_on_data_loss=fail):
                 yield rows.batch(topic, records)
         case _:
-            # Spark asks for one empty partition if there are none.
+            # Spark needs one empty partition if there are none.
             return

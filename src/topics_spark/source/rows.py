@@ -1,4 +1,4 @@
-"""Rows of a topic: their columns and types, and Arrow batches made of rendered records."""
+"""Rows of a topic: their columns and types, and Arrow batches made from rendered records."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
@@ -17,7 +17,7 @@ from topics_spark.errors import MalformedPayload, SchemaError
 from topics_spark.options import SourceOptions
 from topics_spark.payloads.decoding import PayloadParser
 
-# Arrow comes without types.
+# Arrow has no type stubs.
 Column: TypeAlias = Any
 Batch: TypeAlias = Any
 
@@ -41,12 +41,12 @@ def row_ddl(options: SourceOptions, payload: str | None) -> str:
 
 
 def row_type(name: str, payload: DataType | None = None) -> DataType:
-    """The type of a column; the one that is not in the table holds corrupt payloads."""
+    """The type of a column; a column that is not in the table has corrupt payloads."""
     return payload if name == "data" and payload is not None else TYPES.get(name, StringType())
 
 
 def columns_apart(fields: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """The fields of a payload that can be columns: those whose names nothing else has, whatever their case."""
+    """The fields of a payload that can be columns: those whose names are unique, whatever their case."""
     uses = Counter(name.lower() for name in (*fields, *taken))
     return [name for name in fields if uses[name.lower()] == 1]
 
@@ -58,7 +58,7 @@ class Records(NamedTuple):
     rows: int
 
 
-# What records bring with them; a row's topic is known before.
+# What records provide; a row's topic is known before.
 READ: Final = frozenset(TYPES) - {"topic"}
 
 
@@ -74,7 +74,7 @@ class RowBuilder:
         check_rows(schema, options)
         if "data" in self._names and isinstance(payload := schema["data"].dataType, StructType):
             self._parser = PayloadParser(payload)
-        # A schema that Spark got from DDL comes back with all its fields nullable, as Arrow batches must be.
+        # Spark returns a schema from DDL with all fields nullable, as Arrow batches must be.
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     @property
@@ -88,7 +88,7 @@ class RowBuilder:
         return frozenset(wanted)
 
     def batch(self, topic: str, records: Records) -> Batch:
-        """`records` holds the columns that `wants` names."""
+        """`records` has the columns that `wants` names."""
         columns = dict(records.columns)
         count = records.rows
         if self._tag_prefix is not None:

@@ -1,4 +1,4 @@
-"""What the connector asks of a server: how far topics are, where a time lies, and ranges of records as lines."""
+"""The server as a backend: heads of topics, the seq of a time, and ranges of records as lines."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
@@ -22,12 +22,12 @@ from topics_spark.source.ranges import Range
 from topics_spark.source.rows import Records
 
 CHUNK_BYTES = 2 * 1024 * 1024
-# A Python worker serves many tasks; few of them speak to more than one server.
+# A Python worker runs many tasks; few of them use more than one server.
 CLIENTS_MAX = 8
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Records that are gone, as the server tells it."""
+    """Lost records, as reported by the server."""
 
     gap_from: int
     gap_to: int
@@ -41,21 +41,21 @@ class GapLine(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=CLIENTS_MAX)
 def client_for(url: str, key: str | None, timeout_s: float) -> Client:
-    """Kept for the life of the process: a connection costs more than a small batch."""
+    """Kept for the life of the process: connecting costs more than a small batch."""
     return Client(url, key, timeout_s=timeout_s)
 
 
 class Server:
-    """One server as the source sees it. Its errors name the server, never the key."""
+    """One server as the source uses it. Its errors name the server, never the key."""
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.url is not None
         self._client = client_for(options.url, options.key or "", options.timeout_s)
 
-    # --- how far ---
+    # --- heads ---
 
     def heads(self, subscription: Subscription, known: Mapping[str, Head] | None = None) -> dict[str, Head]:
-        """The topics there are. `known` saves a question about every topic of a pattern that has not moved."""
+        """The existing topics. `known` saves a request for every topic of a pattern that has not moved."""
         found: dict[str, Head] = {}
         if subscription.pattern is None:
             for name in subscription.names:
@@ -88,7 +88,7 @@ class Server:
         return Head(state.epoch, state.head_seq, state.earliest_seq)
 
     def seq_before(self, name: str, timestamp_ms: int, head: Head) -> int:
-        """The cursor from which records of that time and later are read."""
+        """The cursor after which records of that time and later are read."""
         try:
             page = self._client.diff(name, from_ts=timestamp_ms, limit=1, include_tags=False, include_meta=False)
         except TopicsError as error:
@@ -98,7 +98,7 @@ class Server:
     # --- records ---
 
     def sample(self, name: str, records_max: int) -> Iterator[str]:
-        """Payloads from the beginning and from the end of a topic."""
+        """Payloads from the beginning and the end of a topic."""
         head = self.head(name)
         if head is None:
             return
@@ -115,7 +115,7 @@ class Server:
     def read(
         self, wanted: Range, nodes: Sequence[str], columns: frozenset[str], *, fail_on_data_loss: bool
     ) -> Iterator[Records]:
-        """Every record of the range that is not deleted; a gap fails the reading, or is logged with its range."""
+        """Every record of the range that is not deleted; a gap fails the read, or is logged with its range."""
         try:
             with self._client.export(
                 wanted.topic,
@@ -137,7 +137,7 @@ class Server:
     ) -> Iterator[Records]:
         started = False
         for chunk in export:
-            # Nothing is given out before it is known to be of the right life of the topic.
+            # Records are passed on only once they are known to be of the right epoch.
             if not started and not self._same_life(export, wanted, fail_on_data_loss):
                 return
             started = True
@@ -155,11 +155,11 @@ class Server:
         end = export.end
         assert end is not None
         if end.epoch != wanted.epoch:
-            # Some of the rows may be of the other life: no option makes that right, a new attempt does.
-            raise DataLost(f"topic {wanted.topic!r} was deleted and made anew while {span(wanted)} was read")
+            # Some rows may be of the new topic: no option can fix that, but a new attempt does.
+            raise DataLost(f"topic {wanted.topic!r} was deleted and created again while {span(wanted)} was read")
         if end.head_seq < wanted.to_seq:
             report_loss(
-                f"topic {wanted.topic!r} ends at seq {end.head_seq}; {span(wanted)} is not all there",
+                f"topic {wanted.topic!r} ends at seq {end.head_seq}; {span(wanted)} is incomplete",
                 fail=fail_on_data_loss,
             )
 
@@ -171,7 +171,7 @@ class Server:
             epoch = 0 if head is None else head.epoch
         if epoch != wanted.epoch:
             report_loss(
-                f"topic {wanted.topic!r} was deleted and made anew; {span(wanted)} of its former life is gone",
+                f"topic {wanted.topic!r} was deleted and created again; {span(wanted)} of the old topic is lost",
                 fail=fail_on_data_loss,
             )
         return epoch == wanted.epoch

@@ -1,4 +1,4 @@
-"""The stream: offsets that name every batch, how much of what is there the next one takes, and how far behind it is."""
+"""The stream: offsets that determine each batch, how much the next batch reads, and the lag."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ log = logging.getLogger("topics_spark")
 
 
 class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one process beside the driver for as long as the query runs; its copies in tasks only `read`."""
+    """Lives in one process beside the driver while the query runs; its copies in tasks only `read`."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         if options.end is not None:
-            raise OptionError("endingOffsets", "has no place in a stream, which does not end")
+            raise OptionError("endingOffsets", "cannot be given for a stream, which does not end")
         if options.url is None:
-            raise OptionError("path", "alone is for batches; a stream also needs `url`, where it goes on")
+            raise OptionError("path", "alone is for batches; a stream also needs `url`, where it continues")
         self._schema = schema
         self._options = options
         RowBuilder(schema, options)
-        # what the last look at the topics has shown, for the progress report and the next look
+        # the heads at the last look, for the progress report and the next look
         self._heads: dict[str, Head] = {}
         self._reached: Offsets = {}
-        # opened at the first question: this object travels to tasks, too
+        # opened on first use: this object is copied to tasks, too
         self._backend: Backend | None = None
-        # what AvailableNow may read at most
+        # the last offsets that AvailableNow reads
         self._target: dict[str, Head] | None = None
-        # when the last batch with data was begun, for `maxTriggerDelay`
+        # when the last batch with data began, for `maxTriggerDelay`
         self._begun_s = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """A marker: Spark asks more than once, and between two answers the end of a topic moves."""
+        """A marker: Spark asks more than once, and the end of a topic moves meanwhile."""
         return {offsets.MARKER: "new"}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -76,7 +76,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.encoded(end)
 
     def _readable(self, before: Offsets) -> dict[str, Head]:
-        """What there is, or under AvailableNow what there was when the query was started."""
+        """The current heads, or under AvailableNow those at the start of the query."""
         if self._target is None:
             return self._heads
         heads = dict(self._target)
@@ -84,14 +84,14 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             target = heads.get(name)
             now = self._heads.get(name)
             if target is not None and target.epoch == position.epoch and position.seq > target.head_seq:
-                # A batch of the run before had gone further than this run has seen.
+                # A batch of an earlier run had read further than this run has seen.
                 heads[name] = target._replace(head_seq=position.seq)
             if target is None and now is not None:
                 heads[name] = Head(position.epoch, position.seq, 0)
         return heads
 
     def _worth_a_batch(self, available: int) -> bool:
-        """Fewer than `minOffsetsPerTrigger` wait for more, but not for ever, and not for what is never to come."""
+        """Fewer than `minOffsetsPerTrigger` wait for more, but not for ever, and not if no more can come."""
         if not available:
             return False
         if self._target is not None or available >= self._options.offsets_per_trigger_min:
@@ -99,7 +99,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (time.monotonic() - self._begun_s) * 1000 >= self._options.trigger_delay_ms_max
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends of the topics at the last look, and how many seqs each is ahead of the batch: the lag."""
+        """The heads of the topics at the last look, and by how many seqs each is ahead of the batch: the lag."""
         report: dict[str, Any] = {}
         for name in sorted(self._heads):
             head = self._heads[name]
@@ -116,7 +116,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_share(partition, self._schema, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: offsets are kept by Spark's checkpoint, not by the server."""
+        """Nothing to do: Spark's checkpoint stores the offsets, not the server."""
 
     def stop(self) -> None:
         if self._backend is not None:

@@ -1,1 +1,1 @@
-"""`topics sql`: queries over live topics and archives, asked once or at a prompt."""
+"""`topics sql`: queries over live topics and archives, once or at a prompt."""

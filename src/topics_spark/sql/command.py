@@ -27,8 +27,8 @@ Schemas = Annotated[
     typer.Option(
         "--schema",
         metavar="TOPIC=DDL",
-        help="Fields of a topic's payloads: orders='id BIGINT, total DOUBLE'; any number of times.",
-        show_default="found in samples",
+        help="Fields of a topic's payloads: orders='id BIGINT, total DOUBLE'; repeatable.",
+        show_default="inferred from samples",
     ),
 ]
 
@@ -43,26 +43,26 @@ def sql(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Queries from a file; - is standard input.")] = None,
     output: Annotated[
         Literal["table", "csv", "json", "parquet"] | None,
-        typer.Option("--output", "-o", help="In which form.", show_default="table on a terminal, json elsewhere"),
+        typer.Option("--output", "-o", help="Output format.", show_default="table on a terminal, json elsewhere"),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="A file for the rows, instead of standard output.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the rows to this file.")] = None,
     schema: Schemas = None,
     since: Annotated[str | None, typer.Option(help="Only records since then: 1h, 2026-11-16T08:00Z.")] = None,
     until: Annotated[str | None, typer.Option(help="Only records before then.")] = None,
     limit_rows: Annotated[
-        int | None, typer.Option("--limit-rows", min=1, max=LIMIT_ROWS_MAX, help="Give no more rows than this.")
+        int | None, typer.Option("--limit-rows", min=1, max=LIMIT_ROWS_MAX, help="At most this many rows.")
     ] = None,
     tables: Annotated[
         Path | None,
-        typer.Option(help="Where a runner of pipelines keeps its tables: these are views, too, also as tables.NAME."),
+        typer.Option(help="The tables directory of a runner of pipelines: tables are views, also as tables.NAME."),
     ] = None,
     path: Annotated[
-        Path | None, typer.Option(help="Read topics from a data directory or a backup, and not from a server.")
+        Path | None, typer.Option(help="Read topics from a data directory or a backup instead of a server.")
     ] = None,
     master: Annotated[str | None, typer.Option(help="Where Spark runs [SPARK_MASTER, local[*]].")] = None,
-    conf: Annotated[list[str] | None, typer.Option(help="name=value, a setting of Spark; any number of times.")] = None,
+    conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value; repeatable.")] = None,
 ) -> None:
-    """Ask topics and archives in SQL: each topic that a query names is a table of its records.
+    """Query topics and archives in SQL: each topic that a query names is a table of its records.
 
     Columns are topic, seq, ts, node, tag, data, meta and the fields of the payloads. Names with . : or - are written in
     backticks. Without a query and on a terminal a prompt opens.
@@ -76,7 +76,7 @@ def sql(
     _check_statements(text, out)
     if path is None and tables is None:
         with access.open(retries_max=RETRIES_QUICK) as client:
-            # A wrong address is told at once, not when Spark has started.
+            # A wrong address is reported at once, not after Spark has started.
             client.health()
     views = _start(access, inputs, master, dict(pairs(conf or [])))
     session = Session(views, form, out, limit_rows)
@@ -92,7 +92,7 @@ def sql(
 
 
 def _text(query: str | None, file: Path | None) -> str | None:
-    """None: nobody said anything yet, and there is someone to ask."""
+    """None: no query is given, and there is a terminal to ask at."""
     if query is not None and file is not None:
         raise CommandFailed("give a query or --file, not both")
     if query is not None:
@@ -106,7 +106,7 @@ def _text(query: str | None, file: Path | None) -> str | None:
     except OSError as error:
         raise CommandFailed(f"--file {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise CommandFailed(f"the queries must be UTF-8, which byte {error.start} is not") from None
+        raise CommandFailed(f"the queries must be UTF-8, but byte {error.start} is not") from None
     if len(data) > SQL_BYTES_MAX:
         raise CommandFailed(f"the queries are longer than {SQL_BYTES_MAX} bytes; split the file")
     return text
@@ -119,7 +119,7 @@ def _check_statements(text: str | None, out: Path | None) -> None:
     if count == 0:
         raise CommandFailed('there is no query; for example: topics sql "SELECT count(*) FROM orders"')
     if count > 1 and out is not None:
-        raise CommandFailed("--out takes the rows of one query; run the others on their own")
+        raise CommandFailed("--out is for the rows of one query; run the others separately")
 
 
 def _inputs(
@@ -130,10 +130,10 @@ def _inputs(
 
     for option, folder in (("--tables", tables), ("--path", path)):
         if folder is not None and not folder.exists():
-            raise CommandFailed(f"{option} {folder}: there is no such place")
+            raise CommandFailed(f"{option} {folder}: there is no such directory")
     for given in schemas:
         if "=" not in given:
-            raise CommandFailed(f"--schema takes TOPIC='field TYPE, …', not {given!r}")
+            raise CommandFailed(f"--schema must be TOPIC='field TYPE, …', not {given!r}")
     return QueryInputs(
         url=None if path is not None else access.url,
         path=None if path is None else str(path.absolute()),
@@ -153,7 +153,7 @@ def _start(access: Access, inputs: QueryInputs, master: str | None, conf: dict[s
     from topics_spark.start import session
 
     point_at(access.url, access.key)
-    # Both logs of Spark tell by the page what is said in one line here.
+    # Both logs of Spark say at length what is one line here.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     with waiting("starting Spark", "Spark is ready"):
         spark = session("topics sql", master=master, config={**SESSION_SETTINGS, **conf}, quick=True)
@@ -166,7 +166,7 @@ def _start(access: Access, inputs: QueryInputs, master: str | None, conf: dict[s
 
 
 class Session:
-    """Queries one after another, and what is said about each: rows to where they belong, the rest to stderr."""
+    """Runs queries one after another; rows go to the output, messages to standard error."""
 
     def __init__(self, views: Views, form: Form, out: Path | None = None, limit_rows: int | None = None) -> None:
         self._views = views
@@ -175,7 +175,7 @@ class Session:
         self._limit_rows = limit_rows
 
     def run_all(self, text: str) -> None:
-        """The first failure is the end."""
+        """Stops at the first failure."""
         from topics_spark.sql.statements import statements
 
         for statement in statements(text):
@@ -197,12 +197,12 @@ class Session:
                 rows = rows.limit(self._limit_rows)
             count = deliver(rows, self._form, self._out, watcher.stop)
             watcher.stop()
-        # The rows come before what is said about them, also where both go to one terminal.
+        # The rows come before messages about them, also on the same terminal.
         sys.stdout.flush()
         where = f" in {self._out}" if self._out is not None else ""
         say(f"{count} {'row' if count == 1 else 'rows'}{where} after {time.monotonic() - begun_s:.1f} s")
 
-    # --- what a prompt asks ---
+    # --- for the prompt ---
 
     def run(self, sql: str) -> bool:
         return self._said(lambda: self._answer(sql))
@@ -238,7 +238,7 @@ class Session:
 
 
 def _failed(error: Exception) -> CommandFailed | None:
-    """Spark's errors in one line; None for all others, which the command line knows, or nobody."""
+    """Spark's errors in one line; None for other exceptions."""
     from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
     from pyspark.errors import AnalysisException, PySparkException
 

@@ -1,4 +1,4 @@
-"""What Spark says of a failure, by the page, as one line: what is wrong, and where in the text."""
+"""Spark's long error messages as one line: what is wrong, and where in the text."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final
 
 LINE_CHARS_MAX: Final = 600
 _PLACES: Final = (
-    # where it is told, and what must be added to its column to count from 1
+    # where the position is, and what must be added to its column to count from 1
     (re.compile(r"\(line (\d+), pos (\d+)\)"), 1),
     (re.compile(r"; line (\d+) pos (\d+)"), 1),
     (re.compile(r"== SQL (?:of \S+ \S+ )?\(line (\d+), position (\d+)\) =="), 0),
 )
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
-# Advice that has no meaning for views that a query is given.
+# Advice that does not apply to the views of a query.
 _ADVICE: Final = re.compile(
     r"\s*(Verify the spelling|Search path:|If you did not qualify|If necessary set).*", re.DOTALL
 )
 _TRACEBACK: Final = "Traceback (most recent call last):"
-# What made the last of a chain of exceptions in Java, each with its frames.
+# The cause of the last exception in a chain in Java, each with its frames.
 _CAUSE: Final = re.compile(r"(?:\nCaused by|calling \S+\.\n): [\w.$]+: ")
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w+): (.+)$")
 
@@ -48,7 +48,7 @@ def _place(text: str) -> tuple[int, int] | None:
 
 
 def _raised(text: str) -> str:
-    """The words of an exception in Python, which Spark quotes with all its frames: the first line that is no frame."""
+    """The message of an exception in Python, which Spark quotes with all frames: the first line that is not a frame."""
     for line in text.rpartition(_TRACEBACK)[2].splitlines():
         if found := _RAISED.match(line):
             return found[2]

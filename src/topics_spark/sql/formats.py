@@ -1,4 +1,4 @@
-"""Rows as they leave: a table to look at, CSV, NDJSON or one Parquet file; to standard output, or to a file at once."""
+"""Output formats: a table to look at, CSV, NDJSON or one Parquet file; to standard output, or to a file at once."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -33,7 +33,7 @@ Write = Callable[[bytes], object]
 
 
 def form_for(wished: Form | None, out: Path | None, *, on_terminal: bool) -> Form:
-    """As wished; else as the name of the file says; else a table for people, and JSON for programs."""
+    """The given format; else by the name of the file; else a table for people, and JSON for programs."""
     if wished is not None:
         if wished == "parquet" and out is None and on_terminal:
             raise CommandFailed("a terminal cannot show Parquet; name a file with --out, or redirect the output")
@@ -42,13 +42,13 @@ def form_for(wished: Form | None, out: Path | None, *, on_terminal: bool) -> For
         found = ENDINGS.get(out.suffix.lower())
         if found is None:
             known = ", ".join(ENDINGS)
-            raise CommandFailed(f"--out {out}: say with -o in which form, or end the name in {known}")
+            raise CommandFailed(f"--out {out}: give the format with -o, or end the name in {known}")
         return cast("Form", found)
     return "table" if on_terminal else "json"
 
 
 def deliver(rows: DataFrame, form: Form, out: Path | None, before_output: Callable[[], None]) -> int:
-    """Run the query and write its rows; how many they were. `before_output` is called when the first ones are there."""
+    """Run the query and write its rows; how many there were. `before_output` is called before the first ones."""
     if form == "parquet":
         return _deliver_parquet(rows, out)
     if out is None:
@@ -78,7 +78,7 @@ def _deliver_lines(rows: DataFrame, form: Form, write: Write) -> int:
 
 @contextlib.contextmanager
 def _aside(out: Path) -> Generator[Path]:
-    """A name nearby that becomes the file's own when all is written: nobody finds half a file."""
+    """A temporary name nearby that is renamed when all is written, so that the file is never incomplete."""
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
     try:
         yield aside
@@ -115,7 +115,7 @@ def _as_csv(rows: DataFrame) -> DataFrame:
 
 
 def _as_texts(rows: DataFrame) -> DataFrame:
-    """Every column in a form that a cell can hold. Columns may share a name, so they are called by their places."""
+    """Every column in a form that a cell can have. Columns may share a name, so they are numbered."""
     from pyspark.sql.functions import base64, col, to_json
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
 
@@ -134,7 +134,7 @@ def _as_texts(rows: DataFrame) -> DataFrame:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """JSON keeps only one of two keys of the same name: the second one gets a number."""
+    """JSON keeps only one of two keys with the same name: the second one gets a number."""
     seen: dict[str, int] = {}
     found: list[str] = []
     for name in names:
@@ -153,7 +153,7 @@ def csv_line(cells: Iterable[str]) -> bytes:
 
 
 def _deliver_table(rows: DataFrame, write: Write) -> int:
-    """Widths are known when all rows are: so it shows at most TABLE_ROWS_MAX, and says if there are more."""
+    """Widths are known only with all rows, so it shows at most TABLE_ROWS_MAX, and says if there are more."""
     from pyspark.sql.types import NumericType
 
     texts = _as_texts(rows)
@@ -162,12 +162,12 @@ def _deliver_table(rows: DataFrame, write: Write) -> int:
     right = [isinstance(field.dataType, NumericType) for field in rows.schema.fields]
     write(table(rows.columns, found[:TABLE_ROWS_MAX], right).encode("utf-8", "replace"))
     if len(found) > TABLE_ROWS_MAX:
-        say(f"these are the first {TABLE_ROWS_MAX} rows; -o csv, json or parquet give all of them")
+        say(f"these are the first {TABLE_ROWS_MAX} rows; -o csv, json or parquet gives all of them")
     return min(len(found), TABLE_ROWS_MAX)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str | None]], right: Sequence[bool]) -> str:
-    """Columns below each other, numbers to the right, as wide as a terminal shows them."""
+    """Aligned columns, numbers to the right, with the width of a terminal's characters."""
     from rich.cells import cell_len
 
     lines = [[shown(cell) for cell in row] for row in [head, *rows]]
@@ -185,7 +185,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str | None]], right: Sequ
 
 
 def shown(cell: str | None) -> str:
-    """Safe to print: what would move the cursor or colour the terminal is written out, and nothing is endless."""
+    """Safe to print: control characters are escaped, and long texts are cut."""
     if cell is None:
         return NOTHING
     if len(cell) > CELL_CHARS_MAX:
@@ -201,10 +201,12 @@ def _escaped(char: str) -> str:
 
 
 def _deliver_parquet(rows: DataFrame, out: Path | None) -> int:
-    """Spark writes as many files as it has tasks, next to where the one made of them goes."""
+    """Spark writes as many files as it has tasks, next to the one that is made from them."""
     twice = {name for name in rows.columns if [each.lower() for each in rows.columns].count(name.lower()) > 1}
     if twice:
-        raise CommandFailed(f"Parquet cannot have two columns of one name; rename with AS: {', '.join(sorted(twice))}")
+        raise CommandFailed(
+            f"Parquet cannot have two columns with one name; rename with AS: {', '.join(sorted(twice))}"
+        )
     folder = out.parent if out is not None else _scratch()
     parts = folder.absolute() / f".topics-sql-{uuid.uuid4().hex}"
     try:

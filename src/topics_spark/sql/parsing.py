@@ -1,4 +1,4 @@
-"""What a query asks for, seen before it runs: which topics and tables it names, and which of their columns."""
+"""Analysis of a query before it runs: which topics and tables it names, and which of their columns."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from topics_spark.pipelines.guard import is_of_a_query, kind_of, names_of_with, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Queries written with |> are queries, too.
+# Queries with |> are queries as well.
 PIPES: Final = frozenset({"PipeOperator", "PipeExpression"})
-# With one of these in it, a query may use columns that its text does not mention.
+# With one of these, a query may use columns that its text does not mention.
 ALL_COLUMNS: Final = frozenset(
     {
         "PipeOperator",
@@ -38,11 +38,11 @@ _COMMENTS: Final = re.compile(r"^(\s|--[^\n]*(\n|$)|/\*.*?\*/)*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query and what is to be known of it; names are as they are written."""
+    """A query and its analysis; names are as written."""
 
     sql: str
     names: tuple[tuple[str, ...], ...]
-    # Names that WITH gives; a topic of that name may be meant as well.
+    # Names defined by WITH; a topic of that name may be meant as well.
     given: frozenset[str]
     # None: it may use every column.
     words: str | None
@@ -52,12 +52,12 @@ class Question:
 
 
 def question(spark: SparkSession, sql: str) -> Question:
-    """Refuse what is no query. A syntax error is Spark's ParseException."""
+    """Refuse everything but a query. A syntax error is Spark's ParseException."""
     nodes = parsed(spark, sql)
     for node in nodes:
         if not is_of_a_query(node) and kind_of(node) not in PIPES:
             kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind_of(node)).lower()
-            raise CommandFailed(f"only queries run here (SELECT, WITH, VALUES, FROM), and this is none: {kind}")
+            raise CommandFailed(f"only queries are allowed here (SELECT, WITH, VALUES, FROM), not {kind}")
     named = dict.fromkeys(
         tuple(parts(node["multipartIdentifier"])) for node in nodes if kind_of(node) == "UnresolvedRelation"
     )
@@ -66,7 +66,7 @@ def question(spark: SparkSession, sql: str) -> Question:
 
 
 def _words(sql: str, nodes: Iterable[dict[str, Any]]) -> str | None:
-    """The text, if every column that the query uses must be found in it."""
+    """The text, if every column that the query uses must be mentioned in it."""
     begins = _BEGINNING.match(_COMMENTS.sub("", sql, count=1)) is not None
     if not begins or _WHOLE.search(sql) or any(kind_of(node) in ALL_COLUMNS for node in nodes):
         return None

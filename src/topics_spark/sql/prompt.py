@@ -14,18 +14,18 @@ from topics_spark.sql.statements import is_blank, rest, statements
 FIRST: Final = "topics> "
 MORE: Final = "   ...> "
 HISTORY_LINES_MAX: Final = 10_000
-WELCOME: Final = "SQL over topics. End a query with ;  \\d lists topics, \\? helps, Ctrl-D leaves."
+WELCOME: Final = "SQL over topics. End a query with ;  \\d lists topics, \\? helps, Ctrl-D exits."
 HELP: Final = """\
-  SELECT …;    a query, over as many lines as it takes; Ctrl-C stops it
+  SELECT …;    a query, over any number of lines; Ctrl-C stops it
   \\d           topics and tables
   \\d NAME      the columns of one
   \\?           this
-  \\q           leave, as Ctrl-D does
+  \\q           exit, like Ctrl-D
 Names with . : or - are written in backticks: SELECT * FROM `orders.eu`;"""
 
 
 class Answers(Protocol):
-    """What the prompt asks; whatever goes wrong is said by it, and never raised."""
+    """What the prompt needs; it reports all errors itself and raises none."""
 
     def run(self, sql: str) -> bool: ...
 
@@ -40,7 +40,7 @@ class Prompt:
     def __init__(self, answers: Answers, read: Callable[[str], str] = input) -> None:
         self._answers = answers
         self._read = read
-        # what was typed of a statement that has no end yet
+        # the typed part of an incomplete statement
         self._text = ""
 
     def loop(self) -> None:
@@ -52,7 +52,7 @@ class Prompt:
                 sys.stderr.write("\n")
                 return
             except KeyboardInterrupt:
-                # As in a shell: what was typed is given up, not the prompt.
+                # As in a shell: the typed text is dropped, and the prompt continues.
                 sys.stderr.write("^C\n")
                 self._text = ""
                 continue
@@ -72,7 +72,7 @@ class Prompt:
             self._answers.run(sql)
 
     def _command(self, words: list[str]) -> bool:
-        """Whether to go on."""
+        """Returns whether to continue."""
         match words:
             case ["\\q"]:
                 return False
@@ -91,7 +91,7 @@ def history_file(environ: Mapping[str, str]) -> Path:
 
 
 def converse(answers: Answers, names: Callable[[], list[str]]) -> None:
-    """A prompt on the terminal; its history outlives it, readable for its owner only."""
+    """A prompt on the terminal; its history is stored, readable only by its owner."""
     import readline
 
     file = history_file(os.environ)
@@ -111,7 +111,7 @@ def converse(answers: Answers, names: Callable[[], list[str]]) -> None:
         try:
             readline.write_history_file(file)
         except OSError as error:
-            say(f"the history was not kept: {error}")
+            say(f"the history was not stored: {error}")
 
 
 def _completer(names: Callable[[], list[str]]) -> Callable[[str, int], str | None]:

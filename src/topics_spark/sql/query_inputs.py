@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueryInputs:
-    """What queries read: of which server or files, since when and until when, and what is told about payloads."""
+    """What queries read: server or files, from when to when, and the schemas of payloads."""
 
     url: str | None = None
     path: str | None = None
@@ -27,8 +27,8 @@ class QueryInputs:
     schemas: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def options(self, topic: str) -> dict[str, str]:
-        """For `format("topics")`; the key is in the environment only."""
-        # What a cap drops while it is read was there too short for this query: that is no failure of it.
+        """Options for `format("topics")`; the key is only in the environment."""
+        # Records that a cap drops while they are read are not a failure of this query.
         given = {"subscribe": topic, "failOnDataLoss": "false"}
         told = {
             "url": self.url,
@@ -40,7 +40,7 @@ class QueryInputs:
 
     @contextlib.contextmanager
     def backend(self, topic: str = "-") -> Generator[Backend]:
-        """Where topics are; a refusal of the server is raised as the client has it."""
+        """The backend of a topic; errors of the server are raised as the client raises them."""
         from topics_spark.source.backends import backend_of
 
         try:

@@ -1,4 +1,4 @@
-"""How far a query is, as Spark's status tracker tells it: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a query, from Spark's status tracker: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 PAINT_EVERY_S: Final = 0.2
 PLAIN_EVERY_S: Final = 5.0
-# What is over sooner needs no bar.
+# Queries that end sooner need no bar.
 QUIET_S: Final = 0.5
 BAR_CELLS: Final = 30
 CLEARED: Final = "\r\x1b[K"
 
 
 class Tasks(NamedTuple):
-    """How many tasks of a query are done, of those that are known by now."""
+    """How many tasks of a query are done, of those known so far."""
 
     done: int
     total: int
@@ -32,7 +32,7 @@ class Tasks(NamedTuple):
 
 @contextlib.contextmanager
 def watched(spark: SparkSession) -> Generator[Watcher]:
-    """While this is open, what the thread runs on Spark is watched; an interrupt ends it on Spark as well."""
+    """While this is open, the thread's Spark jobs are watched; an interrupt ends them on Spark as well."""
     context = spark.sparkContext
     group = uuid.uuid4().hex
     context.setJobGroup(group, "topics sql", interruptOnCancel=True)
@@ -54,7 +54,7 @@ def tasks_of(tracker: Any, group: str) -> Tasks:
 
 
 class Watcher:
-    """Paints until it is stopped, which makes room for rows that go to the same terminal."""
+    """Draws until it is stopped, to make room for rows on the same terminal."""
 
     def __init__(self, tasks: Callable[[], Tasks], out: TextIO) -> None:
         self._tasks = tasks
@@ -65,7 +65,7 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """What was painted is gone when this returns. More than once is fine."""
+        """The bar is gone when this returns. May be called more than once."""
         self._over.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""SQL text cut into statements at its semicolons, none of which stands in a string, a name or a comment."""
+"""SQL text split into statements at semicolons that are not in a string, a name or a comment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-# What hides a semicolon. One that is never closed reaches to the end of the text: a prompt goes on asking then.
+# What hides a semicolon. One that is never closed extends to the end of the text: the prompt then asks for more.
 _OPAQUE: Final = re.compile(
     r"""
       '(?:[^'\\]|\\.)*(?:'|\Z)
@@ -22,14 +22,14 @@ _COMMENT: Final = ("--", "/*")
 
 
 class Statement(NamedTuple):
-    """One statement; `text` begins with as much blank as makes lines and columns those of the text it came from."""
+    """One statement; `text` begins with enough blanks to keep lines and columns as in the original text."""
 
     text: str
     ended: bool
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """Those that say anything, in order. Only the last one may lack its semicolon."""
+    """The non-empty ones, in order. Only the last one may lack its semicolon."""
     begin = 0
     for found in _OPAQUE.finditer(text):
         if found[0] == ";":
@@ -46,7 +46,7 @@ def is_blank(text: str) -> bool:
 
 
 def rest(text: str) -> str:
-    """What stands behind the last semicolon that ends a statement: the beginning of the next one."""
+    """The text after the last semicolon that ends a statement: the beginning of the next one."""
     ends = [found.end() for found in _OPAQUE.finditer(text) if found[0] == ";"]
     return text[ends[-1] :] if ends else text
 

@@ -29,7 +29,7 @@ from topics_spark.sql.query_inputs import QueryInputs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Tables can always be named `tables.NAME`: the database of Spark's global views has this name.
+# Tables can always be named `tables.NAME`: Spark's database of global views has this name.
 TABLES: Final = "tables"
 SESSION_SETTINGS: Final = {
     **guard.SESSION_SETTINGS,
@@ -40,14 +40,14 @@ SESSION_SETTINGS: Final = {
     "spark.ui.enabled": "false",
 }
 CORRUPT: Final = "_corrupt"
-# Archives have this one, too.
+# Archives have this column as well.
 DAY: Final = "day"
 SAMPLE_RECORDS: Final = 1_000
 CLOSE_NAMES_MAX: Final = 3
 
 
 class Views:
-    """Answers queries. The session should be its own: it puts views there by the names that queries use."""
+    """Runs queries. The session should be its own: it creates views there under the names that queries use."""
 
     def __init__(self, spark: SparkSession, inputs: QueryInputs) -> None:
         self.spark = spark
@@ -61,11 +61,11 @@ class Views:
             raise CommandFailed(f"--schema {name}: {error_line(error)}") from None
         if not isinstance(schema, StructType):
             raise CommandFailed(f"--schema {name}: give fields and their types, like id BIGINT, name STRING")
-        # What comes from a topic may always be missing.
+        # Fields of a topic may always be missing.
         return StructType.fromJson(json.loads(schema.json().replace('"nullable":false', '"nullable":true')))
 
     def ask(self, sql: str) -> DataFrame:
-        """The rows of a query, as of now; nothing is read before they are."""
+        """The rows of a query as of now; nothing is read before they are fetched."""
         asked = question(self.spark, sql)
         self._check_cases(asked)
         self._provide(asked)
@@ -74,7 +74,7 @@ class Views:
         try:
             return self.spark.sql(sql)
         except AnalysisException:
-            # With all columns at hand the error_line can name one that was meant.
+            # With all columns available the error can suggest the one that was meant.
             self._provide(Question(sql, asked.names, asked.given, None))
             return self.spark.sql(sql)
 
@@ -84,7 +84,7 @@ class Views:
         for name in (parts[0] for parts in asked.names if len(parts) == 1):
             other = seen.setdefault(name.lower(), name)
             if other != name:
-                raise CommandFailed(f"{other} and {name} cannot be told apart in one query: SQL is blind to case")
+                raise CommandFailed(f"{other} and {name} cannot be used in one query: SQL ignores case")
 
     def _provide(self, asked: Question) -> None:
         for parts in asked.names:
@@ -97,10 +97,10 @@ class Views:
                     self._table_rows(name).createOrReplaceGlobalTempView(quoted(name))
                 case _:
                     name = ".".join(parts)
-                    raise CommandFailed(f"a name with dots is written in backticks: `{name}`")
+                    raise CommandFailed(f"a name with dots must be in backticks: `{name}`")
 
     def _provide_name(self, asked: Question, name: str) -> None:
-        """A topic comes before a table of the same name."""
+        """A topic takes precedence over a table of the same name."""
         if self._is_topic(name):
             rows = self._topic_rows(asked, name)
         elif name in self.inputs.table_names():
@@ -147,7 +147,7 @@ class Views:
             StructField(column, row_type(column)) for column in COLUMNS if column != "data" and asked.mentions(column)
         ]
         if (data := data_type(payload, fields, asked)) is not None:
-            # Where it stands among the columns of a record.
+            # Its position among the columns of a record.
             at = sum(COLUMNS.index(each.name) < COLUMNS.index("data") for each in struct)
             struct.insert(at, StructField("data", data))
             if payload is not None and asked.mentions(CORRUPT):
@@ -163,7 +163,7 @@ class Views:
             return inferred(backend.sample(name, SAMPLE_RECORDS))
 
     def _table_rows(self, name: str) -> DataFrame:
-        """An archive has payloads as text, which are read as those of a topic are."""
+        """An archive has payloads as text, which are read like those of a topic."""
         assert self.inputs.tables_dir is not None
         rows = read_table(self.spark, RunnerConfig("", self.inputs.tables_dir), name)
         if not {"seq", "data"} <= set(rows.columns) or not isinstance(rows.schema["data"].dataType, StringType):
@@ -175,30 +175,30 @@ class Views:
 
 
 def columns_of(payload: StructType, asked: Question | None) -> list[str]:
-    """The fields that are columns of their own, as far as they are asked for."""
+    """The fields that are columns of their own, as far as the query uses them."""
     names = columns_apart(payload.names, (*COLUMNS, CORRUPT, DAY))
     return [name for name in names if asked is None or asked.mentions(name)]
 
 
 def data_type(payload: StructType | None, fields: list[str], asked: Question) -> DataType | None:
-    """As what payloads are read: whole, only the fields that are asked for, as text, or not at all."""
+    """How payloads are read: whole, only the fields that the query uses, as text, or not at all."""
     if payload is None:
         return StringType() if asked.mentions("data") else None
-    # Whether a payload fits is judged by all of its fields.
+    # Whether a payload fits depends on all of its fields.
     if asked.mentions("data") or asked.mentions(CORRUPT):
         return payload
     return StructType([each for each in payload.fields if each.name in fields]) if fields else None
 
 
 def ordered(rows: DataFrame, fields: list[str]) -> DataFrame:
-    """The record's own columns, then those of its payload, then what could not be read."""
+    """The record's own columns, then those of its payload, then the corrupt payload."""
     own = [column for column in rows.columns if column != CORRUPT]
     last = [column for column in rows.columns if column == CORRUPT]
     return rows.select(*own, *(col("data").getField(name).alias(name) for name in fields), *last)
 
 
 def archived(files: list[str]) -> Iterator[str]:
-    """Payloads from the beginning and from the end of an archive."""
+    """Payloads from the beginning and the end of an archive."""
     for path in {files[0], files[-1]}:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in islice(file.iter_batches(SAMPLE_RECORDS // 2, columns=["data"]), 1):

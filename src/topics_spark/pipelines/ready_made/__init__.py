@@ -1,4 +1,4 @@
-"""Ready-made pipelines by name, each one line to start."""
+"""Ready-made pipelines by name."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Views = dict[str, "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class ReadyMade:
-    """Either `rows`, which a query writes to the definition's sink, or `job`, a piece of work that ends by itself."""
+    """Either `rows`, which a query writes to the definition's sink, or `job`, which ends by itself."""
 
     rows: Callable[[Views, Any], DataFrame] | None = None
     job: Callable[[Work, Any], None] | None = None
-    # How a table is cut into folders, unless the definition says it.
+    # How a table is partitioned into folders, unless the definition says otherwise.
     partition_by: tuple[str, ...] = ()
 
 
@@ -46,5 +46,5 @@ def rows_of(definition: PipelineRequest) -> Callable[[Views], DataFrame]:
     options = options_of(definition.use, definition.options)
     make = BY_NAME[definition.use].rows
     if make is None:
-        raise InvalidRequest(f"{definition.use} is a job without rows to look at: run it", field="use")
+        raise InvalidRequest(f"{definition.use} is a job without rows to show: run it", field="use")
     return lambda views: make(views, options)

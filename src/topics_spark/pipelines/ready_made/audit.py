@@ -1,4 +1,4 @@
-"""Audit: a topic against its archive or its copy: counts, gaps and checksums, range by range."""
+"""Audit: compares a topic with its archive or its copy: counts, gaps and checksums, range by range."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def run(work: Work, options: AuditOptions) -> None:
 
 
 def rows(views: dict[str, DataFrame], options: AuditOptions) -> DataFrame:
-    """A row for every range; `equal` says whether both sides have the same records there."""
+    """A row for every range; `equal` says whether both sides have the same records in it."""
     original, copy = (_numbered(views[view], options) for view in (options.original, options.copy))
     if options.by == "seq":
-        # What the topic has dropped is not missing there.
+        # Records that the topic has dropped are not missing in it.
         first = original.agg(least("number").alias("first"))
         copy = copy.crossJoin(first).where(col("number") >= col("first")).drop("first")
     both = _summed(original, options, "original").join(_summed(copy, options, "copy"), "range", "full")
@@ -81,7 +81,7 @@ def _summed(side: DataFrame, options: AuditOptions, name: str) -> DataFrame:
 
 
 def _missing(here: DataFrame, there: DataFrame, options: AuditOptions, name: str) -> DataFrame:
-    """What is here and not there: how many, and the first of them."""
+    """Records that are on one side only: how many, and the first of them."""
     absent = here.join(there.select("number"), "number", "left_anti")
     numbers = slice(array_sort(collect_list("number")), 1, GAPS_SHOWN)
     return absent.groupBy(_range(options)).agg(count(lit(1)).alias(f"{name}_count"), numbers.alias(f"{name}_numbers"))

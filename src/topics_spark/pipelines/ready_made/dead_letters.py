@@ -1,4 +1,4 @@
-"""Dead-letter report: why jobs die: reasons, rates and samples, as a table or records, and as a picture."""
+"""Dead-letter report: why jobs die, with rates and samples, as a table or records, and as a picture."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingImports=false
 
@@ -72,7 +72,7 @@ def rows(letters: DataFrame, options: DeadLetterReportOptions) -> DataFrame:
 
 
 def greatest_of(hours: Any) -> Any:
-    """A rate needs some time to be one: at least an hour."""
+    """A rate is computed over at least an hour."""
     from pyspark.sql.functions import greatest as larger
 
     return larger(hours, lit(1.0))

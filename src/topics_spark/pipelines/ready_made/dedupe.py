@@ -1,4 +1,4 @@
-"""Dedupe: exactly one of each key within a horizon, the first that came."""
+"""Dedupe: exactly one row of each key within a horizon, the first one."""
 
 from __future__ import annotations
 

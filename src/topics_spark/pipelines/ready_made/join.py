@@ -1,4 +1,4 @@
-"""Join: rows of a stream with those of another or of a table that have the same key."""
+"""Join: rows of a stream with rows of another stream or of a table that have the same key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def rows(views: dict[str, DataFrame], options: JoinOptions) -> DataFrame:
-    """The left side's own columns, and the right side's under its name: `orders` joined with `payments_amount`."""
+    """The columns of the left side, and those of the right side with its name before them: `payments_amount`."""
     left, right = views[options.left], views[options.right]
     prefix = f"{options.right}_"
     if left.isStreaming and right.isStreaming:

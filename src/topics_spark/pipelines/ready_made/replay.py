@@ -1,6 +1,6 @@
-"""Replay: a stretch of a topic, or of its archive, into a topic, in order, once, as fast as asked.
+"""Replay: a range of a topic, or of its archive, into a topic, in order, once, at the given rate.
 
-chunk of records ─▶ one transaction; its version is the seq of its last record, so the next run knows where to go on
+chunk of records ─▶ one transaction; its version is the seq of its last record, so the next run knows where to continue
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(work: Work, options: ReplayOptions) -> None:
     assignment = work.assignment
     sink = assignment.definition.sink
     if sink is None or sink.topic is None:
-        raise InvalidRequest("sink.topic must say where the records go", field="sink.topic")
+        raise InvalidRequest("sink.topic must name the topic for the records", field="sink.topic")
     (view,) = read_views(work.spark, assignment.definition, work.config, batch=True).values()
     committed = work.client.txn(assignment.app).version
     behind = 0 if committed is None else max(0, committed - assignment.version_base)
@@ -69,7 +69,7 @@ def _chunks(rows: Iterator[Any], rate: int) -> Iterator[list[Any]]:
     chunk: list[Any] = []
     for row in rows:
         if chunk and row["seq"] <= chunk[-1]["seq"]:
-            raise InvalidRequest("sources: a replay takes one topic, or the archive of one", field="sources")
+            raise InvalidRequest("sources: a replay reads one topic, or the archive of one", field="sources")
         chunk.append(row)
         if len(chunk) == size:
             yield chunk
@@ -82,7 +82,7 @@ def _send(work: Work, topic: str, chunk: list[Any]) -> None:
     assignment, client, stage = work.assignment, work.client, uuid.uuid4().hex
     last_seq = int(chunk[-1]["seq"])
     if last_seq >> GENERATION_SHIFT:
-        raise InvalidRequest(f"seq {last_seq} is beyond what a replay can count, 2^{GENERATION_SHIFT}", field="sources")
+        raise InvalidRequest(f"seq {last_seq} is above the maximum for a replay, 2^{GENERATION_SHIFT}", field="sources")
     version = assignment.version_base + last_seq
     client.stage(assignment.app, version, stage, 0, _json(chunk), topic=topic, fence=assignment.fence)
     client.commit_txn(assignment.app, version, [stage], fence=assignment.fence)

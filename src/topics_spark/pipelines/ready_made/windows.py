@@ -1,4 +1,4 @@
-"""Windows of time: counts, sums and percentiles, and sessions, with late rows left out once their window is over."""
+"""Windows of time: counts, sums and percentiles, and sessions; late rows are dropped once their window is over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topics.model.requests.ready_made import AggregateOptions, SessionizeOptions
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Where Spark notes on a column that rows are late, and by how much.
+# The metadata of a column in which Spark stores how late rows may be.
 WATERMARK = "spark.watermarkDelayMs"
 
 
@@ -44,7 +44,7 @@ def sessionize(views: dict[str, DataFrame], options: SessionizeOptions) -> DataF
 
 
 def watermarked(events: DataFrame, time: str, late: str) -> DataFrame:
-    """A definition that has said in its source what is late is not told otherwise."""
+    """A watermark in the definition's source takes precedence."""
     return events if WATERMARK in events.schema[time].metadata else events.withWatermark(time, late)
 
 
