@@ -203,8 +203,9 @@ def test_a_key_is_remembered(open_db: OpenDatabase) -> None:
 
 def test_request_bytes_are_appended_as_they_are(db: topics.Database) -> None:
     request = decode_body(append_decoder, b'{"records":[{"data":1.10,"tag":"t"}]}')
-    assert db.append_wish("a", request).first_seq == 1
-    assert db.diff("a").records[0].json == b"1.10"
+    assert db.append_request("a", request).first_seq == 1
+    assert db.append_wish("a", request).first_seq == 2, "its name in version 0.1"
+    assert [record.json for record in db.diff("a").records] == [b"1.10", b"1.10"]
 
 
 def test_a_gap_is_told(db: topics.Database) -> None:

@@ -84,9 +84,9 @@ class Records:
         params.idempotency_key = idempotency_key
         params.create = create
         params.config = None if config is None else converted(ConfigRequest, config)
-        return self.append_wish(name, params, return_seqs=return_seqs)
+        return self.append_request(name, params, return_seqs=return_seqs)
 
-    def append_wish(self, name: str, params: AppendRequest, *, return_seqs: bool = True) -> Appended:
+    def append_request(self, name: str, params: AppendRequest, *, return_seqs: bool = True) -> Appended:
         """Append a request that `topics.model.requests.records.append_decoder` has decoded."""
         change = self._host.commit(lambda: self._host.engine.append(name, params))
         warnings: list[str] = []
@@ -106,6 +106,9 @@ class Records:
             wal_append_ms=change.wal_append_ms,
             fsync_ms=change.fsync_ms,
         )
+
+    # Its name in version 0.1.
+    append_wish = append_request
 
     def append_all(
         self,
