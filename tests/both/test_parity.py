@@ -23,7 +23,7 @@ SERVER_ONLY = {
     "ready": "a database that is open is ready",
     "metrics": "counters of a server, its connections and its loop",
     "openapi": "describes HTTP",
-    "login": "whoever has the directory needs no token",
+    "login": "the owner of the directory needs no token",
     "socket": "a WebSocket; append and watch do the same here",
     "url": "there is none",
 }

@@ -1,4 +1,4 @@
-"""`topics verify` finds damage, `topics repair` turns it into gaps that readers are told of; run as real processes."""
+"""`topics verify` finds damage, `topics repair` turns it into gaps that readers see; run as real processes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from topics.client.sse import EventParser
 
 
 def taken(watch: Any, count: int) -> list[tuple[str, Any]]:
-    """Topic and payload of the next so many records."""
+    """Topic and payload of the next `count` records."""
     found: list[tuple[str, Any]] = []
     for event in watch:
         found += [(event.topic, record.data) for record in event.records]

@@ -31,7 +31,7 @@ def test_a_limit_of_deliveries_without_a_dead_letter_topic_is_warned_of(client: 
     [warning] = client.put(f"/v0/topics/{topic}", LIMITED).json["warnings"]
     assert "max_deliveries is 5" in warning
     assert "dead_letter" in warning
-    # Again when nothing changes: whoever asks is told.
+    # Again when nothing changes: every caller gets the warning.
     assert client.put(f"/v0/topics/{topic}", LIMITED).json["warnings"] == [warning]
 
 

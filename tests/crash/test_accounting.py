@@ -231,7 +231,7 @@ def test_every_record_is_accounted_for(tmp_path: Path, durability: Literal["disk
     # Every job was begun, those that ended were acked, and an acked one never came back.
     assert fleet.numbers == {seq: number for number, seq in enumerate(making.job_seqs)}
     assert fleet.after_ack == []
-    # Twice only what was out when somebody died: what ran or waited to be acked.
+    # Twice only jobs that were leased when a worker died: those that ran or waited to be acked.
     twice = sum(fleet.begun.values()) - len(fleet.begun)
     assert twice <= (KILLS + 1) * WORKERS * 3 * CONCURRENCY, twice
     assert codes == [0] * WORKERS, "the workers ended cleanly"

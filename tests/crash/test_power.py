@@ -85,7 +85,7 @@ class Lives:
                 self.check_suffix(topic, found, set(told) - deleted, deleted)
 
     def check_suffix(self, topic: str, found: dict[int, str], told: set[int], deleted: set[int]) -> None:
-        """What is missing is the end of what a life wrote, and every missing seq lies in a gap that is told."""
+        """Only the end of what a run wrote is missing, and every missing seq is in a reported gap."""
         missing = told - set(found)
         for life in range(self.number + 1):
             seqs = sorted(seq for seq in told if self.written_in[topic, seq] == life)

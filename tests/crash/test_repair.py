@@ -1,4 +1,4 @@
-"""Damage anywhere, then a repair: what is left is true, what is missing is told, and numbering goes on above it."""
+"""Damage anywhere, then a repair: remaining records are right, losses are reported, and seqs continue above them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def check(rig: Rig, told: dict[str, dict[int, str]]) -> None:
         assert all(records[seq] == value for seq, value in found.items()), "what is left is true"
         missing = set(records) - set(found)
         assert missing <= gaps, f"{topic}: lost in silence: {sorted(missing - gaps)}"
-        assert not set(found) & gaps or missing, "a gap is told only where something is missing"
+        assert not set(found) & gaps or missing, "a gap is reported only where something is missing"
         assert rig.look(topic).head_seq >= max(records), "no seq is used twice"
 
 

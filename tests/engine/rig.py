@@ -124,7 +124,7 @@ class Rig:
         return self._run(lambda: self.engine.diff(topic, request))
 
     def records(self, topic: str, from_seq: int = 0, **fields: Any) -> list[dict[str, Any]]:
-        """All records behind a cursor, over as many reads as it takes."""
+        """All records after a cursor, over as many reads as it takes."""
         found: list[dict[str, Any]] = []
         while True:
             diff = self.diff(topic, from_seq, **fields)

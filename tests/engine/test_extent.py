@@ -1,4 +1,4 @@
-"""Bodies on disk: every damaged byte is found, and what is told to be good then is."""
+"""Bodies on disk: every damaged byte is found, and records that are reported as good are good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes on their way: whoever depends on one waits for it, and finds the world as it then is."""
+"""Pending changes: a verb that depends on one waits for it, and decides on the state after it."""
 
 from __future__ import annotations
 

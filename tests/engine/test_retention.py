@@ -1,4 +1,4 @@
-"""What a topic loses by caps, by time and by failures, and how its readers are told."""
+"""What a topic loses by caps, by time and by failures, and how this is reported to its readers."""
 
 from __future__ import annotations
 

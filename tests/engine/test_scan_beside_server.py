@@ -83,7 +83,7 @@ def check(topic: str, parts: list[Part], head_seq: int) -> None:
     if topic == "kept":
         assert (seqs, gaps) == (list(range(1, head_seq + 1)), [])
     elif topic == "capped":
-        # What went before it was read is told as a gap: nothing is missing in silence.
+        # Records that were removed before they were read are reported as a gap: nothing is lost silently.
         told = {seq for first, last in gaps for seq in range(first, last + 1)}
         assert set(seqs) | told == set(range(1, head_seq + 1))
     else:

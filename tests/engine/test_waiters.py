@@ -1,4 +1,4 @@
-"""Being woken: whoever looks, finds nothing and registers, never misses what is published afterwards."""
+"""Waking: a reader that finds nothing and registers never misses what is published afterwards."""
 
 from __future__ import annotations
 

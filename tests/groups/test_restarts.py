@@ -84,8 +84,8 @@ WORKER = """
         sys.stdout.write(f"{word} {offset}\\n")
         sys.stdout.flush()
     while True:
-        wish = {"topic_id": topic, "group_id": "workers", "start": "Earliest", "limit": 7, "timeout_seconds": 1}
-        batch = post("consume", wish)
+        request = {"topic_id": topic, "group_id": "workers", "start": "Earliest", "limit": 7, "timeout_seconds": 1}
+        batch = post("consume", request)
         for message in batch["messages"]:
             note("got", message["offset"])
         if batch["messages"]:

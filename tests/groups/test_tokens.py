@@ -1,4 +1,4 @@
-"""Tokens and logging in: who gets through, who does not, and how each is told."""
+"""Tokens and logging in: who is accepted, who is refused, and with which reply."""
 
 from __future__ import annotations
 

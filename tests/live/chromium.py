@@ -86,7 +86,7 @@ class Page:
         return self.run("seen")
 
     def statuses_of(self, part: str, count: int = 1) -> list[int]:
-        """How requests with this in their URL were answered, once there are so many."""
+        """The statuses of requests with this in their URL, once there are `count` of them."""
 
         def found() -> list[int]:
             self.run("0")  # takes in what has come

@@ -1,4 +1,4 @@
-"""POST /v0/watch: what a session may ask for, what it is told, who may open its stream, and when it is forgotten."""
+"""POST /v0/watch: what a session may request, its reply, who may open its stream, and when it is forgotten."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""Topic configuration: fields, defaults, clamps, and what a wish may say."""
+"""Topic configuration: fields, defaults, clamps, and what a request may contain."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_scopes_and_prefixes_hold_for_every_name(server: ServerProcess) -> None:
     assert append(good, {"good:a": [1], "good:b": [2]}).status == 201
     refused = append(good, {"good:a": [3], "evil:a": [4]})
     assert (refused.status, refused.code, refused.detail["field"]) == (403, "forbidden", "topics.evil:a")
-    # Whatever the other topic is, nothing is told about it.
+    # Whatever the other topic is, nothing about it is revealed.
     assert append(good, {"good:a": [3], "evil:a": {"records": [{"data": 1, "delay_ms": 1}]}}).status == 403
     queue = {"records": [{"data": 1}], "config": {"type": "queue", "dead_letter": "evil:dead"}}
     refused = append(admin, {"good:a": [3], "good:queue": queue})

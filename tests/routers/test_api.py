@@ -46,7 +46,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def copies(client: Client, topic: str, count: int) -> list[Any]:
-    """The payloads of a destination, when there are so many."""
+    """The payloads of a destination, once there are `count` of them."""
     until(lambda: client.state(topic)["count"] >= count)
     return client.payloads(topic, limit=1000)
 

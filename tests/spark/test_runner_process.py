@@ -1,4 +1,4 @@
-"""The runner as a process: definitions come, change, fail and go; it is told to stop, and it is killed."""
+"""The runner as a process: definitions are added, changed, fail and are removed; it is stopped, and it is killed."""
 
 from __future__ import annotations
 

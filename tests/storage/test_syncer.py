@@ -24,7 +24,7 @@ NEVER_BYTES = 1 << 40
 
 
 class Clock:
-    """Time that moves when it is told to."""
+    """Time that moves only when the test moves it."""
 
     def __init__(self) -> None:
         self.now_s = 1.0

@@ -14,7 +14,7 @@ FRAMES_WRITTEN = 20
 
 
 class LateDisk(ViewDisk):
-    """The bytes at `hidden_from` are not there yet until somebody looks for what is behind them."""
+    """The bytes at `hidden_from` are missing until the bytes after them are read."""
 
     def __init__(self, hidden_from: int, *, ever: bool) -> None:
         self._hidden_from = hidden_from

@@ -172,7 +172,7 @@ def test_the_log_says_what_became_of_each_job_and_why(
 def test_a_failed_job_waits_for_a_server_that_cannot_be_asked(
     url: str, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue's configuration decides; as long as it is not known, nothing is told."""
+    """The queue's configuration decides; while it is unknown, nothing is reported."""
     from topics.client.errors import ConnectionFailed
 
     app, asked = App(url), 0

@@ -1,4 +1,4 @@
-"""Leases: kept alive while a handler runs, and what happens to whoever loses one."""
+"""Leases: renewed while a handler runs, and what happens to a handler that loses one."""
 
 from __future__ import annotations
 
