@@ -387,7 +387,7 @@ def test_a_wrong_address_is_told_before_spark_starts(capsys: pytest.CaptureFixtu
         ((" -- nothing\n",), "there is no query"),
         (("SELECT 1", "-f", "x.sql"), "give a query or --file, not both"),
         (("-f", "/nowhere/x.sql"), "--file /nowhere/x.sql: No such file"),
-        (("SELECT 1", "--schema", "orders"), "--schema takes TOPIC="),
+        (("SELECT 1", "--schema", "orders"), "--schema must be TOPIC="),
         (("SELECT 1", "--since", "soon"), "--since is 'soon'"),
         (("SELECT 1", "--out", "rows.xls"), "give the format with -o"),
         (("SELECT 1; SELECT 2", "--out", "rows.csv"), "--out is for the rows of one query"),

@@ -123,7 +123,7 @@ def test_the_form_is_as_wished_or_as_the_file_or_as_the_reader() -> None:
     assert form_for(None, None, on_terminal=False) == "json"
     assert form_for(None, Path("a.PARQUET"), on_terminal=True) == "parquet"
     assert form_for("csv", Path("a.parquet"), on_terminal=True) == "csv"
-    with pytest.raises(CommandFailed, match=r"--out rows\.xls: say with -o"):
+    with pytest.raises(CommandFailed, match=r"--out rows\.xls: give the format with -o"):
         form_for(None, Path("rows.xls"), on_terminal=True)
     with pytest.raises(CommandFailed, match="cannot show Parquet"):
         form_for("parquet", None, on_terminal=True)

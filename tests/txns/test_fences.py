@@ -33,7 +33,7 @@ def test_an_owner_is_told_its_token_as_often_as_it_asks(rig: TxnRig) -> None:
 def test_the_next_owner_shuts_the_one_before_it_out_for_good(rig: TxnRig) -> None:
     old, new = rig.take_fence("app", "run-1"), rig.take_fence("app", "run-2")
     assert new > old
-    with pytest.raises(Fenced, match='"run-1" had token 1 of "app"; the newest is 2'):
+    with pytest.raises(Fenced, match='"run-1" has token 1 of "app", but the newest is 2'):
         rig.take_fence("app", "run-1")
     with pytest.raises(Fenced):
         rig.commit("app", 1, fence=old)
