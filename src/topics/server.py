@@ -63,6 +63,8 @@ log = logging.getLogger("topics.server")
 DRAIN_GRACE_S = 10.0
 # The interval of turns when nothing happens, and the pause after a turn that failed.
 HOUSEKEEPING_S, FAILED_REST_S = 0.02, 1.0
+# How long durable changes are published at once; what is left then is answered with the next tick.
+SETTLED_S = 0.001
 # Objects made since the last collection: when it is worth one while idle, and when it is forced. A collection takes
 # about 0.15 µs for each of them and then ignores them, so the limit decides how long one takes, not what all of them
 # cost.
@@ -293,7 +295,23 @@ class Server:
         """Called from the store's threads."""
         if not self._notified:
             self._notified = True
-            self._loop.call_soon_threadsafe(self._turn)
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        """What became durable is answered at once; the turn comes after, because replies leave between callbacks."""
+        self._notified = False
+        if not self.store.ready or self._stopped:
+            return
+        started_s = time.monotonic()
+        try:
+            self.store.settle(SETTLED_S)
+        except Exception:
+            log.exception("what the store's threads have done could not be published and is tried again")
+        took_s = time.monotonic() - started_s
+        self._watchdog.note(took_s, "what has become durable")
+        if took_s < SETTLED_S:
+            self._listener.end_tick()
+        self._turn_soon()
 
     def _turn_soon(self) -> None:
         if not self._turn_due:
@@ -302,7 +320,7 @@ class Server:
 
     def _turn(self) -> None:
         """Durable changes, background work, housekeeping: between two ticks, so that replies are sent first."""
-        self._notified = self._turn_due = False
+        self._turn_due = False
         if not self.store.ready or self._stopped:
             return
         started_s = time.monotonic()

@@ -100,6 +100,10 @@ class Listener:
         """Run the end of a tick although no request came."""
         self._service.tick.arm()
 
+    def end_tick(self) -> None:
+        """Send now what would be sent at the end of this iteration."""
+        self._service.tick.end_now()
+
     def in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
         """Run gzip work off the loop and come back on it."""
         self._service.in_thread(work, done)

@@ -235,8 +235,9 @@ class CommitLog:
         except StorageError as error:
             self._turn_read_only(error)
         else:
-            self._syncer.nudge()
+            # The thread is woken once: what has to be synced now, it is told first.
             self._written(written_to, self._clock.monotonic_ms() - started_ms)
+            self._syncer.nudge()
 
     def settle(self, time_is_up: Callable[[], bool] | None = None) -> bool:
         """Called when the commit thread has news: synced ops are published; whether there was no time for all of them.
@@ -244,7 +245,8 @@ class CommitLog:
         A slow sync may have many of them wait, and each may take milliseconds.
         """
         more = False
-        self._write()
+        if self._unwritten or self._wal.buffered_to > self._wal.written_to or self._wal.broken:
+            self._write()
         try:
             progress = self._syncer.poll()
         except StorageError as error:

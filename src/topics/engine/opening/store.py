@@ -291,9 +291,11 @@ class Store:
 
     # --- running ---
 
-    def settle(self) -> None:
-        """News from the threads: publish what is durable, run what waited for them."""
-        self._unsettled = self.commit_log.settle()
+    def settle(self, s_max: float = math.inf) -> None:
+        """News from the threads: publish what is durable, run what waited for them; what is left has the next turn."""
+        clock_s = self.runner.clock_s
+        until_s = clock_s() + s_max
+        self._unsettled = self.commit_log.settle(lambda: clock_s() >= until_s)
         self.worker.poll()
 
     def flush(self) -> None:
@@ -353,10 +355,7 @@ class Store:
         Returns in how many seconds to call it again; None: when something happens, or at the host's own interval. A
         host that has ticks as well leaves the tasks of callers to those: they would get twice their time otherwise.
         """
-        clock_s = self.runner.clock_s
-        until_s = clock_s() + READY_S_MAX
-        self._unsettled = self.commit_log.settle(lambda: clock_s() >= until_s)
-        self.worker.poll()
+        self.settle(READY_S_MAX)
         if isinstance(self.timers, PolledTimers):
             self.timers.poll()
         self.background.run(time.perf_counter() + BACKGROUND_S)

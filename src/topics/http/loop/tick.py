@@ -37,6 +37,7 @@ class Tick:
     __slots__ = (
         "_callbacks",
         "_clock",
+        "_handle",
         "_large",
         "_loop",
         "_put_off",
@@ -56,6 +57,7 @@ class Tick:
         self._callbacks: list[Callable[[], None]] = []
         self._large: deque[Callable[[], None]] = deque()
         self.armed = self._running = self._put_off = self._was_long = False
+        self._handle: asyncio.Handle | None = None
         self.unflushed: list[Flushable] = []
 
     def on_end(self, callback: Callable[[], None]) -> None:
@@ -66,7 +68,13 @@ class Tick:
             self.armed = True
             if not self._running:
                 self._watchdog.begin()
-            self._loop.call_soon(self._run)
+            self._handle = self._loop.call_soon(self._run)
+
+    def end_now(self) -> None:
+        """Do not wait for the end of the iteration, if one is due: nothing else is about to come."""
+        if self.armed and not self._running and self._handle is not None:
+            self._handle.cancel()
+            self._run()
 
     def queue_large(self, dispatch: Callable[[], None]) -> None:
         """Large bodies take long to handle: a few each tick, so that other requests do not wait for all of them."""

@@ -112,7 +112,8 @@ class Syncer:
     def nudge(self) -> None:
         """After a flush: make sure that bytes that no op waits for are synced in time as well."""
         wal = self._wal
-        if not self._counting or wal.written_to - wal.synced_to >= self._debt_bytes:
+        unsynced_bytes = wal.written_to - wal.synced_to
+        if unsynced_bytes and (not self._counting or unsynced_bytes >= self._debt_bytes):
             self._ring()
 
     def poll(self) -> Progress:
