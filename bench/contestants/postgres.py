@@ -10,6 +10,7 @@ import re
 import shutil
 import statistics
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from bench.contestants.contestant import (
     JOBS,
     JOBS_CLAIM,
     PAYLOAD,
+    START_S_MAX,
     Missing,
     Sample,
     free_port,
@@ -86,7 +88,7 @@ class Postgres:
 
     def prepare(self, root: Path) -> None:
         self._user = owner()
-        for each in ("initdb", "postgres", "pgbench", "psql"):
+        for each in ("initdb", "postgres", "pgbench", "psql", "pg_isready"):
             program(each)
         done = subprocess.run(
             [program("postgres"), "--version"], capture_output=True, text=True, check=True, timeout=30
@@ -128,6 +130,7 @@ class Postgres:
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         with running([program("postgres"), "-D", data, *options], directory / "log", port, user=self._user):
             bench = Pgbench(port, directory)
+            bench.wait()
             bench.sql(SCHEMA)
             yield bench
 
@@ -149,6 +152,15 @@ class Pgbench:
     def __init__(self, port: int, directory: Path) -> None:
         self._directory = directory
         self._access = ["-h", "127.0.0.1", "-p", str(port), "-U", "bench"]
+
+    def wait(self) -> None:
+        """Until it takes connections: its port answers before that."""
+        command = [str(program("pg_isready")), *self._access, "-q"]
+        end_s = time.monotonic() + START_S_MAX
+        while subprocess.run(command, check=False, timeout=RUN_S_MAX).returncode:
+            if time.monotonic() > end_s:
+                raise RuntimeError("PostgreSQL takes no connections")
+            time.sleep(0.02)
 
     def sql(self, text: str) -> str:
         command = [str(program("psql")), *self._access, "-d", "postgres", "-qAt", "-v", "ON_ERROR_STOP=1", "-c", text]
