@@ -420,8 +420,8 @@ def lists(root: Path) -> Iterator[ServerProcess]:
 @scenario("a router over 1,000,000 records, from the first one on")
 def route(root: Path) -> Iterator[ServerProcess]:
     def work(client: Client) -> None:
-        router = {"source": "t", "destinations": ["copy"], "from": "earliest"}
-        client.put("/v0/routers/r", router)
+        router = {"source": "t", "dest": "copy", "backfill": True}
+        well(client.put("/v0/routers/r", router))
         for _ in range(200):
             if client.get("/v0/topics/copy").status == 200 and client.get("/v0/topics/copy").json["count"] >= 1_000_000:
                 break

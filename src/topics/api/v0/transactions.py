@@ -17,7 +17,7 @@ from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.waiting.runner import Steps, attempt
 from topics.engine.transactions.commit import Committed
-from topics.engine.transactions.verbs import StagedPart, Transactions
+from topics.engine.transactions.verbs import RENDERED_PER_STEP, StagedPart, Transactions
 from topics.model.errors import InvalidRequest
 from topics.model.requests.transactions import AbortRequest, CommitRequest, FenceRequest, StageRequest
 
@@ -201,14 +201,14 @@ class Txns:
         for name in names:
             if name is not None:
                 call.principal.check_name(name, "records[].topic")
-        if call.sliced:
+        if len(params.records) > RENDERED_PER_STEP:
             return self._stage_large(call)
         self._transactions.stage(app, version, params).then(answering(call, self._was_staged))
         return None
 
     def _stage_large(self, call: Call) -> Steps[None]:
         app, version = _names(call)
-        prepared = yield from self._transactions.preparing(call.params, metas_checked=True)
+        prepared = yield from self._transactions.preparing(call.params, metas_checked=call.sliced)
         stage = partial(self._transactions.stage, app, version, call.params, prepared)
         change = yield from attempt(stage)
         change.then(answering(call, self._was_staged))

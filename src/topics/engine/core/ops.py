@@ -43,7 +43,7 @@ from topics.engine.core.appended import (
 )
 from topics.engine.log.deletion import Run
 from topics.model.clock import Moment
-from topics.model.requests.batch import Batch
+from topics.model.requests.batch import DEFERRED_BYTES_MIN, Batch
 from topics.model.requests.config import TopicConfig, decode_config, encode_config
 
 DELETED, CREATED, CONFIGURED, DROPPED, RESERVED, SKIPPED = range(2, 8)
@@ -189,7 +189,7 @@ class MultiAppended(NamedTuple):
 
     def body(self) -> bytes | DeferredBody:
         """The same, to be written: those of large batches need not be there yet."""
-        if all(appended.batch.parts is None for appended in self.batches):
+        if sum([appended.batch.size for appended in self.batches]) <= DEFERRED_BYTES_MIN:
             return self.encode()
         lengths: list[int] = []
         pieces: list[bytes | Batch] = []
