@@ -140,7 +140,7 @@ def test_another_runner_goes_on_where_a_killed_one_was(world: World) -> None:
         assert token is not None
         with pytest.raises(Fenced):
             client.commit_txn(app_of("sums"), version + 1, [], fence=token)
-        assert "pipeline sums starts" in second.log
+        assert "starting pipeline sums" in second.log
 
 
 def test_the_same_definitions_run_on_a_cluster(world: World) -> None:
