@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from topics.engine.core.appended import Appended
 from topics.engine.core.feature import Feature
@@ -27,6 +27,14 @@ NEVER = 2**64
 HIDDEN = "!"
 
 F = TypeVar("F", bound=Feature)
+
+
+class TailRoom(NamedTuple):
+    """What still fits the growing block of a topic and its segment: so much, of times before this."""
+
+    records: int
+    bytes: int
+    before_ts: int
 
 
 class State:
@@ -198,6 +206,17 @@ class State:
         topic.blocks.append(block)
         topic.tail = block
         return block
+
+    def room_in_tail(self, topic: Topic) -> TailRoom | None:
+        """What may be appended in one batch to the same effect as in several; None if no block is growing."""
+        block, settings = topic.tail, self._settings
+        if block is None or block.body is None or not topic.segment_events:
+            return None
+        return TailRoom(
+            settings.segment_max_events - topic.segment_events,
+            min(BLOCK_BYTES - len(block.body.buf), settings.segment_max_bytes - topic.segment_bytes),
+            topic.segment_ts + settings.segment_max_age_ms,
+        )
 
     def delete(self, op: Deleted) -> tuple[int, int]:
         topic = self.by_id[op.topic_id]

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from topics.engine.core.appended import blob_start, decode_appended
+from topics.engine.core.appended import blob_start
 from topics.engine.core.checkpoints import checkpoint
 from topics.engine.core.checkpoints.checkpoint import Checkpointer
 from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom
@@ -23,9 +23,10 @@ from topics.engine.live.feeds import LiveFeeds
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
-from topics.engine.opening.composition import OPS, new_state
+from topics.engine.opening.composition import new_state
 from topics.engine.opening.repair import apply_what_fits, drop_damaged, gap_lines
 from topics.engine.opening.restore import restore
+from topics.engine.opening.single_appends import ops_of
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.unique_keys import Uniqueness
@@ -45,7 +46,6 @@ from topics.storage.pack import Packs
 from topics.storage.reserve import Reserve
 from topics.storage.snapshot import Snapshots
 from topics.storage.steps import PAUSE_S, Steps, at_once, in_thread
-from topics.storage.wal.log_scan import SplitBody
 from topics.storage.wal.replay import Replay
 from topics.storage.wal.sync_mark import SyncMark, noted_position
 from topics.storage.wal.syncer import Syncer
@@ -194,19 +194,17 @@ class Store:
         yield from in_thread(directory.mark_open)
 
     def _fold(self, replay: Replay, synced_to: int) -> Steps[None]:
-        apply, decode = self.state.apply, OPS.decode
-        for frame in replay.steps():
-            if frame is None:
-                self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
-            else:
-                position, body = frame
+        state = self.state
+        for frames in replay.windows():
+            for position, op in ops_of(state, frames or [], synced_to, join=not self._repair):
                 if position > synced_to and self._synced_heads is None:
-                    self._synced_heads = {topic.id: topic.head_seq for topic in self.state.by_id.values()}
-                op = decode_appended(*body) if isinstance(body, SplitBody) else decode(body)
+                    self._synced_heads = {topic.id: topic.head_seq for topic in state.by_id.values()}
                 if self._repair:
-                    self.given_up += apply_what_fits(self.state, op, position)
+                    self.given_up += apply_what_fits(state, op, position)
                 else:
-                    apply(op, position)
+                    state.apply(op, position)
+                yield
+            self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
             yield
 
     def _start(self, replay: Replay) -> Steps[None]:

@@ -70,14 +70,22 @@ class Stop(NamedTuple):
     position: int
 
 
-Frame = tuple[int, bytes | SplitBody]
+class LargeFrame(NamedTuple):
+    """A frame that is larger than a window."""
+
+    position: int
+    body: bytes | SplitBody
+
+
+# The frames of a part of a file, as (end_position, body).
+Window = list[tuple[int, bytes]] | LargeFrame
 
 
 class Replay:
     """Reads the frames of a log as (end_position, body); at the end the log is cut and synced, and `tail` is set.
 
-    Iterating gives the frames. `steps` also gives None wherever reading may pause: no step between two of them takes
-    more than about a millisecond, however long a frame or the search for the next one is.
+    Iterating gives the frames. `windows` gives them as they are read, and None wherever reading may pause: no step
+    between two of them takes more than about a millisecond, however long a frame or the search for the next one is.
     """
 
     def __init__(
@@ -120,13 +128,14 @@ class Replay:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         assert self._split is None
-        for frame in self.steps():
-            if frame is not None:
-                position, body = frame
-                assert isinstance(body, bytes)
-                yield position, body
+        for frames in self.windows():
+            if isinstance(frames, LargeFrame):
+                assert isinstance(frames.body, bytes)
+                yield frames.position, frames.body
+            else:
+                yield from frames or ()
 
-    def steps(self) -> Iterator[Frame | None]:
+    def windows(self) -> Iterator[Window | None]:
         self._files = find_files(self._disk, self._path, self._shard, self._same_boot)
         index = self._first_index()
         first_index = index
@@ -169,8 +178,8 @@ class Replay:
             return file.offset_of(self._files[index + 1].base_position)
         return file.size
 
-    def _read_file(self, index: int, position: int) -> Iterator[Frame | None]:
-        """Yield the frames from `position` on, None after each window; `_stop` is where they end."""
+    def _read_file(self, index: int, position: int) -> Iterator[Window | None]:
+        """Yield the frames from `position` on; `_stop` is where they end."""
         file = self._files[index]
         limit = self._limit(index)
         offset = file.offset_of(position)
@@ -182,10 +191,9 @@ class Replay:
                 frames, reached = read_window(data, file.position_of(offset), file.header.salt)
                 if reached:
                     self.frames += len(frames)
-                    yield from frames
-                    yield None
                     offset += reached
                     self.progress = min(0.99, (self._bytes_done + offset) / self._bytes_total)
+                    yield frames
                     continue
                 frame_bytes = whole_frame_bytes(data, file.position_of(offset), file.header.salt)
                 if frame_bytes is None or frame_bytes <= len(data) or offset + frame_bytes > limit:
@@ -197,7 +205,7 @@ class Replay:
                     break
                 offset += frame_bytes
                 self.frames += 1
-                yield file.position_of(offset), body
+                yield LargeFrame(file.position_of(offset), body)
         finally:
             self._disk.close(fd)
         self._bytes_done += file.size
