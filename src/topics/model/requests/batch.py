@@ -361,7 +361,12 @@ def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, 
     parts[2::4] = payloads
     parts[3::4] = [b"},"] * count
     fixed = len(middle) + 2
-    sizes = [len(head) + len(payload) + fixed for head, payload in zip(heads, payloads, strict=True)]
+    if len(heads[0]) == len(heads[-1]):
+        # Seqs of as many digits, which is nearly always so.
+        fixed += len(heads[0])
+        sizes = [len(payload) + fixed for payload in payloads]
+    else:
+        sizes = [len(head) + len(payload) + fixed for head, payload in zip(heads, payloads, strict=True)]
     return Batch.rendered(first_seq, ts, parts, sizes, joined_bytes_max)
 
 
