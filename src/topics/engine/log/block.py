@@ -1,4 +1,4 @@
-"""A block: what is always in memory about a run of records, whether its body is there or only on disk."""
+"""A block: the part of a run of records that is always in memory, whether its body is loaded or only on disk."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ONE = ord("1")
 
 
 class Block:
-    """Records by number 0 … count − 1; dense numbering unless `seqs` says otherwise.
+    """Records by number 0 … count − 1; seqs are dense unless there is a `seqs` column.
 
-    `start` is the first record alive: everything before it is dead without needing a flag. Behind it, `dead` holds a
-    byte a record, made when the first record in the middle dies. Only this class turns a seq into a number.
+    `start` is the first live record: everything before it is dead and needs no flag. For the others, `dead` holds one
+    byte each, made when the first record in the middle dies. Only this class converts a seq to a number.
     """
 
     __slots__ = (
@@ -62,20 +62,20 @@ class Block:
         # Where the first `packed` records are on disk.
         self.extent: Extent | None = None
         self.packed = 0
-        # The body was read back from disk and may go again at any time.
+        # The body was read back from disk and may be dropped at any time.
         self.cold = False
-        # It is out of its topic for good.
+        # It has left its topic for good.
         self.gone = False
-        # This block as a snapshot stores it, until something about it changes.
+        # This block as a snapshot stores it, until the block changes.
         self.image: bytes | None = None
-        # None: no tags. Empty: tags, but not known which.
+        # None: no tags. Empty: there are tags, but it is not known which.
         self.tag_filter: bytes | None = None
 
     # --- growing ---
 
     @classmethod
     def whole(cls, batch: Batch, segment: int) -> Block:
-        """A block of its own for a batch that fills one."""
+        """A separate block for a batch that fills one."""
         block = cls(batch.first_seq, batch.ts, segment)
         block.body = Body.whole(batch)
         block._count_in(batch)
@@ -117,7 +117,7 @@ class Block:
             self.tag_filter = b""
 
     def shrink(self) -> None:
-        """Keep only the live records, with a seq column: for blocks that are mostly dead."""
+        """Keep only the live records, with a seq column: for blocks in which most records are dead."""
         body = self.body
         assert body is not None and self.live
         alive = [number for first, stop in self.alive_runs(0, self.count) for number in range(first, stop)]
@@ -148,10 +148,10 @@ class Block:
     def earliest_seq(self) -> int:
         return self.seq_at(self.start)
 
-    # --- life and death ---
+    # --- live and dead records ---
 
     def alive_runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Stretches of live records within start … stop − 1."""
+        """Runs of live records within start … stop − 1."""
         start = max(start, self.start)
         dead = self.dead
         if dead is None:
@@ -167,7 +167,7 @@ class Block:
             yield first, start
 
     def nth_alive(self, nth: int) -> int:
-        """Number of the live record that has `nth` live ones before it; `count` if there is none."""
+        """Number of the live record with `nth` live ones before it; `count` if there is none."""
         for first, stop in self.alive_runs(self.start, self.count):
             if nth < stop - first:
                 return first + nth
@@ -175,13 +175,13 @@ class Block:
         return self.count
 
     def alive_before(self, stop: int) -> int:
-        """How many live records have a lower number."""
+        """How many live records have a lower number than this."""
         return sum(end - first for first, end in self.alive_runs(self.start, stop))
 
     def cut_for_bytes(self, size: int) -> int:
-        """Smallest number such that the live records before it give back at least `size` bytes.
+        """Smallest number such that the live records before it free at least `size` bytes.
 
-        Without the body at hand the average size decides.
+        Without the body in memory, the average size is used.
         """
         body = self.body
         if body is None:
@@ -194,7 +194,7 @@ class Block:
         return self.count
 
     def kill(self, start: int, stop: int, size: int | None = None) -> tuple[int, int]:
-        """Mark start … stop − 1 dead; how many died, and the bytes they gave back (`size`, where it is known)."""
+        """Mark start … stop − 1 dead; how many died, and the bytes they freed (`size`, where it is known)."""
         runs = list(self.alive_runs(start, stop))
         died = sum([end - first for first, end in runs])
         if not died:
@@ -228,7 +228,7 @@ class Block:
     # --- tags ---
 
     def may_hold(self, match: TagMatch) -> bool:
-        """False only if no record here can match."""
+        """False only if no record of this block can match."""
         body = self.body
         if body is not None:
             return body.tags is not None
@@ -238,9 +238,9 @@ class Block:
 
 
 def build_filter(tags: Collection[bytes]) -> bytes:
-    """A Bloom filter with three probes a tag, as `_probes` has them."""
+    """A Bloom filter with three probes per tag, see `_probes`."""
     bits = max(64, len(tags) * FILTER_BITS_PER_TAG + 7 & ~7)
-    # A digit a bit, highest first, made a number at once: several times as fast as setting the bits of a byte.
+    # A digit per bit, highest first, converted to a number at once: several times as fast as setting bits of bytes.
     digits = bytearray(b"0") * bits
     for digest in map(xxhash.xxh3_64_intdigest, tags):
         step = digest >> 32 | 1

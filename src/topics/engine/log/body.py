@@ -1,6 +1,6 @@
 """The payload of a block: rendered records back to back, with columns that exist only if used.
 
-`engine/log/on_disk/extent.py` says how it stands on disk.
+`engine/log/on_disk/extent.py` describes its layout on disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LINE_FEED = 10
 
 
 class Body:
-    """Grows by whole batches until it is frozen; only a frozen body gives out views of its buffer."""
+    """Grows by whole batches until it is frozen; only a frozen body returns views of its buffer."""
 
     __slots__ = (
         "buf",
@@ -41,12 +41,12 @@ class Body:
         self.ends: array[int] = array("I")
         self.frozen = False
         self.node_names: list[str] = []
-        # The places of the names, while the body grows.
+        # The index of each name, while the body grows.
         self.node_numbers: dict[str, int] = {}
         self.nodes: array[int] | None = None
         self.tags: bytearray | bytes | None = None
         self.tag_ends: array[int] = array("I")
-        # A growing body finds tags by a dict that catches up on demand, a frozen one by record numbers sorted by tag.
+        # A growing body finds tags by a dict that is updated on demand, a frozen one by record numbers sorted by tag.
         self.tag_index: dict[bytes, list[int]] | None = None
         self.tag_indexed = 0
         self.tag_order: array[int] | None = None
@@ -106,7 +106,7 @@ class Body:
 
     @classmethod
     def whole(cls, batch: Batch) -> Body:
-        """A frozen body that takes a large batch's bytes as they are, without copying them."""
+        """A frozen body that uses a large batch's bytes as they are, without copying them."""
         body = cls()
         body.buf = batch.blob
         body.ends = batch.ends
@@ -119,7 +119,7 @@ class Body:
         return body
 
     def as_batch(self, first_seq: int, ts: int) -> Batch:
-        """All records, of several batches with the same time, as one."""
+        """All records of several batches with the same time, as one body."""
         batch = Batch(first_seq, ts, self.count(), bytes(self.buf), self.ends)
         batch.node_names, batch.nodes, batch.metas = self.node_names, self.nodes, self.metas
         if self.tags is not None:
@@ -144,7 +144,7 @@ class Body:
         return body
 
     def freeze(self) -> None:
-        """Nothing is added any more: the buffers shrink to their size and tags get their sorted order."""
+        """No more records are added: the buffers shrink to their size and tags get their sorted order."""
         if self.frozen:
             return
         self.frozen = True
@@ -172,17 +172,17 @@ class Body:
         return self.start_of(stop) - self.start_of(start)
 
     def slice(self, start: int, stop: int) -> bytes | bytearray | memoryview:
-        """Records start … stop − 1 as a JSON array's inside, without the last comma."""
+        """Records start … stop − 1 as the inside of a JSON array, without the last comma."""
         first, last = self.start_of(start), self.ends[stop - 1] - 1
         return memoryview(self.buf)[first:last] if self.frozen else self.buf[first:last]
 
     def lines(self, start: int, stop: int) -> bytearray:
-        """Records start … stop − 1, a line each. Only white space between tokens can hold a line break by itself."""
+        """Records start … stop − 1, one line each. A line break can only be white space between tokens."""
         base = self.start_of(start)
         lines = bytearray(memoryview(self.buf)[base : self.ends[stop - 1]])
         if b"\n" in lines or b"\r" in lines:
             lines = lines.replace(b"\n", b" ").replace(b"\r", b" ")
-        # Where a record's comma stands; one step a record, and still several times faster than a search for them.
+        # The position of each record's comma; still several times faster than searching for them.
         before = base + 1
         for end in self.ends[start:stop]:
             lines[end - before] = _LINE_FEED
@@ -196,7 +196,7 @@ class Body:
         return int(self.buf[at : self.buf.index(b",", at, at + _TS_DIGITS_MAX)])
 
     def first_at_or_after(self, ts: int) -> int:
-        """Number of the first record whose time is at least `ts`: times never fall within a topic."""
+        """Number of the first record whose time is at least `ts`: times never decrease within a topic."""
         return bisect_left(range(len(self.ends)), ts, key=self.ts_at)
 
     def first_ending_after(self, offset: int) -> int:
@@ -215,7 +215,7 @@ class Body:
         return {tag for tag in self._all_tags(self.tags) if tag is not None}
 
     def _all_tags(self, tags: bytes) -> list[bytes | None]:
-        """What `tag_at` says of each record, several times as fast."""
+        """`tag_at` of each record, several times as fast."""
         ends = self.tag_ends
         starts = chain((0,), ends)
         return [tags[start + 1 : end] if end > start else None for start, end in zip(starts, ends, strict=False)]
@@ -239,7 +239,7 @@ class Body:
         return sorted(number for tag, numbers in index.items() if match(tag) for number in numbers)
 
     def _find_sorted(self, match: TagMatch, order: array[int]) -> list[int]:
-        """Those that match lie together in the order of tags: between two searches, whatever their number."""
+        """Matching records are neighbours in the order of tags: two searches find them, whatever their number."""
         first = bisect_left(order, match.tag, key=self._tag_key)
         size = len(match.tag) if match.prefix else None
         stop = bisect_right(order, match.tag, first, key=lambda number: self._tag_key(number)[:size])
@@ -259,7 +259,7 @@ class Body:
 
 
 def _raised(offsets: array[int], base: int) -> bytes:
-    """Every offset plus `base`, as the bytes of an array: one addition of two long numbers instead of one a record."""
+    """Every offset plus `base`, as the bytes of an array: one addition of long numbers instead of one per record."""
     raised = int.from_bytes(offsets.tobytes(), "little") + int.from_bytes(
         base.to_bytes(4, "little") * len(offsets), "little"
     )

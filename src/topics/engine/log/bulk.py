@@ -1,4 +1,4 @@
-"""Bulk reads: a stretch of a topic as lines of JSON, slice by slice, and what to say at its end."""
+"""Bulk reads: a range of a topic as lines of JSON, slice by slice, and the fields of its last line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BulkRead:
-    """The end is fixed at the start, so a topic that grows does not prolong it."""
+    """The end is fixed at the start, so a growing topic does not prolong the read."""
 
     __slots__ = ("_count", "_expire", "_load", "_slice_bytes", "_to_seq", "_view", "seq", "topic")
 
@@ -53,7 +53,7 @@ class BulkRead:
         return self._to_seq <= self.seq <= self.topic.head_seq
 
     def lines(self, diff: Diff) -> bytes | bytearray | memoryview:
-        """The slice as lines; reading goes on after it."""
+        """The slice as lines; reading continues after it."""
         parts = diff.parts
         if diff.tombstone is not None:
             parts = [b'{"tombstone":%b}\n' % _encode(self._within(diff.tombstone).as_dict()), *parts]
@@ -62,7 +62,7 @@ class BulkRead:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def end(self) -> bytes:
-        """What the last line says: the whole of it was read."""
+        """The fields of the last line: the whole range was read."""
         topic = self.topic
         return _encode(
             {
@@ -75,7 +75,7 @@ class BulkRead:
         )
 
     def _within(self, tombstone: Tombstone) -> Tombstone:
-        """Of a gap only the part that was asked for: the rest is told to whoever reads there."""
+        """Only the requested part of a gap: the rest is reported to the readers of that range."""
         if tombstone.reason == "recreated" or tombstone.gap_to <= self._to_seq:
             return tombstone
         missed = min(tombstone.missed_estimate, self._to_seq - tombstone.gap_from + 1)

@@ -1,11 +1,11 @@
-"""Copies without rendering: a run of records cut once behind its heads, then joined with new heads per destination.
+"""Copies without rendering: a run of records is cut once after each head, then joined with new heads per destination.
 
     source    {"$seq":7,"$ts":1748450001000,"$node":"eu-1","data":…},{"$seq":8,"$ts":1748450001000,"data":…},
               └──────── head ──────────────┘└────── tail ────────────┘
     copy      {"$seq":93,"$ts":1748450001002,"$node":"eu-1","data":…},
 
-The tails of a piece are cut once and shared by every destination, and so is a template with a place for each seq; a
-destination whose next seq and time are the same as another's even shares the batch.
+The tails of a piece are cut once and shared by every destination, and so is a template with a place for each seq;
+destinations with the same next seq and time even share the batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _meta_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Origin(NamedTuple):
-    """Where the copies of an `exactly_once` router come from: what its stamps say."""
+    """The origin of the copies of an `exactly_once` router, as written into their stamps."""
 
     router: str
     source: str
@@ -55,7 +55,7 @@ class Origin(NamedTuple):
 
 
 class Piece:
-    """Records of one source with everything a copy of them takes along."""
+    """Records of one source with everything that is copied with them."""
 
     __slots__ = (
         "_batches",
@@ -78,7 +78,7 @@ class Piece:
         self.nodes: array[int] | None = None
         self.tags: list[bytes] | None = None
         self.metas: array[int] | None = None
-        # what has been made of it, for the next destination
+        # results kept for the next destination
         self._batches: dict[tuple[int, int], Batch] = {}
         self._ends_by_width: dict[int, array[int]] = {}
         self._marked = b""
@@ -111,7 +111,7 @@ class Piece:
         return self._templated[1]
 
     def _ends(self, seqs: range, fixed: int) -> array[int]:
-        """Where each record ends; the same for all batches whose seqs have as many digits."""
+        """Where each record ends; the same for all batches whose seqs have equally many digits."""
         if not seqs:
             return array("I")
         digits = len(str(seqs[-1]))
@@ -124,7 +124,7 @@ class Piece:
             ends = self._ends_by_width[width] = array("I", accumulate([width + len(tail) for tail in self.tails]))
         return ends
 
-    # --- pieces of a piece ---
+    # --- parts of a piece ---
 
     def pick(self, indexes: Sequence[int]) -> Piece:
         """Only the records with these indexes."""
@@ -141,7 +141,7 @@ class Piece:
         return self if count >= len(self.tails) else self.pick(range(count))
 
     def without(self, *, nodes: bool, tags: bool) -> Piece:
-        """The same records, their nodes and/or tags left behind."""
+        """The same records without their nodes, their tags, or both."""
         nodes, tags = nodes and self.nodes is not None, tags and self.tags is not None
         if not nodes and not tags:
             return self
@@ -155,7 +155,7 @@ class Piece:
         return piece
 
     def stamped(self, origin: Origin) -> Piece:
-        """The same records, each with where it comes from in its meta."""
+        """The same records, each with its origin in its meta."""
         tails: list[bytes] = []
         metas = array("I")
         sizes = self.metas if self.metas is not None else bytes(len(self.tails))
@@ -212,7 +212,7 @@ def with_heads(block: Block, start: int, stop: int, first_seq: int, ts: int) -> 
 
 
 def _with_stamp(meta: bytes, stamp: bytes) -> bytes:
-    """The stamp's name is reserved: what a record brought along under it is replaced."""
+    """The name of the stamp is reserved: a field of the record's meta with that name is replaced."""
     if _STAMP_BYTES in meta or b"\\" in meta:
         fields = decode_deep(_meta_decoder.decode, meta)
         fields.pop(STAMP, None)
@@ -222,7 +222,7 @@ def _with_stamp(meta: bytes, stamp: bytes) -> bytes:
 
 
 def cut(stretches: Iterable[tuple[Block, int, int]]) -> Piece:
-    """The records `start … stop − 1` of each block, whose bodies are at hand; dead ones are cut as well."""
+    """The records `start … stop − 1` of each block, whose bodies are in memory; dead ones are cut as well."""
     pieces = [_cut_one(block, start, stop) for block, start, stop in stretches]
     if len(pieces) == 1:
         return pieces[0]
@@ -259,7 +259,7 @@ def _cut_one(block: Block, start: int, stop: int) -> Piece:
     starts = [base - shift, *ends[:-1]]
     digits, ts_digits = len(str(last)), len(str(body.ts_at(stop - 1)))
     if digits == len(str(first)) and ts_digits == len(str(body.ts_at(start))):
-        # Neither seqs nor times fall within a topic, so all heads between two of the same width have it, too.
+        # Neither seqs nor times decrease within a topic, so all heads between two of the same width have that width.
         width = _HEAD_FIXED + digits + ts_digits
         tails = [buf[at + width : to] for at, to in zip(starts, ends, strict=True)]
     else:

@@ -17,17 +17,17 @@ Load = Callable[[Block], None]
 
 
 class Run(NamedTuple):
-    """Records `from_seq … from_seq + seqs − 1` died and gave back `size` bytes."""
+    """Records `from_seq … from_seq + seqs − 1` died and freed `size` bytes."""
 
     from_seq: int
     seqs: int
     size: int
 
 
-# What must be read from disk first, or some runs of one block, perhaps none. After each the topic may have changed: the
-# block may have been rewritten, so that its records have other numbers. Only seqs are remembered.
+# A body that must be read from disk first, or some runs of one block, perhaps none. After each item the topic may have
+# changed: a rewritten block numbers its records differently. Only seqs are remembered.
 Finding = Generator[ColdMiss | list[Run], None, None]
-# The records of a block that are looked up at once.
+# How many records of a block are looked up at once.
 RECORDS_PER_STEP = 250
 
 
@@ -72,7 +72,7 @@ def _tagged_seqs(block: Block, body: Body, match: TagMatch, before_seq: int) -> 
 
 
 def _runs_among(block: Block, body: Body, seqs: Sequence[int]) -> list[Run]:
-    """Runs of those of these records that are alive now; all of them were in this block once."""
+    """Runs of those of these records that are still alive; all of them were in this block once."""
     if not seqs or not block.live:
         return []
     if block.seqs is None:
@@ -105,12 +105,12 @@ def find_seqs(topic: Topic, seqs: list[int], load: Load) -> list[Run]:
 
 
 def _blocks_below(topic: Topic, before_seq: int) -> list[Block]:
-    """A copy: while a body is fetched from disk, the topic goes on changing."""
+    """A copy, because the topic keeps changing while a body is fetched from disk."""
     return [block for block in topic.blocks if block.first_seq < before_seq]
 
 
 def _body_of(block: Block, load: Load) -> Generator[ColdMiss, None, Body | None]:
-    """The body; None if everything in the block died while it was waited for."""
+    """The body; None if everything in the block died during the wait."""
     while block.body is None and block.live:
         try:
             load(block)
@@ -120,7 +120,7 @@ def _body_of(block: Block, load: Load) -> Generator[ColdMiss, None, Body | None]
 
 
 def _runs(block: Block, body: Body, numbers: Sequence[int]) -> list[Run]:
-    """Neighbouring records become one run; a run never leaves its block, so its size is the block's to give back."""
+    """Neighbouring records become one run; a run stays within its block, which knows its size in bytes."""
     runs: list[Run] = []
     at = 0
     while at < len(numbers):

@@ -2,7 +2,7 @@
 
     chunk of a snapshot:  | "\\0DROPPED" | overflown u8 | xxh3 of a name, u64 … |
 
-A name is kept as its digest. A name that was never deleted may be taken for one that was, never the other way round.
+A name is stored as its digest. A name that was never deleted may be mistaken for a deleted one, never the reverse.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAMES_MAX = 100_000
 
 
 class DroppedNames:
-    """At most NAMES_MAX digests; beyond that every name counts as deleted once."""
+    """At most NAMES_MAX digests; beyond that, every name is treated as deleted before."""
 
     __slots__ = ("_digests", "_overflown")
 

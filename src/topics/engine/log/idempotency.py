@@ -1,4 +1,4 @@
-"""Idempotency keys: which batch a key stands for, in time buckets that are dropped whole."""
+"""Idempotency keys: which batch a key belongs to, in time buckets that are dropped whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BUCKETS_PER_WINDOW = 8
 
 
 class Written(NamedTuple):
-    """The batch that a key made; `seqs` if its records have others than those of the batch, one behind the other."""
+    """The batch that a key created; `seqs` if its records are not the consecutive ones of that batch."""
 
     ts: int
     first_seq: int
@@ -21,12 +21,12 @@ class Written(NamedTuple):
 class Bucket(NamedTuple):
     start_ms: int
     packed: dict[bytes, int]
-    # Of the few keys whose records are not simply those of one batch.
+    # Only for the few keys whose records are not simply those of one batch.
     seqs: dict[bytes, list[int]]
 
 
 def digest(key: str) -> bytes:
-    """16 bytes that stand for a key."""
+    """The 16-byte digest of a key."""
     return hashlib.blake2b(key.encode(), digest_size=16, person=b"topics-idem").digest()
 
 
@@ -52,7 +52,7 @@ class KeyTable:
             bucket.seqs[key] = written.seqs
 
     def find(self, key: bytes, now_ms: int, window_ms: int) -> Written | None:
-        """The batch this key made, if that was not longer ago than the window."""
+        """The batch that this key created, if it is within the window."""
         for bucket in reversed(self._buckets):
             packed = bucket.packed.get(key)
             if packed is not None:

@@ -1,4 +1,4 @@
-"""What a feature hangs on a topic: one part each, which learns what happens to the topic's records."""
+"""The part of a feature in a topic: one part each, which is notified of what happens to the topic's records."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 
 class TopicPart:
-    """Changed only by folds, like its topic. What a feature has no use for does nothing."""
+    """Changed only by folds, like its topic. The default of each method does nothing."""
 
     __slots__ = ()
 
     def appended(self, topic: Topic, batch: Batch) -> None:
-        """A batch became part of the topic."""
+        """A batch was added to the topic."""
 
     def grown(self, topic: Topic, records: int) -> None:
-        """Whole blocks became part of the topic, with so many records."""
+        """Whole blocks with `records` records were added to the topic."""
 
     def dying(self, block: Block, start: int, stop: int) -> None:
         """The live records start … stop − 1 of a block are about to die."""
 
     def removed(self, block: Block) -> None:
-        """The block is out of the topic."""
+        """The block has left the topic."""
 
     def kept_blocks(self) -> Sequence[Block]:
-        """Blocks that are out of the topic, and which a snapshot must have all the same."""
+        """Blocks that have left the topic but must still be in a snapshot."""
         return ()
 
     def captured(self) -> None:
-        """The running checkpoint has the topic and this part."""
+        """The running checkpoint has captured the topic and this part."""
 
     def pins_blocks(self) -> bool:
-        """Whether a change on its way names records of this topic by where they are."""
+        """Whether a pending change refers to records of this topic by their position."""
         return False

@@ -1,4 +1,4 @@
-"""Reading: records after a cursor, as slices of what was rendered when they were appended."""
+"""Reading: records after a cursor, as slices of the bytes rendered when they were appended."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from topics.model.errors import DamagedData, StorageError
 from topics.model.requests.records import TagMatch
 
 SCAN_RECORDS_MAX = 100_000
-# How far a search looks at first: one of a long text prepares itself for longer than this takes.
+# How far a search looks at first: preparing a search of a long text takes longer than this.
 _NEAR_BYTES = 500
 _encode_string = msgspec.json.Encoder().encode
-# In the column of tags every tag starts with a byte 1, which is none of its own.
+# In the column of tags every tag starts with a byte 1, which no tag contains.
 _needs_escape = re.compile(rb'["\\\x00\x02-\x1f]')
 
 Part = bytes | bytearray | memoryview
 
 
 class View(NamedTuple):
-    """Which records a reader wants to see, and which of their fields."""
+    """Which records a reader wants, and which of their fields."""
 
     nodes: frozenset[str] = frozenset()
     tags: bool = False
@@ -43,7 +43,7 @@ class View(NamedTuple):
 
 
 class Diff:
-    """The answer to one read. `parts` joined by commas are the inside of the records array; lines need no commas."""
+    """The result of one read. `parts` joined by commas are the inside of the records array; lines need no commas."""
 
     __slots__ = (
         "cold_segments",
@@ -94,14 +94,14 @@ def read(
     load: Callable[[Block], None],
     to_seq: int | None = None,
 ) -> Diff:
-    """Up to `limit` records of about `bytes_max` bytes behind `from_seq`, at least one if there is one.
+    """Up to `limit` records of about `bytes_max` bytes after `from_seq`, at least one if any exists.
 
-    Reading ends at `to_seq`, if it is given, as if that were the head.
+    Reading ends at `to_seq`, if given, as if that were the head.
     """
     diff = Diff(topic, from_seq)
     blocks = topic.blocks
     index = topic.block_after(diff.next_from_seq)
-    # A hole is announced by a tombstone of its own: this read ends in front of it.
+    # A hole is reported by a tombstone of its own: this read ends before it.
     end_seq = next((hole.from_seq - 1 for hole in topic.holes if hole.from_seq > diff.next_from_seq), topic.head_seq)
     if to_seq is not None and to_seq < end_seq:
         end_seq = max(to_seq, diff.next_from_seq)
@@ -124,7 +124,7 @@ def read(
         try:
             load(block)
         except (ColdMiss, DamagedData, StorageError) as error:
-            # What was found so far is an answer; the next read starts at what cannot be read now.
+            # The records found so far are returned; the next read starts at the block that cannot be read now.
             if not diff.scanned and not _take_before_damage(block, error, start, end, view, limit, bytes_max, diff):
                 raise
             break
@@ -150,7 +150,7 @@ def read(
 def _take_before_damage(
     block: Block, error: Exception, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff
 ) -> bool:
-    """Add what a damaged block has before the first record that is hit; False if there is nothing else to answer."""
+    """Add the records of a damaged block before the first damaged one; False if there is nothing to return."""
     salvaged = error.salvaged if isinstance(error, DamagedBlock) else None
     if salvaged is None or salvaged.first_hit(start) == start:
         return diff.tombstone is not None and not isinstance(error, ColdMiss)
@@ -164,7 +164,7 @@ def _take_before_damage(
 
 
 def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff) -> tuple[int, int]:
-    """Add what this block has for the view before number `end`; the number where looking stopped, and the bytes."""
+    """Add the records of this block that match the view before number `end`; the number where it stopped, and bytes."""
     body = block.body
     assert body is not None
     plain = view.data and not (view.tags and body.tags is not None) and (view.meta or body.metas is None)
@@ -191,7 +191,7 @@ def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max:
 
 
 def _wanted_runs(block: Block, body: Body, start: int, end: int, view: View) -> Iterator[tuple[int, int]]:
-    """Stretches of live records before number `end` that have the view's tag and none of its nodes."""
+    """Runs of live records before number `end` that have the view's tag and none of its nodes."""
     alive = block.alive_runs(start, end)
     if view.tag is not None:
         alive = _among(alive, body.find(TagMatch(view.tag, prefix=False)))
@@ -203,7 +203,7 @@ def _wanted_runs(block: Block, body: Body, start: int, end: int, view: View) -> 
 
 
 def _among(runs: Iterator[tuple[int, int]], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """What of the runs is in `numbers`, which ascend."""
+    """The intersection of the runs with `numbers`, which ascend."""
     for first, stop in runs:
         at = bisect_left(numbers, first)
         while at < len(numbers) and numbers[at] < stop:
@@ -227,7 +227,7 @@ def _without(runs: Iterator[tuple[int, int]], nodes: array[int], own: set[int]) 
 
 
 def render_run(body: Body, start: int, stop: int, view: View) -> bytes:
-    """Records start … stop − 1 with tags, without meta, or both: their bytes, cut where something is added or left out.
+    """Records start … stop − 1 with tags, without meta, or both: their bytes, cut where something is added or omitted.
 
     The first `,"data":` of a record is its own: within a node's JSON string the quotes would be escaped.
     """
@@ -248,7 +248,7 @@ def render_run(body: Body, start: int, stop: int, view: View) -> bytes:
             add(tag)
             done = data_at
         if metas is not None and (meta_bytes := metas[index]):
-            # The brace and the comma or line feed behind it stay.
+            # The brace and the comma or line feed after it stay.
             brace_at = end - base - 2
             add(text[done : brace_at - meta_bytes - len(b',"meta":')])
             done = brace_at
@@ -258,7 +258,7 @@ def render_run(body: Body, start: int, stop: int, view: View) -> bytes:
 
 
 def _rendered_tags(body: Body, start: int, stop: int) -> list[bytes]:
-    """What is shown of each record's tag, empty where there is none."""
+    """The tag field of each record as rendered, empty where there is none."""
     assert body.tags is not None
     base = begin = body.tag_ends[start - 1] if start else 0
     tags = bytes(body.tags[base : body.tag_ends[stop - 1]])
@@ -278,7 +278,7 @@ def _rendered_tags(body: Body, start: int, stop: int) -> list[bytes]:
 
 
 def render_view(body: Body, number: int, view: View) -> bytes:
-    """One record with other fields than the usual ones.
+    """One record with a different set of fields.
 
     The first `,"data":` of a record is its own: within a node's JSON string the quotes would be escaped.
     """

@@ -1,4 +1,4 @@
-"""What a topic loses on purpose: caps, expiry, the floor below it all, and the tombstones that say so."""
+"""What a topic loses on purpose: caps, expiry, the floor, and the tombstones that report it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Loss(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """Seqs that nobody can read any more although older ones can be read: `lost` of them were records."""
+    """Seqs that can no longer be read although older ones can: `lost` of them were records."""
 
     from_seq: int
     to_seq: int
@@ -37,7 +37,7 @@ class Hole(NamedTuple):
     lost: int
 
     def within(self, from_seq: int, to_seq: int) -> Hole:
-        """A part of this hole, with its share of what was lost."""
+        """A part of this hole, with its share of the loss."""
         seqs = to_seq - from_seq + 1
         return Hole(from_seq, to_seq, self.reason, -(-self.lost * seqs // (self.to_seq - self.from_seq + 1)))
 
@@ -55,9 +55,9 @@ class Tombstone(NamedTuple):
 
 
 def enforce_caps(topic: Topic, release: Release, load: Load) -> tuple[int, int]:
-    """Drop the oldest records beyond the caps; how many went, and their bytes.
+    """Drop the oldest records beyond the caps; how many were dropped, and their bytes.
 
-    Which record ends a cut by bytes is known from the body; where that cannot be had at once, the average decides.
+    A cut by bytes ends at a record that the body determines; if the body is not in memory, the average size is used.
     """
     config = topic.config
     before = topic.count, topic.bytes
@@ -84,10 +84,10 @@ def _load_if_possible(block: Block, load: Load) -> None:
 
 
 def expire(topic: Topic, now_ms: int, release: Release, load: Load | None) -> tuple[int, int]:
-    """Drop what is older than the TTL; how many went, and their bytes.
+    """Drop records older than the TTL; how many were dropped, and their bytes.
 
-    A block that expires only in part must be looked into. If it is on disk alone it is loaded, or left for later by a
-    caller that has no `load`.
+    A block that expires only in part needs its body. If that is only on disk it is loaded, or left for later if the
+    caller passes no `load`.
     """
     horizon = now_ms - topic.config.ttl_ms
     before = topic.count, topic.bytes
@@ -105,7 +105,7 @@ def expire(topic: Topic, now_ms: int, release: Release, load: Load | None) -> tu
 
 
 def refuse_above(config: TopicConfig, count: int, size: int, name: str) -> None:
-    """A `reject` topic takes a batch only if it fits."""
+    """A `reject` topic accepts a batch only if it fits."""
     for cap, wanted, unit in ((config.cap_records, count, "records"), (config.cap_bytes, size, "bytes")):
         if cap and wanted > cap:
             raise TopicFull(
@@ -117,7 +117,7 @@ def refuse_above(config: TopicConfig, count: int, size: int, name: str) -> None:
 
 
 def freed_by_caps(topic: Topic, count: int, size: int) -> int:
-    """Bytes that the caps would push out if `count` records of `size` bytes came in."""
+    """Bytes that the caps would drop if `count` records of `size` bytes were appended."""
     config = topic.config
     if config.discard == "reject":
         return 0
@@ -135,10 +135,10 @@ def freed_by_caps(topic: Topic, count: int, size: int) -> int:
 
 
 def lost_under(topic: Topic, config: TopicConfig, now_ms: int, load: Load) -> int:
-    """Records that the topic would lose if it were configured like this: beyond the caps, or older than the TTL.
+    """Records that the topic would lose with this configuration: beyond the caps, or older than the TTL.
 
-    Each rule takes the oldest, so the one that takes most decides. Whole blocks are counted, the last one
-    is looked into unless it is damaged.
+    Each rule drops the oldest, so the one that drops most decides. Whole blocks are counted, and the last one is read
+    unless it is damaged.
     """
     lost = max(0, topic.count - config.cap_records) if config.cap_records else 0
     if config.cap_bytes:
@@ -183,7 +183,7 @@ def _evict(topic: Topic, stop: int, reason: str, release: Release) -> None:
 
 
 def note_loss(topic: Topic, to_seq: int, lost: int, reason: str, first_seq: int = 0) -> None:
-    """Raise the floor above `to_seq` and remember why; nothing was lost below `first_seq`."""
+    """Raise the floor above `to_seq` and remember the reason; nothing was lost below `first_seq`."""
     from_seq = max(topic.evict_floor, first_seq)
     if to_seq < from_seq:
         return
@@ -207,18 +207,18 @@ def note_loss(topic: Topic, to_seq: int, lost: int, reason: str, first_seq: int 
 
 
 def note_hole(topic: Topic, from_seq: int, to_seq: int, lost: int, reason: str = "lost") -> None:
-    """Seqs that nobody chose to lose: part of the floor if nothing older is left, a hole of their own otherwise."""
+    """Seqs lost by accident: part of the floor if no older record is left, a hole of their own otherwise."""
     if not topic.blocks or topic.blocks[0].first_seq > to_seq:
         note_loss(topic, to_seq, lost, reason)
         return
     whole = Hole(from_seq, to_seq, reason, lost)
     if topic.holes:
-        # What an `ephemeral` topic says again and again of its head is one hole.
+        # An `ephemeral` topic reports losses at its head repeatedly: they make one hole.
         last = topic.holes[-1]
         if last.to_seq == from_seq - 1 and last.reason == reason and _is_like(last, to_seq - from_seq + 1, lost):
             topic.holes[-1] = Hole(last.from_seq, to_seq, reason, last.lost + lost)
             return
-    # What is a hole already stays one; two that overlap would hide each other's ends.
+    # Existing holes are kept; two that overlap would hide each other's ends.
     holes = list(topic.holes)
     for hole in topic.holes:
         if hole.from_seq > from_seq:
@@ -232,12 +232,12 @@ def note_hole(topic: Topic, from_seq: int, to_seq: int, lost: int, reason: str =
 
 
 def _is_like(before: Loss | Hole, seqs: int, lost: int) -> bool:
-    """Whether what comes next is as dense: all seqs were records, or hardly any. One figure for both would be wrong."""
+    """Whether the next range is as dense: all seqs were records, or hardly any. One figure for both would be wrong."""
     return (before.lost == before.to_seq - before.from_seq + 1) == (lost == seqs)
 
 
 def tombstone(topic: Topic, from_seq: int) -> Tombstone | None:
-    """What a reader at this cursor must be told before it reads on."""
+    """The loss that must be reported to a reader at this cursor before it continues."""
     earliest, head = topic.earliest_seq, topic.head_seq
     if from_seq > head:
         return Tombstone(1, head, "recreated", head, earliest, head)

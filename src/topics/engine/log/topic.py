@@ -1,4 +1,4 @@
-"""One topic's state: its blocks, heads, counts, and what its readers and writers must know."""
+"""One topic's state: its blocks, head, counts, and what its readers and writers need."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from topics.engine.log.waiters import Waiter
 
 SEQ_CHUNK = 65_536
-# How the names of the hidden topics start that hold what is staged, or prepared for a commit.
+# The prefix of the hidden topics that hold records that are staged, or prepared for a commit.
 STAGING = "!txn-"
 _last_seq = attrgetter("last_seq")
 
 
 class Topic:
-    """Changed only by `apply`, except for what is marked as decided ahead of it."""
+    """Changed only by `apply`, except for fields marked as decided before that."""
 
     __slots__ = (
         "blocks",
@@ -71,7 +71,7 @@ class Topic:
         self.name = name
         self.epoch = epoch
         self.config = config
-        self.counted = not name.startswith(STAGING)  # what is staged is no record yet
+        self.counted = not name.startswith(STAGING)  # a staged record is not counted
         # records
         self.blocks: list[Block] = []
         self.tail: Block | None = None
@@ -79,53 +79,53 @@ class Topic:
         self.count = 0
         self.bytes = 0
         self.evict_floor = 1
-        # The floor as far as the log or a snapshot knows it.
+        # The floor as recorded in the log or a snapshot.
         self.logged_floor = 1
-        # While the topic is `ephemeral`: records up to here were written before that, and last.
+        # While the topic is `ephemeral`: records up to here were written before that, and are durable.
         self.lasting_to = 0
-        self.noted_from = self.noted_to = 0  # what the log knows of the seqs of an `ephemeral` topic
+        self.noted_from = self.noted_to = 0  # the seqs of an `ephemeral` topic that the log knows of
         self.losses: list[Loss] = []
-        # What was lost from the middle: what is older can still be read.
+        # Losses in the middle: older records can still be read.
         self.holes: list[Hole] = []
         self.keys: KeyTable | None = None
-        # One part for each feature that has to do with this topic; its package knows what is in it.
+        # One part for each feature that uses this topic; only the feature's package looks into it.
         self.queue: TopicPart | None = None
         self.routing: TopicPart | None = None
         self.groups: TopicPart | None = None
-        # What the records of one of the server's own topics make up.
+        # The state built from the records of one of the server's own topics.
         self.content: TopicPart | None = None
-        # the segment that new records fall into
+        # the segment that new records belong to
         self.segment = 0
         self.segment_events = 0
         self.segment_bytes = 0
         self.segment_ts = 0
-        # decided, not yet applied: kept by InFlight
+        # decided, not yet applied: owned by InFlight
         self.pending_seqs = 0
         self.pending_count = 0
         self.pending_bytes = 0
-        self.into: Topic | None = None  # where a commit moved the blocks of a hidden topic
-        # seqs that may be handed out before they are durable
+        self.into: Topic | None = None  # the topic that a commit moved this hidden topic's blocks to
+        # seqs up to here may be assigned before their records are durable
         self.ceiling = ceiling
         self.chunk = SEQ_CHUNK
         self.reserved_ms = float("-inf")
-        # time: never goes back within a topic
+        # time: never decreases within a topic
         self.clock_ms = 0
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
-        # Up to this seq neither log nor snapshot may have the records: they were appended to an `ephemeral` topic.
+        # Up to this seq, log and snapshot may lack the records: they were appended to an `ephemeral` topic.
         self.volatile_to = 0
         # readers
         self.waiters: dict[Waiter, None] | None = None
-        self.captured = 0  # number of the checkpoint that has this topic's state
+        self.captured = 0  # number of the checkpoint that has captured this topic
 
     @property
     def recreated(self) -> bool:
-        """Whether a topic of this name was deleted before. One made by version 0.1 may say so without cause."""
+        """Whether a topic of this name was deleted before. For topics created by version 0.1 it may be wrongly true."""
         return bool(self.epoch & 1)
 
     @property
     def assigned_seq(self) -> int:
-        """The last seq that a record has, or will have."""
+        """The highest seq that is assigned, published or not."""
         return self.head_seq + self.pending_seqs
 
     @property
@@ -133,13 +133,13 @@ class Topic:
         return self.blocks[0].earliest_seq() if self.blocks else self.head_seq + 1
 
     def now(self, clock_ms: int) -> int:
-        """The time of the next thing that happens here: the clock's, unless it stepped back."""
+        """The time of the next event in this topic: the clock's, unless the clock stepped back."""
         if clock_ms > self.clock_ms:
             self.clock_ms = clock_ms
         return self.clock_ms
 
     def dying(self, block: Block, start: int, stop: int) -> None:
-        """The live records start … stop − 1 of a block are about to die, whatever kills them."""
+        """The live records start … stop − 1 of a block are about to die, for any reason."""
         if self.queue is not None:
             self.queue.dying(block, start, stop)
 
@@ -153,7 +153,7 @@ class Topic:
         return bisect_left(self.blocks, seq + 1, key=_last_seq)
 
     def live_within(self, from_seq: int, to_seq: int) -> int:
-        """How many records there are from … to, both included; looks at every block between."""
+        """How many records there are from … to, both included; visits every block in between."""
         live = 0
         for index in range(self.block_after(from_seq - 1), len(self.blocks)):
             block = self.blocks[index]
@@ -179,7 +179,7 @@ class Topic:
         return None
 
     def lasts(self, seq: int) -> bool:
-        """Whether the record of this seq outlives the process."""
+        """Whether the record of this seq survives the process."""
         return self.config.durability != "ephemeral" or seq <= self.lasting_to
 
     def lasting_blocks(self) -> list[Block]:
@@ -196,7 +196,7 @@ class Topic:
         return block
 
     def take_blocks_of(self, other: Topic) -> None:
-        """What a hidden topic holds becomes part of this one, behind what is here."""
+        """The blocks of a hidden topic become part of this one, after its existing records."""
         self.close_tail()
         other.close_tail()
         base = self.segment + bool(self.segment_events)

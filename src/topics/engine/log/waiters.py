@@ -1,8 +1,8 @@
-"""Readers that wait for a topic to move: the hook behind long-polls and streams.
+"""Readers that wait for a topic to change, for long-polls and streams.
 
-A reader looks first and registers second, both in the owner's thread and without giving it up in between; whatever is
-published after the look therefore finds the waiter. Waking says only "look again": the reader runs its verb once more
-and learns of new records, a deletion, or that there is nothing for it yet.
+A reader looks first and registers second, both in the owner's thread and without interruption; anything published
+after the look therefore finds the waiter. Waking means only "look again": the reader runs its verb once more and
+finds new records, a deletion, or nothing for it yet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Waiter:
 
 
 class Waiters:
-    """Topics that moved are collected; at the end of the tick their waiters are woken, the longest waiting first."""
+    """Topics that changed are collected; at the end of the tick their waiters are woken, the longest waiting first."""
 
     def __init__(self) -> None:
         self._moved: dict[Topic, None] = {}

@@ -1,1 +1,1 @@
-"""The part of a topic that is on disk: extents, packs, what stays in memory."""
+"""The part of a topic that is on disk: extents, packs, and what stays in memory."""

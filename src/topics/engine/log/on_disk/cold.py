@@ -1,4 +1,4 @@
-"""Bodies that are on disk only: reading them back, and a bounded number of them kept for the next reader."""
+"""Bodies that are only on disk: reading them back, and keeping a bounded number of them for the next reader."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ class ColdMiss(Exception):
     """The verb needs a body that would block to read: `Cold.read` it elsewhere, `take` it, run the verb again."""
 
     def __init__(self, block: Block, extent: Extent) -> None:
-        super().__init__(f"seqs {block.first_seq}…{block.last_seq} are on disk only")
+        super().__init__(f"seqs {block.first_seq}…{block.last_seq} are only on disk")
         self.block = block
         self.extent = extent
 
 
 class Reader(Protocol):
-    """Reads what a verb missed, away from the thread that owns the engine."""
+    """Reads the bodies that verbs miss, outside the thread that owns the engine."""
 
     def fetch(self, miss: ColdMiss, then: Callable[[TopicsError | None], None]) -> None:
-        """Give the block its body, then call back, in the owner's thread; with an error if it cannot be read."""
+        """Give the block its body, then call back in the owner's thread; with an error if it cannot be read."""
         ...
 
 
 class DamagedBlock(DamagedData):
-    """Records of a block fail their checksums; `salvaged` has those that do not, if it can be told."""
+    """Records of a block fail their checksums; `salvaged` has those that do not, if they can be determined."""
 
     salvaged: Salvaged | None = None
 
 
 class Cold:
-    """Bodies loaded longest ago go first; one always stays, so that a verb that runs again finds what it missed."""
+    """The bodies loaded longest ago are dropped first; one always stays, so that a repeated verb finds its body."""
 
     def __init__(self, packs: Packs, cache_bytes: int = COLD_CACHE_BYTES) -> None:
         self.packs = packs
         self._cache_bytes = cache_bytes
         self._loaded: OrderedDict[Block, int] = OrderedDict()
         self._loaded_bytes = 0
-        # What was found to be damaged when it was read for a verb: that is run again, and decides what to do about it.
+        # Blocks found damaged when they were read for a verb: the verb runs again and decides how to proceed.
         self._damaged: OrderedDict[Extent, DamagedBlock] = OrderedDict()
 
     def load(self, block: Block) -> None:
-        """Give the block its body, or raise ColdMiss if the disk would have to be waited for."""
+        """Give the block its body, or raise ColdMiss if that would wait for the disk."""
         if block.body is not None:
             return
         extent = block.extent
@@ -70,19 +70,19 @@ class Cold:
         self.attach(block, extent, data)
 
     def load_now(self, block: Block) -> None:
-        """Give the block its body, waiting for the disk: while nobody else is there yet."""
+        """Give the block its body, waiting for the disk: only before requests are served."""
         if block.body is None and block.extent is not None:
             self.attach(block, block.extent, self.packs.read(block.extent))
 
     def read(self, miss: ColdMiss) -> bytes | DamagedData | OSError:
-        """What the disk says to a miss, for `take`. May be called from any thread, and blocks."""
+        """The result of reading a missed body, for `take`. May be called from any thread, and blocks."""
         try:
             return self.packs.read(miss.extent)
         except (DamagedData, OSError) as error:
             return error
 
     def take(self, miss: ColdMiss, found: bytes | DamagedData | OSError) -> None:
-        """Attach what was read. A failure counts only if the block is still where it was looked for."""
+        """Attach the result. A failure counts only if the block is still at the place that was read."""
         if isinstance(found, bytes):
             try:
                 self.attach(miss.block, miss.extent, found)
@@ -94,7 +94,7 @@ class Cold:
             raise unreadable(miss.block, miss.extent, found)
 
     def attach(self, block: Block, extent: Extent, data: bytes) -> None:
-        """Give the block this body. A block that changed hands meanwhile keeps what it has."""
+        """Give the block this body. If the block changed meanwhile, it keeps the one it has."""
         if block.body is not None or block.extent != extent:
             return
         block.body = decoded(block, extent, data)
@@ -108,7 +108,7 @@ class Cold:
             oldest.cold = False
 
     def forget(self, block: Block) -> None:
-        """The block is gone, or its body now belongs to somebody else."""
+        """The block has left its topic, or its body is now owned elsewhere."""
         size = self._loaded.pop(block, None)
         if size is not None:
             self._loaded_bytes -= size
@@ -116,13 +116,13 @@ class Cold:
 
 
 def decoded(block: Block, extent: Extent, data: bytes) -> Body:
-    """The body of a block as it was read; raises DamagedBlock, which names the records that are damaged."""
+    """The body of a block as it was read; raises DamagedBlock, which names the damaged records."""
     try:
         return decode_body(data, block.first_seq)
     except DamagedData as error:
         salvaged = salvage(data, block.first_seq, block.count)
         if salvaged is not None and salvaged.first_hit(0) == block.count:
-            log.warning("pack %d is damaged at offset %d, and no record is hit: %s", *extent[:2], error.message)
+            log.warning("pack %d is damaged at offset %d, but no record is affected: %s", *extent[:2], error.message)
             return salvaged.body
         raise unreadable(block, extent, error, salvaged) from None
 
@@ -130,7 +130,7 @@ def decoded(block: Block, extent: Extent, data: bytes) -> Body:
 def unreadable(
     block: Block, extent: Extent, reason: DamagedData | OSError, salvaged: Salvaged | None = None
 ) -> DamagedBlock | StorageError:
-    """Names the seqs that cannot be read; only for damage is there more to do than to try again."""
+    """Names the seqs that cannot be read; only damage needs more than another attempt."""
     from_seq, to_seq = block.first_seq, block.last_seq
     if salvaged is not None:
         from_seq, to_seq = block.seq_at(salvaged.first_hit(0)), block.seq_at(salvaged.hit.rindex(1))

@@ -1,4 +1,4 @@
-"""A body on disk: one extent of a pack, and what is left of it after damage.
+"""A body on disk: one extent of a pack, and what can be salvaged of it after damage.
 
 The bytes are exactly those in memory, so a cold read is one `pread` and no decoding:
 
@@ -7,9 +7,9 @@ The bytes are exactly those in memory, so a cold read is one `pread` and no deco
       order u32×order_len, bytes | metas u32×count | buf |
     | sums: a u64 for each 128 bytes of the columns, then for each 1024 of buf | the header again | checksum of both |
 
-The first checksum (xxh3) covers what lies between itself and the sums: every read depends on it alone. The sums are for
-what does not verify: they tell which records the damage hit. An extent of version 0.1 ends with buf. An order_len of
-2³²−1 says that a body packed while it was still growing has no tag order yet.
+The first checksum (xxh3) covers everything between itself and the sums: a read checks only that one. The sums are for
+an extent that fails it: they show which records are damaged. An extent of version 0.1 ends with buf. An order_len of
+2³²−1 means that the body was packed while it was still growing and has no tag order yet.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ MAGIC = 0x314B4C42  # "BLK1"
 _SPARSE, _NODES, _TAGS, _METAS, _SUMMED = 1, 2, 4, 8, 16
 _UNORDERED = b"\xff\xff\xff\xff"
 _U64 = struct.Struct("<Q")
-# A byte of a column concerns more records than one of buf.
+# A byte of a column affects more records than one of buf.
 COLUMN_SUM_BYTES = 128
 SUM_BYTES = 1024
 
 
 class BodyExtent:
-    """The extent of a body. Columns are taken as they are now; the records are summed up when they are written."""
+    """The extent of a body. Columns are captured now; the records are summed when they are written."""
 
     __slots__ = ("_buf", "_columns", "_head", "_size")
 
@@ -53,7 +53,7 @@ class BodyExtent:
         return self._size
 
     def buffers(self) -> list[bytes]:
-        """To be written one after the other."""
+        """The buffers to write, one after the other."""
         flags, *fields = self._head
         columns, buf = self._columns, self._buf
         check = xxh3_64(_HEAD.pack(MAGIC, flags, 0, *fields)[_CHECKED_FROM:])
@@ -90,12 +90,12 @@ def extent_of(body: Body, first_seq: int, seqs: array[int] | None) -> BodyExtent
 
 
 def encode_body(body: Body, first_seq: int, seqs: array[int] | None) -> list[bytes]:
-    """The extent of this body, as buffers to be written one after the other."""
+    """The extent of this body, as buffers to write one after the other."""
     return extent_of(body, first_seq, seqs).buffers()
 
 
 def decode_body(data: bytes, first_seq: int) -> Body:
-    """The frozen body of an extent; raises DamagedData unless every byte of it is as it was written."""
+    """The frozen body of an extent; raises DamagedData unless every byte is as it was written."""
     if len(data) < _HEAD.size:
         raise DamagedData("the extent is shorter than its header")
     head = _HEAD.unpack_from(data)
@@ -105,26 +105,26 @@ def decode_body(data: bytes, first_seq: int) -> Body:
     if magic != MAGIC or seq != first_seq or xxh3_64_intdigest(covered) != checksum:
         raise DamagedData("the extent fails its checksum")
     layout = _layout(head, end)
-    # The flags are not covered: wrong ones make another layout.
+    # The checksum does not cover the flags: wrong ones mean another layout.
     if layout is None or not _order_fits(data, layout):
         raise DamagedData("the header of the extent is damaged")
     return _body(data, layout)
 
 
 class Salvaged(NamedTuple):
-    """A body of which not every byte is as it was written: the records whose numbers are flagged in `hit` are not."""
+    """A body in which some bytes are not as they were written: the records flagged in `hit` are damaged."""
 
     body: Body
     hit: bytearray
 
     def first_hit(self, start: int) -> int:
-        """Number of the first record hit from `start` on; the number of all records if there is none."""
+        """Number of the first damaged record from `start` on; the number of all records if there is none."""
         found = self.hit.find(1, start)
         return len(self.hit) if found < 0 else found
 
 
 def salvage(data: bytes, first_seq: int, count: int) -> Salvaged | None:
-    """What is left of an extent that does not verify; None if nothing can be told from it."""
+    """What can be salvaged of an extent that fails its checksum; None if nothing can."""
     if len(data) < 2 * _HEAD.size + _U64.size:
         return None
     head = _HEAD.unpack_from(data, len(data) - _U64.size - _HEAD.size)
@@ -142,7 +142,7 @@ def salvage(data: bytes, first_seq: int, count: int) -> Salvaged | None:
     if any(layout.names.overlap(piece) for piece in bad):
         return None
     body = _body(data, layout)
-    # Sorted numbers by tag are made anew from what is left.
+    # The numbers sorted by tag are made again from the remaining records.
     body.tag_order = None
     return Salvaged(body, _hit(body, layout, bad))
 
@@ -160,7 +160,7 @@ class _Section(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Where the sections of an extent are; those that it does not have are empty."""
+    """Where the sections of an extent are; missing ones are empty."""
 
     flags: int
     ends: _Section
@@ -174,7 +174,7 @@ class _Layout(NamedTuple):
 
 
 def _layout(head: tuple[int, ...], end: int) -> _Layout | None:
-    """What the header says; the order of the tags has what is left over. None if that does not add up."""
+    """The layout according to the header; the tag order is the remainder. None if the sizes do not add up."""
     _, flags, _, _, count, buf_len, names_len, tags_len = head
     width = 4 * count
     before = [width, 2 * width * bool(flags & _SPARSE)]
@@ -194,7 +194,7 @@ def _layout(head: tuple[int, ...], end: int) -> _Layout | None:
 
 
 def _order_fits(data: bytes, layout: _Layout) -> bool:
-    """Whether the tag order is as long as it says."""
+    """Whether the tag order has the length that it states."""
     if not layout.flags & _TAGS:
         return True
     start, stop = layout.order
@@ -233,7 +233,7 @@ def _sums(columns: bytes | memoryview, buf: bytes | memoryview) -> array[int]:
 
 
 def _pieces(layout: _Layout) -> Iterator[_Section]:
-    """What each of the sums is of."""
+    """The piece that each sum covers."""
     for start, stop, step in ((_HEAD.size, layout.buf.start, COLUMN_SUM_BYTES), (*layout.buf, SUM_BYTES)):
         for at in range(start, stop, step):
             yield _Section(at, min(at + step, stop))
@@ -247,9 +247,9 @@ def _content_end(length: int, buf_len: int) -> int:
 
 
 def _hit(body: Body, layout: _Layout, bad: list[_Section]) -> bytearray:
-    """A flag for each record of which something lies in one of the bad pieces."""
+    """A flag for each record that lies partly in one of the bad pieces."""
     hit = bytearray(body.count())
-    # An end that is wrong makes the next record start at the wrong place as well.
+    # A wrong end makes the next record start at the wrong position as well.
     for column, reach in ((layout.ends, 2), (layout.nodes, 1), (layout.tag_ends, 2), (layout.metas, 1)):
         for piece in bad:
             for number in _entries(column.overlap(piece)):
@@ -265,12 +265,12 @@ def _hit(body: Body, layout: _Layout, bad: list[_Section]) -> bytearray:
 
 
 def _entries(touched: range) -> Iterator[int]:
-    """Which entries of four bytes a column has in a range of its bytes."""
+    """Which four-byte entries of a column lie in a range of its bytes."""
     return iter(range(touched.start // 4, -(-touched.stop // 4)) if touched else ())
 
 
 def _level(ends: array[int], column: _Section, bad: list[_Section]) -> None:
-    """Ends that are not known become that of the record before, so that ends never fall."""
+    """An unknown end becomes that of the record before, so that ends never decrease."""
     for piece in bad:
         for number in _entries(column.overlap(piece)):
             ends[number] = ends[number - 1] if number else 0

@@ -24,7 +24,7 @@ class HotWindow:
             self._resident[block] = topic
 
     def cool(self) -> Iterator[None]:
-        """Let go of the bodies behind each topic's window, then of the oldest ones until the budget holds."""
+        """Drop the bodies older than each topic's window, then the oldest ones until the budget holds."""
         resident_bytes = 0
         for block in list(self._resident):
             topic = self._resident[block]
@@ -47,7 +47,7 @@ class HotWindow:
             yield
 
     def cold_packs(self) -> list[int]:
-        """Packs none of whose blocks is in memory, if there is a cold directory to move them to."""
+        """Packs without any block in memory, if there is a cold directory to move them to."""
         if self._settings.cold_dir is None:
             return []
         hot = {block.extent.pack for block in self._resident if block.extent is not None}

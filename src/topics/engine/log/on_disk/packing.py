@@ -1,4 +1,4 @@
-"""What one checkpoint puts into its pack: which blocks, and where they lie; the worker thread writes it.
+"""What one checkpoint writes to its pack: which blocks, and their positions; the worker thread writes it.
 
 block ─▶ pack ─▶ pending ─▶ after 1 MiB: to the worker ─▶ written ─▶ finish ─▶ install: blocks learn where they are
 """
@@ -14,14 +14,14 @@ from topics.engine.log.topic import Topic
 from topics.storage.pack import Extent, Packs, PackWriter
 from topics.storage.worker import Worker
 
-# What may wait for a disk that is slower than the packing, before that waits for the disk.
+# Bytes that may wait for a slow disk before packing itself waits for the disk.
 UNWRITTEN_BYTES_MAX = 16 * 1024 * 1024
-# A block above this, of a large batch, takes longer than a slice may: the worker thread sums it up and writes it.
+# A larger block, of a large batch, takes longer than a slice may: the worker thread sums and writes it.
 LARGE_BYTES = 1024 * 1024
 
 
 class Packing:
-    """The blocks of one pack. Made when a checkpoint begins, and installed or aborted at its end."""
+    """The blocks of one pack. Created when a checkpoint begins, and installed or aborted at its end."""
 
     def __init__(self, packs: Packs, writer: PackWriter, worker: Worker) -> None:
         self._packs = packs
@@ -52,11 +52,11 @@ class Packing:
         self._packed[block] = topic, extent, block.count
 
     def copy(self, topic: Topic, block: Block, data: bytes) -> None:
-        """Have a block written that is on disk only, as it lies in another pack."""
+        """Have a block written that is only on disk, as it is in another pack."""
         self._packed[block] = topic, self._writer.add([data]), block.packed
 
     def places(self, blocks: Iterable[Block]) -> dict[Block, Extent]:
-        """Where those of the blocks are that are in this pack."""
+        """The positions of those of the blocks that are in this pack."""
         return {block: self._packed[block][1] for block in blocks if block in self._packed}
 
     @property
@@ -65,7 +65,7 @@ class Packing:
         return self._writer.is_full
 
     def hand_over(self) -> Generator[bool, None, None]:
-        """Let the worker write what was added, if that is enough; wait only for a disk that does not keep up."""
+        """Let the worker write the added blocks, if they are enough; wait only for a disk that is too slow."""
         writer = self._writer
         if writer.is_full:
             job = self._worker.submit(writer.take())
@@ -73,18 +73,18 @@ class Packing:
                 yield False
 
     def finish(self) -> Callable[[], None]:
-        """What is left to do for the pack, which blocks: to make it durable, or to forget it if nothing is in it."""
+        """The remaining work on the pack, which blocks: make it durable, or remove it if it is empty."""
         return self._writer.finish if self._packed else self._writer.abort
 
     def abort(self) -> None:
-        """The checkpoint failed: the blocks are where they were."""
+        """The checkpoint failed: the blocks stay where they were."""
         for _, extent, _ in self._packed.values():
             self._packs.release(extent)
         self._packed = {}
         self._writer.abort()
 
     def install(self, window: HotWindow) -> Iterator[None]:
-        """The pack is durable: blocks are there from now on, and whatever else held them may go."""
+        """The pack is durable: its blocks are read from it from now on, and other copies may be dropped."""
         for block, (topic, extent, count) in self._packed.items():
             if block.gone:
                 self._packs.release(extent)
@@ -97,6 +97,6 @@ class Packing:
                 window.packed(topic, block)
             yield
         while self._packed:
-            # To let go of a hundred thousand of them at once would be a pause, too.
+            # Freeing a hundred thousand of them at once would be a pause, too.
             self._packed.popitem()
             yield

@@ -1,4 +1,4 @@
-"""What a checkpoint copies although it is on disk: blocks that are mostly dead, and what lives in packs that are."""
+"""What a checkpoint copies although it is on disk: blocks that are mostly dead, and the live rest of such packs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Found = list[tuple[Topic, Block, Extent]]
 
 
 class Copies:
-    """How much of old blocks one checkpoint may copy, to shrink them or to empty their packs; None: all of it.
+    """How many bytes of old blocks one checkpoint may copy, to shrink them or to empty their packs; None: all.
 
-    On a full disk that is what fits into its room. What is copied frees packs, and the next one may copy more.
+    On a full disk, that is what fits. Copying frees packs, so the next checkpoint may copy more.
     """
 
     def __init__(self, left_bytes: int | None) -> None:
@@ -39,14 +39,14 @@ def is_thin(block: Block) -> bool:
 
 
 def is_being_copied(topic: Topic) -> bool:
-    """A mark on its way names records of this topic: they stay where they are until it is written."""
+    """A pending mark refers to records of this topic: they stay where they are until it is written."""
     return topic.routing is not None and topic.routing.pins_blocks()
 
 
 def find_thin(topics: Iterable[Topic], found: Found) -> Iterator[None]:
-    """Blocks that lost most of their records while they were on disk only, those of a pack together.
+    """Blocks that lost most of their records while they were only on disk, grouped by pack.
 
-    Where little has to be copied to empty a pack, that one comes first.
+    Packs that take little copying to empty come first.
     """
     for topic in topics:
         for block in list(topic.lasting_blocks()):
