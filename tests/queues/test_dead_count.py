@@ -167,7 +167,7 @@ def test_at_random(rig: QueueRig, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_letters_that_an_older_version_left_are_found_by_their_stamps(
     buried: QueueRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters.Letters, "encode", lambda _: None)
+    monkeypatch.setattr(letters.DeadLetters, "encode", lambda _: None)
     buried.reopen()
     assert (dead(buried), dead(buried, "p")) == ((5, 5), (3, 3))
     buried.redrive("dead", match="late")

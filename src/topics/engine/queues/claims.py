@@ -1,4 +1,4 @@
-"""Claims and what they get: jobs dealt out over all claimers, each rendered as it is answered."""
+"""Claims and their results: jobs dealt out over all claimers, each rendered as in the reply."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import UNSET
 
 JITTER_STEPS = 16
-# What one claimer gets at once: an answer as large as a request may be, or what a stream is pushed before it is looked
-# at again; and what all claimers of a queue get together.
+# Bytes for one claimer at once: a reply as large as a request may be, or what a stream is pushed before it is checked
+# again; and bytes for all claimers of a queue together.
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 PUSHED_BYTES_MAX = 8 * 1024 * 1024
 PASS_BYTES_MAX = 256 * 1024 * 1024
-# Jobs given to a stream before it is asked whether its reader keeps up.
+# Jobs given to a stream before it is checked whether its reader keeps up.
 PUSHED_PER_PASS_MAX = 64
 
 _encode_string = msgspec.json.Encoder().encode
 
 
 class Claim(NamedTuple):
-    """What one claimer asks for."""
+    """The request of one claimer."""
 
     node: str
     wanted: int
@@ -34,12 +34,12 @@ class Claim(NamedTuple):
 
 
 class Grant:
-    """What one claimer got: jobs rendered as they are answered, ascending by seq."""
+    """The jobs that one claimer got, rendered as in the reply, ascending by seq."""
 
     __slots__ = ("change", "jobs", "more", "seqs")
 
     def __init__(self) -> None:
-        # Less than was wanted, though not for lack of jobs.
+        # Less than was requested, though not for lack of jobs.
         self.more = False
         self.seqs: list[int] = []
         self.jobs: list[bytes] = []
@@ -53,7 +53,7 @@ def bytes_for(claims: list[Claim]) -> int:
 
 
 def deal(taken: list[Taken], claims: list[Claim]) -> list[list[Taken]]:
-    """Round-robin, one by one, skipping whoever has enough."""
+    """Round-robin, one by one, skipping claimers that have enough."""
     if len(claims) == 1:
         return [taken]
     shares: list[list[Taken]] = [[] for _ in claims]
@@ -72,7 +72,7 @@ def deal(taken: list[Taken], claims: list[Claim]) -> list[list[Taken]]:
 
 
 def pushed_claim(claim: Claim, held: int, config: TopicConfig) -> Claim | None:
-    """What a stream that holds so many jobs takes now; without a lease time of its own, the queue's is its."""
+    """The claim of a stream that holds `held` jobs; without a lease time of its own, the queue's applies."""
     free = claim.wanted - held
     if free <= 0:
         return None
@@ -80,7 +80,7 @@ def pushed_claim(claim: Claim, held: int, config: TopicConfig) -> Claim | None:
 
 
 def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:
-    """How long a job rests when this delivery fails and nobody says how long."""
+    """How long a job rests if this delivery fails and no delay is given."""
     backoff = config.retry_backoff
     if backoff is UNSET:
         return 0
@@ -88,7 +88,7 @@ def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:
 
 
 def render_jobs(share: list[Taken], lease: int, deadline: int) -> list[bytes]:
-    """The records' own bytes with their leases put in, which are numbered from `lease` on.
+    """The records' own bytes with their leases inserted, which are numbered from `lease` on.
 
     The first `,"data":` of a record is its own, see `diff.render_view`.
     """

@@ -1,7 +1,7 @@
 """Dead letters by the queue they come from: which records of a topic they are, and how many of each queue are left.
 
 A move adds neighbouring records of one queue, so they are kept as spans of seqs, three numbers each, whatever their
-count. A queue is known by its epoch, which no other queue ever has.
+count. A queue is identified by its epoch, which no other queue ever has.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic
 
-# When there are more spans than this, and than letters, some of them are looked at with each letter that comes.
+# With more spans than this, and more than letters, each new letter causes a few spans to be checked.
 SPANS_MIN = 1_024
 SPANS_PER_SWEEP = 256
 
 
-class Letters:
+class DeadLetters:
     """The dead letters in one topic."""
 
     __slots__ = ("_epochs", "_firsts", "_lasts", "_left", "_swept")
@@ -37,7 +37,7 @@ class Letters:
         self._swept = 0
 
     def left(self, queue: Topic) -> int:
-        """How many letters of this queue are here."""
+        """How many dead letters of this queue are in the topic."""
         return self._left.get(queue.epoch, 0)
 
     def add(self, epoch: int, first_seq: int, count: int) -> None:
@@ -57,7 +57,7 @@ class Letters:
                 del self._left[epoch]
 
     def _among(self, block: Block, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Letters among the live records start … stop − 1: of which queue, and how many."""
+        """Dead letters among the live records start … stop − 1: of which queue, and how many."""
         for first, end in block.alive_runs(start, stop):
             last_seq = block.seq_at(end - 1)
             at = bisect_left(self._lasts, block.seq_at(first))
@@ -67,7 +67,7 @@ class Letters:
                 at += 1
 
     def tidy(self, topic: Topic) -> None:
-        """Throw out spans of which nothing is left, a few at a time, while they are most of all."""
+        """Remove empty spans, a few at a time, while most spans are empty."""
         spans = len(self._firsts)
         if spans <= SPANS_MIN + 2 * sum(self._left.values()):
             return
@@ -84,8 +84,8 @@ class Letters:
         return b"".join(column.tobytes() for column in (self._firsts, self._lasts, self._epochs))
 
     @classmethod
-    def decode(cls, data: bytes, blocks: list[Block]) -> Letters:
-        """Those of the letters that are in the blocks."""
+    def decode(cls, data: bytes, blocks: list[Block]) -> DeadLetters:
+        """Those of the dead letters that are in the blocks."""
         letters = cls()
         numbers = array("Q", data)
         spans = len(numbers) // 3
@@ -107,7 +107,7 @@ def left_of(state: State, queue: Topic) -> int:
     return letters.left(queue) if letters is not None else 0
 
 
-def read_stamps(state: State, letters: Letters, block: Block) -> None:
+def read_stamps(state: State, letters: DeadLetters, block: Block) -> None:
     """Add the live records of a block whose stamps say that they are dead letters."""
     body = block.body
     if body is None or body.metas is None:

@@ -1,7 +1,7 @@
 """Jobs by the time at which they fall due: groups of the same millisecond, in buckets of 100 ms, no timer per job.
 
-bucket 17 ─┬─ group due 1710 ─ jobs 4, 5, 6        A group falls due as a whole: what happens to 100,000 leases
-           └─ group due 1742 ─ jobs 9, 12          that run out together is one step, not 100,000.
+bucket 17 ─┬─ group due 1710 ─ jobs 4, 5, 6        A group falls due as a whole: 100,000 leases that expire
+           └─ group due 1742 ─ jobs 9, 12          together are one step, not 100,000.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_STREAM = 0
 
 
 class JobPlace(IntEnum):
-    """Where a group of jobs stands, and with it each of its jobs."""
+    """The place of a group of jobs, and so of each of its jobs."""
 
     READY = 0
     LEASED = 1
@@ -24,7 +24,7 @@ class JobPlace(IntEnum):
 
 
 class Job:
-    """A job that is more than a record: leased, resting, given back, or about to leave. A fresh one needs none."""
+    """A job with state beyond its record: leased, resting, given back, or leaving. A fresh one needs none."""
 
     __slots__ = ("claimed_ms", "deadline", "deliveries", "error", "group", "lease", "node", "refusals", "seq", "stream")
 
@@ -40,7 +40,7 @@ class Job:
         stream: int = NO_STREAM,
     ) -> None:
         self.seq = seq
-        # None: acked or moved, which is on its way into the log.
+        # None: acked or moved, and the change is pending.
         self.group = group
         # the latest delivery
         self.deliveries = deliveries
@@ -48,33 +48,33 @@ class Job:
         self.lease = lease
         self.claimed_ms = claimed_ms
         self.deadline = deadline
-        # the connection that it was pushed to
+        # the connection that the job was pushed to
         self.stream = stream
-        # what its worker said when it gave up
+        # the error that its worker gave with a nack
         self.error = ""
-        # how often its dead-letter topic would not take it
+        # how often its dead-letter topic refused it
         self.refusals = 0
 
 
 class DueGroup:
-    """Jobs that share their place and the moment at which they leave it."""
+    """Jobs that share their place and the time at which they leave it."""
 
     __slots__ = ("due_ms", "jobs", "key", "place", "pushed", "rest_ms")
 
     def __init__(self, place: JobPlace, due_ms: int = NEVER_MS, rest_ms: int = 0, *, pushed: bool = False) -> None:
         self.place = place
         self.due_ms = due_ms
-        # What comes after: a lease that runs out may be followed by a rest.
+        # What follows: a lease that expires may be followed by a rest.
         self.rest_ms = rest_ms
-        # Somebody counts the jobs of each stream, and must be told of each that leaves it.
+        # The jobs of each stream are counted, so each one that leaves is reported to the counter.
         self.pushed = pushed
         self.jobs: dict[int, Job] = {}
-        # Tells the groups of one moment apart.
+        # Distinguishes groups that are due at the same time.
         self.key = rest_ms << 1 | pushed
 
 
 class DueTimes:
-    """The groups of one place. `next_ms` may be early by jobs that left meanwhile, never late."""
+    """The groups of one place. `next_ms` may be early because of jobs that have left, never late."""
 
     __slots__ = ("_buckets", "_order", "_place", "next_ms")
 
@@ -85,7 +85,7 @@ class DueTimes:
         self.next_ms = NEVER_MS
 
     def at(self, due_ms: int, rest_ms: int = 0, *, pushed: bool = False) -> DueGroup:
-        """The group for jobs that fall due then."""
+        """The group of the jobs that fall due at this time."""
         bucket = self._bucket(due_ms)
         group = bucket.get((due_ms, rest_ms << 1 | pushed))
         if group is None:
@@ -104,7 +104,7 @@ class DueTimes:
         return bucket
 
     def adopt(self, group: DueGroup, due_ms: int) -> None:
-        """Take a whole group from another place, as it is."""
+        """Take over a whole group from another place."""
         bucket = self._bucket(due_ms)
         key = 0
         while (due_ms, key) in bucket:
@@ -113,19 +113,19 @@ class DueTimes:
         bucket[due_ms, key] = group
 
     def discard(self, group: DueGroup) -> None:
-        """Forget a group that has become empty."""
+        """Remove a group that has become empty."""
         number = group.due_ms // BUCKET_MS
         bucket = self._buckets.get(number)
         if bucket is None or bucket.pop((group.due_ms, group.key), None) is None or bucket:
             return
         del self._buckets[number]
         if len(self._order) > 2 * len(self._buckets) + STALE_BUCKETS_MAX:
-            # Leases are mostly acked long before their deadline: what is left of them must not pile up until then.
+            # Most leases are acked long before their deadline: their empty groups must not pile up until then.
             self._order = list(self._buckets)
             heapq.heapify(self._order)
 
     def fallen_due(self, now_ms: int) -> list[DueGroup]:
-        """The groups whose time has come, earliest first; they belong to the caller from here on."""
+        """The groups that are due, earliest first; the caller owns them from here on."""
         found: list[DueGroup] = []
         order, buckets = self._order, self._buckets
         last = now_ms // BUCKET_MS

@@ -1,4 +1,4 @@
-"""Queues as the state of all topics sees them: their lines in a description, their part of a snapshot."""
+"""Queues as a feature of the state: their fields in a topic's description, their part of a snapshot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topics.engine.core.checkpoints.image import NOTHING
 from topics.engine.core.feature import Feature
 from topics.engine.core.listing import QueueState
 from topics.engine.queues import lease_log
-from topics.engine.queues.dead_letters import Letters, left_of, read_stamps
+from topics.engine.queues.dead_letters import DeadLetters, left_of, read_stamps
 from topics.engine.queues.lease_log import QueueImage
 from topics.engine.queues.part import QueuePart, letters_of, put_letters, queue_of
 from topics.engine.queues.queue import Queue
@@ -35,7 +35,7 @@ class QueuesFeature(Feature):
         self._state = state
         # Queues whose jobs the running checkpoint captures last.
         self._large: list[Topic] = []
-        # Topics of a snapshot that does not say which of their records are dead letters.
+        # Topics of a snapshot that does not record which of their records are dead letters.
         self._unread: set[Topic] = set()
 
     # --- topics ---
@@ -79,21 +79,21 @@ class QueuesFeature(Feature):
         if image.letters is None:
             self._unread.add(topic)
         elif image.letters:
-            put_letters(topic, Letters.decode(image.letters, topic.blocks))
+            put_letters(topic, DeadLetters.decode(image.letters, topic.blocks))
 
     def restore(self, chunk: bytes) -> None:
         lease_log.restore_part(chunk, self._state.by_id)
 
     def read_old_letters(self) -> Iterator[None]:
-        """Version 0.1 kept no count: read the stamps of the letters that it left. Yields after each block."""
+        """Version 0.1 stored no count: read the stamps of its dead letters. Yields after each block."""
         names = {topic.config.dead_letter for topic in self._state.by_name.values() if queue_of(topic) is not None}
         for topic in self._unread & {self._state.by_name[name] for name in names if name in self._state.by_name}:
-            letters = put_letters(topic, Letters())
+            letters = put_letters(topic, DeadLetters())
             for block in topic.blocks:
                 try:
                     self._state.cold.load_now(block)
                 except (DamagedData, OSError):
-                    # Readers of the topic learn of it; a count is not worth refusing the start.
+                    # Readers of the topic get the error; a count is not worth refusing the start.
                     continue
                 read_stamps(self._state, letters, block)
                 yield
@@ -112,7 +112,7 @@ class QueuesFeature(Feature):
                 yield from lease_log.parts(topic, queue)
 
     def closing(self) -> None:
-        """Deliveries and nacks are no ops where leases are not durable: the last checkpoint has to look at them."""
+        """Without durable leases, deliveries and nacks are not ops: the last checkpoint has to capture them."""
         for topic in self._state.by_id.values():
             queue = queue_of(topic)
             if queue is not None and queue.jobs:

@@ -1,4 +1,4 @@
-"""What the ops of queues do: leases, pauses, and records that change their topic; their rows in the table of ops."""
+"""The folds of queue ops: leases, pauses, and records that change their topic; their rows in the table of ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topics.engine.core.op_table import OpKind
 from topics.engine.core.ops import Deleted
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.state import State
-from topics.engine.queues.dead_letters import Letters
+from topics.engine.queues.dead_letters import DeadLetters
 from topics.engine.queues.due import Job
 from topics.engine.queues.lease_log import is_live
 from topics.engine.queues.ops import (
@@ -37,7 +37,7 @@ from topics.engine.queues.ops import (
 from topics.engine.queues.part import letters_of, put_letters, queue_of
 from topics.engine.queues.queue import Queue
 
-# --- leases: folded in when they are decided; read back from the log, a record that has died since needs none ---
+# --- leases: folded when they are decided; when read from the log, a record that has died since needs none ---
 
 
 def _leased(state: State, op: Leased) -> None:
@@ -81,7 +81,7 @@ def _paused(state: State, op: Paused) -> None:
 
 
 def _moved(state: State, op: Moved) -> tuple[int, int]:
-    """Gone here and there in one step, so that no crash loses a record or leaves it in both places."""
+    """Removed here and added there in one step, so that no crash loses a record or leaves it in both topics."""
     source = state.by_id[op.topic_id]
     found = state.delete(Deleted(op.topic_id, op.ts, op.runs))
     queue = queue_of(source)
@@ -103,14 +103,14 @@ def _buried(state: State, op: Buried) -> None:
 
 
 def _land(state: State, appended: Appended, epoch: int | None) -> None:
-    """Records come from another topic; as dead letters, if that is the epoch of their queue."""
+    """Records come from another topic; as dead letters, if `epoch` is that of their queue."""
     topic = state.by_id.get(appended.topic_id)
     if topic is None:
         return
     state.touch(topic)
     state.append(appended)
     if epoch is not None:
-        letters = letters_of(topic) or put_letters(topic, Letters())
+        letters = letters_of(topic) or put_letters(topic, DeadLetters())
         letters.add(epoch, appended.batch.first_seq, appended.batch.count)
         letters.tidy(topic)
 

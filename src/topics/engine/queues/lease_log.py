@@ -1,8 +1,8 @@
-"""Who holds what, as a snapshot keeps it.
+"""The leases of a queue, as a snapshot stores them.
 
-A queue whose leases are not durable keeps only what its jobs log says: delays, unique keys, what was moved away. Every
-job that was in flight is then claimable again, as if its lease had run out. A clean stop also keeps how often its jobs
-were delivered and until when they rest.
+Without durable leases, a queue stores only what is in its jobs log: delays, unique keys, moved jobs. Every job that was
+in flight is then claimable again, as if its lease had expired. A clean stop also stores the delivery counts of its
+jobs and until when they rest.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class QueueChunk(msgspec.Struct, array_like=True):
 
 # Chunks of a snapshot that hold a part; no other chunk begins with this byte.
 PART_CHUNK = b"\xc7"
-# Above this they are captured in parts, each of which takes about a millisecond.
+# Above this many jobs they are captured in parts, each of which takes about a millisecond.
 JOBS_AT_ONCE_MAX = 2_000
 JOBS_PER_PART = 500
 _part_encoder = msgspec.msgpack.Encoder()
@@ -87,10 +87,10 @@ def picture(topic: Topic, queue: Queue) -> QueueImage:
 
 
 def parts(topic: Topic, queue: Queue) -> Iterator[bytes]:
-    """The jobs of a large queue, a few at a time, each as it is when its turn comes.
+    """The jobs of a large queue, a few at a time, each as it is when it is captured.
 
-    That may be later than the position of the snapshot. Folding the log from there leads to the same end, because what
-    a job became is in the log, and every op sets a job's state whatever it was before.
+    That may be later than the position of the snapshot. Folding the log from there gives the same result, because every
+    change of a job is in the log, and every op sets a job's state regardless of what it was before.
     """
     seqs, keys = list(queue.jobs), list(queue.unique)
     for first in range(0, max(len(seqs), len(keys)), JOBS_PER_PART):
@@ -136,7 +136,7 @@ def _without_lease(image: JobImage) -> JobImage:
 
 
 def restore(topic: Topic, queue: Queue, image: QueueImage) -> None:
-    """All records are fresh until the image says otherwise."""
+    """All records are fresh unless the image has a job for them."""
     queue.paused, queue.dead_lettered = image.paused, image.dead_lettered
     queue.pass_over(topic, image.cursor)
     _restore_jobs(topic, queue, image.jobs, image.unique)

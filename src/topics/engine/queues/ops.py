@@ -1,4 +1,4 @@
-"""Queues in the log: who got which jobs, what came back, for how long, what became a dead letter, each with its bytes.
+"""The ops of queues and their bytes: jobs that were leased, returned, extended or moved, and dead letters.
 
 Leased     | 8 | topic u32 | cursor u64 | deadline u64 | rest u32 | jobs u32 | node_len u16 | node |
            | (seq u64, lease u64, deliveries u64)×jobs |
@@ -31,13 +31,13 @@ _BURIED = struct.Struct("<BII")
 
 
 class Leased(NamedTuple):
-    """Jobs (seq, lease, deliveries) went to a worker. `rest_ms` is how long they rest if the lease runs out.
+    """Jobs (seq, lease, deliveries) were leased to a worker. `rest_ms` is how long they rest if the lease expires.
 
-    `cursor` is how far fresh jobs have been handed out; a job that waited for its time may lie behind it.
+    `cursor` is how far fresh jobs have been handed out; a job that waited for its time may be before it.
 
-    Nobody else may get the same job in the meantime, so the ops of leases are folded in when they are decided. One that
-    is then published is `ahead`: its fold has been. What the log does not store is nothing in an op read back from it:
-    `now_ms`, when it was decided, and `stream`, the connection that the jobs are pushed to.
+    No other worker may get the same job in the meantime, so the ops of leases are folded when they are decided. Such an
+    op is `ahead` when it is published: its fold was done. Two fields are not in the log, and are empty in an op read
+    from it: `now_ms`, when it was decided, and `stream`, the connection that the jobs are pushed to.
     """
 
     topic_id: int
@@ -58,7 +58,7 @@ class Leased(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Jobs came back from their worker, to be claimed again from `due` on."""
+    """Jobs were given back by their worker, to be claimed again from `due` on."""
 
     topic_id: int
     due: int
@@ -88,7 +88,7 @@ class Extended(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """A queue stopped handing out jobs, or began again."""
+    """A queue stopped handing out jobs, or resumed."""
 
     topic_id: int
     paused: bool
@@ -98,7 +98,7 @@ class Paused(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Records left one topic for another, in one step: a dead letter, or one on its way home."""
+    """Records moved from one topic to another in one step: dead letters, or a redrive."""
 
     topic_id: int
     dead: bool
@@ -116,7 +116,7 @@ class Moved(NamedTuple):
 
 
 class Buried(NamedTuple):
-    """Dead letters left a queue for another topic, and only `rest` of that outlives a restart."""
+    """Dead letters left a queue for another topic, and only `rest` of that survives a restart."""
 
     topic_id: int
     letters: int

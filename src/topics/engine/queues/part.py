@@ -1,4 +1,4 @@
-"""What queues keep of a topic: its jobs if it is a queue, and the dead letters that queues left in it."""
+"""The part of queues in a topic: its jobs if it is a queue, and the dead letters that queues moved to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topics.engine.queues.queue import Queue
 if TYPE_CHECKING:
     from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic
-    from topics.engine.queues.dead_letters import Letters
+    from topics.engine.queues.dead_letters import DeadLetters
     from topics.model.requests.batch import Batch
 
 
@@ -19,7 +19,7 @@ class QueuePart(TopicPart):
 
     def __init__(self, jobs: Queue | None = None) -> None:
         self.jobs = jobs
-        self.letters: Letters | None = None
+        self.letters: DeadLetters | None = None
 
     def appended(self, topic: Topic, batch: Batch) -> None:
         if self.jobs is not None:
@@ -42,13 +42,13 @@ def queue_of(topic: Topic) -> Queue | None:
     return part.jobs if isinstance(part, QueuePart) else None
 
 
-def letters_of(topic: Topic) -> Letters | None:
+def letters_of(topic: Topic) -> DeadLetters | None:
     """The dead letters in the topic, if it ever had any."""
     part = topic.queue
     return part.letters if isinstance(part, QueuePart) else None
 
 
-def put_letters(topic: Topic, letters: Letters) -> Letters:
+def put_letters(topic: Topic, letters: DeadLetters) -> DeadLetters:
     part = topic.queue
     if not isinstance(part, QueuePart):
         part = topic.queue = QueuePart()

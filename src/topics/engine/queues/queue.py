@@ -1,13 +1,13 @@
-"""Who holds which job: the projection of a queue's leases over the records of its topic.
+"""The state of a queue: which worker holds which job of the topic's records.
 
-    fresh ─────claim────▶ leased ──ack──▶ (gone)         A fresh job is a live record behind the claim cursor and
+    fresh ─────claim────▶ leased ──ack──▶ (gone)         A fresh job is a live record after the claim cursor and
       ▲                    │    ▲                        nothing else: a million of them cost nothing and no claim
     append               nack,  │claim                   is slower for them. Every live record up to the cursor has
-      │                runs out │                        a Job, and so has one that was appended with a delay.
+      │                 expires │                        a Job, and so has one that was appended with a delay.
       └─with a delay─▶ resting ─┴─ ready
 
-Counts are exact at any time: whole groups fall due at once, and records that die report here (`dying`) whatever kills
-them. Everything takes the time it happens at; nothing reads a clock.
+Counts are exact at any time: whole groups fall due at once, and records that die are reported here (`dying`) for any
+reason. Every method takes the time as a parameter; none reads a clock.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ DOOMED_PER_TAKE_MAX = 256
 Load = Callable[["Block"], None]
 
 
-# A job chosen for delivery (seq, its Job if it has one, its record, its tag): nobody's until it is leased, in the same
-# breath. A plain tuple, because a claim makes one for each job.
+# A job chosen for delivery (seq, its Job if it has one, its record, its tag): it is leased in the same step. A plain
+# tuple, because a claim makes one for each job.
 Taken = tuple[int, Job | None, bytes, bytes | None]
 
 
@@ -66,7 +66,7 @@ class Queue:
     )
 
     def __init__(self) -> None:
-        # records behind the cursor that have no Job, and Jobs behind the cursor
+        # records after the cursor that have no Job, and Jobs after the cursor
         self.cursor: int = 0
         self.fresh = 0
         self.ahead = 0
@@ -85,12 +85,12 @@ class Queue:
         self.unique_of: dict[int, bytes] = {}
         self.dead_lettered = 0
         self.paused = False
-        # jobs that belong into the dead-letter topic, which does not take them, and why
+        # jobs that should be in the dead-letter topic, which refuses them, and why
         self.refused = 0
         self.refusal = ""
-        # The process stops: what it knows of jobs is kept, except for leases that are not durable.
+        # The process stops: the state of jobs is kept, except for leases that are not durable.
         self.closing = False
-        # 0: none given out yet by this process
+        # 0: this process has given out none yet
         self.next_lease = 0
         # jobs in flight on each connection that jobs are pushed to
         self.streams: dict[int, dict[int, Job]] = {}
@@ -107,7 +107,7 @@ class Queue:
     # --- time ---
 
     def advance(self, now_ms: int) -> None:
-        """Let leases run out and rests end. Costs a step a group, whatever the number of jobs."""
+        """Expire leases and end rests. Costs one step per group, whatever the number of jobs."""
         if now_ms >= self._leases.next_ms:
             for group in self._leases.fallen_due(now_ms):
                 self.in_flight -= len(group.jobs)
@@ -164,7 +164,7 @@ class Queue:
         self.delayed += 1
 
     def give_back(self, job: Job, due_ms: int, now_ms: int) -> None:
-        """To be claimed again from `due_ms` on."""
+        """Claimable again from `due_ms` on."""
         self._detach(job)
         if due_ms > now_ms:
             self._rest(job, due_ms)
@@ -178,14 +178,14 @@ class Queue:
         self.released += 1
 
     def take_out(self, jobs: Iterable[Job]) -> None:
-        """They are on their way out of the queue; if that fails, they are given back."""
+        """They are leaving the queue; if that fails, they are given back."""
         leased = 0
         for job in jobs:
             group = job.group
             if group is None or group.place is not _LEASED or job.stream:
                 self._detach(job)
                 continue
-            # What an ack does, written out because there are so many of them.
+            # The work of an ack, inlined because it runs for every job.
             leased += 1
             job.group = None
             del group.jobs[job.seq]
@@ -194,7 +194,7 @@ class Queue:
         self.in_flight -= leased
 
     def lease(self, job: Job, node: str, lease: int, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> None:
-        """Runs out when the clock is past the deadline, not at it."""
+        """Expires when the clock is past the deadline, not at it."""
         self._detach(job)
         job.node, job.lease, job.deadline = node, lease, deadline
         self.let_out(job, self.leased_until(deadline, rest_ms, stream), stream)
@@ -202,7 +202,7 @@ class Queue:
     def hand_out(
         self, jobs: list[tuple[int, int, int]], node: str, deadline: int, rest_ms: int, now_ms: int, stream: int
     ) -> None:
-        """Jobs (seq, lease, deliveries) go to their worker; written out because there are so many of them."""
+        """Jobs (seq, lease, deliveries) go to their worker; inlined because it runs for every job."""
         known, cursor = self.jobs, self.cursor
         group = self.leased_until(deadline, rest_ms, stream)
         members, pushed = group.jobs, self.streams[stream] if stream else None
@@ -229,11 +229,11 @@ class Queue:
         self.in_flight += len(jobs)
 
     def leased_until(self, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> DueGroup:
-        """Where leases with this deadline stand."""
+        """The group of leases with this deadline."""
         return self._leases.at(deadline + 1, rest_ms, pushed=stream != NO_STREAM)
 
     def let_out(self, job: Job, group: DueGroup, stream: int = NO_STREAM) -> None:
-        """A job that stands nowhere goes to its worker."""
+        """A job that is in no group goes to its worker."""
         job.group = group
         group.jobs[job.seq] = job
         self.in_flight += 1
@@ -245,14 +245,14 @@ class Queue:
         self.lease(job, job.node, job.lease, deadline, rest_ms, job.stream)
 
     def held(self, seq: int, now_ms: int) -> Job | None:
-        """The job, if somebody's lease on it stands."""
+        """The job, if a lease on it is valid."""
         job = self.jobs.get(seq)
         if job is None or job.group is None or job.group.place is not _LEASED or job.deadline < now_ms:
             return None
         return job
 
     def held_by(self, node: str, seqs: list[int], tokens: list[str] | None, now_ms: int) -> tuple[list[Job], list[int]]:
-        """The jobs that this worker holds, by its tokens if it shows them, and the seqs it does not hold."""
+        """The jobs that this worker holds, by its tokens if it sent them, and the seqs it does not hold."""
         found: dict[int, Job] = {}
         skipped: list[int] = []
         known = self.jobs
@@ -273,19 +273,19 @@ class Queue:
         return list(found.values()), skipped
 
     def refuse(self, job: Job, reason: str) -> None:
-        """The dead-letter topic does not take the job; no reason: not yet."""
+        """The dead-letter topic refuses the job; without a reason: not yet."""
         self.refused += not job.refusals
         self.refusal = reason or self.refusal
         job.refusals += 1
 
     def accept(self, job: Job) -> None:
-        """The job goes where it should, or to a worker again after all."""
+        """The job leaves for the dead-letter topic, or for a worker after all."""
         if job.refusals:
             self.refused -= 1
             job.refusals = 0
 
     def job_for(self, seq: int) -> Job:
-        """The Job of a live record, made if it has none."""
+        """The Job of a live record, created if it has none."""
         job = self.jobs.get(seq)
         if job is None:
             job = self.jobs[seq] = Job(seq)
@@ -299,11 +299,11 @@ class Queue:
     def take(
         self, topic: Topic, wanted: int, bytes_max: int, deliveries_max: int, load: Load
     ) -> tuple[list[Taken], list[Job]]:
-        """Up to `wanted` claimable jobs, given back ones first, and those delivered too often to be so again.
+        """Up to `wanted` claimable jobs, given back ones first, and jobs that were delivered too often.
 
-        The last one may go beyond `bytes_max`.
+        The last one may exceed `bytes_max`.
 
-        May raise ColdMiss, or that something cannot be read, as long as nothing is taken.
+        May raise ColdMiss or a read error, as long as no job is taken.
         """
         taken: list[Taken] = []
         doomed: list[Job] = []
@@ -376,7 +376,7 @@ class Queue:
     def _take_run(
         self, block: Block, first: int, stop: int, wanted: int, bytes_max: int, taken: list[Taken]
     ) -> tuple[int, int]:
-        """Take live records first … stop − 1 until there are enough; how many were looked at, and their bytes."""
+        """Take live records first … stop − 1 until there are enough; how many were visited, and their bytes."""
         body = block.body
         assert body is not None
         buf, ends, seqs, tagged = body.buf, body.ends, block.seqs, body.tags is not None
@@ -401,7 +401,7 @@ class Queue:
         self.fresh -= len(taken) - before
         return number - first, size
 
-    # --- what the log says ---
+    # --- folds ---
 
     def appended(self, batch: Batch) -> None:
         jobs = batch.jobs
@@ -410,7 +410,7 @@ class Queue:
             return
         first_seq = batch.first_seq
         if not self.fresh and all(jobs.delays):
-            # Nothing that is fresh lies between: the cursor need not walk over them one by one later.
+            # No fresh job is in between: the cursor need not pass them one by one later.
             self.ahead = 0
             self.cursor = first_seq + batch.count - 1
         else:
@@ -428,7 +428,7 @@ class Queue:
                 self.pend(key, seq)
 
     def _delay(self, first_seq: int, jobs: JobColumns) -> None:
-        """Those with a delay rest from the start; written out because there are so many of them."""
+        """Jobs with a delay rest from the start; inlined because it runs for every job."""
         known, group_at, from_ms = self.jobs, self._rests.at, jobs.from_ms
         count = len(known)
         delay_before = 0
@@ -451,7 +451,7 @@ class Queue:
         self.unique_of[seq] = key
 
     def pass_over(self, topic: Topic, seq: int) -> None:
-        """A lease in the log is proof that the cursor was there; live records that it passed are claimable."""
+        """A lease in the log proves that the cursor was there; live records that it passed are claimable."""
         if seq <= self.cursor:
             return
         index = topic.block_after(self.cursor)
@@ -502,10 +502,10 @@ class Queue:
             if key is not None and self.unique.get(key) == seq:
                 del self.unique[key]
 
-    # --- looking ---
+    # --- listing ---
 
     def leases_from(self, deadline: int, seq: int, limit: int) -> list[Job]:
-        """Leases that stand, soonest to run out first, behind (deadline, seq)."""
+        """Valid leases, soonest to expire first, after (deadline, seq)."""
         found: list[Job] = []
         for group in self._leases.groups_from(deadline + 1):
             for job in sorted(group.jobs.values(), key=_seq_of):

@@ -1,4 +1,4 @@
-"""Dead letters on their way home: chosen by tag, moved back in one step for each queue, spread over time if asked."""
+"""Redrive: dead letters chosen by tag and moved back in one step for each queue, spread over time if requested."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from topics.engine.queues.verbs import Queues
 
 LIMIT_DEFAULT, LIMIT_MAX = 1_000, 10_000
-# Dead letters that go home in one step, so that none takes long.
+# Dead letters that move back in one step, so that no step takes long.
 PIECE_MAX = 250
 SCAN_RECORDS_MAX = 50_000
-# Of letters that are looked at for each that may go.
+# Dead letters that are checked for each one that may move.
 SCANNED_PER_MOVED = 5
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     seq: int
     home: str
     record: RecordRequest
 
 
 class Driven(NamedTuple):
-    """How many went (or would go) home, to which queues; how many could not; whether there may be more.
+    """How many moved (or would move) back, to which queues; how many could not; whether there may be more.
 
-    Of a piece: the last letter that was looked at if there are more, how many were, and whether all that was asked for
-    is done.
+    For a piece: the last dead letter that was checked if there are more, how many were checked, and whether the whole
+    request is done.
     """
 
     moved: int
@@ -78,9 +78,9 @@ class Redriver:
         before: Driven = NOTHING,
         piece_max: int = LIMIT_MAX,
     ) -> PendingChange:
-        """Send dead letters back to the queues they came from. `result` is a Driven. May raise ColdMiss.
+        """Move dead letters back to the queues they came from. `result` is a Driven. May raise ColdMiss.
 
-        At most `piece_max` go at once: unless the result is `done`, call again with it as `before`.
+        At most `piece_max` move at once: unless the result is `done`, call again with it as `before`.
         """
         match = None if request.match is None else parse_match(request.match)
         limit = min(LIMIT_MAX, check_u64(request.limit, "limit") or LIMIT_DEFAULT)
@@ -88,7 +88,7 @@ class Redriver:
         topic = self._engine.find(name)
         if topic is None:
             raise TopicNotFound(name)
-        # One at a time for each topic: until a move is published its records still look as if they were there.
+        # One at a time for each topic: until a move is published, its records still look present.
         self._in_flight.check(("redrive", topic.id))
         queue = queue_of(topic)
         if queue is not None:
@@ -120,7 +120,7 @@ class Redriver:
             except TopicsError:
                 if driven is NOTHING:
                     raise
-                # Some are moved already: that is the answer, and the next call meets what stopped this one.
+                # Some are moved already: return these; the next call will meet the same error.
                 return driven
             driven = change.result
             if driven.done:
@@ -137,9 +137,9 @@ class Redriver:
         scan_max: int,
         may_touch: Callable[[str], bool],
         after_seq: int,
-    ) -> tuple[dict[str, list[Letter]], Driven]:
-        """Letters by where they go, and what that comes to."""
-        by_home: dict[str, list[Letter]] = {}
+    ) -> tuple[dict[str, list[DeadLetter]], Driven]:
+        """Dead letters by destination, and the totals."""
+        by_home: dict[str, list[DeadLetter]] = {}
         found = skipped = scanned = last_seq = 0
         more = False
         for block, number in self._candidates(topic, match, after_seq):
@@ -158,13 +158,13 @@ class Redriver:
                 skipped += 1
                 continue
             moving.unstamp(record)
-            by_home.setdefault(home, []).append(Letter(last_seq, home, record))
+            by_home.setdefault(home, []).append(DeadLetter(last_seq, home, record))
             found += 1
         homes = {home: len(letters) for home, letters in by_home.items()}
         return by_home, Driven(found, homes, skipped, more, last_seq, scanned, done=not more)
 
     def _candidates(self, topic: Topic, match: TagMatch | None, after_seq: int) -> Iterator[tuple[Block, int | None]]:
-        """Live records after a seq that nobody holds, and whose tag matches; None: the whole block is damaged."""
+        """Live records after a seq that are not leased, and whose tag matches; None: the whole block is damaged."""
         queue = queue_of(topic)
         jobs = queue.jobs if queue is not None else {}
         for block in topic.blocks[topic.block_after(after_seq) :]:
@@ -183,7 +183,7 @@ class Redriver:
                         yield block, number
 
     def _send(
-        self, topic: Topic, by_home: dict[str, list[Letter]], before: Driven, found: Driven, rate: int
+        self, topic: Topic, by_home: dict[str, list[DeadLetter]], before: Driven, found: Driven, rate: int
     ) -> PendingChange:
         sent = PendingChange(None, topic.id, gated=False)
         pending: list[PendingChange] = []
@@ -215,7 +215,7 @@ class Redriver:
             one.then(done)
         return sent
 
-    def _move(self, topic: Topic, home: str, letters: list[Letter], rate: int, moved: int) -> PendingChange:
+    def _move(self, topic: Topic, home: str, letters: list[DeadLetter], rate: int, moved: int) -> PendingChange:
         if rate:
             for number, letter in enumerate(letters, moved):
                 letter.record.delay_ms = min(DELAY_MS_MAX, number * 1000 // rate)

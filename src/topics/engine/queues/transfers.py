@@ -1,4 +1,4 @@
-"""Records that change their topic: dead letters with their stamps, and dead letters on their way home without them."""
+"""Records that change their topic: dead letters get stamps, and lose them when they move back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def record_of(block: Block, number: int) -> RecordRequest:
-    """A stored record as it was wished for. The first `,"data":` is its own, see `diff.render_view`."""
+    """A stored record as an append would send it. The first `,"data":` is its own, see `diff.render_view`."""
     body = block.body
     assert body is not None
     record = bytes(body.record(number))
@@ -50,14 +50,14 @@ def record_of(block: Block, number: int) -> RecordRequest:
 
 
 def stamp(record: RecordRequest, queue: str, job: Job) -> None:
-    """Say in `meta` where the record comes from and why. Earlier stamps give way to these."""
+    """Record in `meta` where the record comes from and why. These stamps replace earlier ones."""
     stamps: dict[str, object] = {FROM: queue, DELIVERIES: job.deliveries, SRC_SEQ: job.seq}
     if job.error:
         stamps[ERROR] = job.error
     try:
         record.meta = Raw(_encode({**_unstamped(record), **stamps}))
     except (msgspec.DecodeError, RecursionError):
-        # Nested too deeply to be looked into, as version 0.1 allowed: the stamps are put in front of what is there.
+        # Nested too deeply to be decoded, as version 0.1 allowed: the stamps are inserted before the existing fields.
         assert record.meta is not UNSET
         record.meta = Raw(b"%b,%b" % (_encode(stamps)[:-1], bytes(record.meta).lstrip()[1:]))
 
@@ -69,7 +69,7 @@ def unstamp(record: RecordRequest) -> None:
 
 
 def home_of(record: RecordRequest) -> str | None:
-    """The queue that the record was taken from, if its stamp says so and can be read."""
+    """The queue that the record came from, if it has a readable stamp."""
     if record.meta is UNSET:
         return None
     try:
@@ -93,7 +93,7 @@ def move(
 
 
 def encode_move(moved: Moved, source: Topic, destination: TopicConfig) -> bytes:
-    """What the log must say: all of it, or only the half that outlives a restart. Empty: nothing of it does."""
+    """The op for the log: all of it, or only the half that survives a restart. Empty: neither half does."""
     leaves, arrives = source.lasts(moved.runs[0].from_seq), destination.durability != "ephemeral"
     if leaves and arrives:
         return moved.encode()
@@ -103,6 +103,6 @@ def encode_move(moved: Moved, source: Topic, destination: TopicConfig) -> bytes:
     elif leaves:
         rest = Deleted(moved.topic_id, moved.ts, moved.runs)
     if moved.dead:
-        # How many letters a queue has written outlives all of them.
+        # The count of dead letters that a queue has written survives all of them.
         return Buried(moved.topic_id, moved.appended.batch.count, rest).encode()
     return rest.encode() if rest is not None else b""

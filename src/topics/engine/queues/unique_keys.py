@@ -1,4 +1,4 @@
-"""Unique keys: a job whose key is pending is not added twice; the answer names the one that is there."""
+"""Unique keys: a job whose key is pending is not added twice; the reply names the existing job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Uniqueness:
     def admit(self, topic: Topic | None, request: AppendRequest, *, to_queue: bool) -> Admitted | None:
         """Leave out the records whose key is pending; None if none has a key.
 
-        Only a queue takes a delay or a unique key.
+        Only a queue accepts a delay or a unique key.
         """
         return self._admit_keyed(topic, request) if check_job_fields(request, to_queue=to_queue) else None
 
@@ -45,7 +45,7 @@ class Uniqueness:
         return _without(request, keys, pending)
 
     def note(self, topic_id: int, batch: Batch, change: PendingChange) -> None:
-        """A batch with job columns is on its way."""
+        """A batch with job columns is pending."""
         assert batch.jobs is not None
         keys = unique_keys(batch.jobs.unique)
         if NO_KEY in keys:
@@ -54,9 +54,9 @@ class Uniqueness:
             self._in_flight.hold_members(change, ("unique keys", topic_id), keys)
 
     def repeated(self, topic: Topic, admitted: Admitted, key: bytes, now_ms: int) -> PendingChange:
-        """The answer to a write all of whose jobs are pending already.
+        """The reply to a write whose jobs are all pending already.
 
-        With an idempotency key it is kept for those who ask again when the jobs are gone.
+        With an idempotency key it is kept for repeated requests after the jobs are gone.
         """
         seqs = admitted.seqs(0)
         assert seqs is not None
@@ -75,7 +75,7 @@ class Uniqueness:
 
 
 def _without(request: AppendRequest, keys: list[bytes], pending: Mapping[bytes, int]) -> Admitted:
-    """Leave out the records whose key is pending, or that of an earlier record of the same write."""
+    """Leave out the records whose key is pending, or equal to that of an earlier record of the same write."""
     kept: list[RecordRequest] = []
     kept_keys: list[bytes] = []
     places: list[tuple[int | None, int]] = []

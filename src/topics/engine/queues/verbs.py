@@ -1,7 +1,7 @@
 """The verbs of queues: serve claims, ack, nack, extend, pause, redrive, decided synchronously like all others.
 
-A lease takes effect when it is decided, so that nobody else gets the job; if the queue's leases are durable the
-decision stands in the log before it is answered, and a write that fails only makes the job claimable again.
+A lease takes effect when it is decided, so that no other worker gets the job; if the queue's leases are durable the
+decision is in the log before the reply, and a failed write only makes the job claimable again.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 UNLIMITED = 2**64
 ERROR_CHARS_MAX = 1_024
-# How long a job waits for a dead-letter topic that would not take it, doubled each time.
+# How long a job waits for a dead-letter topic that refused it, doubled each time.
 REFUSED_REST_MS, REFUSED_REST_MS_MAX = 1_000, 60_000
 
 
 class Held(NamedTuple):
-    """What an ack, nack or extend did: how many jobs, which seqs not, and the new deadline of an extend."""
+    """The result of an ack, nack or extend: how many jobs, which seqs were not held, the new deadline of an extend."""
 
     jobs: list[int]
     skipped: list[int]
@@ -63,10 +63,10 @@ class Queues:
         self._settings = engine.settings
         self.redriver = Redriver(engine, self)
 
-    # --- finding ---
+    # --- looking up ---
 
     def find(self, name: str) -> tuple[Topic, Queue, int]:
-        """The topic, its queue, and the time: leases that ran out have, records that expired are gone."""
+        """The topic, its queue, and the time: due leases have expired, due records are removed."""
         topic = self._engine.find(name)
         if topic is None:
             raise TopicNotFound(name)
@@ -76,7 +76,7 @@ class Queues:
         return topic, queue, self.bring_up(topic, queue)
 
     def existing(self, name: str) -> Queue:
-        """The queue with its counts of this moment, whatever is on its way."""
+        """The queue with its counts at this moment, regardless of pending changes."""
         topic = self._state.by_name.get(name)
         queue = None if topic is None else queue_of(topic)
         if queue is None:
@@ -85,7 +85,7 @@ class Queues:
         return queue
 
     def now(self) -> int:
-        """The time that leases and delays run on."""
+        """The time that leases and delays are measured by."""
         return self._steady.now_ms()
 
     def bring_up(self, topic: Topic, queue: Queue) -> int:
@@ -113,9 +113,9 @@ class Queues:
         return claim if claim.lease_ms else Claim(claim.node, claim.wanted, config.lease_ms, claim.stream)
 
     def serve(self, topic: Topic, queue: Queue, claims: list[Claim], now: int) -> list[Grant]:
-        """One pass: the jobs there are, dealt out one by one over the claimers until all have what they want.
+        """One pass: the available jobs, dealt out one by one over the claimers until all have enough.
 
-        The queue has been brought up to `now`. May raise ColdMiss, as long as nobody got anything.
+        The queue has been brought up to `now`. May raise ColdMiss, as long as no claimer got a job.
         """
         self._commit_log.check_writable()
         topic.last_read_ts = self._clock.now_ms()
@@ -150,7 +150,7 @@ class Queues:
             for number, taken in enumerate(share, lease)
         ]
         grant.seqs = [taken[0] for taken in share]
-        # An op for each rest that would follow; all but those with a backoff have the same one.
+        # One op for each length of rest that would follow; it differs only between jobs with a backoff.
         by_rest: dict[int, list[tuple[int, int, int]]] = {}
         if config.retry_backoff is UNSET:
             by_rest[0] = leases
@@ -180,7 +180,7 @@ class Queues:
         return change
 
     def _unlease(self, topic: Topic, leases: dict[int, int]) -> None:
-        """The log did not take the leases: nobody was told of them, so the jobs are claimable again."""
+        """The leases could not be written to the log: no worker has them yet, so the jobs are claimable again."""
         queue, now = queue_of(topic), self.now()
         assert queue is not None
         for seq, lease in leases.items():
@@ -190,7 +190,7 @@ class Queues:
                 queue.give_back(job, now, now)
 
     def _journal(self, topic: Topic, op: LeaseOp) -> PendingChange:
-        """A part of the leases log: as durable as the topic; an ephemeral one has no log."""
+        """Part of the leases log: as durable as the topic; an ephemeral one has no log."""
         durability = topic.config.durability
         journaled = durability != "ephemeral"
         body = op.encode() if journaled else b""
@@ -222,7 +222,7 @@ class Queues:
             self.give_back(topic, jobs)
 
     def give_back(self, topic: Topic, jobs: Iterable[Job], rest_ms: int = 0) -> None:
-        """Their way out of the queue failed: claimable again, at once or after a rest."""
+        """Leaving the queue failed: claimable again, at once or after a rest."""
         queue, now = queue_of(topic), self.now()
         assert queue is not None
         for job in jobs:
@@ -231,13 +231,13 @@ class Queues:
         self._waiters.moved(topic)
 
     def nack(self, name: str, request: NackRequest) -> PendingChange:
-        """Give jobs back, now or after a rest, or send them where dead letters go. `result` is a Held."""
+        """Give jobs back, now or after a rest, or move them to the dead-letter topic. `result` is a Held."""
         self.check_seqs(request)
         if request.delay_ms is not UNSET:
             check_u64(request.delay_ms, "delay_ms")
         error = request.error or ""
         if len(error) > ERROR_CHARS_MAX:
-            raise InvalidRequest(f"error may have {ERROR_CHARS_MAX} characters", field="error")
+            raise InvalidRequest(f"error must be at most {ERROR_CHARS_MAX} characters", field="error")
         topic, queue, now = self.find(name)
         if request.dead_letter and topic.config.dead_letter is None:
             raise InvalidRequest(f'queue "{name}" has no dead_letter topic', field="dead_letter")
@@ -270,7 +270,7 @@ class Queues:
         return self._ahead(topic, ops)
 
     def _ahead(self, topic: Topic, ops: Sequence[Released | Extended]) -> PendingChange:
-        """They take effect now, and stand in the log before this is done if the leases are durable."""
+        """They take effect now, and are in the log before this is done if the leases are durable."""
         for op in ops:
             self._state.fold_ahead(op)
         change = settled(topic.id)
@@ -280,7 +280,7 @@ class Queues:
         return change
 
     def extend(self, name: str, request: ExtendRequest) -> PendingChange:
-        """Set the deadline of held leases anew, counted from now. `result` is a Held with the deadline."""
+        """Set a new deadline for held leases, counted from now. `result` is a Held with the deadline."""
         self.check_seqs(request)
         lease_ms = max(LEASE_MS_MIN, min(LEASE_MS_MAX, check_u64(request.lease_ms, "lease_ms")))
         topic, queue, now = self.find(name)
@@ -311,7 +311,7 @@ class Queues:
     # --- dead letters ---
 
     def _bury(self, topic: Topic, jobs: list[Job]) -> PendingChange:
-        """Move jobs to the dead-letter topic in one step. If it will not take them they stay, and it is tried again."""
+        """Move jobs to the dead-letter topic in one step. If it refuses them they stay, and the move is tried again."""
         config = topic.config
         name = config.dead_letter
         assert name is not None
@@ -342,7 +342,7 @@ class Queues:
             self.give_back(topic, [job], rest_ms)
 
     def _lift(self, topic: Topic, seqs: list[int]) -> tuple[list[Run], list[RecordRequest]]:
-        """What dies where the records are, and the records as they were wished for. May raise ColdMiss."""
+        """The runs that die here, and the records as an append would send them. May raise ColdMiss."""
         load = self._state.cold.load
         runs = find_seqs(topic, seqs, load)
         records: list[RecordRequest] = []
@@ -355,7 +355,7 @@ class Queues:
     def move(
         self, source: Topic, runs: list[Run], records: list[RecordRequest], name: str, *, dead: bool
     ) -> PendingChange:
-        """Have records change their topic in one step; the other topic is made if it is absent."""
+        """Move records to another topic in one step; that topic is created if it is absent."""
         durability = source.config.durability
         room = self._engine.room_for(name, len(records), sum(run.size for run in runs), durability)
         now = self._clock.now_ms()
@@ -368,7 +368,7 @@ class Queues:
     # --- pause, streams ---
 
     def pause(self, name: str, *, paused: bool) -> PendingChange:
-        """Stop handing out jobs, or begin again; what is out may still be acked."""
+        """Stop handing out jobs, or resume; jobs in flight can still be acked."""
         topic, queue, _ = self.find(name)
         if queue.paused == paused:
             return settled(topic.id)
@@ -385,7 +385,7 @@ class Queues:
         return number
 
     def close_stream(self, topic: Topic, queue: Queue, number: int) -> None:
-        """The connection is gone: what it holds is claimable at once."""
+        """The connection is closed: the jobs it holds are claimable at once."""
         now = self.now()
         queue.advance(now)
         seqs = list(queue.streams.pop(number, {}))
@@ -393,6 +393,6 @@ class Queues:
             try:
                 self._ahead(topic, [Released(topic.id, 0, "", seqs, now_ms=now)])
             except TopicsError:
-                # Without the log's word the leases run out by themselves after a restart.
+                # If they are not in the log, the leases expire by themselves after a restart.
                 pass
             self._waiters.moved(topic)

@@ -1,4 +1,4 @@
-"""Claims, also those that wait: for a moment with others, until there are jobs, or while their stream is open.
+"""Claims, including those that wait: to share a pass with others, until there are jobs, or while a stream is open.
 
     claim, claim_jitter_ms > 0 ──┐
     claim with wait_ms, no job ──┼─▶ claimers of a queue ─▶ window over, topic moved, a lease or a rest expired
@@ -39,11 +39,11 @@ class Claimer(Protocol):
         ...
 
     def granted(self, grant: Grant) -> bool:
-        """It got this, maybe nothing; whether it goes on waiting."""
+        """It got these jobs, maybe none; whether it keeps waiting."""
         ...
 
     def failed(self, error: TopicsError) -> bool:
-        """The pass failed; whether it goes on waiting."""
+        """The pass failed; whether it keeps waiting."""
         ...
 
 
@@ -55,7 +55,7 @@ class WaitingClaim(News):
     def __init__(self, waiters: Waiters, deadlines: Deadlines, claim: Claim, wait_ms: int) -> None:
         super().__init__(waiters, deadlines, (), wait_ms or None)
         self._claim = claim
-        # 0: it waits for the window of its queue only.
+        # 0: it waits only for the window of its queue.
         self._wait_ms = wait_ms
         self.grant: Grant | None = None
         self.error: TopicsError | None = None
@@ -77,7 +77,7 @@ class WaitingClaim(News):
 
 
 class Claimers:
-    """Those who wait for jobs of one queue, in the order in which they are dealt to."""
+    """Claimers that wait for jobs of one queue, in the order in which jobs are dealt to them."""
 
     def __init__(self, claims: Claims, topic: Topic, queue: Queue) -> None:
         self._claims = claims
@@ -86,7 +86,7 @@ class Claimers:
         self.wanted = True
         self._members: dict[Claimer, None] = {}
         self._news = claims.runner.news([topic])
-        # When to look again although nothing has happened: armed for then, and asked for by a claimer or a failure.
+        # When to look again without an event: the armed time, and the one requested by a claimer or a failure.
         self._armed_ms = self._retry_ms = NEVER_MS
         self._task = claims.runner.start(self._serve(), self)
 
@@ -106,7 +106,7 @@ class Claimers:
             self._claims.dismiss(self)
 
     def moved(self) -> None:
-        """There may be jobs, or room for them, or no queue any more."""
+        """There may be jobs, or room for them, or the queue may be gone."""
         self._news.set()
 
     def look_again_in(self, wait_ms: int) -> None:
@@ -207,7 +207,7 @@ class Claimers:
 
 
 class AskedClaim(NamedTuple):
-    """A claim of an existing queue, and what it got; None: it has to wait."""
+    """A claim on an existing queue, and its result; None: it has to wait."""
 
     topic: Topic
     queue: Queue
@@ -231,9 +231,9 @@ class Claims:
     def claim(
         self, name: str, request: ClaimRequest, admit: Callable[[Topic], None] | None = None
     ) -> Steps[tuple[Queue, Grant]]:
-        """Lease up to `max` jobs, waiting for the first if asked to; leases that are durable are in the log by then.
+        """Lease up to `max` jobs, waiting for the first if requested; durable leases are in the log by then.
 
-        `admit` may refuse, when it is clear that there is such a queue.
+        `admit` may refuse, once the queue is known to exist.
         """
         asked = yield from attempt(partial(self.ask, name, request, admit))
         grant = asked.grant or (yield from self.wait(asked, request.wait_ms))
@@ -242,7 +242,7 @@ class Claims:
         return asked.queue, grant
 
     def ask(self, name: str, request: ClaimRequest, admit: Callable[[Topic], None] | None) -> AskedClaim:
-        """Decide a claim with the jobs there are, or find that it has to wait. May raise Busy and ColdMiss."""
+        """Decide a claim with the available jobs, or find that it has to wait. May raise Busy and ColdMiss."""
         queues = self.queues
         claim = queues.read_claim(request)
         topic, queue, now = queues.find(name)
@@ -277,7 +277,7 @@ class Claims:
         return claimers
 
     def dismiss(self, claimers: Claimers) -> None:
-        """Nobody waits for jobs of this queue any more."""
+        """No claimer waits for jobs of this queue any more."""
         if self._by_topic.get(claimers.topic) is claimers:
             del self._by_topic[claimers.topic]
             claimers.detach()
