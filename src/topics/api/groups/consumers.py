@@ -1,4 +1,4 @@
-"""Consumer groups over HTTP: consume, ack, where a partition ends, how far groups are, and putting one elsewhere."""
+"""Consumer groups over HTTP: consume, ack, latest offsets, the progress of groups, and reset."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class OffsetRange(msgspec.Struct):
 
 
 class AckReply(msgspec.Struct):
-    """`acknowledged_offset` is what is committed now, null if nothing is.
+    """`acknowledged_offset` is the committed offset, null if there is none.
 
-    If a range was acked and something below it is not done, `held_back` lists (at most 100) ranges of that.
+    If a range was acked and something below it is not, `held_back` lists those ranges (at most 100).
     """
 
     success: bool
@@ -142,16 +142,21 @@ class Groups:
             row("/consume", self.consume, "Messages for a consumer.", ConsumeReply, ConsumeRequest, read),
             row("/ack", self.ack, "Commit a group's progress.", AckReply, GroupAckRequest, read),
             row(
-                "/latest-offsets", self.latest, "Where partitions end.", LatestOffsetsReply, LatestOffsetsRequest, read
+                "/latest-offsets",
+                self.latest,
+                "Latest offsets of partitions.",
+                LatestOffsetsReply,
+                LatestOffsetsRequest,
+                read,
             ),
-            row("/groups", self.list, "How far groups are.", GroupsReply, None, read),
-            row("/groups/reset", self.reset, "Put a group elsewhere, or forget it.", ResetReply, ResetRequest, admin),
+            row("/groups", self.list, "The progress of groups.", GroupsReply, None, read),
+            row("/groups/reset", self.reset, "Set a group's position, or remove it.", ResetReply, ResetRequest, admin),
         ]
 
     # --- consume ---
 
     def consume(self, call: Call) -> Steps[None]:
-        """Answered when the claims of a group are in the log."""
+        """The reply is sent when the claims of a group are in the log."""
         reading = Reading(call.params)
 
         def find() -> list[tuple[int, Topic]]:
@@ -193,7 +198,7 @@ class Groups:
             reply.held_back = [OffsetRange(seqs.from_seq - 1, seqs.to_seq - 1) for seqs in acked.held_back]
         call.reply(200, encode(reply))
 
-    # --- the rest ---
+    # --- offsets, progress, reset ---
 
     def latest(self, call: Call) -> None:
         params: LatestOffsetsRequest = call.params
@@ -258,7 +263,7 @@ class Groups:
 _LIST_QUERY = (
     QueryField("topic_id", str, "Only this topic's groups."),
     QueryField("group_id", str, "Only this group."),
-    QueryField("limit", int, "Entries in the answer, at most 10000.", default=STANDINGS_MAX),
+    QueryField("limit", int, "Entries in the reply, at most 10000.", default=STANDINGS_MAX),
 )
 
 

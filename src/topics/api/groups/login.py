@@ -69,7 +69,7 @@ class LoginErrorReply(msgspec.Struct):
 
 
 class LoginFamily:
-    """The family of the login routes: nobody authenticates, because this is where tokens are issued."""
+    """The family of the login routes: callers do not authenticate, because this is where tokens are issued."""
 
     scheme = ""
 

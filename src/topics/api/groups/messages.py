@@ -1,4 +1,4 @@
-"""Records as the messages of a consumer group: slices of what was rendered, with the payload in base64.
+"""Records as the messages of a consumer group: slices of the rendered records, with the payload in base64.
 
 {"$seq":7,"$ts":1748450001000,"$node":"eu-1","data":{"a":1},"meta":{"op":"Update"}}     tag: k
   │         │                    │             │             │
@@ -26,7 +26,7 @@ _BARE = b'%b%d,"payload":"%b","key":null,"timestamp_ms":%b,"user":"","op":"Inser
 
 
 class Marked(msgspec.Struct):
-    """The part of a record's meta that says what happened to the thing it is about."""
+    """The part of a record's meta that names the operation it describes."""
 
     op: Any = None
 
@@ -35,7 +35,7 @@ _marked = msgspec.json.Decoder(Marked)
 
 
 def render(topic_id: str, partition: int, runs: list[RecordRun]) -> list[bytes]:
-    """JSON objects, joined by commas they are the inside of an array. Data is neither parsed nor looked at."""
+    """JSON objects; joined by commas they are the inside of an array. Data is neither parsed nor inspected."""
     head = b'{"topic_id":%b,"partition_id":%d,"offset":' % (_encode(topic_id), partition)
     messages: list[bytes] = []
     for run in runs:
@@ -48,7 +48,7 @@ def render(topic_id: str, partition: int, runs: list[RecordRun]) -> list[bytes]:
 
 
 def _render_bare(run: RecordRun, head: bytes, messages: list[bytes]) -> None:
-    """The hot loop. In a record of nothing but data, the payload follows right after the time."""
+    """The hot loop. In a record with data only, the payload follows right after the time."""
     buf, first_seq = run.body.buf, run.block.first_seq
     at = run.body.start_of(run.first)
     offset = first_seq + run.first - 1

@@ -134,7 +134,7 @@ class Tokens:
     def usable(self) -> bool:
         return self._secret is not None
 
-    # --- who asks ---
+    # --- authentication ---
 
     def authenticate(self, headers: Headers) -> TokenUser:
         if self.open:
