@@ -37,9 +37,9 @@ def connected() -> tuple[WsConnection, Pipe, ClientProtocol]:
     server.send_response(server.accept(cast("Any", server.events_received()[0])))
     client.receive_data(b"".join(server.data_to_send()))
     client.events_received()
-    pulse = SimpleNamespace(now_s=0.0, paused=lambda _: None)
+    heartbeats = SimpleNamespace(now_s=0.0, paused=lambda _: None)
     live = SimpleNamespace(unqueue=lambda _: None)
-    sockets: Any = SimpleNamespace(live=live, reader=None, pulse=pulse, grace_s=5.0, opened=lambda _: None)
+    sockets: Any = SimpleNamespace(live=live, reader=None, heartbeats=heartbeats, grace_s=5.0, opened=lambda _: None)
     sockets.reserve = lambda *_, **__: True
     connection = WsConnection(sockets, Principal(Scope.ALL, ANY_NAME), server)
     pipe = Pipe()

@@ -1,4 +1,4 @@
-"""Live delivery as one part of the server: what watch, WebSocket, work streams and bulk reads share, put together."""
+"""Live delivery as one part of the server: creates what watch, WebSocket, work streams and bulk reads share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from topics.api.admission import Pressure
 from topics.api.lifecycle import Lifecycle
 from topics.api.live.follow_requests import FollowRequests
-from topics.api.live.pulse import Pulse
+from topics.api.live.heartbeats import Heartbeats
 from topics.api.live.sse import EventStreams, StreamSlots
 from topics.api.live.topic_stream import TopicStreams
 from topics.api.live.watch import Watch
@@ -51,19 +51,19 @@ class Delivery:
         slices: Slices,
         budget: MemoryBudget,
     ) -> None:
-        pulse = Pulse(loop, settings.slow_consumer_timeout_ms / 1000, loop.time)
+        heartbeats = Heartbeats(loop, settings.slow_consumer_timeout_ms / 1000, loop.time)
         slots = StreamSlots(settings, usage)
-        self.streams = EventStreams(slots, pulse, clock)
+        self.streams = EventStreams(slots, heartbeats, clock)
         follow_requests = FollowRequests(live, settings)
         sessions = Sessions(settings.max_watch_sessions, settings.session_ttl_ms, usage, loop.time)
         self._watch = Watch(live, reader, self.streams, sessions, follow_requests, settings)
         self._topic_streams = TopicStreams(live, reader, self.streams, lifecycle, deadlines, settings)
         self._sockets = Sockets(
-            live, reader, pulse, slots, follow_requests, pressure, runner, loop, wake, settings, slices, budget
+            live, reader, heartbeats, slots, follow_requests, pressure, runner, loop, wake, settings, slices, budget
         )
-        self._exports = Exports(live, reader, slots, pressure, Pulse(loop, STALL_S_MAX, loop.time), in_thread)
+        self._exports = Exports(live, reader, slots, pressure, Heartbeats(loop, STALL_S_MAX, loop.time), in_thread)
         live.is_shed = self._sockets.is_shed
-        pulse.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
+        heartbeats.on_turn.append(lambda: live.weigh(pressed=pressure.floor is not None))
 
     def routes(self) -> list[Route]:
         return [

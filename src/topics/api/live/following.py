@@ -1,7 +1,7 @@
-"""A connection that follows topics: it moves along their logs as fast as its client reads, whatever its protocol.
+"""A connection that follows topics: it advances along their logs as fast as its client reads, in any protocol.
 
-look (a topic moved) ─┬─ client keeps up ─▶ one frame ─▶ at the head: live
-                      └─ more than a frame ─▶ behind ─▶ a turn per tick ─▶ at the head: caught up, live
+look (a topic changed) ─┬─ client keeps up ─▶ one frame ─▶ at the head: live
+                        └─ more than a frame ─▶ behind ─▶ a turn per tick ─▶ at the head: caught up, live
 client does not keep up ─▶ nothing is read or rendered until it does
 """
 
@@ -13,14 +13,14 @@ from topics.engine.log.retention import Tombstone
 from topics.engine.log.topic import Topic
 from topics.model.errors import TopicsError
 
-# A frame this large makes a look at what the connection has not sent yet worth its time.
+# After a frame this large it is worth checking how much the connection has not sent yet.
 LARGE_FRAME_BYTES = 8 * 1024
 # Losses by retention; a reader that was not connected when they happened gets `from_seq_too_old` instead.
 LOST_BY_RETENTION = frozenset(("cap", "ttl", "mixed"))
 
 
 class Follower:
-    """The part that SSE and WebSocket share. A protocol says how to write, and whether there is room."""
+    """The part that SSE and WebSocket share. A protocol defines how to write, and whether there is room."""
 
     __slots__ = ("_behind", "_blocked", "_live", "_reader", "_waits_for_cold", "subscriptions")
 
@@ -28,13 +28,13 @@ class Follower:
         self._live = live
         self._reader = reader
         self.subscriptions: dict[str, Subscription] = {}
-        # Subscriptions with more than was sent.
+        # Subscriptions with more records than were sent.
         self._behind: dict[Subscription, None] = {}
-        # The client does not keep up, as the protocol says.
+        # The client does not keep up, according to the protocol.
         self._blocked = False
         self._waits_for_cold = False
 
-    # --- what a protocol gives ---
+    # --- implemented by a protocol ---
 
     @property
     def _has_room(self) -> bool:
@@ -82,7 +82,7 @@ class Follower:
         self._live.unqueue(self)
 
     def catch_up(self) -> None:
-        """Go on with the backlog, in turn with other readers."""
+        """Continue with the backlog, in turn with other readers."""
         if self._behind and not self._blocked and not self._waits_for_cold:
             self._live.queue(self)
 
@@ -102,7 +102,7 @@ class Follower:
                 subscription.fresh = True
         self.catch_up()
 
-    # --- moving on ---
+    # --- advancing ---
 
     def look(self, subscription: Subscription) -> None:
         if self._blocked or self._waits_for_cold:
@@ -129,7 +129,7 @@ class Follower:
     def _step(self, subscription: Subscription) -> bool:
         """At most one frame of records; the subscription is behind again if there is more.
 
-        Whether a long stretch of the log held nothing for this reader: looking at it was work enough for a turn.
+        Returns whether a long part of the log held nothing for this reader: searching it was work enough for a turn.
         """
         feed = subscription.feed
         if feed.gone:
@@ -165,17 +165,17 @@ class Follower:
             subscription.caught_up = True
             self._write_caught_up(subscription, frame.head_seq)
         if size > LARGE_FRAME_BYTES and not self._has_room:
-            # The next frame, of whatever topic, waits for its turn.
+            # The next frame, of any topic, waits for its turn.
             self._behind[subscription] = None
         return not frame.count and not frame.reaches_head
 
     def _end(self, subscription: Subscription) -> None:
-        """The topic is deleted: the last thing that is heard of it."""
+        """The topic is deleted: the last event of this subscription."""
         self._write_gone(subscription)
         self.unfollow(subscription)
 
     def _give_up(self, subscription: Subscription, error: TopicsError) -> None:
-        """The log of this topic cannot be read here; the others go on."""
+        """The log of this topic cannot be read at this position; the others continue."""
         self._write_unreadable(subscription, error)
         self.unfollow(subscription)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from topics.api.auth import Principal
 from topics.api.call import Call
-from topics.api.live.pulse import Pulse
+from topics.api.live.heartbeats import Heartbeats
 from topics.api.metrics import Usage
 from topics.http.request import Bytes, ReplyStream, Request
 from topics.model.clock import Clock
@@ -20,14 +20,14 @@ RETRY = b"retry: 2000\n\n"
 HEADERS = ((b"Cache-Control", b"no-store"), (b"X-Accel-Buffering", b"no"))
 KEEP_ALIVE = (b"Connection", b"keep-alive")
 HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX = 1_000, 60_000
-# Bytes of one connection that the kernel has not taken, above which nothing more is rendered for it.
+# Unsent bytes of one connection above which nothing more is rendered for it.
 BUFFERED_BYTES_MAX = 64 * 1024
 
 _encode = msgspec.json.Encoder().encode
 
 
 class StreamSlots:
-    """How many long-lived connections are open, in all and for each principal."""
+    """How many long-lived connections are open, in total and per principal."""
 
     def __init__(self, settings: Settings, usage: Usage) -> None:
         self._max = settings.max_sse_connections
@@ -35,7 +35,7 @@ class StreamSlots:
         self._usage = usage
 
     def acquire(self, principal: Principal) -> None:
-        """Take a slot; each `acquire` needs one `release`. Without keys there is no limit for each principal."""
+        """Take a slot; each `acquire` needs one `release`. Without keys there is no limit per principal."""
         if self._max and self._usage.sse_connections >= self._max:
             raise _full("max_sse_connections", self._max)
         if principal.number and self._max_per_key and principal.streams >= self._max_per_key:
@@ -53,15 +53,15 @@ def _full(limit: str, maximum: int) -> Throttled:
 
 
 class EventStreams:
-    """Opens event streams; every one of them counts, beats and ends in the same way."""
+    """Opens event streams; every one is counted, has heartbeats and ends in the same way."""
 
-    def __init__(self, slots: StreamSlots, pulse: Pulse, clock: Clock) -> None:
+    def __init__(self, slots: StreamSlots, heartbeats: Heartbeats, clock: Clock) -> None:
         self.slots = slots
-        self.pulse = pulse
+        self.heartbeats = heartbeats
         self.clock = clock
 
     def open(self, call: Call, heartbeat_ms: int, principal: Principal | None = None) -> EventStream:
-        """Answer the call with a stream that counts for `key` (the caller's, if not given)."""
+        """Reply to the call with a stream that counts for `key` (the caller's, if not given)."""
         principal = principal or call.principal
         self.slots.acquire(principal)
         call.end()
@@ -75,7 +75,7 @@ class EventStreams:
 
 
 class EventStream:
-    """One open stream. Writes are whole frames; `on_room` and `on_close` tell its owner how the client does."""
+    """One open stream. Writes are whole frames; `on_room` and `on_close` tell its owner the state of the client."""
 
     __slots__ = (
         "_http",
@@ -97,7 +97,7 @@ class EventStream:
         self.interval_s = heartbeat_ms / 1000
         self.sent_s = 0.0
         self.stalled_s = 0.0
-        # The client does not keep up; it does again, given how long it did not, in seconds.
+        # The client does not keep up; or it does again, with the seconds that it did not.
         self.on_stall: Callable[[], None] | None = None
         self.on_room: Callable[[float], None] | None = None
         # Called before each heartbeat.
@@ -107,7 +107,7 @@ class EventStream:
         http.on_pause = self._paused
         http.on_resume = self._resumed
         http.on_close = self._client_gone
-        streams.pulse.add(self)
+        streams.heartbeats.add(self)
 
     @property
     def closed(self) -> bool:
@@ -122,11 +122,11 @@ class EventStream:
         return not self._http.paused and self._http.buffered_bytes <= BUFFERED_BYTES_MAX
 
     def write(self, frames: Bytes) -> None:
-        self.sent_s = self._streams.pulse.now_s
+        self.sent_s = self._streams.heartbeats.now_s
         self._http.write(frames)
 
     def fail(self, code: int, message: str, **more: Any) -> None:
-        """Tell the client why, then end."""
+        """Send the client the reason, then end."""
         self.write(error_frame(code, message, **more))
         self.close()
 
@@ -137,7 +137,7 @@ class EventStream:
             self._http.close()
             self.detach()
 
-    # --- the client's and the pulse's side ---
+    # --- called by the client's connection and by the heartbeats ---
 
     def beat(self) -> None:
         if self.on_beat is not None:
@@ -151,12 +151,12 @@ class EventStream:
             on_close()
 
     def _paused(self) -> None:
-        self._streams.pulse.paused(self)
+        self._streams.heartbeats.paused(self)
         if self.on_stall is not None:
             self.on_stall()
 
     def _resumed(self) -> None:
-        paused_s = self._streams.pulse.resumed(self)
+        paused_s = self._streams.heartbeats.resumed(self)
         if self.on_room is not None:
             self.on_room(paused_s)
 
@@ -168,14 +168,14 @@ class EventStream:
 
     def detach(self) -> None:
         """Break every cycle and release the slot."""
-        self._streams.pulse.discard(self)
+        self._streams.heartbeats.discard(self)
         self._streams.slots.release(self._principal)
         self.on_room = self.on_stall = self.on_beat = None
         self._http.on_pause = self._http.on_resume = self._http.on_close = None
 
 
 def error_frame(code: int, message: str, **more: Any) -> bytes:
-    """What is wrong with the stream, with a code as HTTP has them; it carries no id, so it moves no cursor."""
+    """An error event with a status code as in HTTP; it carries no id, so it moves no cursor."""
     return b"event: error\ndata: %b\n\n" % _encode({"code": code, "error": message, **more})
 
 
@@ -184,7 +184,7 @@ def clamp_heartbeat(heartbeat_ms: int) -> int:
 
 
 def check_accepts_events(request: Request) -> None:
-    """The client must name the type: a web page that makes a browser ask for an image or a document cannot."""
+    """The client must name the type: a web page that makes a browser request an image or a document cannot."""
     for choice in b",".join(request.header_values(b"accept")).lower().split(b","):
         media_type, *parameters = [part.strip() for part in choice.split(b";")]
         if media_type == b"text/event-stream" and not any(map(_is_zero, parameters)):

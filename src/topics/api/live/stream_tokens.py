@@ -29,7 +29,7 @@ from topics.model.names import check_topic_name
 PREFIX = "st_"
 TTL_MS_DEFAULT, TTL_MS_MAX = 3_600_000, 86_400_000
 TOPICS_MAX = 100
-# A token stands in a URL, beside a path and other fields.
+# A token is part of a URL, with a path and other fields.
 TOKEN_CHARS_MAX = 4_096
 _expiry = struct.Struct(">Q")
 
@@ -107,7 +107,7 @@ class StreamTokens:
         for number, name in enumerate(topics):
             call.principal.check_name(name, f"topics[{number}]")
         expires_ms = self._clock.now_ms() + params.ttl_ms
-        # Without keys a token means nothing, but a page that asks for one works all the same.
+        # Without keys a token has no effect, but a page that requests one works all the same.
         digest = call.principal.digest if isinstance(call.principal, Key) else b""
         token = self._sign(digest, topics, expires_ms)
         if len(token) > TOKEN_CHARS_MAX:

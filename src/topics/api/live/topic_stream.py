@@ -1,6 +1,6 @@
-"""The event stream of one topic for a plain EventSource: nothing is kept on the server, the id says where to continue.
+"""The event stream of one topic for a plain EventSource: the server keeps no session, the id is the position.
 
-    retry: 2000                                     the start, so that a reader that got nothing yet comes back to it
+    retry: 2000                                     the start, for a reader that reconnects before its first record
     id: 41                                      ◀─┘
     id: 42
     data: {"$seq":42,"$ts":…,"data":…}          one unnamed event per record
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What the query asks for: at most one of them is given."""
+    """The start in the query: at most one of them is given."""
 
     place: Place | None
     tail: bool
@@ -61,7 +61,7 @@ class Start(NamedTuple):
 
 
 class TopicStreams:
-    """The route, and every stream that is open."""
+    """The route, and every open stream."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class TopicStreams:
                     QueryField("node", str, "Leave out records of this node; may be repeated."),
                     QueryField("token", str, "A stream token, or the key."),
                 ),
-                headers=(QueryField("Last-Event-ID", str, "Go on after this id. Wins over the query."),),
+                headers=(QueryField("Last-Event-ID", str, "Continue after this id. Takes precedence over the query."),),
                 replies={200: str},
                 errors=("topic_not_found", "not_acceptable", "throttled"),
                 always=True,
@@ -182,14 +182,14 @@ def route_before_ready(lifecycle: Lifecycle) -> Route:
 
 
 def come_again(call: Call, lifecycle: Lifecycle) -> None:
-    """An EventSource gives up for good when it gets a 503; a stream that ends makes it reconnect."""
+    """An EventSource gives up for good after a 503; a stream that ends makes it reconnect."""
     check_accepts_events(call.request)
     refusal = lifecycle.refusal()
     call.reply(200, RETRY + error_frame(status_of(refusal.code), refusal.message), content_type=EVENT_STREAM)
 
 
 def read_start(call: Call) -> Start:
-    """The start in the query. Two of them, or one twice, is a mistake that would otherwise lose or repeat records."""
+    """The start in the query. Two starts, or one twice, are refused: they would lose or repeat records."""
     given = [(name, value) for name, value in call.request.query_pairs() if name in STARTS]
     tail = call.flag("tail", False)
     starts = [(name, value) for name, value in given if name != "tail" or tail]
@@ -212,7 +212,7 @@ def read_place(text: str, field: str) -> Place:
 
 
 def start_of(engine: Engine, topic: Topic, start: Start, *, from_id: bool) -> tuple[int, Place | None]:
-    """The seq after which reading starts, and the place in an earlier topic of this name that the client lost with it.
+    """The seq after which reading starts, and the position in an earlier topic of this name that is lost.
 
     May raise ColdMiss.
     """
@@ -239,7 +239,7 @@ class TopicStream(Follower):
         self._events = events
         self._topic = topic
         self._epoch = b"~%d" % topic.epoch if topic.recreated else b""
-        # What the client has as its last id; -1: that of some record.
+        # The client's last id; -1: that of some record.
         self._id_seq = -1
         # Pacing of the topic was reported to the client.
         self._paced = False
@@ -256,7 +256,7 @@ class TopicStream(Follower):
         topic = self._topic
         subscription = self.follow(topic, seq, options)
         if lost is not None:
-            # The id it came with counts until the client has the tombstone.
+            # The id that the client sent holds until the client has the tombstone.
             self._events.write(b"id: %b\n\n" % show_place(lost))
             head = topic.head_seq
             self._write_tombstone(
@@ -267,7 +267,7 @@ class TopicStream(Follower):
         self.catch_up()
 
     def end_after(self, lasts_ms: int) -> None:
-        """The token that the stream was opened with ends then."""
+        """The token that the stream was opened with expires then."""
         self._deadline = self._streams.deadlines.add(lasts_ms, self._token_expired)
 
     def _token_expired(self) -> None:
@@ -275,7 +275,7 @@ class TopicStream(Follower):
         self.end(UNAUTHORIZED, "the stream token has expired: open the stream with a new one")
 
     def end(self, code: int, message: str) -> None:
-        """The server's own end of the stream."""
+        """The server ends the stream."""
         self._detach()
         self._events.fail(code, message)
 
@@ -329,7 +329,7 @@ class TopicStream(Follower):
         self._write(subscription, b"topic-deleted", gone_data(subscription.name, subscription.feed.topic.head_seq))
 
     def _end(self, subscription: Subscription) -> None:
-        """Nothing more can come: a client that connects again gets 404, or the new topic of this name."""
+        """The stream has ended: a client that connects again gets 404, or the new topic of this name."""
         super()._end(subscription)
         self._detach()
         self._events.close()

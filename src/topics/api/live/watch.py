@@ -1,4 +1,4 @@
-"""Watch: a session that names topics and positions, and the event stream that moves along them."""
+"""Watch: a session that names topics and positions, and the event stream that advances along them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACED_RETRY_MS = 1_500
 
 
 class Watch:
-    """The two routes, and every stream that is open."""
+    """The two routes, and every open stream."""
 
     def __init__(
         self,
@@ -52,14 +52,12 @@ class Watch:
                 method="POST",
                 path="/v0/watch",
                 handler=self.create,
-                summary="Create a watch session: which topics, from where.",
+                summary="Create a watch session for topics, each with a start.",
                 scopes=Scope.READ,
                 body=WatchRequest,
                 check_body=self._follow_requests.check_size,
                 checks_slot=True,
-                query=(
-                    QueryField("lenient", bool, "Leave out absent topics instead of answering 404.", default=False),
-                ),
+                query=(QueryField("lenient", bool, "Leave out absent topics instead of replying 404.", default=False),),
                 replies={200: WatchReply},
                 errors=("topic_not_found", "throttled"),
             ),
@@ -157,7 +155,7 @@ class Watch:
 
 
 def rewind(session: Session, last_id: bytes) -> None:
-    """An id that makes no sense here says nothing about what the client has: the session's own positions hold."""
+    """An id that is not valid here shows nothing about the client: the session's own positions hold."""
     try:
         session.rewind(positions_of(last_id.decode("ascii"), session.positions))
     except (InvalidRequest, UnicodeDecodeError):
@@ -197,7 +195,7 @@ class WatchStream(Follower):
         self.catch_up()
 
     def _start_again(self, topic: Topic, position: Position) -> None:
-        """A new topic bears the name: what the session knew of the old one says nothing about this one."""
+        """A new topic has the name: the session's position in the old one does not apply to it."""
         earliest, head = topic.earliest_seq, topic.head_seq
         position.epoch = topic.epoch
         if position.seq:
@@ -211,13 +209,13 @@ class WatchStream(Follower):
         self._number_ids()
 
     def _number_ids(self) -> None:
-        """From here on ids are this session's own, not those of everyone at the same position."""
+        """From here on, ids belong to this session, and are not shared by all at the same position."""
         seqs = {name: position.seq for name, position in self.session.positions.items()}
         seqs |= {name: subscription.seq for name, subscription in self.subscriptions.items()}
         self._ids = CursorWriter(seqs, self.session.restarts)
 
     def end(self, code: int, message: str) -> None:
-        """The server's own end of the stream."""
+        """The server ends the stream."""
         self._detach()
         self._events.fail(code, message)
 
@@ -265,7 +263,7 @@ class WatchStream(Follower):
         return len(whole)
 
     def _write_tombstone(self, subscription: Subscription, tombstone: Tombstone, reason: str) -> None:
-        # A position beyond the head is found at the first look: a session of one topic has given out no id before.
+        # A position beyond the head is found at the first look: a session of one topic has sent no id before.
         if reason == "recreated" and self._ids is not None:
             self._restart(self.session.positions[subscription.name])
         self._write(subscription.name, b"tombstone", subscription.seq, gap_data(subscription.name, tombstone, reason))
@@ -293,7 +291,7 @@ class WatchStream(Follower):
 
 
 def record_event(frame: Frame) -> bytes:
-    """The frame without its id. A line break can stand only between the tokens of a payload, where a space will do."""
+    """The frame without its id. A line break can only be between the tokens of a payload, where a space is the same."""
     records = frame.records
     if b"\n" in records or b"\r" in records:
         records = records.replace(b"\n", b" ").replace(b"\r", b" ")

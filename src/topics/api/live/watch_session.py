@@ -1,4 +1,4 @@
-"""Watch sessions: what a client subscribed to and how far it got, kept while it may reconnect."""
+"""Watch sessions: the subscriptions of a client and their positions, kept while it may reconnect."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ WID_BYTES = 16
 
 
 class Position:
-    """How far the session got in one topic; `epoch` tells the topic from a later one of the same name."""
+    """The position of the session in one topic; `epoch` distinguishes it from a later topic of the same name."""
 
     __slots__ = ("epoch", "head_seq", "restart", "seq")
 
     def __init__(self, seq: int, epoch: int) -> None:
         self.seq = seq
         self.epoch = epoch
-        # What the head was when the topic was last seen.
+        # The head when the topic was last seen.
         self.head_seq = seq
-        # Which restart of the session set the position back, because the topic is another one now.
+        # Which restart of the session reset the position, because the topic was replaced.
         self.restart = 0
 
 
@@ -49,26 +49,26 @@ class Session:
         self.used_s = 0.0
 
     def restart(self, position: Position) -> None:
-        """The topic is another one: seqs start again, and ids of before mean nothing for it."""
+        """The topic was replaced: seqs start again, and earlier ids do not apply to it."""
         self.restarts += 1
         position.restart = self.restarts
 
     def rewind(self, seqs: dict[str, int]) -> None:
-        """Go back to what the client says it has; never forward, since only the server knows what it sent."""
+        """Go back to the client's position; never forward, since only the server knows what it sent."""
         known = seqs.get(RESTARTS, 0)
         for name, seq in seqs.items():
             position = self.positions.get(name)
             if position is None:
                 continue
             if position.restart > known:
-                # The client never heard of the new topic: it starts there once more.
+                # The client has seen nothing of the new topic: it starts there once more.
                 position.epoch = 0
             elif seq < position.seq:
                 position.seq = seq
 
 
 class Sessions:
-    """Sessions without a stream are kept in the order of their last use, so the expired ones are in front."""
+    """Sessions without a stream are kept in the order of their last use, so the expired ones come first."""
 
     def __init__(self, sessions_max: int, ttl_ms: int, usage: Usage, clock_s: Callable[[], float]) -> None:
         self._max = sessions_max
@@ -106,11 +106,11 @@ class Sessions:
         return session
 
     def in_use(self, session: Session) -> None:
-        """It has a stream: it stays."""
+        """It has a stream: it does not expire."""
         self._idle.pop(session.wid, None)
 
     def rest(self, session: Session) -> None:
-        """It has no stream: its time runs from now on."""
+        """It has no stream: it expires from now on."""
         session.used_s = self._clock_s()
         self._idle[session.wid] = session
         self._idle.move_to_end(session.wid)

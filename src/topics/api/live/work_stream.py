@@ -81,14 +81,14 @@ class Work:
         claimers.moved()
 
     def paced_ms(self, topic: Topic) -> int:
-        """For how long this topic's streams get nothing; 0 if nothing is shed."""
+        """For how long this topic's streams get nothing; 0 if the topic is not shed."""
         floor = self._pressure.floor
         if floor is None or self._engine.effective_priority(topic) >= floor:
             return 0
         return self._pressure.retry_ms
 
     def why_gone(self, name: str) -> str:
-        """What became of a queue that its streams outlived."""
+        """What happened to a queue that was deleted while its streams were open."""
         successor = self._engine.state.by_name.get(name)
         if successor is None:
             return f'queue "{name}" was deleted'
@@ -139,7 +139,7 @@ class WorkStream:
         return pushed_claim(self._claim, held, self._claimers.topic.config)
 
     def _is_paced(self) -> bool:
-        """Under pressure a stream is informed once, gets nothing for a while, and is then looked at again."""
+        """Under pressure a stream is notified once, gets nothing for a while, and is then checked again."""
         retry_ms = self._work.paced_ms(self._claimers.topic)
         if not retry_ms:
             self._paced = False
@@ -191,7 +191,7 @@ class WorkStream:
         self.end()
 
     def end(self) -> None:
-        """However the connection ended: what it still holds is claimable at once."""
+        """The connection ended, for any reason: the jobs it holds are claimable at once."""
         if self._ended:
             return
         self._ended = True
@@ -208,7 +208,7 @@ def _whole(call: Call, name: str, default: int) -> int:
 
 
 def _one_line(job: bytes) -> bytes:
-    """A raw newline can stand between the tokens of a payload, but not in an event."""
+    """A raw newline can be between the tokens of a payload, but not in an event."""
     if b"\n" in job or b"\r" in job:
         return job.replace(b"\n", b" ").replace(b"\r", b" ")
     return job

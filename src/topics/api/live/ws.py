@@ -1,4 +1,4 @@
-"""WebSocket: the handshake, and what each command does with the engine."""
+"""WebSocket: the handshake, and the commands on the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topics.api.admission import Pressure
 from topics.api.auth import BEARER_PROTOCOL, Scope
 from topics.api.call import Call
 from topics.api.live.follow_requests import FollowRequests
-from topics.api.live.pulse import Pulse
+from topics.api.live.heartbeats import Heartbeats
 from topics.api.live.sse import StreamSlots
 from topics.api.live.ws_commands import (
     NO_ID,
@@ -54,12 +54,12 @@ from topics.model.requests.records import decode_body
 from topics.model.settings import Settings
 
 log = logging.getLogger("topics.api")
-# The library tells of every connection that comes and goes.
+# The library logs every connection that opens and closes.
 quiet_log = logging.getLogger("topics.api.websocket")
 quiet_log.setLevel(logging.WARNING)
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-# A message above this needs a share of the memory for large bodies, and must be complete in time.
+# A larger message needs a share of the memory for large bodies, and must be complete in time.
 LARGE_MESSAGE_BYTES = 1024 * 1024
 MESSAGE_S_MAX = 120.0
 HANDSHAKE_HEADERS = (b"host", b"upgrade", b"connection", b"origin")
@@ -105,7 +105,7 @@ class Sockets:
         self,
         live: LiveFeeds,
         reader: Reader,
-        pulse: Pulse,
+        heartbeats: Heartbeats,
         slots: StreamSlots,
         follow_requests: FollowRequests,
         pressure: Pressure,
@@ -118,7 +118,7 @@ class Sockets:
     ) -> None:
         self.live = live
         self.reader = reader
-        self.pulse = pulse
+        self.heartbeats = heartbeats
         self.grace_s = settings.buffer_grace_ms / 1000
         self._engine: Engine = live.engine
         self._slots = slots
@@ -131,9 +131,9 @@ class Sockets:
         self._settings = settings
         self._budget = budget
         self._message_bytes_max = min(MESSAGE_BYTES_MAX, settings.max_body_bytes)
-        # Connections with memory for a large message or in line for it, and when the message began.
+        # Connections with memory for a large message or waiting for it, and when the message began.
         self._receiving: dict[WsConnection, float] = {}
-        pulse.on_turn.append(self._end_slow_messages)
+        heartbeats.on_turn.append(self._end_slow_messages)
         self._open: dict[WsConnection, None] = {}
         self._empty: asyncio.Event | None = None
 
@@ -144,7 +144,7 @@ class Sockets:
                 method="GET",
                 path="/v0/ws",
                 handler=self.open,
-                summary="A WebSocket to subscribe and publish by.",
+                summary="A WebSocket to subscribe and publish.",
                 headers=(QueryField("Sec-WebSocket-Protocol", str, offered),),
                 replies={101: str},
                 errors=("throttled",),
@@ -153,7 +153,7 @@ class Sockets:
             )
         ]
 
-    # --- coming and going ---
+    # --- opening and closing ---
 
     def open(self, call: Call) -> None:
         request = call.request
@@ -172,11 +172,11 @@ class Sockets:
 
     def opened(self, connection: WsConnection) -> None:
         self._open[connection] = None
-        self.pulse.add(connection)
+        self.heartbeats.add(connection)
 
     def closed(self, connection: WsConnection) -> None:
         self._open.pop(connection, None)
-        self.pulse.discard(connection)
+        self.heartbeats.discard(connection)
         self.release(connection)
         self._slots.release(connection.principal)
         if self._empty is not None and not self._open:
@@ -187,7 +187,7 @@ class Sockets:
             connection.close(GOING_AWAY, "the server is shutting down")
 
     async def drained(self, grace_s: float) -> None:
-        """Every client has said goodbye, or had the time to."""
+        """Every client has closed, or had the time to."""
         if self._open:
             self._empty = asyncio.Event()
             try:
@@ -203,31 +203,31 @@ class Sockets:
     # --- memory for large messages ---
 
     def reserve(self, connection: WsConnection, message_bytes: int, *, is_last: bool) -> bool:
-        """Count an unfinished message as the large body it is; False if it must wait for memory."""
+        """Count an unfinished message as a large body; False if it must wait for memory."""
         if connection in self._receiving or message_bytes <= LARGE_MESSAGE_BYTES:
             return True
-        self._receiving[connection] = self.pulse.now_s
+        self._receiving[connection] = self.heartbeats.now_s
         most_bytes = self._message_bytes_max
         size_bytes = min(message_bytes, most_bytes) if is_last else most_bytes
         connection.memory = self._budget.reserve(size_bytes, lambda: self.later(connection.go_on_reading))
         return connection.memory.granted
 
     def release(self, connection: WsConnection) -> None:
-        """The message is dealt with."""
+        """The message is processed."""
         if self._receiving.pop(connection, None) is not None and connection.memory is not None:
             connection.memory.release()
             connection.memory = None
 
     def _end_slow_messages(self) -> None:
         for connection, since_s in list(self._receiving.items()):
-            if connection.has_memory and self.pulse.now_s - since_s > MESSAGE_S_MAX:
+            if connection.has_memory and self.heartbeats.now_s - since_s > MESSAGE_S_MAX:
                 connection.close(CloseCode.POLICY_VIOLATION, "the message took too long")
                 self.release(connection)
 
     # --- commands ---
 
     def run(self, connection: WsConnection, message: bytes) -> bool:
-        """Carry out a command; False if it has to wait: then it goes on as a task, and commands after it wait."""
+        """Execute a command; False if it has to wait: then it continues as a task, and commands after it wait."""
         request_id = NO_ID
         try:
             command = decode_command(message)
@@ -249,7 +249,7 @@ class Sockets:
         return False
 
     def _go_on(self, connection: WsConnection, command: Command, message: bytes, cause: Cause | None) -> Steps[None]:
-        """Decode a large publish between other work; run the command when what held it up has passed."""
+        """Decode a large publish between other work; run the command when the reason for waiting has passed."""
         yield None
         decoded: PublishCommand | None = None
         if cause is None:
@@ -267,7 +267,7 @@ class Sockets:
     def _try(
         self, connection: WsConnection, command: Command, message: bytes, decoded: PublishCommand | None
     ) -> Cause | None:
-        """Carry out a command; why it has to wait, if it has to."""
+        """Execute a command; why it has to wait, if it has to."""
         try:
             self._carry_out(connection, command, message, decoded)
         except (Busy, ColdMiss) as cause:
@@ -303,7 +303,7 @@ class Sockets:
                 )
 
     def _may_wait(self, decoded: PublishCommand | None, message: bytes, error: Throttled) -> bool:
-        """Pressure passes; a writer that opted out of being refused waits for that, and later commands with it."""
+        """Pressure passes; a writer that opted out of refusals waits for that, and later commands with it."""
         if "retry_after_ms" not in error.detail:
             return False
         try:
@@ -395,7 +395,7 @@ def _acknowledging(
 
 
 def _shake_hands(protocol: ServerProtocol, request: Request) -> list[tuple[bytes, bytes]]:
-    """The headers that accept the WebSocket. The library judges the request as if it had read it itself."""
+    """The headers that accept the WebSocket. The library checks the request as if it had read it itself."""
     lines = [
         b"%b: %b\r\n" % (name, value)
         for name, value in request.headers
@@ -417,14 +417,14 @@ def _shake_hands(protocol: ServerProtocol, request: Request) -> list[tuple[bytes
 
 
 def _choose_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """A browser wants one of its offers back: the first that is not its key, if there is one."""
+    """A browser expects one of its offers in the reply: the first that is not its key, if there is one."""
     del protocol
     plain = [name for name in offered if not name.startswith(BEARER_PROTOCOL)]
     return next(iter(plain or offered), None)
 
 
 def _log_bug(bug: Exception) -> str:
-    """The line an operator looks for when a client reports a trace id."""
+    """The line that an operator looks for when a client reports a trace id."""
     trace_id = secrets.token_hex(8)
     log.error("bug %s in a command of a WebSocket", trace_id, exc_info=bug)
     return trace_id

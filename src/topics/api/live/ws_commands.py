@@ -1,4 +1,4 @@
-"""Commands of a WebSocket: what a client may send, and how the server answers each."""
+"""Commands of a WebSocket: what a client may send, and the reply to each."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ NO_ID = Raw(b"")
 
 
 class Command(msgspec.Struct):
-    """What every command has; the rest depends on `op`, and a command that knows its fields takes no others."""
+    """The fields of every command; the others depend on `op`, and a decoded command accepts no unknown ones."""
 
     op: Any = None
-    # As the client wrote it; empty if it did not.
+    # As the client wrote it; empty if absent.
     request_id: Raw = NO_ID
 
 
 class SubscribeCommand(FollowRequest, kw_only=True):
-    """One topic with its start beside it, or many with a start each."""
+    """One topic with its start, or many with a start each."""
 
     op: Raw
     request_id: Raw = NO_ID
@@ -88,7 +88,7 @@ def decode_command(message: bytes) -> Command:
 
 
 def reply(op: str, request_id: Raw, **fields: Any) -> bytes:
-    """A frame that answers a command, with the id that the client gave it."""
+    """A frame that replies to a command, with the id that the client gave it."""
     if not bytes(request_id):
         return encode({"op": op, **fields})
     return encode({"op": op, "request_id": request_id, **fields})

@@ -1,6 +1,6 @@
-"""One WebSocket: commands come in and are answered in order, what its topics gain goes out.
+"""One WebSocket: commands come in and are answered in order, new records of its topics go out.
 
-socket ─▶ slices ─▶ ServerProtocol (websockets) ─▶ inbox ─▶ command ─┬─▶ answer
+socket ─▶ slices ─▶ ServerProtocol (websockets) ─▶ inbox ─▶ command ─┬─▶ reply
                                                            └─ has to wait: a task; those after it wait, too
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PING_INTERVAL_S = 20.0
 BUFFERED_BYTES_MAX = 64 * 1024
-# Commands that wait, and publishes without their acknowledgement, above which nothing more is read.
+# Waiting commands and unacknowledged publishes above which nothing more is read.
 INBOX_MAX, UNACKED_MAX = 64, 256
 
 
@@ -68,7 +68,7 @@ class WsConnection(Follower, asyncio.Protocol):
         self._transport = cast("asyncio.Transport", None)
         self.principal = principal
         # receiving: bytes not yet parsed and how far that is, whether a slice of it is due, memory for a large message
-        self._scanner = WsFrameScanner(sockets.pulse.now_s)
+        self._scanner = WsFrameScanner(sockets.heartbeats.now_s)
         self._unfed = b""
         self._unfed_at = 0
         self._feeding = False
@@ -82,14 +82,14 @@ class WsConnection(Follower, asyncio.Protocol):
         self.unacked = 0
         # sending
         self._paced: set[str] | None = None
-        # life: a ping is out, the closing handshake has begun
+        # state: a ping is unanswered, the closing handshake has begun
         self.interval_s = PING_INTERVAL_S
         self.sent_s = 0.0
         self.stalled_s = 0.0
         self._asked = False
         self._closing = False
 
-    # --- the transport's side ---
+    # --- called by the transport ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -97,14 +97,14 @@ class WsConnection(Follower, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._asked = False
-        self._scanner.limit.refill(self._sockets.pulse.now_s)
+        self._scanner.limit.refill(self._sockets.heartbeats.now_s)
         self._unfed = self._unfed[self._unfed_at :] + data
         self._unfed_at = 0
         if not self._feeding and self._feed():
             self._sockets.slices.add(self._feed)
 
     def _feed(self) -> bool:
-        """Parse a slice of what has arrived; returns whether the next one can follow."""
+        """Parse a slice of the received bytes; returns whether the next one can follow."""
         scanner, start = self._scanner, self._unfed_at
         self._feeding = True
         self._unfed_at = scanner.scan(self._unfed, start)
@@ -132,16 +132,16 @@ class WsConnection(Follower, asyncio.Protocol):
         self._unfed, self._unfed_at = b"", 0
         self.unfollow_all()
         self._sockets.closed(self)
-        # The library's parser holds its protocol, which holds the parser.
+        # The library's parser references its protocol, which references the parser.
         self._ws.parser.close()
 
     def pause_writing(self) -> None:
         self.stall()
-        self._sockets.pulse.paused(self)
+        self._sockets.heartbeats.paused(self)
         self._update_reading()
 
     def resume_writing(self) -> None:
-        paused_s = self._sockets.pulse.resumed(self)
+        paused_s = self._sockets.heartbeats.resumed(self)
         self.resume(was_long=paused_s > self._sockets.grace_s)
         self._work()
 
@@ -177,7 +177,7 @@ class WsConnection(Follower, asyncio.Protocol):
             self._inbox.append(message)
 
     def _work(self) -> None:
-        """Run commands in order, as far as nothing holds them up."""
+        """Run commands in order, as far as none has to wait."""
         while self._inbox and not self._held and not self._closing and not self._blocked:
             if self.unacked >= UNACKED_MAX:
                 break
@@ -200,7 +200,7 @@ class WsConnection(Follower, asyncio.Protocol):
         self._update_reading()
 
     def first_is_done(self) -> None:
-        """The first command, which had to wait, is answered."""
+        """The first command, which had to wait, has its reply."""
         if self._inbox:
             self._inbox.popleft()
         self._held = False
@@ -217,7 +217,7 @@ class WsConnection(Follower, asyncio.Protocol):
         return len(self._inbox) >= INBOX_MAX or self.unacked >= UNACKED_MAX or self._blocked or self._waits_for_memory
 
     def _update_reading(self) -> None:
-        """Parse what has arrived while there is room for it; read when all of it is parsed."""
+        """Parse received bytes while there is room for the messages; read when all of it is parsed."""
         crowded = self._crowded
         if self._unfed and not crowded and not self._feeding:
             self._feeding = True
@@ -238,11 +238,11 @@ class WsConnection(Follower, asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if not self._closing:
-            self.sent_s = self._sockets.pulse.now_s
+            self.sent_s = self._sockets.heartbeats.now_s
             self._transport.write(data)
 
     def _send_out(self) -> None:
-        """What the protocol has to say by itself: pongs, closing; an empty piece means that it is over."""
+        """What the protocol sends by itself: pongs, closing; an empty piece means the end."""
         for data in self._ws.data_to_send():
             if data:
                 self._transport.write(data)
@@ -286,10 +286,10 @@ class WsConnection(Follower, asyncio.Protocol):
     def _write_unreadable(self, subscription: Subscription, error: TopicsError) -> None:
         self.send(encode({"op": "error", "code": error.code, "message": error.message, "topics": [subscription.name]}))
 
-    # --- life ---
+    # --- liveness and closing ---
 
     def beat(self) -> None:
-        """Idle: ask whether the client lives. It had a whole interval to answer the last time."""
+        """Idle: ping the client. It had a whole interval to answer the previous ping."""
         if self._closing:
             self._transport.abort()
         elif self._asked:
@@ -300,14 +300,14 @@ class WsConnection(Follower, asyncio.Protocol):
             self._send_out()
 
     def give_up(self) -> None:
-        """The client does not read. What is said now reaches it if it does within the same time again."""
+        """The client does not read. The last message reaches it if it reads within the same time again."""
         if self._closing:
             self._transport.abort()
             return
         message = "the client reads too slowly; subscribe again from where it stopped"
         self.send(encode({"op": "error", "code": "throttled", "message": message}))
         self.close(CloseCode.TRY_AGAIN_LATER, "the client reads too slowly")
-        self._sockets.pulse.paused(self)
+        self._sockets.heartbeats.paused(self)
 
     def close(self, code: int, reason: str) -> None:
         """Begin the closing handshake."""

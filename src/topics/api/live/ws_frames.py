@@ -1,4 +1,4 @@
-"""WebSocket frames: where a slice of input ends, how large the unfinished message is.
+"""WebSocket frames: where a slice of input ends, and the size of the unfinished message.
 
 FIN, opcode u8 | masked, length 7 bits | longer length u16 or u64 | mask (4) | payload
 """
@@ -9,10 +9,10 @@ from typing import Final
 
 from topics.http.frame_scanner import FrameScanner, RateLimit
 
-# A slice of input is a millisecond or two of work: so many frames, or as many times 16 KiB.
+# A slice of input is a millisecond or two of work: this many frames, or as many times 16 KiB.
 SLICE_WEIGHT_MAX = 512
 FRAME_WEIGHT = 16
-# Control frames and small fragments that a client may send at once, and later on.
+# Control frames and small fragments that a client may send at once, and per second after that.
 BURST_MAX, PER_S_MAX = 500, 20
 FRAGMENT_BYTES_MIN = 1024
 
@@ -23,7 +23,7 @@ _LONGER: Final = {126: 2, 127: 8}
 class WsFrameScanner(FrameScanner):
     """Control frames and small fragments count against the limit.
 
-    `message_bytes` is what the unfinished message has announced so far, 0 between two messages; `is_last` says whether
+    `message_bytes` is the announced size of the unfinished message so far, 0 between two messages; `is_last` is whether
     its last frame has begun.
     """
 

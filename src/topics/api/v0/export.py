@@ -13,7 +13,7 @@ import logging
 from topics.api.admission import Pressure
 from topics.api.auth import Principal, Scope
 from topics.api.call import Call
-from topics.api.live.pulse import Pulse
+from topics.api.live.heartbeats import Heartbeats
 from topics.api.live.sse import BUFFERED_BYTES_MAX, StreamSlots
 from topics.api.routes import QueryField, Route
 from topics.engine.live.feeds import LiveFeeds, Subscription
@@ -44,7 +44,7 @@ class Exports:
         reader: Reader,
         slots: StreamSlots,
         pressure: Pressure,
-        stalls: Pulse,
+        stalls: Heartbeats,
         in_thread: InThread,
     ) -> None:
         self.live = live
@@ -139,7 +139,7 @@ class Export:
         self._stream: ReplyStream | None = None
         self._principal: Principal | None = None
         self._waits_for_cold = False
-        # for the pulse, which only looks for stalls here
+        # for the heartbeats, which only check for stalls here
         self.interval_s = 3_600.0
         self.sent_s = self.stalled_s = 0.0
 
@@ -230,7 +230,7 @@ class Export:
         self._exports.stalls.resumed(self)
         self._exports.live.queue(self)
 
-    # --- the pulse's side ---
+    # --- called by the heartbeats ---
 
     def beat(self) -> None:
         """Silence is the client's own here: it has not read what it was sent."""
