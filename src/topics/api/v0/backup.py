@@ -1,10 +1,10 @@
-"""`GET /v0/backup`: a consistent copy of the running server as one tar, as fast as the client takes it.
+"""`GET /v0/backup`: a consistent copy of the running server as one tar, as fast as the client reads it.
 
     GET ─▶ pin ─▶ wait until the log is synced ─▶ plan, in steps ─▶ 200 ─▶ read a piece (worker) ─▶ write it ─┐
                                                                             ▲    room for more?  ◀────────────┘
-                             client gone or stalled, read error, shutdown: cut, so that no client takes it for whole
+                             client gone or stalled, read error, shutdown: cut, so that no client takes it for complete
 
-At most two pieces wait in memory: one that the kernel has not taken, one that was read ahead.
+At most two pieces wait in memory: one that the kernel has not accepted, one that was read ahead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LENGTH = b"Topics-Backup-Bytes"
 
 
 class Backups:
-    """One at a time: each holds on to log and packs that could go otherwise."""
+    """One at a time: each keeps log files and packs that could be removed otherwise."""
 
     def __init__(self, store: Store, lifecycle: Lifecycle, deadlines: Deadlines, stall_ms_max: int) -> None:
         self.store = store
@@ -76,26 +76,26 @@ class Backups:
 
 
 class BackupSending:
-    """One backup on its way to one client."""
+    """One backup for one client."""
 
     def __init__(self, backups: Backups, call: Call, backup: Backup) -> None:
         self._backups = backups
         self._backup = backup
         self._steps: Iterator[None] | None = None
-        # until it is answered
+        # until the reply begins
         self._call: Call | None = call
         call.on_end = self._end
         call.may_be_abandoned()
-        # from then on
+        # after that
         self._stream: ReplyStream | None = None
         self._read_ahead: bytes | None = None
         self._reading = False
         self._ended = False
         self._sent_bytes = 0
-        # when to look again, or how long the client may take for a piece
+        # when to check again, or how long the client may take for a piece
         self._deadline: Deadline | None = None
 
-    # --- before the answer ---
+    # --- before the reply ---
 
     def prepare(self) -> None:
         """Wait for the log, then plan; each turn takes little time."""
@@ -168,7 +168,7 @@ class BackupSending:
             self._read()
         else:
             assert self._sent_bytes == self._backup.archive_bytes
-            log.info("a backup of %d bytes was made, up to log position %d", self._sent_bytes, self._backup.position)
+            log.info("a backup of %d bytes is complete, up to log position %d", self._sent_bytes, self._backup.position)
             stream.close()
             self._end()
 
@@ -195,7 +195,7 @@ class BackupSending:
             stream.abort()
 
     def _end(self) -> None:
-        """Release everything, however it ends. What a read still uses is released when that returns."""
+        """Release everything, however it ends. Files that a running read still uses are released when it returns."""
         if self._ended:
             return
         self._ended = True

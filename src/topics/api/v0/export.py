@@ -1,9 +1,10 @@
-"""Bulk read: a stretch of a topic as lines of JSON in one answer, as fast as the client reads and in turns with others.
+"""Bulk read: a range of a topic as lines of JSON in one reply, as fast as the client reads, taking turns with others.
 
     GET …/export ─▶ first slice (404, 500 are still possible) ─▶ a slice per tick while there is room ─▶ end line
                                                                 └─ topic gone, damage, client stalls: cut, no end line
 
-A slice is what `diff` would give, as lines. The end is fixed at the start, so a topic that grows does not prolong it.
+A slice has the records that `diff` would return, as lines. The end is fixed at the start: a growing topic does not
+prolong it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from topics.model.requests.records import check_u64
 log = logging.getLogger("topics.api")
 
 NDJSON = b"application/x-ndjson"
-# A client that computes between two reads may take its time: what waits for it is a slice, not a backlog.
+# A client may compute between two reads: only a slice waits for it, not a backlog.
 STALL_S_MAX = 300.0
 _NO_STORE = (b"Cache-Control", b"no-store")
 
 
 class Exports:
-    """Opens bulk reads. They count as streams do, and take turns with readers that catch up."""
+    """Opens bulk reads. They count as streams, and take turns with readers that catch up."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Exports:
                 method="GET",
                 path="/v0/topics/{topic}/export",
                 handler=self.export,
-                summary="All records of a range, one line of JSON each; the last line says that it is complete.",
+                summary="All records of a range, one line of JSON each; the last line confirms that it is complete.",
                 scopes=Scope.READ,
                 query=(
                     QueryField("from_seq", int, "The cursor: records after it.", 0),
@@ -120,7 +121,7 @@ class Exports:
 
 
 class Export:
-    """One export under way."""
+    """One running export."""
 
     __slots__ = (
         "_bulk",
@@ -160,7 +161,7 @@ class Export:
         self._detach()
         stream.close()
 
-    # --- coming and going ---
+    # --- opening and closing ---
 
     def start(self, stream: ReplyStream, principal: Principal, first: Diff | None) -> None:
         self._stream = stream
@@ -176,7 +177,7 @@ class Export:
         self._write(first)
 
     def _detach(self) -> None:
-        """Give the place back and break every cycle; nothing more is written."""
+        """Release the slot and break every cycle; nothing more is written."""
         stream, principal, self._stream, self._principal = self._stream, self._principal, None, None
         if stream is None or principal is None:
             return
@@ -186,7 +187,7 @@ class Export:
         stream.on_pause = stream.on_resume = stream.on_close = None
 
     def _cut(self, reason: str) -> None:
-        """End without an end line, so that the export is not taken for complete; a new request gets the error."""
+        """End without an end line, so that the export is not mistaken for complete; a new request gets the error."""
         stream = self._stream
         log.warning("an export of %s is cut after seq %d: %s", self._bulk.topic.name, self._bulk.seq, reason)
         self._detach()
@@ -196,7 +197,7 @@ class Export:
     # --- turns ---
 
     def look(self, subscription: Subscription) -> None:
-        raise AssertionError("an export follows nothing", subscription)
+        raise AssertionError("an export has no subscription", subscription)
 
     def take_turn(self) -> bool:
         stream = self._stream
@@ -233,7 +234,7 @@ class Export:
     # --- called by the heartbeats ---
 
     def beat(self) -> None:
-        """Silence is the client's own here: it has not read what it was sent."""
+        """A silent export is the client's doing: it has not read what it was sent."""
 
     def give_up(self) -> None:
         self._cut("the client has not read for too long")

@@ -1,4 +1,4 @@
-"""Append to several topics in one request: all of it or nothing."""
+"""Append to several topics in one request: to all of them or to none."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class MultiAppend:
         return self._verb.append(call.params, names, admit, metas_checked=call.sliced)
 
     def _check_names(self, call: Call) -> None:
-        """Every topic, and those that a configuration names. One that takes effect is an administrator's business."""
+        """Every topic, and those that a configuration names. One that takes effect needs the scope admin."""
         params: MultiAppendRequest = call.params
         for name in params.topics:
             call.principal.check_name(name, f"topics.{name}")
@@ -119,7 +119,7 @@ class MultiAppend:
 
 
 def _warnings(params: MultiAppendRequest, change: PendingChange) -> list[str]:
-    """About the topics that were made as their `config` says."""
+    """About the topics that were created with their `config`."""
     made: dict[str, Landed] = {} if change.deduped else change.result
     return [
         f'topic "{name}": {warning}'
@@ -134,7 +134,7 @@ def _item(landed: Landed, change: PendingChange, *, with_seqs: bool) -> Appended
         first_seq=landed.first_seq,
         last_seq=landed.last_seq,
         head_seq=landed.head_seq,
-        # A repeated write made nothing.
+        # A repeated write created nothing.
         created=landed.created and not change.deduped,
         seqs=landed.all_seqs() if with_seqs else UNSET,
     )

@@ -1,4 +1,4 @@
-"""Pipelines: define, change, look, list, drop, and what their runners report."""
+"""Pipelines: define, change, get, list, remove, and the reports of their runners."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Pipelines:
                 method="DELETE",
                 path=one,
                 handler=self.drop,
-                summary="Remove a pipeline; its runner stops it, and what it wrote stays.",
+                summary="Remove a pipeline; its runner stops it, and the records it wrote stay.",
                 scopes=Scope.DELETE,
                 replies={200: PipelineDroppedReply},
             ),
@@ -158,7 +158,7 @@ def _reply(state: PipelineState, spent: Performance) -> PipelineReply:
 
 
 def _ends(params: PipelineRequest) -> list[tuple[str, str]]:
-    """The topics that a definition names, with the field that does. A pattern may mean any topic: the empty prefix."""
+    """The topics that a definition names, with the field of each. A pattern may match any topic: the empty prefix."""
     ends = [
         (name, f"sources.{view}")
         for view, source in params.sources.items()

@@ -1,4 +1,4 @@
-"""Health and readiness: what a load balancer asks, at the version root and at the server root."""
+"""Health and readiness for load balancers, at the version root and at the server root."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
         call.reply(200, encode(reply))
 
     return [
-        _probe("/v0/health", health, "Whether the process answers.", HealthReply),
+        _probe("/v0/health", health, "Whether the process responds.", HealthReply),
         _probe("/healthz", health, "The same as /v0/health.", HealthReply),
         _probe(
             "/v0/ready",

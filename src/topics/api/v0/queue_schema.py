@@ -1,4 +1,4 @@
-"""Answers of the queue endpoints as structs: what OpenAPI shows and tests decode with."""
+"""Replies of the queue endpoints as structs: what OpenAPI shows and tests decode with."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ExtendReply(msgspec.Struct):
 
 
 class RedriveReply(msgspec.Struct):
-    """`skipped` dead letters have no queue to go home to, or one that the key may not touch."""
+    """`skipped` dead letters have no queue to move back to, or one that the key may not use."""
 
     topic: str
     moved: int
@@ -88,9 +88,9 @@ class Lease(msgspec.Struct):
     deliveries: int = msgspec.field()
     # pushed over a work stream
     pushed: bool = msgspec.field()
-    # absent if that was before the server started: the log keeps the deadline
+    # absent if that was before the server started: the log has only the deadline
     claimed_ts: int | UnsetType = UNSET
-    # what the worker before said when it gave the job back
+    # the error that the previous worker gave with its nack
     error: str | UnsetType = UNSET
 
 

@@ -1,4 +1,4 @@
-"""Queues over HTTP: claim, ack, nack, extend, redrive, pause and resume, and who holds what."""
+"""Queues over HTTP: claim, ack, nack, extend, redrive, pause and resume, and the list of leases."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ class Queues:
                 errors=(*QUEUE_ERRORS, "throttled"),
             ),
             _write(f"{one}/ack", self.ack, "Complete jobs: they are deleted.", AckRequest, AckReply),
-            _write(f"{one}/nack", self.nack, "Give jobs back, or up.", NackRequest, NackReply),
-            _write(f"{one}/extend", self.extend, "Set the deadline of held leases anew.", ExtendRequest, ExtendReply),
+            _write(f"{one}/nack", self.nack, "Give jobs back, or give them up.", NackRequest, NackReply),
+            _write(f"{one}/extend", self.extend, "Set a new deadline for held leases.", ExtendRequest, ExtendReply),
             Route(
                 method="POST",
                 path=f"{one}/redrive",
                 handler=self.redrive,
-                summary="Send dead letters back to the queues they came from.",
+                summary="Move dead letters back to the queues they came from.",
                 scopes=Scope.WRITE | Scope.DELETE,
                 body=RedriveRequest,
                 replies={200: RedriveReply},
                 errors=("topic_not_found", "topic_full", "throttled"),
             ),
-            _control(f"{one}/pause", self.pause, "Hand out no more jobs until resumed."),
+            _control(f"{one}/pause", self.pause, "Stop handing out jobs until resumed."),
             _control(f"{one}/resume", self.resume, "Hand out jobs again."),
             Route(
                 method="GET",
@@ -107,7 +107,7 @@ class Queues:
         return None
 
     def _claim_later(self, call: Call, asked: AskedClaim) -> Steps[None]:
-        """There are no jobs yet, or the log has to know of the leases first."""
+        """There are no jobs yet, or the leases must be in the log first."""
         grant = asked.grant or (yield from self._claims.wait(asked, call.params.wait_ms))
         if grant.change is not None:
             yield from published(grant.change)
@@ -251,7 +251,7 @@ def claimed(call: Call, queue: Queue, grant: Grant) -> bytes:
 
 
 class LeasePlace(msgspec.Struct):
-    """The place in a list of leases."""
+    """The position in a list of leases."""
 
     deadline: int
     seq: int

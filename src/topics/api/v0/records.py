@@ -28,7 +28,7 @@ from topics.model.requests.lines import decode_lines
 from topics.model.requests.records import AppendRequest, DeleteRequest, DiffRequest, check_u64
 from topics.model.requests.warnings import match_warnings
 
-# What every append takes and may fail with, to one topic or to several.
+# The query, headers and errors of every append, to one topic or to several.
 RETURN_SEQS: Final = QueryField("return_seqs", bool, "Whether the reply lists every seq.", default=True)
 IDEMPOTENCY_KEY: Final = QueryField(
     "Idempotency-Key", str, "Same as idempotency_key in the body, which takes precedence."
@@ -87,7 +87,7 @@ class Records:
                 method="POST",
                 path="/v0/topics/{topic}/delete",
                 handler=self.delete,
-                summary="Delete records by seq and/or tag.",
+                summary="Delete records by seq, by tag, or both.",
                 scopes=Scope.DELETE,
                 body=DeleteRequest,
                 replies={200: DeletedReply},
@@ -98,7 +98,7 @@ class Records:
     # --- append ---
 
     def _decode_lines(self, call: Call) -> Generator[None, None, AppendRequest]:
-        """What a JSON body says about the whole batch, the query says here."""
+        """For a body of lines, the query has the fields that a JSON body has for the whole batch."""
         call.check_query()
         tag, tag_bytes_max = call.text("tag"), self._engine.settings.max_tag_bytes
         if tag is not None and utf8_bytes(tag, "tag") > tag_bytes_max:
@@ -144,7 +144,7 @@ class Records:
         call.reply(201 if change.created else 200, appended(call, change, return_seqs=False))
 
     def _check_config(self, call: Call, params: AppendRequest) -> None:
-        """A configuration that takes effect is an administrator's business; one that is ignored is not."""
+        """A configuration that takes effect needs the scope admin; one that is ignored does not."""
         assert params.config is not None
         check_batch(params, self._engine.settings, metas_checked=call.sliced)
         check_config_names(call, params.config)
@@ -185,7 +185,7 @@ class Records:
         change.then(answering(call, self._deleted))
 
     def _deleted(self, call: Call, change: PendingChange) -> None:
-        # Not a look at the topic, which might have to wait for the disk: expiry was judged when the delete was decided.
+        # No read of the topic, which might have to wait for the disk: expiry was applied when the delete was decided.
         state = self._engine.state.by_id.get(change.topic_id)
         if state is None:
             raise TopicNotFound(call.name)
@@ -204,7 +204,7 @@ class Records:
 
 
 def key_of_header(call: Call) -> str | None:
-    """The idempotency key that the headers carry; one in the body wins over it."""
+    """The idempotency key in the headers; one in the body takes precedence."""
     key = call.headers.get(b"idempotency-key")
     try:
         return None if key is None else key.decode()

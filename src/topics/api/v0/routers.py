@@ -1,4 +1,4 @@
-"""Routers: create and change, look, list, drop."""
+"""Routers: create and change, get, list, remove."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Routers:
                 method="DELETE",
                 path=one,
                 handler=self.drop,
-                summary="Stop forwarding and remove a router; what it copied stays.",
+                summary="Stop forwarding and remove a router; the records it copied stay.",
                 scopes=Scope.DELETE,
                 replies={200: RouterDroppedReply},
             ),

@@ -1,4 +1,4 @@
-"""Topics: create and configure, change in part, look, list, drop."""
+"""Topics: create and configure, change in part, get, list, remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions: stage parts, commit or abort them, take a token, look."""
+"""Transactions: stage parts, commit or abort them, take a fencing token, get, list."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSION_DIGITS_MAX = 19
 class StageReply(msgspec.Struct):
     """`expires_ms` is when the stage is dropped if nothing more happens.
 
-    `done` if the version is committed already; `fence` is the token with which the highest version was, 0 without.
+    `done` if the version is committed already; `fence` is the token of the highest version, 0 if it had none.
     """
 
     stage: str
@@ -47,7 +47,7 @@ class LandedItem(msgspec.Struct):
 
 
 class CommitReply(msgspec.Struct):
-    """`topics` is left out for a version below the highest one, whose outcome is not kept."""
+    """`topics` is absent for a version below the highest one, whose outcome is not kept."""
 
     committed: bool
     deduped: bool
@@ -271,7 +271,7 @@ class Txns:
         reply = ForgottenReply(app=call.name, forgotten=change.result, performance=write_performance(call, change))
         call.reply(200, encode(reply))
 
-    # --- looking ---
+    # --- reading ---
 
     def look(self, call: Call) -> None:
         app, stages = self._transactions.look(call.name)
@@ -296,7 +296,7 @@ class Txns:
 
 
 def _names(call: Call) -> tuple[str, int]:
-    """The app and the version of a path that has both; only a version has no slash in it for certain."""
+    """The app and the version of a path that has both; only the version is certain to have no slash."""
     app, _, text = call.name.rpartition("/")
     if not text.isascii() or not text.isdigit() or len(text) > VERSION_DIGITS_MAX:
         raise InvalidRequest("version must be a whole number from 0 to 9223372036854775807", field="version")
