@@ -19,7 +19,7 @@ from topics.model.errors import Throttled
 from topics.model.requests.config import PRIORITY_BOUND
 
 SAMPLE_MS = 50
-# What counts as full pressure.
+# The values of full pressure.
 LAG_MS_FULL = 400.0
 DEBT_BYTES_FULL = 64 * 1024 * 1024
 SHED_FROM = 0.5

@@ -1,7 +1,7 @@
-"""The front of the API: every request passes the same checks in the same order before its handler runs.
+"""The entry of the API: every request passes the same checks in the same order before its handler runs.
 
 not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and name 403 ▶ size 413 ▶ type 415 ▶ body 400
-▶ the handler: names in the body 403, topic 404, conflicts 409, a repeated write's answer, caps 429, full topics 422
+▶ the handler: names in the body 403, topic 404, conflicts 409, the reply of a repeated write, caps 429, full topics 422
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from topics.model.requests.large_bodies import LARGE_BYTES
 from topics.model.requests.records import decode_body
 from topics.model.settings import Settings
 
-# No name that keys could be limited to: a wid belongs to the key that made it.
+# Not a name that keys can be limited to: a wid belongs to the key that created it.
 UNLIMITED = frozenset(("wid",))
-# A body without records is at most as large as its longest list: this many bytes for each item, or this in all.
+# A body without records is at most as large as its longest list: this many bytes per item, or this in total.
 PLAIN_BYTES_MAX = 2 * 1024 * 1024
 PLAIN_ITEM_BYTES = 512
-# What a link on any page may lead to: a person sees it, and nothing is changed by showing it.
+# What a link on any page may lead to: it shows something to a person, and changes nothing.
 PAGES = frozenset((b"/", b"/console/"))
 NDJSON = b"application/x-ndjson"
 UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
@@ -40,14 +40,14 @@ Decoding = Generator[None, None, Any]
 
 
 class Judged:
-    """What a head decides by itself, for the next request on the connection that has the same one."""
+    """What follows from a head alone, for the next request on the connection with the same head."""
 
     __slots__ = ("bound", "headers", "name", "principal", "table")
 
     def __init__(
         self, table: RouteTable, bound: Bound, principal: Principal, name: str, headers: dict[bytes, bytes]
     ) -> None:
-        # The judgement is that of this table.
+        # The judgement holds for this table.
         self.table = table
         self.bound = bound
         self.principal = principal
@@ -58,7 +58,7 @@ class Judged:
 
 # Headers that are not kept with a judgement: one is a secret, one may differ.
 NOT_OF_ALL = frozenset((b"authorization", b"content-length"))
-# Of a head that may be repeated, though nothing is concluded from it.
+# For a head that may be repeated, though nothing is concluded from it.
 REPEATABLE = object()
 
 
@@ -131,7 +131,7 @@ class Api:
         self._handlers.run(call)
 
     def _decode_in_slices(self, call: Call, decoding: Decoding) -> None:
-        """Decode the body of a call between those of others, then run the call."""
+        """Decode the body of a call in turn with those of others, then run the call."""
 
         call.sliced = True
 
@@ -185,14 +185,14 @@ class Api:
         self._refuse(request, TopicsError("a bug in the server, see its log", trace_id=log_bug(request, bug)))
 
     def _call(self, request: Request) -> Call:
-        """Who asks for what: judged by the head, unless the connection has given the judgement of the same head."""
+        """The call of a request: decided by the head, unless the connection has the judgement of the same head."""
         judged = request.judged
         if isinstance(judged, Judged) and judged.table is self.table and self._lifecycle.serving:
             return Call(request, judged.headers, judged.bound, judged.principal, judged.name)
         headers = first_values(request)
         bound, principal, name = self._judge(request, headers)
         if bound.may_be_repeated and (not request.query or _has_known_fields(request, bound)):
-            # Tokens expire: their bearers are judged each time.
+            # Tokens expire: their bearers are checked each time.
             kept = {name: value for name, value in headers.items() if name not in NOT_OF_ALL}
             request.judged = Judged(self.table, bound, principal, name, kept) if bound.family is None else REPEATABLE
         return Call(request, headers, bound, principal, name)
@@ -248,12 +248,12 @@ def _run_through(step: Callable[[], bool]) -> None:
 
 
 def first_values(request: Request) -> dict[bytes, bytes]:
-    """Headers by name; of a repeated one the first counts."""
+    """Headers by name; of a repeated one, the first counts."""
     return dict(request.headers[::-1])
 
 
 def _has_known_fields(request: Request, bound: Bound) -> bool:
-    """Anything else in a query may be a secret that does not belong there."""
+    """A head with another field is not kept: that may be a secret in the wrong place."""
     known = [field.name for field in bound.route.query]
     return all(name in known for name, _ in request.query_pairs())
 
@@ -276,7 +276,7 @@ def _with_key_of_subprotocol(request: Request, headers: Headers) -> Headers:
 
 
 def _check_is_json(headers: Headers) -> None:
-    """The body is JSON in UTF-8, or refused."""
+    """Checks that the body is JSON in UTF-8."""
     content_type = headers.get(b"content-type")
     if content_type is None:
         raise UnsupportedMediaType("a body needs the header Content-Type: application/json")
@@ -286,7 +286,7 @@ def _check_is_json(headers: Headers) -> None:
 
 
 def _is_lines(headers: Headers) -> bool:
-    """Whether the body is a payload per line; then it is in UTF-8, or refused."""
+    """Whether the body has one payload per line; then it must be in UTF-8."""
     content_type = headers.get(b"content-type", b"")
     if _media_type(content_type) != NDJSON:
         return False

@@ -48,14 +48,14 @@ SCOPES: Final[Mapping[str, Scope]] = {
 
 
 class Principal:
-    """Who asks: what they may do, and how much of the server they use now."""
+    """The authenticated caller: what it may do, and how much of the server it uses now."""
 
     __slots__ = ("inflight", "inflight_max", "number", "prefixes", "scopes", "streams")
-    # what errors call it
+    # the word for it in errors
     noun = "key"
 
     def __init__(self, scopes: Scope, prefixes: tuple[str, ...], inflight_max: int = 0, number: int = 0) -> None:
-        # that of the key; 0: streams are not counted for each principal
+        # that of the key; 0: streams are not counted per principal
         self.number = number
         self.scopes = int(scopes)
         self.prefixes = prefixes
@@ -68,7 +68,7 @@ class Principal:
         return self.prefixes == ANY_NAME
 
     def check_name(self, name: str, field: str, *, given: bool = True) -> None:
-        """Raises Forbidden, which repeats only a name that the caller gave (the empty name stands for all)."""
+        """Raises Forbidden, which repeats only a name that the caller sent (the empty name stands for all)."""
         if name.startswith(self.prefixes):
             return
         prefixes = list(self.prefixes)
@@ -172,7 +172,7 @@ class OpenAuthenticator:
             )
 
     def _is_own_origin(self, origin: bytes, host: bytes | None, *, vouched: bool) -> bool:
-        """Of a WebSocket, browsers report only the origin: another port is another program on this machine."""
+        """For a WebSocket, browsers send only the origin: another port is another program on this machine."""
         scheme, _, authority = origin.strip().decode("latin-1").lower().partition("://")
         name = _host_of(authority)
         if not is_loopback(name) or name in self._allowed:

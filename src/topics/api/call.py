@@ -1,4 +1,4 @@
-"""One request on its way through the API: who asks, for what, and how it is answered exactly once."""
+"""One request in the API: its principal, its parameters, and its one reply."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTEGER_DIGITS_MAX = 19
 
 
 class Call:
-    """Holds one of its principal's in-flight slots from `take_slot` until it is answered or its client disconnects."""
+    """Holds one of its principal's in-flight slots from `take_slot` until its reply or until its client disconnects."""
 
     __slots__ = (
         "_holds_slot",
@@ -50,12 +50,12 @@ class Call:
         self.name = name
         # the decoded body, if the route takes one
         self.params: Any = None
-        # it was large, decoded and checked slice by slice
+        # the body was large: it was decoded and checked slice by slice
         self.sliced = False
         self._holds_slot = False
-        # arrived when its principal had no slot left: it may still be refused for an error, or answered from memory
+        # it arrived when its principal had no slot left: it may still fail with an error, or be answered from memory
         self.crowded = False
-        # what goes on with it while it waits, and what to undo when it is answered or its client has gone
+        # the task that continues it while it waits, and what to undo after the reply or when its client disconnects
         self.task: Task[None] | None = None
         self.on_end: Callable[[], None] | None = None
         # part of it is done already: it continues even if its client disconnects
@@ -76,11 +76,11 @@ class Call:
             raise Throttled("the key has too many requests in flight", limit="max_inflight_per_key", max=limit)
 
     def may_be_abandoned(self) -> None:
-        """From here on the call ends when its client disconnects. Writes never do: what was decided is finished."""
+        """From here on the call ends when its client disconnects. Writes never do: a decided write is finished."""
         self.request.on_disconnect = self.end
 
     def waits(self, task: Task[None]) -> None:
-        """The handler goes on in this task; without its client it does not, unless it must."""
+        """The handler continues in this task; it ends when the client disconnects, unless it must finish."""
         if not task.over:
             self.task = task
             self.request.on_disconnect = self._client_gone
@@ -99,7 +99,7 @@ class Call:
         return self.open or self.must_finish
 
     def done(self, result: None) -> None:
-        """The steps have answered."""
+        """The steps have sent the reply."""
 
     def failed(self, error: Exception) -> None:
         if isinstance(error, TopicsError):
@@ -113,7 +113,7 @@ class Call:
         self.end()
 
     def end(self) -> None:
-        """Release everything: the call is answered, or its client disconnected before."""
+        """Release everything: the reply is sent, or the client disconnected before it."""
         if self._holds_slot:
             self._holds_slot = False
             self.principal.inflight -= 1
@@ -123,7 +123,7 @@ class Call:
         # References to this call are dropped, so that no cycle is left for a collector that seldom runs.
         self.task = self.request.on_disconnect = None
 
-    # --- the answer ---
+    # --- the reply ---
 
     @property
     def open(self) -> bool:

@@ -1,4 +1,4 @@
-"""CORS: which pages of other origins may use the API, as replies and preflight replies tell browsers."""
+"""CORS: which pages of other origins may use the API, in the headers of replies and preflight replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARY: Header = (b"Vary", b"Origin")
 
 
 class Cors:
-    """The origins that are listed. Cookies and other credentials of the browser are never used."""
+    """The configured origins. Cookies and other credentials of the browser are never used."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(parse_origin(origin) for origin in origins)
@@ -32,7 +32,7 @@ class Cors:
         return origin is not None and origin in self._origins
 
     def reply_headers(self, request: Request) -> tuple[Header, ...]:
-        """What every reply carries, so that a page may read it; caches keep replies to other pages apart."""
+        """Headers of every reply, so that a page may read it; caches keep replies to other pages apart."""
         origin = request.header(b"origin")
         if origin is None or origin not in self._origins:
             return (VARY,)
@@ -43,7 +43,7 @@ class Cors:
         )
 
     def answer_preflight(self, request: Request) -> bool:
-        """Whether this was a browser's question if a page may send a request. It carries no key, so it needs none."""
+        """Whether this was a preflight request, which is then answered. It carries no key, so it needs none."""
         asked = request.header(b"access-control-request-method")
         if asked is None or not self.allows(request.header(b"origin")):
             return False

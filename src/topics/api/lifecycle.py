@@ -1,4 +1,4 @@
-"""Where the server stands in its life: recovering, serving, draining."""
+"""The state of the server: recovering, serving, draining."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from topics.model.errors import NotReady, ShuttingDown, TopicsError
 
-# Not by import: the root of the package also leads to the embedded engine, which this layer must not know.
+# Not by import: the root of the package also leads to the embedded engine, which this layer must not import.
 VERSION: str = sys.modules["topics"].__version__
 
 

@@ -47,7 +47,7 @@ TOPIC_GAUGES: Final[Mapping[str, str]] = {
 
 
 class Usage:
-    """What is open and counted outside the engine's topics."""
+    """Counts of things outside the engine's topics."""
 
     def __init__(self) -> None:
         self.sse_connections = 0
@@ -94,7 +94,7 @@ class Metrics:
 
 
 class Families(Collector):
-    """One scrape, as seen by one key."""
+    """One scrape, limited to one key."""
 
     def __init__(self, store: Store, lifecycle: Lifecycle, usage: Usage, principal: Principal, totals: Totals) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class Families(Collector):
         self._totals = totals
 
     def describe(self) -> list[Metric]:
-        """Nothing in advance: a scrape registers once and is gone."""
+        """Describes nothing in advance: a registry lives for one scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -119,13 +119,13 @@ class Families(Collector):
     def _process(self) -> Iterator[Metric]:
         lifecycle, usage = self._lifecycle, self._usage
         ready = self._store.ready and lifecycle.serving and self._store.commit_log.read_only is None
-        yield gauge("topics_ready", "1 if requests are taken.", int(ready))
-        yield gauge("topics_recovery_progress", "How much of the log is replayed, 0 to 1.", lifecycle.progress)
+        yield gauge("topics_ready", "1 if requests are accepted.", int(ready))
+        yield gauge("topics_recovery_progress", "Part of the log that is replayed, 0 to 1.", lifecycle.progress)
         yield gauge("topics_uptime_ms", "Time since the start in ms.", lifecycle.uptime_ms)
         yield gauge("topics_uptime_seconds", "Time since the start in s.", lifecycle.uptime_ms / 1000)
-        yield gauge("topics_routers", "Routers that exist.", self._routers())
-        yield gauge("topics_sse_connections", "Streams and WebSockets that are open.", usage.sse_connections)
-        yield gauge("topics_watch_sessions", "Watch sessions that exist.", usage.watch_sessions)
+        yield gauge("topics_routers", "Number of routers.", self._routers())
+        yield gauge("topics_sse_connections", "Open streams and WebSockets.", usage.sse_connections)
+        yield gauge("topics_watch_sessions", "Number of watch sessions.", usage.watch_sessions)
         yield from self._connections()
         longest_s, slow = (usage.watchdog.longest_s, usage.watchdog.slow_turns_total) if usage.watchdog else (0.0, 0)
         yield gauge("topics_loop_longest_turn_seconds", "Longest turn of the loop in the last minutes.", longest_s)
@@ -135,13 +135,13 @@ class Families(Collector):
         listener = self._usage.listener
         if listener is None:
             return
-        yield gauge("topics_connections", "Connections that are open.", listener.connections_open)
-        yield gauge("topics_connections_max", "Connections that may be open.", listener.connections_max)
-        refused = "Connections refused because as many as may be were open."
+        yield gauge("topics_connections", "Open connections.", listener.connections_open)
+        yield gauge("topics_connections_max", "Limit of open connections.", listener.connections_max)
+        refused = "Connections refused at the limit of open connections."
         yield counter("topics_connections_refused", refused, listener.connections_refused_total)
 
     def _routers(self) -> int:
-        """Those whose names the key may see."""
+        """The routers whose names the key may see."""
         return (
             sum(name.startswith(self._principal.prefixes) for name in self._store.state.feature(Routes).names)
             if self._store.ready
@@ -150,7 +150,7 @@ class Families(Collector):
 
 
 class Totals:
-    """What the topics that a key may see come to, counted in turns; the first of them are listed one by one."""
+    """The totals of the topics that a key may see, counted in turns; the first of them are listed one by one."""
 
     def __init__(self, store: Store, principal: Principal) -> None:
         self._store = store
@@ -180,7 +180,7 @@ class Totals:
 
     def families(self) -> Iterator[Metric]:
         jobs = self._jobs
-        yield gauge("topics_topics", "Topics that exist.", self.topics)
+        yield gauge("topics_topics", "Number of topics.", self.topics)
         family = GaugeMetricFamily("topics_topics_by_class", "Topics by durability class.", labels=["class"])
         for name, count in self._by_class.items():
             family.add_metric([name], count)
@@ -188,9 +188,9 @@ class Totals:
         yield gauge("topics_queue_topics", "Topics that are queues.", self._queues)
         yield gauge("topics_queue_leases_in_flight", "Jobs that are leased.", jobs["in_flight"])
         yield gauge("topics_queue_jobs_ready", "Jobs ready to be claimed.", jobs["ready"])
-        yield gauge("topics_queue_jobs_delayed", "Jobs that rest until their time comes.", jobs["delayed"])
-        # No counter: what a queue has counted goes with the queue.
-        dead = "Jobs that the queues there are have moved to dead-letter topics."
+        yield gauge("topics_queue_jobs_delayed", "Jobs that are delayed until a later time.", jobs["delayed"])
+        # Not a counter: the count of a queue is removed with the queue.
+        dead = "Jobs that the existing queues have moved to dead-letter topics."
         yield gauge("topics_queue_dead_lettered_total", dead, jobs["dead_lettered"])
         yield gauge("topics_records_live", "Live records of all topics.", self._records)
         yield gauge("topics_bytes_live", "Bytes of live records of all topics.", self._bytes)
@@ -200,7 +200,7 @@ def _visible(store: Store, principal: Principal) -> Iterator[Topic]:
     """The topics whose names the key may see, by name."""
     names, by_name = store.state.names, store.state.by_name
     index = 0
-    # In order, prefixes either follow one another or lie within an earlier one, which then was past them already.
+    # In order, prefixes either follow one another or lie within an earlier one, which has covered them already.
     for prefix in sorted(principal.prefixes):
         index = max(index, bisect_left(names, prefix))
         while index < len(names) and names[index].startswith(prefix):
@@ -227,10 +227,10 @@ def _per_topic(shown: list[Topic], *, truncated: bool) -> Iterator[Metric]:
 
 
 def _pipelines(store: Store, principal: Principal) -> Iterator[Metric]:
-    """As their runners said last."""
-    up = GaugeMetricFamily("topics_pipeline_up", "1 if a runner said lately that it runs.", labels=["pipeline"])
-    lag = GaugeMetricFamily("topics_pipeline_lag", "Records not dealt with yet per pipeline.", labels=["pipeline"])
-    rate = GaugeMetricFamily("topics_pipeline_rows_per_second", "Rows a second per pipeline.", labels=["pipeline"])
+    """As last reported by their runners."""
+    up = GaugeMetricFamily("topics_pipeline_up", "1 if a runner recently reported that it runs.", labels=["pipeline"])
+    lag = GaugeMetricFamily("topics_pipeline_lag", "Unprocessed records per pipeline.", labels=["pipeline"])
+    rate = GaugeMetricFamily("topics_pipeline_rows_per_second", "Rows per second per pipeline.", labels=["pipeline"])
     shown = store.pipelines.list(
         page_size=TOPICS_SHOWN_MAX, wanted=lambda state: state.name.startswith(principal.prefixes)
     ).pipelines
@@ -244,7 +244,7 @@ def _pipelines(store: Store, principal: Principal) -> Iterator[Metric]:
 
 
 def _log(store: Store | None) -> Iterator[Metric]:
-    """All 0 while there is no log to write to: a family that disappears looks like a fault to an alarm."""
+    """All 0 while there is no log to write to: a family that disappears looks like a fault to an alert."""
     stats, depth, depth_peak, refused, read_only = WalStats(), 0, 0, 0, False
     if store is not None:
         stats, pipeline = store.wal.stats, store.commit_log
@@ -254,9 +254,9 @@ def _log(store: Store | None) -> Iterator[Metric]:
     yield counter("topics_wal_batches", "Writes to the log, each of many frames.", stats.batches_total)
     yield counter("topics_wal_fsyncs", "Syncs of the log.", stats.fsyncs_total)
     yield counter("topics_wal_bytes_written", "Bytes written to the log.", stats.bytes_written_total)
-    yield counter("topics_wal_rotations", "Log files begun.", stats.rotations_total)
-    yield gauge("topics_wal_queue_depth", "Changes staged and not yet published.", depth)
-    yield gauge("topics_wal_queue_depth_peak", "The most changes that ever waited.", depth_peak)
+    yield counter("topics_wal_rotations", "Log files started.", stats.rotations_total)
+    yield gauge("topics_wal_queue_depth", "Changes submitted and not yet published.", depth)
+    yield gauge("topics_wal_queue_depth_peak", "Highest number of changes that waited.", depth_peak)
     yield counter("topics_wal_submit_full", "Writes refused because the disk could not keep up.", refused)
     yield gauge("topics_wal_read_only", "1 after a failed sync.", int(read_only))
     yield _latency("topics_wal_fsync_latency_us", "Duration of a sync in µs.", stats.fsync_us, 1)

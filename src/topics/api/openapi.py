@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of routes and the very structs that handlers decode with."""
+"""The OpenAPI 3.1 document, generated from the table of routes and the structs that handlers decode with."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATH_SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def openapi_routes(routes: Iterable[Route]) -> list[Route]:
-    """The rows given, and one more that describes them and itself."""
+    """The given rows, and one more that describes them and itself."""
 
     @functools.cache
     def document() -> bytes:
@@ -114,7 +114,7 @@ def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
         required = any(field.required for field in msgspec.structs.fields(route.body))
         content = {"application/json": {"schema": schema_of[repr(route.body)]}}
         if route.decode_lines is not None:
-            content["application/x-ndjson"] = {"schema": {"type": "string", "description": "A payload per line."}}
+            content["application/x-ndjson"] = {"schema": {"type": "string", "description": "One payload per line."}}
         operation["requestBody"] = {"required": required, "content": content}
     if route.family is not None:
         operation["security"] = [{route.family.scheme: []}] if route.family.scheme else []
@@ -152,13 +152,13 @@ def _responses(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
             response["headers"] = {"Retry-After": {"description": "Seconds to wait.", "schema": schema}}
         if "method_not_allowed" in codes:
             schema = {"type": "string"}
-            response["headers"] = {"Allow": {"description": "The methods that the path answers to.", "schema": schema}}
+            response["headers"] = {"Allow": {"description": "The methods that the path supports.", "schema": schema}}
         responses[str(status)] = response
     return responses
 
 
 def _forget_null_defaults(components: Mapping[str, Any]) -> None:
-    """A field that may be absent without anything in its place has no default to tell."""
+    """A field that may be absent without a replacement value has no default to document."""
     for component in components.values():
         for schema in component.get("properties", {}).values():
             if "default" in schema and schema["default"] is None:
@@ -186,7 +186,7 @@ def _errors_by_status(route: Route) -> dict[int, list[str]]:
 
 
 def _writes(route: Route) -> bool:
-    """A POST that needs no more than to read is a question with a body; consumers of groups leave traces by reading."""
+    """A POST that needs only the scope read is a query with a body; consuming in a group changes the group."""
     if route.method not in ("PUT", "POST", "PATCH", "DELETE"):
         return False
     reads_at_most = Scope.READ if route.family is None else Scope.NONE

@@ -18,7 +18,7 @@ class PageParams(NamedTuple):
 
 
 def page_query(what: str) -> tuple[QueryField, QueryField]:
-    """Fields of a list of `what`, which is a plural; a list of names takes NAME_PREFIX as well."""
+    """Fields of a list of `what`, a plural; a list of names has NAME_PREFIX as well."""
     return (
         QueryField("page_size", int, f"{what} per reply, 1 to {PAGE_SIZE_MAX}.", default=PAGE_SIZE_DEFAULT),
         QueryField("cursor", str, "The next_cursor of the previous page."),

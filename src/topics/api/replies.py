@@ -1,4 +1,4 @@
-"""Successful answers as bytes: the frequent ones by formatting, the others by encoding their struct."""
+"""Successful replies as bytes: the frequent ones by formatting, the others by encoding their struct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topics.model.requests.warnings import config_warnings
 
 encode = msgspec.json.Encoder().encode
 
-# Above this an answer is handed down in parts, below one piece is cheaper for the kernel.
+# A larger reply is passed on in parts; below this, one piece is cheaper for the kernel.
 JOIN_BYTES_MAX = 64 * 1024
 PARTS_MAX = 256
 
@@ -71,7 +71,7 @@ def appended(call: Call, change: PendingChange, *, return_seqs: bool) -> bytes:
 
 
 def creation_warnings(params: AppendRequest, change: PendingChange) -> list[str]:
-    """About the topic that an append has made as its `config` says."""
+    """About the topic that an append has created with its `config`."""
     return config_warnings(resolve(params.config, "")) if change.created and params.config is not None else []
 
 
@@ -81,12 +81,12 @@ def _warned(call: Call, change: PendingChange) -> bytes:
 
 
 def last_seq_of(change: PendingChange) -> int:
-    """Of an append. Jobs that were pending have earlier seqs than what was added."""
+    """Of an append. Jobs that were pending have earlier seqs than the added records."""
     return change.last_seq if change.result is None else max(change.result)
 
 
 def seqs_of(change: PendingChange) -> list[int]:
-    """The seq of each record of an append, in the order of the request, wherever it is."""
+    """The seq of each record of an append, in the order of the request, whether it was added or existed."""
     return list(range(change.first_seq, change.last_seq + 1)) if change.result is None else change.result
 
 

@@ -1,4 +1,4 @@
-"""A family of routes with a contract of its own: how a caller authenticates there, and how errors look."""
+"""A family of routes with a contract of its own: how a caller authenticates, and the form of errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class RouteFamily(Protocol):
-    """Given to a route, it replaces the API keys and the usual error envelope."""
+    """Set on a route, it replaces the API keys and the usual error envelope."""
 
-    # The name of its security scheme in OpenAPI; empty: nobody has to authenticate.
+    # The name of its security scheme in OpenAPI; empty: callers do not authenticate.
     scheme: str
 
     def authenticate(self, headers: Headers) -> Principal:
-        """Who asks; raises an error for `answer` to render."""
+        """The principal; raises an error for `answer` to render."""
         ...
 
     def answer(self, request: Request, error: TopicsError) -> None: ...

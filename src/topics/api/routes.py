@@ -1,7 +1,7 @@
-"""The table of routes: which method on which path needs which scopes, takes which body, and is answered by whom.
+"""The table of routes: which method on which path needs which scopes, takes which body, and has which handler.
 
 A resource adds its rows by being a file with a function that returns them; routing, auth, OpenAPI and 405 follow from
-the row. A path is literal segments and `{name}`s; of several, the handler gets their values joined by slashes:
+the row. A path is literal segments and `{name}`s; with several names, the handler gets their values joined by slashes:
 
     Route("POST", "/v0/topics/{topic}/diff", handler, Scope.READ, body=DiffRequest, ...)
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # From this many segments on, the paths below one belong together: /v1/api.
 FAMILY_DEPTH = 2
 
-# Answers the call, or returns the steps that will.
+# Replies to the call, or returns the steps that will.
 Handler = Callable[["Call"], Steps[None] | None]
 LargeDecoder = Callable[[msgspec.json.Decoder[Any], bytes, BatchLimits], Generator[None, None, Any]]
 
@@ -39,7 +39,7 @@ class QueryField:
     name: str
     type: Any
     summary: str
-    # what counts if the field is absent; None: nothing in particular
+    # the value if the field is absent; None: no particular one
     default: bool | int | None = None
     required: bool = False
 
@@ -51,9 +51,9 @@ class Route:
     handler: Handler
     summary: str
     scopes: Scope = Scope.NONE
-    # what it takes
+    # the request
     body: type[msgspec.Struct] | None = None
-    # refuses a body by a look at its bytes, before decoding it would cost much more than sending it did
+    # refuses a body after a check of its bytes, before decoding it would cost much more than sending it did
     check_body: Callable[[bytes], None] | None = None
     # decodes a body of lines (application/x-ndjson) into the same struct, with pauses
     decode_lines: Callable[[Call], Generator[None, None, Any]] | None = None
@@ -61,32 +61,32 @@ class Route:
     decode_large: LargeDecoder | None = None
     query: tuple[QueryField, ...] = ()
     headers: tuple[QueryField, ...] = ()
-    # what it answers
+    # the reply
     replies: Mapping[int, Any] = field(default_factory=dict[int, Any])
     errors: tuple[str, ...] = ()
-    # answered while the server is not ready or going down
+    # available while the server is not ready or going down
     always: bool = False
-    # answered without a key even if there are keys
+    # available without a key even if there are keys
     public: bool = False
-    # takes the key as `?token=` as well: browsers cannot send headers with an EventSource
+    # accepts the key as `?token=` as well: browsers cannot send headers with an EventSource
     key_in_query: bool = False
     # accepts a stream token instead of a key
     takes_stream_token: bool = False
-    # takes the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
+    # accepts the key as a subprotocol as well: browsers cannot send headers with a WebSocket either
     key_in_subprotocol: bool = False
     # stays open, and is counted as a stream instead of a request in flight
     long_lived: bool = False
     # checks by itself whether its principal is at its cap (`Call.check_slot`), after all other errors
     checks_slot: bool = False
     media_type: str = "application/json"
-    # what a client may ask for instead by `Accept`, by media type
+    # media types that a client may request instead by `Accept`
     other_forms: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    # how callers authenticate instead, and how errors look then
+    # how callers authenticate instead, and the form of errors then
     family: RouteFamily | None = None
 
     @property
     def parameters(self) -> list[str]:
-        """What the variable parts of the path name: `topic`, `router`."""
+        """The names of the variable parts of the path: `topic`, `router`."""
         return [segment[1:-1] for segment in self.path.split("/") if segment.startswith("{")]
 
     @property
@@ -96,7 +96,7 @@ class Route:
 
 
 class Node:
-    """One segment of the paths; `name` is where a variable segment leads, `family` that of the paths below."""
+    """One segment of the paths; `name` is the node of a variable segment, `family` that of the paths below."""
 
     __slots__ = ("by_method", "family", "literals", "name")
 
@@ -108,7 +108,7 @@ class Node:
 
 
 class Bound:
-    """A route ready to be used: what the hot path reads, as plain attributes."""
+    """A route ready for use: the attributes that the hot path reads."""
 
     __slots__ = (
         "always",
@@ -143,7 +143,7 @@ class Bound:
         self.key_in_query = route.key_in_query
         self.key_in_subprotocol = route.key_in_subprotocol
         self.takes_stream_token = route.takes_stream_token
-        # A connection may keep the head of a request: it carries a key in no other place than the usual one.
+        # A connection may keep the head of a request: the key is in no other place than the usual one.
         self.may_be_repeated = not (
             route.long_lived or route.key_in_query or route.key_in_subprotocol or route.takes_stream_token
         )
@@ -173,7 +173,7 @@ class RouteTable:
                 node = node.name
             else:
                 node = node.literals.setdefault(segment, Node())
-            # Of several, the one that authenticates: only its callers may learn which paths exist.
+            # If there are several, the one that authenticates: only its callers may learn which paths exist.
             if depth >= FAMILY_DEPTH and (node.family is None or not node.family.scheme):
                 node.family = route.family or node.family
         assert route.method not in node.by_method, f"{route.method} {route.path} is in the table twice"
@@ -182,7 +182,7 @@ class RouteTable:
             node.by_method["HEAD"] = bound
 
     def family_of(self, segments: list[str]) -> RouteFamily | None:
-        """The family of a path that has no route, at least not for its method."""
+        """The family of a path that has no route, or none for this method."""
         node = self._root
         for segment in segments:
             step = node.literals.get(segment, node.name)
@@ -192,7 +192,7 @@ class RouteTable:
         return node.family
 
     def find(self, segments: list[str]) -> tuple[dict[str, Bound], str] | None:
-        """What the path answers to, by method, and the name in it. A literal segment wins over a name."""
+        """The routes of the path by method, and the name in it. A literal segment takes precedence over a name."""
         node = self._root
         name = ""
         for segment in segments:

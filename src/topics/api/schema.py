@@ -10,12 +10,12 @@ from msgspec import UNSET, Raw, UnsetType
 from topics.engine.core.configuration import Change
 from topics.model.requests.config import TopicConfig
 
-# Absent if there is nothing to warn of.
+# Absent if there is no warning.
 Warnings = list[str] | UnsetType
 
 
 class Performance(msgspec.Struct):
-    """How long the server took, and what it did in that time; a field that does not apply is left out."""
+    """How long the server took, and what it did in that time; a field that does not apply is absent."""
 
     server_total_ms: float
     wal_append_ms: float | UnsetType = UNSET
@@ -45,7 +45,7 @@ class ConfiguredReply(msgspec.Struct):
 
 
 class EditedReply(msgspec.Struct):
-    """`config` is what the topic has after the change, or would have after it; `evicts`: records that this takes."""
+    """`config` is the topic's after the change, or what it would be; `evicts`: how many records this removes."""
 
     topic: str
     config: TopicConfig
@@ -57,10 +57,10 @@ class EditedReply(msgspec.Struct):
 
 
 class QueueCounters(msgspec.Struct):
-    """`delayed` jobs rest until their time comes; they are neither ready nor in flight.
+    """`delayed` jobs wait for a later time; they are neither ready nor in flight.
 
-    `dead_lettered` counts all jobs that ever went to the dead-letter topic, `dead` those that are there now.
-    `dead_letter_error` says why a job that belongs there is still here.
+    `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now.
+    `dead_letter_error` is why a job that should be there is still here.
     """
 
     ready: int
@@ -128,7 +128,7 @@ class RouterPutReply(msgspec.Struct):
 
 
 class RouterReply(msgspec.Struct):
-    """`lag`: seqs of the source not dealt with yet; `last_error`: what stops the router, if something does."""
+    """`lag`: seqs of the source not processed yet; `last_error`: what stops the router, if anything."""
 
     router: str
     source: str

@@ -1,10 +1,10 @@
-"""Handlers of calls: run at once; one that has to wait goes on as a task of the runner.
+"""Handlers of calls: run at once; one that has to wait continues as a task of the runner.
 
-    handler answers, or a change it has submitted will       ─▶ nothing more to do
+    handler replies, or a change it has submitted will       ─▶ nothing more to do
     handler returns steps                                    ─▶ a task, if they have to wait
     handler raises Busy or ColdMiss: it cannot decide yet    ─▶ run again, as a task, when it can
 
-A handler that raises Busy or ColdMiss decides everything anew when it is run again.
+A handler that raises Busy or ColdMiss decides everything again when it is run again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topics.model.errors import TopicsError
 
 
 class Handlers:
-    """Runs the handlers of calls; what they raise becomes the answer."""
+    """Runs the handlers of calls; an error that they raise becomes the reply."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -39,7 +39,7 @@ class Handlers:
             self._start(call, steps)
 
     def run_later(self, call: Call) -> None:
-        """Run the handler when this tick has published what it has."""
+        """Run the handler when this tick has published its changes."""
         self._start(call, _run_after(None, call))
 
     def _start(self, call: Call, steps: Steps[None]) -> None:
@@ -56,7 +56,7 @@ def _run_after(wait: Wait, call: Call) -> Steps[None]:
 
 
 def answering(call: Call, answer: Callable[[Call, PendingChange], None]) -> Callable[[PendingChange], None]:
-    """The callback of a submitted change: its failure, or a bug in `answer`, is this call's alone."""
+    """The callback of a submitted change: its failure, or a bug in `answer`, affects only this call."""
 
     def published(change: PendingChange) -> None:
         try:
