@@ -1,4 +1,4 @@
-"""`topics bench`: how fast a server is, seen by some connections of this client on a topic of their own."""
+"""`topics bench`: the speed of a server, measured by some connections of this client on a temporary topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROCESSES_DEFAULT = 2
 
 
 class Figure(NamedTuple):
-    """What one kind of request has shown."""
+    """The measurements of one kind of request."""
 
     what: str
     requests_per_s: float
@@ -36,20 +36,20 @@ class Figure(NamedTuple):
 def bench(
     access: Access,
     seconds: Annotated[float, typer.Option(help="How long to measure each kind of request.", min=0.1, max=600)] = 2.0,
-    connections: Annotated[int, typer.Option("--connections", "-c", help="Clients at a time.", min=1, max=64)] = 4,
+    connections: Annotated[int, typer.Option("--connections", "-c", help="Number of clients.", min=1, max=64)] = 4,
     processes: Annotated[
         int, typer.Option("--processes", "-p", help="Processes that share the connections.", min=1, max=64)
     ] = PROCESSES_DEFAULT,
-    size: Annotated[int, typer.Option(help="Bytes of one payload.", min=2, max=MIB)] = 200,
-    batch: Annotated[int, typer.Option(help="Records in one batch.", min=1, max=10_000)] = 100,
+    size: Annotated[int, typer.Option(help="Bytes per payload.", min=2, max=MIB)] = 200,
+    batch: Annotated[int, typer.Option(help="Records per batch.", min=1, max=10_000)] = 100,
     durability: Annotated[
-        Literal["ephemeral", "memory", "disk", "fsync"], typer.Option(help="The class of the topic.")
+        Literal["ephemeral", "memory", "disk", "fsync"], typer.Option(help="The durability of the topic.")
     ] = "disk",
-    output: Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="How to print it.")] = "text",
+    output: Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="The output format.")] = "text",
 ) -> None:
-    """Measure a server with a quick load on a topic of its own, which is removed afterwards.
+    """Measure a server with a short load on a temporary topic, which is removed afterwards.
 
-    The load is this client's, from several processes: it shows what Python programs get, not all that a server can do.
+    The load comes from this client, in several processes: it shows what Python programs get, not the server's limit.
     """
     topic = f"bench-{secrets.token_hex(4)}"
     processes = min(processes, connections)
@@ -60,8 +60,8 @@ def bench(
         try:
             shared = f"{connections} connections" if connections > 1 else "1 connection"
             shared += f" of {processes} processes" if processes > 1 else ""
-            say(f"{client.url}, {shared}, {size} bytes a record, {durability}, {seconds:g} s each")
-            say("this is what Python programs get from it; the server itself can do more, see docs/BENCHMARKS.md")
+            say(f"{client.url}, {shared}, {size} bytes per record, {durability}, {seconds:g} s each")
+            say("these figures show what Python programs get; the server itself can do more, see docs/BENCHMARKS.md")
             for what, records in kinds:
                 load = Load(access, topic, records, size, connections, seconds)
                 rows.append(_figure(what, load, processes))

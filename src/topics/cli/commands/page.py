@@ -1,4 +1,4 @@
-"""docs/CLI.md, made from the commands: every option as in `--help`, and what scripts need to know."""
+"""docs/CLI.md, generated from the commands: every option as in `--help`, and what scripts need to know."""
 
 from __future__ import annotations
 
