@@ -1,11 +1,11 @@
-"""Rendering: a batch of wished records becomes the bytes that every reader will receive.
+"""Rendering: a batch of requested records becomes the bytes that every reader will receive.
 
-One record, as it stands in a block, in the log and in every answer:
+One record, as it is stored in a block, in the log and in every reply:
 
     {"$seq":7,"$ts":1748450001000,"$node":"eu-1","data":<as sent>,"meta":<as sent>},
 
-The comma belongs to the record, so a run of records is one slice. The tag is not in it: readers get tags only when
-they ask, and deletion looks tags up in a column of their own.
+The comma belongs to the record, so a run of records is one slice. The tag is not in it: readers get tags only on
+request, and deletion looks tags up in a separate column.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from topics.model.requests.records import AppendRequest, RecordRequest, check_u6
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
-# Metas that are checked at once; a short one takes as long as so many bytes of a long one.
+# Metas that are checked at once; a short one takes as long as this many bytes of a long one.
 METAS_BYTES_PER_STEP, META_BYTES_EXTRA = 128 * 1024, 256
 # Copying more than this at once holds the owner thread for too long: the thread that writes the log does it.
 DEFERRED_BYTES_MIN = 4 * 1024 * 1024
-# More than the columns of a batch could count.
+# More than the columns of a batch can count.
 ALWAYS_JOINED = 1 << 32
-# Joined at once by that thread, which holds the interpreter lock meanwhile.
+# Bytes joined at once by that thread, which holds the interpreter lock meanwhile.
 JOINED_BYTES = 256 * 1024
 # One batch is one frame of the log; HTTP bodies are bounded well below.
 BATCH_BYTES_MAX = 512 * 1024 * 1024
 NO_KEY = bytes(16)
-# Cannot stand in JSON, not even escaped as itself.
+# Not allowed in JSON, not even escaped as itself.
 NO_HEAD = b"\0"
 
 _digests = struct.Struct(f"{len(NO_KEY)}s")
-# Copied for each key, which takes half as long as making another.
+# Copied for each key, which takes half as long as creating another.
 _unkeyed = hashlib.blake2b(digest_size=len(NO_KEY), person=b"topics-unique")
 _encode_string = msgspec.json.Encoder().encode
 
 
 class _Key:
-    """Equal to no other key, so that a dict keeps repeated ones apart."""
+    """Equal to no other key, so that a dict keeps repeated keys apart."""
 
     __slots__ = ()
 
@@ -72,9 +72,9 @@ class BatchLimits(Protocol):
 
 
 class JobColumns(NamedTuple):
-    """What a queue must know of a batch: delays in ms (0: none), digests of unique keys (zeros: none).
+    """The job columns of a batch: delays in ms (0: none), digests of unique keys (zeros: none).
 
-    Delays count from `from_ms`, which is not `$ts` while that is held up by a clock that was put back.
+    Delays count from `from_ms`, which differs from `$ts` after the clock was set back.
     """
 
     delays: array[int]
@@ -88,8 +88,8 @@ class Batch:
     `ends` and `tag_ends` are running totals within the batch. A stored tag starts with a byte 1, so that an empty tag
     differs from none. `nodes` counts from 1 in `node_names`; 0 is no node. `metas` are lengths; 0 is no meta.
 
-    A large batch has `parts` in place of the blob until it is written: `join` makes the blob of them. `size` is that of
-    the blob in either case.
+    Until it is written, a large batch has `parts` instead of the blob: `join` makes the blob from them. `size` is the
+    blob's in both cases.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class Batch:
     def rendered(
         cls, first_seq: int, ts: int, parts: list[bytes | Raw], sizes: Sequence[int], joined_bytes_max: int
     ) -> Batch:
-        """A batch of records with these sizes; the parts of a larger one than given are left to be joined."""
+        """A batch of records with these sizes; above `joined_bytes_max`, the parts are joined later."""
         ends = array("I", accumulate(sizes))
         if ends[-1] <= joined_bytes_max:
             return cls(first_seq, ts, len(sizes), b"".join(parts), ends)
@@ -137,10 +137,10 @@ class Batch:
         return batch
 
     def join(self) -> bytes:
-        """Make the blob, if that was left. The thread that writes a batch may do it, while no other looks at the blob.
+        """Make the blob, if that was left for later. The writing thread may do it, while no other uses the blob.
 
-        What takes long goes without the interpreter lock, which joining many bytes objects does and other buffers do
-        not: those become some of the former first, a few at a time.
+        The long work must not hold the interpreter lock. Joining many bytes objects releases it, joining other buffers
+        does not: these are first converted to bytes objects, a few at a time.
         """
         if self.parts is None:
             return self.blob
@@ -164,7 +164,7 @@ class Batch:
 
 
 def check_batch(request: AppendRequest, limits: BatchLimits, *, metas_checked: bool = False) -> bool:
-    """Refuse what breaks a limit; answer whether every record is bare (nothing but data and the batch's node).
+    """Refuse records that exceed a limit; return whether every record is bare (only data and the batch's node).
 
     `metas_checked`: by `checking_metas`, which counted their keys.
     """
@@ -212,9 +212,9 @@ def check_batch(request: AppendRequest, limits: BatchLimits, *, metas_checked: b
 
 
 def _check_columns(record: RecordRequest, index: int, limits: BatchLimits, *, metas_checked: bool) -> int:
-    """Check tag, node and meta of one record; answer the size of meta.
+    """Check tag, node and meta of one record; return the size of meta.
 
-    A batch has thousands of records: what is short and ASCII is told at a glance, and no field is named in vain.
+    A batch has thousands of records: short ASCII text passes a quick check, and no field name is built unless needed.
     """
     text = record.tag
     if text is not None and not (text.isascii() and len(text) <= limits.max_tag_bytes):
@@ -233,7 +233,7 @@ def _check_columns(record: RecordRequest, index: int, limits: BatchLimits, *, me
 
 
 def checking_metas(records: Sequence[RecordRequest], limits: BatchLimits) -> Generator[None, None, None]:
-    """Refuse metas that break a limit; pauses after each millisecond or so of work."""
+    """Refuse metas that exceed a limit; pauses after each millisecond or so of work."""
     unpaused = 0
     for index, record in enumerate(records):
         meta = record.meta
@@ -254,12 +254,12 @@ def _check_meta(record: RecordRequest, meta: Raw, index: int, limits: BatchLimit
     if size > limits.max_meta_bytes:
         field = f"records[{index}].meta"
         raise InvalidRequest(f"{field} has {size} bytes; at most {limits.max_meta_bytes} are allowed", field=field)
-    # It was decoded as JSON: a bracket tells an object, and few colons mean few keys, whichever they are.
+    # It was decoded as JSON: a bracket means an object, and few colons mean few keys, whatever they are.
     if text[:1] == b"{" and text.count(b":") <= META_KEYS_MAX:
         return size
     field = f"records[{index}].meta"
     try:
-        # A key repeated counts each time: readers get all of them.
+        # A repeated key counts each time: readers get all of them.
         keys = len(_pairs_decoder.decode(text))
     except msgspec.ValidationError:
         raise InvalidRequest(f"{field} must be an object", field=field) from None
@@ -279,7 +279,7 @@ def _check_key(key: str, field: str) -> None:
 
 
 def utf8_bytes(text: str, field: str) -> int:
-    """How long the text is in UTF-8. A request cannot hold a lone surrogate, a Python string can."""
+    """The size of the text in UTF-8. A request cannot hold a lone surrogate, a Python string can."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:
@@ -321,12 +321,12 @@ def render(
 
 
 def joined_bytes_max(durability: Durability) -> int:
-    """Up to which size a batch is joined at once: in any case if the log never gets it."""
+    """Up to which size a batch is joined at once; always if it never reaches the log."""
     return ALWAYS_JOINED if durability == "ephemeral" else DEFERRED_BYTES_MIN
 
 
 def render_headless(request: AppendRequest, first_seq: int, ts: int, *, bare: bool) -> Batch:
-    """Records whose seqs and time are decided later: NO_HEAD stands where these will. To be joined, see `render`."""
+    """Records whose seqs and time are decided later: NO_HEAD marks their place. To be joined, see `render`."""
     records = request.records
     if not bare:
         return _render_columns(records, request.node, [NO_HEAD] * len(records), first_seq, ts, b"", 0)
@@ -352,7 +352,7 @@ def join_unless_large(batches: Sequence[Batch]) -> None:
 
 
 def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, joined_bytes_max: int) -> Batch:
-    """The hot loop: one list of parts joined once, no object per record survives it."""
+    """The hot loop: one list of parts joined once; it leaves no object per record."""
     count = len(payloads)
     middle = b',"$ts":%d%b,"data":' % (ts, node)
     heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + count)]
@@ -371,7 +371,7 @@ def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, 
 
 
 def _render_one(record: RecordRequest, batch_node: str | None, first_seq: int, ts: int) -> Batch:
-    """The same as `_render_columns`, for the usual append of one record, which need not make columns for it."""
+    """Like `_render_columns`, for the usual append of one record, which needs no columns."""
     node = record.node if record.node is not None else batch_node
     origin = b"" if node is None else b',"$node":' + _encode_string(node)
     meta = b"" if record.meta is UNSET else b',"meta":%b' % record.meta
@@ -396,7 +396,7 @@ def _render_columns(
     ts_text: bytes,
     joined_bytes_max: int = ALWAYS_JOINED,
 ) -> Batch:
-    """Column by column, which costs a batch of thousands a third of what record by record does."""
+    """Column by column, which for a batch of thousands takes a third of the time of record by record."""
     count = len(records)
     payloads = [record.data for record in records]
     middles, names, nodes = _node_column([record.node for record in records], batch_node, ts_text)
@@ -429,7 +429,7 @@ def _render_columns(
 def _node_column(
     nodes: list[str | None], batch_node: str | None, ts_text: bytes
 ) -> tuple[list[bytes], list[str], array[int]]:
-    """What stands between the head of each record and its data; the names, and each record's number among them."""
+    """The text between the head of each record and its data; the names, and each record's number among them."""
     if batch_node is not None:
         nodes = [batch_node if node is None else node for node in nodes]
     middles: dict[str | None, bytes] = {
@@ -465,7 +465,7 @@ def _job_columns(records: Sequence[RecordRequest], unique: bytes | None, ts: int
 
 
 def unique_column(keys: Iterable[str | None]) -> bytes:
-    """16 bytes for each unique key, which stand for it; zeros for none."""
+    """The 16-byte digest of each unique key; zeros for none."""
     copy = _unkeyed.copy
     column: list[bytes] = []
     for key in keys:
