@@ -62,13 +62,13 @@ class Http2Connection(asyncio.Protocol):
         self._scanner = Http2FrameScanner(
             RateLimit(limits.h2_control_frames_max, limits.h2_control_frames_per_s, self._since_s)
         )
-        # bytes not yet parsed, and how far that is
+        # bytes not yet parsed, and the position of the parser in them
         self._unfed = b""
         self._unfed_at = 0
         self._read_paused = False
         self._waiting: deque[Http2Stream] = deque()  # complete, not yet with their handler
 
-    # the transport's side
+    # called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         service, limits = self._service, self._service.limits
@@ -86,7 +86,7 @@ class Http2Connection(asyncio.Protocol):
         )
         self._h2.decoder.max_header_list_size = 2 * limits.header_bytes_max
         self._h2.initiate_connection()
-        # no stream may starve the others of the connection's window while it waits for memory
+        # a stream that waits for memory must not use up the connection's window
         self._h2.increment_flow_control_window(limits.h2_streams_max * limits.h2_window_bytes)
         self._writer.schedule_flush()
 
@@ -103,7 +103,7 @@ class Http2Connection(asyncio.Protocol):
             self._service.slices.add(self._feed)
 
     def _feed(self) -> bool:
-        """Parse a slice of what has arrived, frames of any kind; returns whether more is left."""
+        """Parse a slice of the received bytes, frames of any kind; returns whether more is left."""
         if self._writer.closed:
             self._unfed = b""
             return False
@@ -124,7 +124,7 @@ class Http2Connection(asyncio.Protocol):
         return False
 
     def _update_reading(self) -> None:
-        """Read when all that arrived is parsed and the client takes what it is sent."""
+        """Read when all received bytes are parsed and the client accepts what it is sent."""
         pause = bool(self._unfed) or self._writer.write_paused
         if pause != self._read_paused and self._part >= 0 and not self._writer.closed:
             self._read_paused = pause
@@ -134,7 +134,7 @@ class Http2Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """Requests that are not answered yet end with it."""
+        """Requests without a reply end with it."""
         if self._writer.streams:
             return False
         self._service.closing.add(self._transport)
@@ -162,7 +162,7 @@ class Http2Connection(asyncio.Protocol):
     # streams to requests
 
     def _handle_events(self, events: list[h2.events.Event]) -> None:
-        """h2 has read to the end of the batch already, so a stream reset in it is closed whatever came before."""
+        """h2 has read the whole batch already, so a stream that is reset later in it is closed from the start."""
         resets = {event.stream_id for event in events if isinstance(event, h2.events.StreamReset)}
         for stream_id in resets:
             self._client_reset(stream_id)
@@ -180,7 +180,7 @@ class Http2Connection(asyncio.Protocol):
                 case h2.events.ConnectionTerminated():
                     self._go_away()  # h2 sends nothing after the client's GOAWAY
                 case _:
-                    pass  # windows and settings: h2 keeps them, the writer looks at them when it flushes
+                    pass  # windows and settings: h2 keeps them, the writer reads them when it flushes
 
     def _open_stream(self, event: h2.events.RequestReceived) -> None:
         stream_id = event.stream_id
@@ -208,7 +208,7 @@ class Http2Connection(asyncio.Protocol):
             self._refuse(stream, refusal)
 
     def _check_head(self, stream: Http2Stream) -> bool:
-        """The server may refuse by the head, before a body is asked for or kept; False if it has answered."""
+        """The server may refuse by the head, before a body is requested or kept; False if it has replied."""
         if not stream.head_checked:
             stream.head_checked = True
             self._service.check_head(stream.request)
@@ -218,7 +218,7 @@ class Http2Connection(asyncio.Protocol):
         return True
 
     def _admit_large(self, stream: Http2Stream, body_bytes: int) -> None:
-        """Check the head, then the size, then reserve memory; without it no more of the body is asked for."""
+        """Check the head, then the size, then reserve memory; before that, no more of the body is requested."""
         if not self._check_head(stream):
             return
         request, service = stream.request, self._service
@@ -253,7 +253,7 @@ class Http2Connection(asyncio.Protocol):
             self._acknowledge(stream)
 
     def _check_growth(self, stream: Http2Stream, body_bytes: int) -> None:
-        """Small bodies need no memory reserved, unless those of one connection come to more than a large one."""
+        """Small bodies need no reservation, unless those of one connection add up to more than a large one."""
         limits = self._service.limits
         if body_bytes > limits.body_bytes_max:
             self._admit_large(stream, body_bytes)
@@ -292,7 +292,7 @@ class Http2Connection(asyncio.Protocol):
         self._pump()
 
     def _pump(self) -> None:
-        """Call handlers as far as there is room; a stream that is being decompressed does not hold up the others."""
+        """Call handlers as far as there is room; a stream that is being decompressed does not block the others."""
         unsent_bytes_max = self._service.limits.unsent_bytes_max
         for _ in range(len(self._waiting)):
             if self._writer.queued_bytes > unsent_bytes_max or self._writer.write_paused:
@@ -312,7 +312,7 @@ class Http2Connection(asyncio.Protocol):
         self._drop_body(stream)
 
     def _client_reset(self, stream_id: int) -> None:
-        """A reset is cheap for a client and not for the server: too many of them end the connection."""
+        """A reset costs a client less than the server: too many of them end the connection."""
         stream = self._writer.drop(stream_id)
         if stream is not None:
             abandon(self._service, stream.request)
@@ -321,7 +321,7 @@ class Http2Connection(asyncio.Protocol):
             self._h2.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
             self._go_away()
 
-    # the writer's side
+    # called by the writer
 
     def data_sent(self, frames: int) -> None:
         self._scanner.limit.refill(self._service.connections.now_s, CONTROL_FRAMES_PER_FRAME * frames)
@@ -332,10 +332,10 @@ class Http2Connection(asyncio.Protocol):
         if self._service.draining and not self._writer.streams:
             self._transport.close()
 
-    # the listener's side
+    # called by the listener
 
     def expire(self, now_s: float) -> None:
-        """Close what takes too long: half-sent bodies, a client that takes no bytes, an idle connection."""
+        """Close what takes too long: half-sent bodies, a client that does not read, an idle connection."""
         limits = self._service.limits
         streams = self._writer.streams
         if self._writer.closed:
@@ -362,8 +362,8 @@ class Http2Connection(asyncio.Protocol):
             self._refuse(stream, RequestTimeout("the body of the request took too long"))
 
     def drain(self) -> None:
-        """Announce the end, finish what was begun, then close."""
-        # h2 would end its own state with this frame, though streams below the id named here go on
+        """Announce the end, finish the requests that have begun, then close."""
+        # h2 would end its own state with this frame, though streams up to the id in it continue
         self._transport.write(self._h2.data_to_send() + GoAwayFrame(0, self._last_stream_id).serialize())
         if not self._writer.streams:
             self._transport.close()

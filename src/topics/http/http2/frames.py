@@ -1,4 +1,4 @@
-"""HTTP/2 frames: where a slice of input ends, and which of them a client may not send without end.
+"""HTTP/2 frames: where a slice of input ends, and which frames a client may send only at a limited rate.
 
 preface (24) | length u24, type u8, flags u8, stream u32 (9) | payload (length) | length u24 ...
 """
@@ -9,7 +9,7 @@ from h2.exceptions import DenialOfServiceError, FrameTooLargeError
 
 from topics.http.frame_scanner import FrameScanner, RateLimit
 
-FRAME_BYTES_MAX = 16_384  # what the server announces by not announcing anything else
+FRAME_BYTES_MAX = 16_384  # the default: the server announces no other size
 FRAME_HEADER_BYTES = 9
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -23,7 +23,7 @@ _DATA, _HEADERS = 0, 1
 class Http2FrameScanner(FrameScanner):
     """Control frames and empty ones count against the limit.
 
-    The allowance also grows with every frame of data that is sent to the client, which answers with window updates.
+    The allowance also grows with every frame of data that is sent to the client, which sends window updates in return.
     """
 
     __slots__ = ()

@@ -19,7 +19,7 @@ class Http2Request(ReceivedRequest):
         self.stream_id = stream_id
 
     def read_head(self, fields: Iterable[tuple[bytes, bytes]], limits: HttpLimits) -> None:
-        """Take the fields, which the h2 library has checked (order, case, no hop-by-hop headers)."""
+        """Read the fields, which the h2 library has checked (order, case, no hop-by-hop headers)."""
         pseudo: dict[bytes, bytes] = {}
         headers: list[Header] = []
         header_bytes = 0

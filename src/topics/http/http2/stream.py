@@ -10,7 +10,7 @@ from topics.http.request import Bytes, ReplyStream
 
 
 class Http2Stream:
-    """A stream of an HTTP/2 connection while its request is unanswered or its reply unsent."""
+    """A stream of an HTTP/2 connection until its reply is sent."""
 
     __slots__ = (
         "body_bytes",
@@ -31,7 +31,7 @@ class Http2Stream:
         self.stream_id = stream_id
         self.request = request
         # receiving
-        self.parts: list[bytes] | None = []  # None once the body is complete or no longer wanted
+        self.parts: list[bytes] | None = []  # None once the body is complete or no longer needed
         self.body_bytes = 0
         self.body_complete = False
         self.unacknowledged_bytes = 0
@@ -45,7 +45,7 @@ class Http2Stream:
 
     @property
     def small_body_bytes(self) -> int:
-        """What is kept for it without a reservation."""
+        """The bytes kept for it without a reservation."""
         return self.body_bytes if self.parts is not None and self.request.memory is None else 0
 
     def take(self, bytes_max: int) -> bytes:
@@ -69,7 +69,7 @@ class StreamWriter(Protocol):
 
 
 class Http2ReplyStream(ReplyStream):
-    """An open reply on a stream; its buffer is what flow control and the kernel have not yet taken."""
+    """An open reply on a stream; its buffer holds what flow control and the kernel have not yet accepted."""
 
     __slots__ = ("_high_bytes", "_low_bytes", "_sender", "_stream")
 

@@ -18,11 +18,11 @@ from topics.http.reply_head import BODILESS, as_parts, body_length, check_header
 from topics.http.request import JSON, Body, Bytes, Header, ReplyStream, Request
 from topics.http.service import Service
 
-BURST_BYTES_MAX = 256 * 1024  # sent in one tick, so that one connection does not hold up the others
+BURST_BYTES_MAX = 256 * 1024  # sent in one tick, so that one connection does not delay the others
 
 
 class Connection(Protocol):
-    """The connection a writer belongs to."""
+    """The connection that a writer belongs to."""
 
     def flushed(self) -> None: ...
     def data_sent(self, frames: int) -> None: ...
@@ -68,13 +68,13 @@ class Http2Writer:
         return f"{host}:{port}"
 
     def close(self) -> list[Http2Request]:
-        """The connection is lost. Returns the requests that were not fully answered."""
+        """The connection is lost. Returns the requests that did not get their whole reply."""
         self.closed = True
         streams = [stream for stream in map(self.drop, list(self.streams)) if stream is not None]
         del self._connection  # which refers to this object
         return [stream.request for stream in streams]
 
-    # the handlers' side
+    # called by handlers
 
     def send_reply(
         self, request: Request, status: int, body: Body, headers: Sequence[Header], content_type: bytes
@@ -130,7 +130,7 @@ class Http2Writer:
     def upgrade(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
         raise AssertionError(f"{request.method} {request.raw_path!r}: HTTP/2 offers no upgrade", protocol, headers)
 
-    # the streams' side
+    # called by streams
 
     def queue(self, stream: Http2Stream, data: Bytes) -> None:
         if len(data):
@@ -145,14 +145,14 @@ class Http2Writer:
         self.schedule_flush()
 
     def reset(self, stream: Http2Stream) -> None:
-        """Drop one client's stream; the other streams of the connection go on."""
+        """Drop one client's stream; the other streams of the connection continue."""
         if not self.closed and self.drop(stream.stream_id) is not None:
             self._h2.reset_stream(stream.stream_id, h2.errors.ErrorCodes.CANCEL)
             abandon(self._service, stream.request)
             self.schedule_flush()
 
     def drop(self, stream_id: int) -> Http2Stream | None:
-        """Forget a stream and its unsent bytes."""
+        """Remove a stream and its unsent bytes."""
         stream = self.streams.pop(stream_id, None)
         if stream is not None:
             self.queued_bytes -= stream.queued_bytes
@@ -161,7 +161,7 @@ class Http2Writer:
             stream.reply_stream = None
         return stream
 
-    # the socket's side
+    # called by the socket
 
     def schedule_flush(self) -> None:
         if not self._flush_scheduled and not self.closed:
@@ -220,7 +220,7 @@ class Http2Writer:
         return len(data)
 
     def _finish(self, stream: Http2Stream) -> None:
-        """The reply is sent; the rest of the request's body is not needed any more."""
+        """The reply is sent; the rest of the request's body is no longer needed."""
         self.drop(stream.stream_id)
         if not stream.body_complete:
             self._h2.reset_stream(stream.stream_id, h2.errors.ErrorCodes.NO_ERROR)
