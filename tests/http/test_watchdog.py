@@ -1,4 +1,4 @@
-"""The watchdog: how long the loop was held, and by what."""
+"""The watchdog: how long the loop was blocked, and by what."""
 
 import logging
 import time
@@ -37,7 +37,7 @@ def test_a_slow_turn_is_logged_with_its_slowest_request(caplog: pytest.LogCaptur
         assert client.request(get(b"/slow?token=secret")).status == 200
         assert client.request(get(b"/quick")).status == 200
     (line,) = [record.getMessage() for record in caplog.records if "/slow" in record.getMessage()]
-    assert line.startswith("the loop was held for ")
+    assert line.startswith("the loop was blocked for ")
     assert "GET /slow" in line
     assert "secret" not in line
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Reservation:
-    """Memory set aside for one body, or a place in the line for it; `release` gives up either."""
+    """Memory reserved for one body, or a place in the line for it; `release` gives up either."""
 
     __slots__ = ("_budget", "_on_grant", "_size_bytes", "granted")
 
@@ -27,14 +27,14 @@ class Reservation:
         return self._on_grant is None and not self.granted
 
     def grant(self) -> None:
-        """Called by the budget, which has set the memory aside."""
+        """Called by the budget, which has reserved the memory."""
         self.granted = True
         on_grant, self._on_grant = self._on_grant, None
         if on_grant is not None:
             on_grant()
 
     def grant_at_once(self) -> None:
-        """As above, for a caller that is not waiting yet."""
+        """Like `grant`, for a caller that is not waiting yet."""
         self._on_grant = None
         self.granted = True
 

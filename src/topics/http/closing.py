@@ -1,4 +1,4 @@
-"""Connections whose clients have left: closed a few in each iteration of the loop, because thousands may leave at once.
+"""Connections whose clients have left: closed a few per iteration of the loop, because thousands may leave at once.
 
 end of input, end of input, … ─▶ line ─▶ next iteration: the first 64 ─▶ next iteration: the first 64 ─▶ …
 """

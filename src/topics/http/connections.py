@@ -1,4 +1,4 @@
-"""The open connections of a listener and their time limits: one periodic timer asks an eighth of them at a time."""
+"""The open connections of a listener and their time limits: one periodic timer checks an eighth of them at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 PARTS = 8
-TURN_S = 0.5  # every connection is asked once in PARTS * TURN_S = 4 s, so a time limit is late by 4 s at most
+TURN_S = 0.5  # every connection is checked once in PARTS * TURN_S = 4 s, so a time limit is late by 4 s at most
 
 
 class OpenConnection(Protocol):
@@ -36,7 +36,7 @@ class Connections:
         return sum([len(part) for part in self._parts])
 
     def __iter__(self) -> Iterator[OpenConnection]:
-        """All of them as they are now; they may leave meanwhile."""
+        """All of them as they are now; they may close meanwhile."""
         return iter([connection for part in self._parts for connection in part])
 
     def start(self) -> None:

@@ -108,7 +108,7 @@ def compress_reply(
         send(parts, ())
         return
     if not accepts_gzip(request.header(b"accept-encoding")):
-        # A cache must not serve this one to clients that accept gzip.
+        # A cache must not serve this reply to clients that accept gzip.
         send(parts, (VARY,))
         return
 
@@ -123,7 +123,7 @@ def compress_reply(
 
 
 class GzipReplyStream(ReplyStream):
-    """Compresses what is written and passes it to the stream below, whose callbacks it takes.
+    """Compresses the written data and passes it to the stream below, whose callbacks it takes over.
 
     The writer is paused while the thread is busy, as it would be by a slow client.
     """

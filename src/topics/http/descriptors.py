@@ -1,9 +1,9 @@
-"""File descriptors: how many this process may have open, and how many of them connections may take.
+"""File descriptors: how many this process may have open, and how many of them connections may use.
 
     |<──────────────────────── limit (RLIMIT_NOFILE, raised as far as it goes) ────────────────────────>|
-    |<── connections ──────────────────────────────────────>|<── refused, on their way out ──>|<─ files ─>|
+    |<── connections ──────────────────────────────────────>|<── refused, about to close ────>|<─ files ─>|
 
-Files are the log, packs, snapshots, backups: a server that cannot open one cannot write. So connections stop early.
+Files are the log, packs, snapshots, backups: a server that cannot open one cannot write. So connections are limited.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def raise_limit() -> int:
 def connections_within(limit: int, wanted: int, *, asked: bool) -> int:
     """How many connections may be open at once: `wanted`, if that leaves enough descriptors for files.
 
-    `asked`: an operator has set this number, so that fewer are worth a warning.
+    `asked`: an operator has set this number, so that a lower one is worth a warning.
     """
     allowed = limit - min(FILES_RESERVED + REFUSED_MAX, limit // 2)
     if allowed < wanted:

@@ -1,18 +1,18 @@
-"""Frames followed as they arrive, for protocols whose library parses all it is given: HTTP/2 and WebSocket.
+"""Frames followed as they arrive, for protocols whose library parses all input it gets: HTTP/2 and WebSocket.
 
 header ─▶ payload ─▶ header ─▶ payload ─▶ …      a slice of input ends where the work of a millisecond or two ends
 """
 
 from __future__ import annotations
 
-# The bytes of a payload cost about as much as one small frame for each KiB.
+# The bytes of a payload cost about as much as one small frame per KiB.
 WEIGHT_BYTES_SHIFT = 10
 
 
 class RateLimit:
-    """How many cheap frames a client may still send: a burst at once, later on so many a second.
+    """How many cheap frames a client may still send: a burst at once, then a number per second.
 
-    `allowance` below 0 means that the client floods the server.
+    An `allowance` below 0 means that the client floods the server.
     """
 
     __slots__ = ("_burst", "_per_s", "_refilled_s", "allowance")
@@ -24,13 +24,13 @@ class RateLimit:
         self.allowance = float(burst)
 
     def refill(self, now_s: float, earned: int = 0) -> None:
-        """Raise the allowance by the time that has passed, and by what the client has earned otherwise."""
+        """Raise the allowance by the elapsed time, and by credit that the client has earned otherwise."""
         self.allowance = min(self._burst, self.allowance + earned + (now_s - self._refilled_s) * self._per_s)
         self._refilled_s = now_s
 
 
 class FrameScanner:
-    """Counts its way from frame header to frame header. A protocol says how long a header is and what it means."""
+    """Counts its way from frame header to frame header. A protocol defines how long a header is and what it means."""
 
     __slots__ = ("_header", "_payload_bytes", "_weight_max", "limit")
 
@@ -64,11 +64,11 @@ class FrameScanner:
         return position
 
     def _header_bytes(self, start: bytes) -> int:
-        """How long the header is, as far as its start tells."""
+        """The length of the header, as far as its start shows."""
         raise NotImplementedError
 
     def _frame_began(self, header: bytes) -> int:
-        """Set `_payload_bytes` and charge the limit; returns what the frame weighs besides its payload."""
+        """Set `_payload_bytes` and charge the limit; returns the weight of the frame without its payload."""
         raise NotImplementedError
 
     def _frame_ended(self) -> None:

@@ -1,4 +1,4 @@
-"""Every bound of the protocol layer, with its unit in its name."""
+"""Every limit of the protocol layer, with its unit in its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class HttpLimits:
     """What one listener allows; the defaults suit a server on a public network."""
 
     connections_max: int = 20_000
-    # So many more get a 429; beyond these, connections are closed without one.
+    # This many more get a 429; beyond these, connections are closed without one.
     refused_max: int = 64
 
     # the head of a request
@@ -27,7 +27,7 @@ class HttpLimits:
     body_ms_max: int = 30_000
     body_bytes_per_s_min: int = 16 * KIB
     large_body_bytes: int = MIB
-    # a body above this is handled in its turn, see `http/loop/tick.py`
+    # a larger body is handled in a turn of its own, see `http/loop/tick.py`
     turn_body_bytes: int = 128 * KIB
     large_body_bytes_per_s_min: int = 256 * KIB
     large_bodies_bytes_max: int = 512 * MIB

@@ -58,7 +58,7 @@ class Listener:
 
     @property
     def slices(self) -> Slices:
-        """Where protocols of upgraded connections put their long work."""
+        """Where protocols of upgraded connections run their long work."""
         return self._service.slices
 
     @property
@@ -68,7 +68,7 @@ class Listener:
 
     @property
     def budget(self) -> MemoryBudget:
-        """Memory for what is large and not yet complete."""
+        """Memory for large bodies and messages that are not yet complete."""
         return self._service.budget
 
     @property
@@ -88,7 +88,7 @@ class Listener:
         service.connections.start()
 
     def accept(self, request: Request) -> None:
-        """Answer a request that did not come from a socket."""
+        """Handle a request that did not come from a socket."""
         self._service.tick.arm()
         self._service.run_handler(request)
 
@@ -105,7 +105,7 @@ class Listener:
         self._service.tick.end_now()
 
     def in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
-        """Run gzip work off the loop and come back on it."""
+        """Run gzip work off the loop and return to it."""
         self._service.in_thread(work, done)
 
     async def drain(self, grace_s: float) -> None:

@@ -1,4 +1,4 @@
-"""A request on its way from its connection to its handler: memory for its body, gzip, why it is refused.
+"""A request between its connection and its handler: memory for its body, gzip, the reason to refuse it.
 
 large body in parts ─▶ thread joins them ─▶ one of the following
 compressed body ─▶ 64 KiB at once ─ not enough ─▶ memory from the budget ─▶ thread ─┐
@@ -17,7 +17,7 @@ from topics.http.service import Service
 
 
 class ReceivedRequest(Request):
-    """What a connection, of any version of HTTP, notes about a request. Handlers see only the `Request`."""
+    """What a connection, of any version of HTTP, records about a request. Handlers see only the `Request`."""
 
     __slots__ = ("body_parts", "compressed", "held", "memory", "refusal", "reply_stream")
 
@@ -28,7 +28,7 @@ class ReceivedRequest(Request):
         self.compressed = False  # the body is gzip and not decompressed yet
         self.held = False  # complete, but its body is not ready for the handler
         self.memory: Reservation | None = None  # for a large body
-        self.refusal: Refusal | None = None  # the answer, instead of a handler's
+        self.refusal: Refusal | None = None  # the reply, instead of a handler's
         self.reply_stream: ReplyStream | None = None  # a reply that has not ended
 
     @property
@@ -51,7 +51,7 @@ class ReceivedRequest(Request):
 
 
 def prepare(service: Service, request: ReceivedRequest, ready: Callable[[], None]) -> None:
-    """Clear `request.held`: now, or later and then call `ready`. A body that turns out bad leaves a refusal."""
+    """Clear `request.held`: now, or later and then call `ready`. An invalid body leaves a refusal."""
     if request.refusal is None and request.body_parts is not None:
         _join(service, request, request.body_parts, ready)
     elif request.refusal is None and request.compressed:
@@ -138,7 +138,7 @@ def _shrink_memory(request: ReceivedRequest, large_body_bytes: int) -> None:
 
 
 def abandon(service: Service, request: ReceivedRequest) -> None:
-    """The client has gone before its reply was complete: free what is held for it and notify the handler."""
+    """The client disconnected before its reply was complete: free what is held for it and notify the handler."""
     request.gone = True
     request.release_memory()
     callback, request.on_disconnect = request.on_disconnect, None

@@ -27,7 +27,7 @@ class Refusal(Exception):
 
 
 class BadRequest(Refusal):
-    """The bytes are not a request this server understands, or could be understood in two ways."""
+    """The bytes are not a request that this server understands, or are ambiguous."""
 
 
 class RequestTimeout(Refusal):
@@ -66,7 +66,7 @@ class TooManyConnections(Refusal):
 
     def __init__(self, connections_max: int) -> None:
         super().__init__(
-            f"{connections_max} connections are open, the most this server allows; try again later",
+            f"{connections_max} connections are open, which is the limit; try again later",
             {"limit": "max_connections", "max": connections_max},
         )
 

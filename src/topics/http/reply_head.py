@@ -1,4 +1,4 @@
-"""Reply heads as bytes: status lines rendered once, dates once a second, the rest only where it is needed.
+"""Reply heads as bytes: status lines rendered once, dates once per second, the rest only where it is needed.
 
 | HTTP/1.1 200 OK | Date | Content-Type | Content-Length: |  12 CRLF CRLF body
 '------------- one cached prefix per status -------------'
@@ -21,7 +21,7 @@ _forbidden_in_value = (b"\r", b"\n", b"\0")
 
 
 class Heads(dict[int, bytes]):
-    """Prefixes of JSON replies by status, up to and including `Content-Length: `; emptied when the date moves on."""
+    """Prefixes of JSON replies by status, up to and including `Content-Length: `; cleared when the date changes."""
 
     def __init__(self, wall_clock: Callable[[], float]) -> None:
         super().__init__()

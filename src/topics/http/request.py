@@ -1,4 +1,4 @@
-"""A request as handlers see it, and the stream it may be answered with; the same for every version of HTTP."""
+"""A request as handlers see it, and the stream that its reply may be; the same for every version of HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
 
 class AlreadyAnswered(RuntimeError):
-    """A handler answered the same request twice: a bug in the handler."""
+    """A handler replied twice to the same request: a bug in the handler."""
 
 
 class ReplyWriter(Protocol):
@@ -43,7 +43,7 @@ class ReplyWriter(Protocol):
 
 
 class Request:
-    """One request, complete. Answer it exactly once: `reply`, `reply_error`, `stream` or `upgrade`, now or later."""
+    """One request, complete. Reply exactly once: `reply`, `reply_error`, `stream` or `upgrade`, now or later."""
 
     __slots__ = (
         "answered",
@@ -65,7 +65,7 @@ class Request:
     )
 
     def __init__(self, writer: ReplyWriter, method: str, http_version: str, headers: list[Header]) -> None:
-        # what was asked
+        # the request
         self.method = method
         self.http_version = http_version
         self.headers = headers
@@ -77,10 +77,10 @@ class Request:
         self.upgrade_to = ""
         self.keep_alive = True  # the client wants to send further requests
         self.received_s = 0.0
-        # What the handler concluded from the head alone. If it says so, a connection may keep the head, and gives this
-        # to the next request that has the same one.
+        # The handler's conclusions from the head alone. If it sets this, a connection may keep the head, and passes
+        # this to the next request with the same head.
         self.judged: object = None
-        # how it is answered
+        # the reply
         self.writer = writer
         self.answered = False
         self.gone = False
@@ -91,7 +91,7 @@ class Request:
         return self.writer.peer
 
     def header(self, name: bytes) -> bytes | None:
-        """The first value of a header; the name is given in lower case."""
+        """The first value of a header; `name` must be in lower case."""
         for key, value in self.headers:
             if key == name:
                 return value.strip(b" \t")
@@ -115,7 +115,7 @@ class Request:
     def reply(
         self, status: int, body: Body = b"", *, headers: Sequence[Header] = (), content_type: bytes = JSON
     ) -> None:
-        """Answer; parts of a body are sent one after the other without being joined."""
+        """Reply; parts of a body are sent one after the other without being joined."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
         self.writer.send_reply(self, status, body, headers, content_type)
@@ -124,7 +124,7 @@ class Request:
     def reply_error(
         self, status: int, code: str, message: str, detail: Detail | None = None, headers: Sequence[Header] = ()
     ) -> None:
-        """Answer with the error envelope of the listener."""
+        """Reply with the error envelope of the listener."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
         self.writer.send_error(self, status, code, message, detail, headers)
@@ -136,7 +136,7 @@ class Request:
     def stream(
         self, status: int = 200, *, headers: Sequence[Header] = (), content_type: bytes = EVENT_STREAM
     ) -> ReplyStream:
-        """Answer with a body that has no known end."""
+        """Reply with a body that has no known end."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
         stream = self.writer.open_stream(self, status, headers, content_type)
@@ -144,10 +144,10 @@ class Request:
         return stream
 
     def upgrade(self, protocol: asyncio.Protocol, headers: Sequence[Header] = ()) -> None:
-        """Answer 101 and give the transport, with all bytes that came early, to another protocol."""
+        """Reply 101 and hand the transport, with all bytes that came early, to another protocol."""
         if self.answered:
             raise AlreadyAnswered(f"{self.method} {self.raw_path!r}")
-        assert self.upgrade_to, "the client did not ask for an upgrade"
+        assert self.upgrade_to, "the client did not request an upgrade"
         self.writer.upgrade(self, protocol, headers)
         self.answered = True
 
@@ -166,7 +166,7 @@ class ReplyStream:
 
     @property
     def buffered_bytes(self) -> int:
-        """What the kernel has not yet taken."""
+        """Bytes that the kernel has not yet accepted."""
         raise NotImplementedError
 
     def write(self, data: Bytes) -> None:

@@ -30,7 +30,7 @@ OnBug = Callable[[Request, BaseException], str]
 
 
 def log_bug(request: Request, exc: BaseException) -> str:
-    """The line an operator looks for when a client reports a trace id."""
+    """The line that an operator looks for when a client reports a trace id."""
     trace_id = secrets.token_hex(8)
     log.error("bug %s in %s %r", trace_id, request.method, request.raw_path, exc_info=exc)
     return trace_id
@@ -90,7 +90,7 @@ class Service:
         self.heads = Heads(time.time)
         self.connections.on_turn(self.heads.refresh)
         self.budget = MemoryBudget(limits.large_bodies_bytes_max)
-        # for digests of what must not be kept
+        # for digests of secrets that must not be kept
         self.digest_key = secrets.token_bytes(32)
         self.draining = False
         # connections refused because too many were open
@@ -100,7 +100,7 @@ class Service:
         self._stopped = False
 
     def run_handler(self, request: Request) -> None:
-        """Call the handler; what it raises becomes a reply, never a lost connection."""
+        """Call the handler; an error that it raises becomes a reply, never a lost connection."""
         began_s = request.received_s = perf_counter()
         try:
             self.handle(request)
@@ -111,7 +111,7 @@ class Service:
             self.watchdog.ran(request, took_s)
 
     def check_head(self, request: Request) -> bool:
-        """Let the server refuse by the head alone; False if it has answered: the body must not be read."""
+        """Let the server refuse by the head alone; False if it has replied: the body must not be read."""
         if self.on_head is not None:
             try:
                 self.on_head(request)
@@ -143,7 +143,7 @@ class Service:
             )
 
     def in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
-        """Run gzip work on the thread and come back on the loop; not after `stop`, when every connection is cut off."""
+        """Run gzip work on the thread and return to the loop; not after `stop`, when every connection is aborted."""
         if self._stopped:
             return
         if self._gzip_thread is None:

@@ -16,7 +16,7 @@ _absolute = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 
 
 def split_target(target: bytes, method: str) -> tuple[bytes, list[str], bytes]:
-    """The raw path, its decoded segments, the raw query. Nothing is normalised: `..` and `//` stay what they are."""
+    """The raw path, its decoded segments, the raw query. Nothing is normalised: `..` and `//` stay as they are."""
     path, _, query = target.partition(b"?")
     if b"%" not in path and b"#" not in target and path and path[0] == SLASH:
         return path, path[1:].decode("ascii").split("/"), query

@@ -1,4 +1,4 @@
-"""Long work in slices: connections with much to parse take turns, for a few milliseconds per loop iteration in all."""
+"""Long work in slices: connections with much to parse take turns, for a few milliseconds in total per iteration."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 poll: socket ─▶ handle   socket ─▶ handle   socket ─▶ handle        (the first one arms the tick)
 idle: ──────────────────────────────────────────────────▶ callbacks (journal flush) ─▶ one write per connection
 
-Large requests are handled for a few milliseconds a tick; if they took that long, the tick ends in the next iteration.
-After a tick that took long the replies that are ready leave before the next one does anything else.
+Large requests are handled for a few milliseconds per tick; if they took that long, the tick ends in the next iteration.
+After a tick that took long, the finished replies are sent before the next one does anything else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from topics.http.loop.watchdog import Watchdog
 log = logging.getLogger("topics.http")
 
 
-# What large requests may take of one tick, before others have their turn.
+# How long large requests may take in one tick before others have their turn.
 LARGE_S = 0.002
 
 
@@ -71,13 +71,13 @@ class Tick:
             self._handle = self._loop.call_soon(self._run)
 
     def end_now(self) -> None:
-        """Do not wait for the end of the iteration, if one is due: nothing else is about to come."""
+        """Do not wait for the end of the iteration, if one is due: no other request is expected."""
         if self.armed and not self._running and self._handle is not None:
             self._handle.cancel()
             self._run()
 
     def queue_large(self, dispatch: Callable[[], None]) -> None:
-        """Large bodies take long to handle: a few each tick, so that other requests do not wait for all of them."""
+        """Large bodies take long to handle: a few per tick, so that other requests do not wait for all of them."""
         self._large.append(dispatch)
         self.arm()
 
@@ -85,9 +85,9 @@ class Tick:
         self.armed = False
         self._running = True
         if self._was_long:
-            # What follows may be as long, and those who came meanwhile have waited enough.
+            # The following work may take as long, and requests that arrived meanwhile have waited enough.
             self._send()
-        # Once put off, the end comes first: requests that keep coming must not keep it away.
+        # Once postponed, the end comes first: requests that keep coming must not delay it further.
         self._put_off = not self._put_off and self._handle_large()
         if not self._put_off:
             for callback in self._callbacks:
@@ -101,7 +101,7 @@ class Tick:
             self.arm()
 
     def _handle_large(self) -> bool:
-        """Handle large requests while there is time; whether it is up."""
+        """Handle large requests while there is time; whether it is used up."""
         until_s = self._clock() + LARGE_S if self._large else 0.0
         while self._large:
             self._guarded(self._large.popleft())
@@ -118,7 +118,7 @@ class Tick:
                 log.exception("a connection could not be flushed")
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """A failing step must not keep the replies of others from leaving."""
+        """A failing step must not prevent the replies of others."""
         try:
             step()
         except Exception:

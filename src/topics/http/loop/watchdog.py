@@ -1,7 +1,7 @@
-"""How long the loop is held: the longest iteration of the last minutes, and a log line for each that is far too long.
+"""How long the loop is blocked: the longest iteration of the last minutes, and a log line for each that is too long.
 
 first request of an iteration ─▶ handlers ─▶ tick: journal, waiters, replies ─▶ end        one turn
-a slice of parsing, a checkpoint's slice, what a thread has finished                        turns of their own
+a slice of parsing, a checkpoint's slice, the result of a thread                            turns of their own
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW_S = 60.0
 
 
 class Watchdog:
-    """Measures on the loop's own thread, so that a turn costs two readings of the clock."""
+    """Measures on the loop's own thread, so that a turn costs two reads of the clock."""
 
     __slots__ = (
         "_began_s",
@@ -53,7 +53,7 @@ class Watchdog:
         self._began_s = self._clock()
 
     def end(self) -> float:
-        """The turn that `begin` began is over; how long it took."""
+        """The turn that `begin` started is over; how long it took."""
         took_s = self._clock() - self._began_s
         if took_s > self._longest_s or took_s > SLOW_S:
             self.note(took_s, self._describe())
@@ -67,15 +67,15 @@ class Watchdog:
             self.slowest, self.slowest_s = request, took_s
 
     def note(self, took_s: float, what: str) -> None:
-        """A turn of its own took `took_s`; `what` names it in the log."""
+        """A separate turn took `took_s`; `what` names it in the log."""
         if took_s > SLOW_S:
             self.slow_turns_total += 1
-            log.warning("the loop was held for %.0f ms by %s", took_s * 1000, what)
+            log.warning("the loop was blocked for %.0f ms by %s", took_s * 1000, what)
         self._turn_window(self._clock())
         self._longest_s = max(self._longest_s, took_s)
 
     def _describe(self) -> str:
-        """What follows the handlers is done for all of them: the slowest one is the likely cause."""
+        """The work after the handlers is done for all of them: the slowest one is the likely cause."""
         request = self.slowest
         if request is None:
             return "work without a request"
