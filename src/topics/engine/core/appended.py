@@ -18,16 +18,16 @@ KEY_BYTES = 16
 _APPENDED = struct.Struct("<BBIIQQQI")
 _LATE = struct.Struct("<BQ")
 _U32 = struct.Struct("<I")
-# Of what every append starts with.
+# The fields that every append starts with.
 APPENDED_BYTES = _APPENDED.size
 
 assert sys.byteorder == "little" and array("I").itemsize == 4 and array("Q").itemsize == 8, "columns are stored as is"
 
 
 class Appended:
-    """A batch became part of a topic. `floor` is the involuntary floor as it stood before this batch.
+    """A batch was added to a topic. `floor` is the involuntary floor before this batch.
 
-    `answer` has the seqs of all records that were asked for with `key`, if some of them are not of this batch.
+    `answer` has the seqs of all records that were requested with `key`, if some of them are not of this batch.
     """
 
     __slots__ = ("answer", "batch", "floor", "key", "topic_id")
@@ -43,14 +43,14 @@ class Appended:
         return b"".join((*self._columns(), self.batch.blob))
 
     def body(self) -> bytes | DeferredBody:
-        """The same, to be written: those of a large batch need not be there yet."""
+        """The same as buffers to write: those of a large batch need not exist yet."""
         return self.encode() if self.batch.parts is None else DeferredBody(self.pieces())
 
     def pieces(self) -> tuple[bytes, Batch]:
         return b"".join(self._columns()), self.batch
 
     def _columns(self) -> list[bytes]:
-        """What comes before the blob."""
+        """The bytes before the blob."""
         batch = self.batch
         flags = 0
         parts: list[bytes] = [b""]
@@ -84,7 +84,7 @@ class Appended:
 
 
 class DeferredBody:
-    """An op with large batches; its bytes are made when they are written, by the thread that writes them."""
+    """An op with large batches; its bytes are made when they are written, by the writing thread."""
 
     __slots__ = ("_pieces", "_size")
 
@@ -105,7 +105,7 @@ def blob_start(start: bytes, body_len: int) -> int:
 
 
 def decode_appended(body: bytes, blob: bytes | None = None) -> Appended:
-    """The append in a body, or in one whose blob was taken off."""
+    """The append in a body, or in one whose blob was removed."""
     if body[0] == APPENDED_LATE:
         appended = decode_appended(body[_LATE.size :], blob)
         assert appended.batch.jobs is not None

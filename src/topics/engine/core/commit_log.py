@@ -1,11 +1,11 @@
-"""The way of a decided op: into the log once per tick, then applied and published in log order.
+"""The commit log: decided ops are written to the log once per tick, then applied and published in log order.
 
-    verb → stage ──┐
-    verb → stage ──┤ unwritten ── flush: one write(2) ──┬── class disk, memory, ephemeral: apply, publish
-    verb → stage ──┘                                    └── class fsync: unsynced ── synced: apply, publish
+    verb → submit ──┐
+    verb → submit ──┤ unwritten ── flush: one write(2) ──┬── class disk, memory, ephemeral: apply, publish
+    verb → submit ──┘                                    └── class fsync: unsynced ── synced: apply, publish
 
 Ops of one topic are published in log order: while one waits for its sync, later ones of that topic wait with it,
-whatever their class. If a write fails, its ops are forgotten, and what they had reserved is free again.
+whatever their class. If a write fails, its ops are forgotten, and their reservations are released.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("topics.engine")
 NOTED_SHARE = 64
 
 TIMED_EVERY_MS = 1_000
-# The steady clock and a `$ts` of the same moment may differ by so much without meaning anything.
+# The steady clock and a `$ts` of the same moment may differ by this much without any significance.
 SAME_MS_MAX = 5
 
 
@@ -51,17 +51,17 @@ class CommitLog:
         self._syncer = syncer
         self._waiters = waiters
         self._clock = clock
-        # The time that leases and delays run on.
+        # The time that leases and delays are measured by.
         self.steady = SteadyClock(clock, state.noted)
         self._unwritten: deque[PendingChange] = deque()
         self._unsynced: deque[PendingChange] = deque()
         # How many ops of a topic wait for a sync.
         self._waiting: dict[int, int] = {}
-        # Who asked to be told when the log is durable up to a position, in log order.
+        # Callbacks for when the log is durable up to a position, in log order.
         self._sync_watchers: deque[tuple[int, Callable[[], None]]] = deque()
         self.in_flight = InFlight()
         self._broken_by: str | None = None
-        # for whoever watches
+        # for metrics
         self.depth_peak = 0
         self.refused_total = 0
 
@@ -77,7 +77,7 @@ class CommitLog:
 
     @property
     def read_only(self) -> ReadOnly | None:
-        """Why nothing can be written any more; made anew for everyone it is raised to."""
+        """Why nothing can be written any more; a new error for each caller it is raised to."""
         if self._broken_by is None:
             return None
         return ReadOnly(f"writes are refused until a restart: {self._broken_by}")
@@ -87,13 +87,13 @@ class CommitLog:
             raise self._refuse_for_good()
         if self._wal.overloaded:
             self.refused_total += 1
-            raise Throttled("the disk is behind by more than it may be; try again", retry_after_ms=250)
+            raise Throttled("the disk is too far behind with writes; try again", retry_after_ms=250)
 
     def is_behind(self, unsynced_bytes_max: int) -> bool:
-        """Whether more than so much waits for its sync; whoever can wait should, then."""
+        """Whether more than `unsynced_bytes_max` wait for their sync; callers that can wait should, then."""
         return self._broken_by is None and self._wal.buffered_to - self._wal.synced_to > unsynced_bytes_max
 
-    # --- staging ---
+    # --- submitting ---
 
     def submit(
         self,
@@ -120,7 +120,7 @@ class CommitLog:
         return change
 
     def submit_append(self, op: Appended, durability: Durability) -> PendingChange:
-        """As `submit`, without asking the table: what its row says of an append is written out here."""
+        """Like `submit`, without a lookup in the table: the properties of an append are inlined here."""
         batch = op.batch
         dated = batch.jobs is not None
         if dated:
@@ -139,7 +139,7 @@ class CommitLog:
     def _journal(
         self, change: PendingChange, body: bytes | DeferredBody, floor_of: int | None, dated: bool, urgent: bool
     ) -> None:
-        """Into the log's buffer, after what the log has to know before it."""
+        """Into the log's buffer, after the ops that the log must have before it."""
         if not urgent:
             self.room.check(self.in_flight.bytes + len(body))
         try:
@@ -165,7 +165,7 @@ class CommitLog:
         return self.submit(op, body, gated=gated, journaled=journaled)
 
     def submit_delete(self, op: Deleted, durability: Durability) -> PendingChange:
-        """As `submit_append`: nothing in the row of a delete has to be asked for."""
+        """Like `submit_append`: the properties of a delete need no lookup."""
         change = PendingChange(op, op.topic_id, gated=durability == "fsync")
         if self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq):
             self._journal(change, op.encode(), op.topic_id, False, True)
@@ -175,14 +175,14 @@ class CommitLog:
         return change
 
     def _log_floor(self, topic_id: int) -> None:
-        """What retention dropped since the log last heard of it must not come back with the op that is written next."""
+        """Records that retention has dropped since the last recorded floor must not come back with the next op."""
         topic = self._state.by_id.get(topic_id)
         if topic is not None and topic.evict_floor > topic.logged_floor:
             self._wal.append(Floored(topic.id, topic.evict_floor).encode(), urgent=True)
             topic.logged_floor = topic.evict_floor
 
     def _note_head(self, op: Appended) -> None:
-        """Each time an `ephemeral` topic has grown by a small share, the log learns it, to count what a crash takes."""
+        """When an `ephemeral` topic has grown by a small share, the log records it, to count the loss of a crash."""
         topic = self._state.by_id.get(op.topic_id)
         first_seq, last_seq = op.batch.first_seq, op.batch.first_seq + op.batch.count - 1
         if topic is not None:
@@ -197,7 +197,7 @@ class CommitLog:
             self._write_failed(error)
             raise refusal(error) from error
         except (StorageError, StorageFull, Throttled) as error:
-            log.debug("the head of an ephemeral topic is not noted: %s", error.message)
+            log.debug("the head of an ephemeral topic is not recorded: %s", error.message)
 
     def date(self, batch: Batch) -> None:
         """The delays of a batch count from now."""
@@ -208,7 +208,7 @@ class CommitLog:
                 batch.jobs = jobs._replace(from_ms=now_ms)
 
     def _log_time(self) -> None:
-        """Deadlines count on the steady clock; what it said near them is what a restart goes on from."""
+        """Deadlines use the steady clock; a restart continues from its time as recorded near them."""
         now, noted = self.steady.moment(), self._state.noted
         if noted is not None:
             passed_ms = now.steady_ms - noted.steady_ms
@@ -220,7 +220,7 @@ class CommitLog:
     # --- the end of a tick ---
 
     def flush(self) -> None:
-        """Write what was staged, publish what may be published, wake who waits."""
+        """Write the submitted ops, publish those that may be published, wake waiters."""
         if self._unwritten or self._wal.buffered_to > self._wal.written_to:
             self.depth_peak = max(self.depth_peak, self.depth)
             self._write()
@@ -235,14 +235,14 @@ class CommitLog:
         except StorageError as error:
             self._turn_read_only(error)
         else:
-            # The thread is woken once: what has to be synced now, it is told first.
+            # The thread is woken once: the position to sync now is given to it first.
             self._written(written_to, self._clock.monotonic_ms() - started_ms)
             self._syncer.nudge()
 
     def settle(self, time_is_up: Callable[[], bool] | None = None) -> bool:
         """Called when the commit thread has news: synced ops are published; whether there was no time for all of them.
 
-        A slow sync may have many of them wait, and each may take milliseconds.
+        After a slow sync many of them may wait, and each may take milliseconds.
         """
         more = False
         if self._unwritten or self._wal.buffered_to > self._wal.written_to or self._wal.broken:
@@ -259,7 +259,7 @@ class CommitLog:
         return more
 
     def when_synced(self, callback: Callable[[], None]) -> None:
-        """Call back once all that is published by now is durable; at once if it is."""
+        """Call back once everything published so far is durable; at once if it is."""
         position = self._wal.written_to
         if self._wal.synced_to >= position:
             callback()
@@ -321,7 +321,7 @@ class CommitLog:
         self._kinds[type(op)].published(self, op, found, change)
         change.finish()
 
-    # --- what follows publication ---
+    # --- after publication ---
 
     def append_published(self, op: Appended, _found: object, change: PendingChange) -> None:
         topic = self._state.by_id[op.topic_id]
@@ -340,14 +340,14 @@ class CommitLog:
             self._state.enforce_caps(topic, self._state.cold.load)
 
     def arrived(self, topic_id: int) -> None:
-        """A commit added to the topic: what publishing an append means for it."""
+        """A commit added records to the topic: the same as publishing an append to it."""
         topic = self._state.by_id.get(topic_id)
         if topic is not None:
             self._state.enforce_caps(topic, self._state.cold.load)
             self._waiters.moved(topic)
 
     def landed(self, topic_id: int) -> None:
-        """Records came with an op of several topics: what publishing an append means for the topic they are in now."""
+        """Records came with an op of several topics: the same as publishing an append to their new topic."""
         topic = self._state.by_id.get(topic_id)
         if topic is None:
             return
@@ -356,11 +356,11 @@ class CommitLog:
             self._log_floor(topic.id)
         self._waiters.moved(topic)
 
-    # --- when it goes wrong ---
+    # --- failures ---
 
     def _write_failed(self, error: OSError) -> None:
-        """The log was cut back to what is whole. Ops behind the cut are forgotten; nobody saw them."""
-        log.error("a log write failed and was taken back: %s", error)
+        """The log was truncated to its last whole write. Ops after that are forgotten; no reader saw them."""
+        log.error("a log write failed and was undone: %s", error)
         kept = self._wal.written_to
         failed = [change for change in self._unwritten if change.position > kept]
         self._unwritten = deque(change for change in self._unwritten if change.position <= kept)
@@ -368,11 +368,11 @@ class CommitLog:
         self._written(kept, 0.0)
 
     def _turn_read_only(self, error: TopicsError) -> ReadOnly:
-        """A sync failed: what the disk holds is unknown, so nothing is acknowledged until a restart."""
+        """A sync failed: the content of the disk is unknown, so nothing is acknowledged until a restart."""
         return self.refuse_writes(f"a sync to disk failed: {error.message}")
 
     def refuse_writes(self, reason: str) -> ReadOnly:
-        """From now on nothing is acknowledged until a restart; what is on its way fails."""
+        """From now on nothing is acknowledged until a restart; pending changes fail."""
         if self._broken_by is None:
             self._broken_by = reason
             log.critical("writes are refused until a restart: %s", reason)
@@ -389,7 +389,7 @@ class CommitLog:
         return refusal
 
     def _forget(self, failed: list[PendingChange], refusal: Callable[[], TopicsError]) -> None:
-        """They have never been: what they had taken is free again, and the log may not know the floors it was given."""
+        """As if they had never been: their reservations are released, and the log may lack the floors given to it."""
         for change in reversed(failed):
             self.in_flight.release(change)
             for topic_id in (change.topic_id, *change.other_ids):

@@ -1,4 +1,4 @@
-"""How topics are configured: created or replaced, confirmed, and changed field by field."""
+"""The configuration of topics: create or replace, confirm, and change field by field."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A field of a configuration: what it is, and what it is asked to be."""
+    """A field of a configuration: its current value and the requested one."""
 
     old: Any = msgspec.field(name="from")
     new: Any = msgspec.field(name="to")
 
 
 class Edit(NamedTuple):
-    """What a patch comes to; `evicts` is how many records that takes."""
+    """The result of a patch; `evicts` is how many records it removes."""
 
     config: TopicConfig
     changes: dict[str, Change]
@@ -44,7 +44,7 @@ class Configuration:
     def put(self, name: str, request: ConfigRequest, *, replace: bool = True) -> PendingChange:
         """Create the topic, or replace its configuration. `result` is the resolved configuration.
 
-        Without `replace` a topic that exists keeps what it has: it is confirmed if that is what was asked for.
+        Without `replace` an existing topic keeps its configuration: it is confirmed if that equals the request.
         """
         topic = self._engine.find_to_write(name)
         if topic is None:
@@ -58,7 +58,7 @@ class Configuration:
         return self._replace(topic, config)
 
     def edit(self, name: str, patch: ConfigPatch, *, dry_run: bool = False) -> PendingChange:
-        """Change the fields that are given. `result` is the Edit; a dry run ends there."""
+        """Change the given fields. `result` is the Edit; a dry run ends there."""
         topic = self._engine.find_to_write(name)
         if topic is None:
             raise TopicNotFound(name)
@@ -85,7 +85,7 @@ class Configuration:
 
 
 def changes_of(old: TopicConfig, new: TopicConfig) -> dict[str, Change]:
-    """The fields that differ. `durable` only says again what `durability` does."""
+    """The fields that differ. `durable` only repeats `durability`."""
     return {
         field: Change(_shown(getattr(old, field)), _shown(getattr(new, field)))
         for field in TopicConfig.__struct_fields__

@@ -1,4 +1,4 @@
-"""The verbs: what can be asked of the topics, decided synchronously, made durable and visible in a step of its own."""
+"""The verbs on topics and records: decided synchronously, made durable and visible in a separate step."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from topics.model.settings import Settings
 
 DIFF_BYTES_MAX = 8 * 1024 * 1024
 SEQ_CHUNK_MAX, SEQ_CHUNK_LASTS_MS = 1 << 24, 1_000
-# How long a delete looks for records before others have a turn.
+# How long a delete searches for records before others have a turn.
 DELETE_STEP_MS = 2.0
 NOBODY: frozenset[str] = frozenset()
 
 
 class TopicRoom(NamedTuple):
-    """A place that a topic has kept for records from elsewhere."""
+    """Reserved seqs of a topic for records from another topic."""
 
     topic_id: int
     topic: Topic | None
@@ -90,7 +90,7 @@ class Engine:
         return self.configuration.put(name, request)
 
     def create(self, name: str, config: TopicConfig) -> PendingChange:
-        """Make a topic that is not there, if there may be one more."""
+        """Create a topic that does not exist, if the limit allows one more."""
         self.refuse_more_topics()
         self.commit_log.check_writable()
         return self._create(name, config, SEQ_CHUNK, gated=True)
@@ -108,17 +108,17 @@ class Engine:
         return change
 
     def create_hidden(self, name: str, config: TopicConfig) -> PendingChange:
-        """A topic of the server's own. Whoever wants it before it is there gets the same Staged."""
+        """A topic of the server's own. Callers that need it before it exists get the same PendingChange."""
         running = self.in_flight.with_what(("topic", name))
         return running or self._create(name, config, SEQ_CHUNK, gated=True)
 
     def refuse_more_topics(self, count: int = 1) -> None:
         limit = self.settings.max_topics
         if limit and len(self.state.by_name) + self.in_flight.topics + count > limit:
-            raise Throttled(f"there are {limit} topics already, which is the most", limit="max_topics", max=limit)
+            raise Throttled(f"there are {limit} topics already, which is the limit", limit="max_topics", max=limit)
 
     def drop(self, name: str, *, if_empty: bool = False) -> PendingChange:
-        """Remove the topic and everything in it. `result` tells whether there was one."""
+        """Remove the topic and everything in it. `result` is whether there was one."""
         topic = self.find_to_write(name)
         if topic is None:
             return settled(0, False)
@@ -158,8 +158,8 @@ class Engine:
     ) -> PendingChange:
         """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records.
 
-        `admit` may refuse, when it is clear that this is a write and that it makes sense; `metas_checked`: when it was
-        decoded.
+        `admit` may refuse, once it is known that this is a write and is valid; `metas_checked`: they were checked when
+        the request was decoded.
         """
         bare = check_batch(request, self.settings, metas_checked=metas_checked)
         topic = self.state.by_name.get(name)
@@ -217,7 +217,7 @@ class Engine:
     def _append_new(
         self, name: str, request: AppendRequest, admit: Callable[[Topic | None], None] | None, *, bare: bool
     ) -> PendingChange:
-        """The first batch of a topic makes the topic."""
+        """The first batch of a topic creates the topic."""
         if request.create is False:
             raise TopicNotFound(name)
         config = resolve(request.config or ConfigRequest(), name)
@@ -249,7 +249,7 @@ class Engine:
         return self.in_flight.hold(change, ("topic", name))
 
     def room_for(self, name: str, count: int, size: int, durability: Durability | None = None) -> TopicRoom:
-        """Keep a place for records that come from another topic; the topic is made if it is absent."""
+        """Reserve seqs for records that come from another topic; the topic is created if it is absent."""
         topic = self.find_to_write(name)
         if topic is None:
             created = self.create_for_write(name, count, durability)
@@ -265,12 +265,12 @@ class Engine:
         return self._create(name, config, count + SEQ_CHUNK, gated=config.durability == "fsync")
 
     def keep_seqs(self, topic: Topic, count: int) -> None:
-        """Make sure that `count` more seqs may be handed out; Busy until they may."""
+        """Make sure that `count` more seqs may be assigned; Busy until they may."""
         if topic.assigned_seq + count > topic.ceiling - topic.chunk // 2 and topic.config.durability != "fsync":
             self._reserve(topic, count)
 
     def _earlier(self, topic: Topic, key: bytes) -> PendingChange | None:
-        """The write that this key stands for: on its way, or done within the window."""
+        """The write that this key belongs to: pending, or done within the window."""
         running = self.in_flight.with_what(("key", topic.id, key))
         if running is not None:
             echo = PendingChange(None, topic.id, gated=False)
@@ -289,7 +289,7 @@ class Engine:
         return change
 
     def _reserve(self, topic: Topic, count: int) -> None:
-        """Ask for more seqs before they run out; without them the caller has to wait."""
+        """Reserve more seqs before they run out; without them the caller has to wait."""
         asked = self.in_flight.with_what(("seqs", topic.id))
         if asked is None:
             now_ms = self._clock.monotonic_ms()
@@ -322,7 +322,7 @@ class Engine:
             )
 
     def diff(self, name: str, request: DiffRequest) -> Diff:
-        """Records behind a cursor. May raise ColdMiss."""
+        """Records after a cursor. May raise ColdMiss."""
         topic = self.state.by_name.get(name) or self._existing(name)
         if topic.config.ttl_ms:
             self.expire(topic)
@@ -343,7 +343,7 @@ class Engine:
         return diff
 
     def seq_before(self, topic: Topic, ts: int) -> int:
-        """The cursor behind which the first record at or after `ts` stands. May raise ColdMiss."""
+        """The cursor before the first record at or after `ts`. May raise ColdMiss."""
         for block in topic.blocks:
             if block.last_ts >= ts:
                 self.state.cold.load(block)
@@ -355,9 +355,9 @@ class Engine:
     def delete(
         self, name: str, request: DeleteRequest, on_change: Callable[[], None] | None = None
     ) -> Steps[PendingChange]:
-        """Remove records by seq and/or tag, those that exist now. `result` is the number that died.
+        """Remove the existing records by seq, by tag, or both. `result` is the number that died.
 
-        Many records that lie apart are removed in several changes; `on_change` is called after each but the last.
+        Many scattered records are removed in several changes; `on_change` is called after each but the last.
         """
         while True:
             try:
@@ -367,7 +367,9 @@ class Engine:
 
     def _delete(self, name: str, request: DeleteRequest, on_change: Callable[[], None] | None) -> Steps[PendingChange]:
         if request.before_seq is UNSET and request.match is None:
-            raise InvalidRequest("before_seq or match (or both) must say what to delete", field="before_seq")
+            raise InvalidRequest(
+                "before_seq or match (or both) must be given, to select what to delete", field="before_seq"
+            )
         match = parse_match(request.match) if request.match is not None else None
         topic = self._existing(name)
         head = topic.head_seq
@@ -423,7 +425,7 @@ class Engine:
         return topic
 
     def find_to_write(self, name: str) -> Topic | None:
-        """As `find`; Busy as well while a commit prepares what it adds there."""
+        """Like `find`; also Busy while a commit prepares records for the topic."""
         topic = self.find(name)
         if topic is not None:
             self.in_flight.check(("writers", topic.id))

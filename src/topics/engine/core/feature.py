@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Feature:
-    """Core calls these, and knows nothing else of a feature. What a feature has no use for does nothing."""
+    """Core calls these, and knows nothing else of a feature. The default of each method does nothing."""
 
-    # How the feature's own chunks of a snapshot begin; no other chunk does.
+    # The first bytes of the feature's own chunks of a snapshot; no other chunk begins with them.
     chunk: ClassVar[bytes | None] = None
 
     # --- topics ---
@@ -24,46 +24,46 @@ class Feature:
         """A topic is new, or about to be read from a snapshot."""
 
     def dropped(self, topic: Topic) -> list[str]:
-        """The topic goes; the names of what goes with it."""
+        """The topic is removed; the names of what is removed with it."""
         return []
 
     def describe(self, topic: Topic, steady_ms: int) -> QueueState | None:
-        """Its lines in the description of a topic."""
+        """Its fields in the description of a topic."""
         return None
 
     # --- snapshots ---
 
     def encode(self, topic: Topic, image: TopicImage, images_of: Callable[[Iterable[Block]], bytes]) -> None:
-        """Fill in its fields of a topic's image."""
+        """Set its fields of a topic's image."""
 
     def decode(self, topic: Topic, image: TopicImage) -> None:
-        """Take its part of a topic back; other topics may not be there yet."""
+        """Restore its part of a topic; other topics may not exist yet."""
 
     def restore(self, chunk: bytes) -> None:
-        """Take one of its own chunks back; topics that were written later are not there yet."""
+        """Restore one of its own chunks; topics that were written later do not exist yet."""
 
     def restored(self) -> Iterator[None]:
-        """All of the snapshot is read: tie it together. Yields now and then."""
+        """The whole snapshot is read: connect the parts. Yields from time to time."""
         yield from ()
 
     def replayed(self) -> None:
-        """The log is folded in, too."""
+        """The log is folded as well."""
 
     # --- checkpoints ---
 
     def marked(self) -> None:
-        """The position of a checkpoint is fixed: from now on what changes is captured before it does."""
+        """The position of a checkpoint is fixed: from now on, state is captured before it changes."""
 
     def capture(self) -> Iterator[bytes]:
         """Its own chunks, as of the checkpoint's position."""
         yield from ()
 
     def capture_late(self) -> Iterator[bytes]:
-        """Chunks that may be of any later time: folding the log from the checkpoint's position leads to the same."""
+        """Chunks that may be of a later time: folding the log from the checkpoint's position gives the same result."""
         yield from ()
 
     def capture_failed(self) -> None:
-        """The checkpoint came to nothing."""
+        """The checkpoint failed."""
 
     def closing(self) -> None:
         """The process stops: a last checkpoint follows."""

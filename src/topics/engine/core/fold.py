@@ -1,4 +1,4 @@
-"""The rows of topics and records in the table of ops: the folds themselves are `State`'s."""
+"""The rows of topics and records in the table of ops: the folds themselves are methods of `State`."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def fold_multi_append(state: State, op: MultiAppended) -> None:
         if isinstance(part, Created):
             state.create(part)
             if state.behind_mark:
-                # Made after the checkpoint's position: none of its business.
+                # Created after the checkpoint's position: not part of it.
                 state.by_id[part.topic_id].captured = state.checkpoint
             continue
         topic = state.by_id.get(part.topic_id)
         if topic is None:
-            # Only a log with gaps tells of a topic that is not there.
+            # Only a log with gaps refers to a topic that does not exist.
             continue
         state.touch(topic)
         if isinstance(part, Appended):

@@ -1,18 +1,18 @@
-"""What is decided and not yet published: each reservation belongs to the change that took it.
+"""Decided and not yet published: each reservation belongs to the change that made it.
 
-    submit ─▶ take: seqs and bytes of topics, names of topics that are made, and anything else by a key
+    submit ─▶ take: seqs and bytes of topics, names of topics that are created, and anything else by a key
                 │
     published, or forgotten after a failed write ─▶ released, by the change and nothing else
 
-One table says what is busy, and with which change:
+One table has everything that is busy, and with which change:
 
     ("topic", name)            created, configured or dropped
-    ("writers", topic id)      a commit prepares what it adds to the topic
-    ("seqs", topic id)         more seqs are asked for
+    ("writers", topic id)      a commit prepares records for the topic
+    ("seqs", topic id)         more seqs are being reserved
     ("key", topic id, digest)  a write with this idempotency key
     …                          a feature's own, see its verbs
 
-What comes in thousands is held as members of one key, in bulk:
+Reservations that come in thousands are members of one key, in bulk:
 
     ("unique keys", topic id)  digests of the unique keys of jobs
 """
@@ -32,11 +32,11 @@ Key = tuple[Hashable, ...]
 
 
 class InFlight:
-    """Owned by the commit log; verbs ask it."""
+    """Owned by the commit log; verbs query it."""
 
     def __init__(self) -> None:
         self.busy: dict[Key, PendingChange] = {}
-        # What all topics together will grow by, and how many more there will be.
+        # By how much all topics together will grow, and how many more there will be.
         self.bytes = 0
         self.topics = 0
         self.members: dict[Key, dict[bytes, PendingChange]] = {}
@@ -81,7 +81,7 @@ class InFlight:
     def reserve(
         self, change: PendingChange, topic: Topic | None, seqs: int, records: int, size: int, grows: int
     ) -> None:
-        """Seqs and bytes. A topic that is still to be made has no count yet: until then its name is busy."""
+        """Seqs and bytes. A topic that is not created yet has no count: until then its name is busy."""
         change.reserved += ((topic, seqs, records, size, grows),)
         self.bytes += grows
         if topic is not None:
@@ -90,13 +90,13 @@ class InFlight:
             topic.pending_bytes += size
 
     def make(self, change: PendingChange, names: tuple[str, ...]) -> None:
-        """Topics of these names will be there."""
+        """Topics of these names will be created."""
         self._made[change] = len(names)
         self.topics += len(names)
         self.hold(change, *(("topic", name) for name in names))
 
     def release(self, change: PendingChange) -> None:
-        """All that a submitted change has taken: it is published, or forgotten."""
+        """All reservations of a submitted change: it is published, or forgotten."""
         for topic, seqs, records, size, grows in change.reserved:
             self.bytes -= grows
             if topic is not None:
@@ -107,7 +107,7 @@ class InFlight:
             self.let_go(change)
 
     def let_go(self, change: PendingChange) -> None:
-        """What was busy with the change is so no longer. What a later change holds by now stays with that."""
+        """Release what is busy with the change. Reservations that a later change has taken over stay."""
         assert change.keys is not None
         change.owner = None
         self.topics -= self._made.pop(change, 0)

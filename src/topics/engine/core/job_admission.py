@@ -1,4 +1,4 @@
-"""What is left of a write when records that are there already are left out: which ones, a feature says."""
+"""The rest of a write when records that exist already are left out: a feature decides which ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What is left of a write with unique keys: the records, and the column of their keys.
+    """The rest of a write with unique keys: the records, and the column of their keys.
 
-    `places` has for each record that was asked for the seq it has, or its number among those that are left; None if
-    all of them are left.
+    `places` has for each requested record its seq, or its number among the remaining ones; None if all of them
+    remain.
     """
 
     request: AppendRequest
@@ -27,7 +27,7 @@ class Admitted:
     places: list[tuple[int | None, int]] | None = None
 
     def seqs(self, first_seq: int) -> list[int] | None:
-        """The seqs of all records that were asked for, unless they are those from `first_seq` on."""
+        """The seqs of all requested records, unless they are those from `first_seq` on."""
         if self.places is None:
             return None
         return [seq if seq is not None else first_seq + number for seq, number in self.places]
@@ -35,20 +35,20 @@ class Admitted:
 
 class JobAdmission(Protocol):
     def admit(self, topic: Topic | None, request: AppendRequest, *, to_queue: bool) -> Admitted | None:
-        """Leave out the records that are there already; None if no record has a key to tell them by."""
+        """Leave out the records that exist already; None if no record has a key to identify them."""
         ...
 
     def note(self, topic_id: int, batch: Batch, change: PendingChange) -> None:
-        """A batch with job columns is on its way."""
+        """A batch with job columns is pending."""
         ...
 
     def repeated(self, topic: Topic, admitted: Admitted, key: bytes, now_ms: int) -> PendingChange:
-        """The answer to a write all of whose records are there already."""
+        """The reply to a write whose records all exist already."""
         ...
 
 
 def check_job_fields(request: AppendRequest, *, to_queue: bool) -> bool:
-    """Whether a record has a unique key. Refused if it is for queues and the topic is none."""
+    """Whether a record has a unique key. Refused if the field is for queues and the topic is not one."""
     records = request.records
     if to_queue:
         return any(record.unique_key is not None for record in records)

@@ -1,4 +1,4 @@
-"""Topics seen from outside: the state of one, and pages of many behind an opaque cursor."""
+"""The description of topics: the state of one, and pages of many after an opaque cursor."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ AUTO_PRIORITY_HALVES_AFTER_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """Jobs of a queue by what can be done with them."""
+    """Jobs of a queue by state."""
 
     ready: int
     in_flight: int
     dead_lettered: int
     delayed: int
     paused: bool
-    # jobs that are in the dead-letter topic now, and why the last one that belongs there is not
+    # jobs that are in the dead-letter topic now, and why the last one that should be there is not
     dead: int
     dead_letter_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """What a look at a topic tells."""
+    """The state of one topic."""
 
     topic: str
     type: str
@@ -77,7 +77,7 @@ def describe(topic: Topic, state: State, now_ms: int, steady_ms: int) -> TopicSt
 
 
 def effective_priority(topic: Topic, now_ms: int) -> int:
-    """The configured priority, or one that halves with every minute since somebody last looked."""
+    """The configured priority, or one that halves with every minute since the last read."""
     config = topic.config
     if config.priority is not None:
         return config.priority
@@ -98,7 +98,7 @@ def page_of(
     find: Callable[[str], T],
     wanted: Callable[[T], bool],
 ) -> tuple[list[T], str | None]:
-    """What stands behind the cursor among sorted names, as far as it is wanted, and the cursor of the next page."""
+    """The requested number of names after the cursor in a sorted list, and the cursor of the next page."""
     page_size = max(1, min(PAGE_SIZE_MAX, page_size))
     start = place_of(cursor, AfterName).after if cursor is not None else ""
     index = max(bisect_right(names, start), bisect_left(names, prefix))

@@ -2,8 +2,8 @@
 
     check ─▶ find every topic ─▶ classes agree ─▶ seen before? ─▶ room in all of them ─▶ MultiAppended ─▶ all heads move
 
-Whatever refuses one topic refuses the whole. An idempotency key stands for the set of topics: each of them keeps it
-with its own seqs, and a write is a repeated one only if all of them still know it.
+An error of one topic refuses the whole request. An idempotency key belongs to the set of topics: each of them keeps it
+with its own seqs, and a write is a repeated one only if all of them still have it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Admit = Callable[[Sequence[Topic | None]], None]
 
 
 class Landed(NamedTuple):
-    """What one topic got. `seqs` if its records have others than those from `first_seq` on: jobs that were pending."""
+    """The result for one topic. `seqs` if its records are not those from `first_seq` on: jobs that were pending."""
 
     topic_id: int
     first_seq: int
@@ -50,7 +50,7 @@ class Landed(NamedTuple):
 
 
 class AppendTarget:
-    """One of the topics, on the way to its part of the op; `topic` is None as long as it is to be made."""
+    """One of the topics and its part of the op; `topic` is None until it is created."""
 
     __slots__ = ("admitted", "bare", "batch", "config", "name", "request", "topic", "topic_id")
 
@@ -64,7 +64,7 @@ class AppendTarget:
         )
         self.topic_id = topic.id if topic is not None else 0
         self.admitted: Admitted | None = None
-        # what is added; None: all of its jobs are pending already
+        # the added batch; None: all of its jobs are pending already
         self.batch: Batch | None = None
 
     @property
@@ -73,21 +73,21 @@ class AppendTarget:
 
     @property
     def left(self) -> AppendRequest:
-        """What is left of the wish without jobs that are pending."""
+        """The rest of the request without jobs that are pending."""
         return self.request if self.admitted is None else self.admitted.request
 
     def landed(self) -> Landed:
         created = self.topic is None
         if self.batch is None:
             pending = None if self.admitted is None else self.admitted.seqs(0)
-            assert pending is not None, "a batch is left out because its jobs are there"
+            assert pending is not None, "a batch is left out because its jobs exist"
             return Landed(self.topic_id, min(pending), len(pending), pending, created)
         seqs = None if self.admitted is None else self.admitted.seqs(self.batch.first_seq)
         return Landed(self.topic_id, self.batch.first_seq, self.batch.count, seqs, created)
 
 
 class MultiAppend:
-    """Owned by the thread that owns the engine. `result` of what it stages is a dict of Landed by topic."""
+    """Owned by the thread that owns the engine. `result` of its changes is a dict of Landed by topic."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
@@ -106,8 +106,8 @@ class MultiAppend:
     ) -> PendingChange:
         """Add a batch to each topic, all of them or none.
 
-        `check_names` may refuse once the request makes sense, `admit` when it is clear that this is a write;
-        `metas_checked`: when it was decoded.
+        `check_names` may refuse once the request is known to be valid, `admit` once it is known to be a write;
+        `metas_checked`: they were checked when the request was decoded.
         """
         batches = check_multi_append(request, self._engine.settings, metas_checked=metas_checked)
         if check_names is not None:
@@ -152,13 +152,13 @@ class MultiAppend:
         return targets
 
     def _key_of(self, request: MultiAppendRequest, targets: list[AppendTarget]) -> bytes:
-        """What the key is remembered as; nothing if there is none, or a topic remembers none."""
+        """The digest that the key is stored as; empty if there is none, or a topic stores none."""
         if request.idempotency_key is None or not _window_ms(targets):
             return b""
         return multi_digest(request.idempotency_key, request.topics)
 
     def _earlier(self, key: bytes, targets: list[AppendTarget]) -> PendingChange | None:
-        """The write that this key stands for: on its way, or known to all of its topics within the shortest window."""
+        """The write that this key belongs to: pending, or known to all of its topics within the shortest window."""
         running = self._in_flight.with_what(("key", key))
         if running is not None:
             echo = PendingChange(None, running.topic_id, gated=False)
@@ -183,13 +183,13 @@ class MultiAppend:
         return change
 
     def _keep_seqs(self, targets: list[AppendTarget]) -> None:
-        """Leave out jobs that are pending, and make sure that the rest has seqs; Busy until both can be told."""
+        """Leave out jobs that are pending, and make sure that the rest has seqs; Busy until both are known."""
         busy: Busy | None = None
         for target in targets:
             try:
                 self._keep_seqs_of(target)
             except Busy as found:
-                # All topics that need seqs ask for them before the first is waited for.
+                # All topics that need seqs reserve them before the first one is waited for.
                 busy = found
         if busy is not None:
             raise busy
@@ -232,7 +232,7 @@ class MultiAppend:
                 else:
                     retention.refuse_above(target.config, count, size, target.name)
 
-    # --- staging ---
+    # --- submitting ---
 
     def _stage(self, targets: list[AppendTarget], key: bytes) -> PendingChange:
         durabilities = {target.config.durability for target in targets}
@@ -257,7 +257,7 @@ class MultiAppend:
         return change
 
     def _made(self, target: AppendTarget, *, apart: bool) -> list[Created]:
-        """The op that makes the topic; `apart`: one by itself, since the records never reach the log."""
+        """The op that creates the topic; `apart`: a separate one, since the records never reach the log."""
         op = self._engine.new_topic(target.name, target.config, len(target.request.records) + SEQ_CHUNK)
         target.topic_id = op.topic_id
         if not apart:
@@ -270,11 +270,11 @@ class MultiAppend:
         if batch is not None:
             floor = target.topic.evict_floor if target.topic is not None else 1
             return [Appended(target.topic_id, floor, key, batch, landed.seqs if key else None)]
-        assert target.topic is not None and landed.seqs is not None, "only a queue that is there has pending jobs"
+        assert target.topic is not None and landed.seqs is not None, "only an existing queue has pending jobs"
         return [KeyNoted(target.topic_id, target.topic.now(self._clock.now_ms()), key, landed.seqs)] if key else []
 
     def _note(self, targets: list[AppendTarget], key: bytes, change: PendingChange) -> None:
-        """What is decided ahead, until this is published."""
+        """The reservations, until this is published."""
         for target in targets:
             if target.topic is None:
                 self._in_flight.hold(change, ("topic", target.name))
@@ -284,7 +284,7 @@ class MultiAppend:
             self._in_flight.hold(change, ("key", key))
 
     def _note_heads(self, change: PendingChange) -> None:
-        """Answers tell where each topic's head is once the write is published."""
+        """Replies have the head of each topic once the write is published."""
 
         def published(done: PendingChange) -> None:
             for name, landed in done.result.items():

@@ -1,6 +1,6 @@
-"""The table of ops: all that commit, recovery, repair and inspection have to know of a kind of op, in one row.
+"""The table of ops: all that commit, recovery, repair and inspection need to know of a kind of op, in one row.
 
-`core` declares its own rows in `core/fold.py`, a feature in its `fold.py`; `opening/composition.py` puts them together.
+`core` declares its own rows in `core/fold.py`, a feature in its `fold.py`; `opening/composition.py` combines them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Op(Protocol):
-    """What the log stores. Its own topic, or whatever has an id of the same kind, is `topic_id`."""
+    """What the log stores. Its own topic, or another object with an id of the same kind, is `topic_id`."""
 
     @property
     def topic_id(self) -> int: ...
@@ -27,14 +27,14 @@ AnOp = TypeVar("AnOp", bound=Op)
 
 
 class Addition(NamedTuple):
-    """Records that an op adds to a topic. `seqs` may be more than `records`: some can be left out in front of them."""
+    """Records that an op adds to a topic. `seqs` may be more than `records`: some may be skipped before them."""
 
     topic_id: int
     first_seq: int
     seqs: int
     records: int
     size: int
-    # By how much all topics together grow: nothing if the records were counted before.
+    # By how much all topics together grow: 0 if the records were counted before.
     growth: int
 
     @property
@@ -65,15 +65,15 @@ def _nothing_follows(_commit_log: CommitLog, _op: Any, _found: Any, _change: Pen
 class OpKind(Generic[AnOp]):
     """One kind of op.
 
-    fold          changes the state; what it returns is for `published`
+    fold          changes the state; its result is passed to `published`
     published     what follows: caps, waiters, the result of the change
     other_topics  further topics that the op changes: earlier ops of those are published first
     adds          the records it adds: their seqs and bytes are reserved until it is published
-    makes         the names of the topics it makes, reserved in the same way
-    dated         whether it holds deadlines, or delays that become some: the log must say what time it was
-    needs_topic   whether it means something only if its topic is there
+    makes         the names of the topics it creates, reserved in the same way
+    dated         whether it holds deadlines, or delays that become some: the log must record the time
+    needs_topic   whether it has an effect only if its topic exists
     ordered       whether later ops of its topics wait for it; not if it changes nothing that a reader sees
-    carries_floor whether it says itself what retention had dropped of its topic when it was decided
+    carries_floor whether it contains the floor of its topic when it was decided
     derives       whether its fold reads other topics, as they were when it was decided
     """
 
@@ -134,11 +134,11 @@ class OpTable:
             assert kind.type not in self.kinds, "an op is declared once"
             self.kinds[kind.type] = kind
             for code in kind.codes:
-                assert code not in self._decoders, "a code stands for one op"
+                assert code not in self._decoders, "a code identifies one op"
                 self._decoders[code] = kind.decode
 
     def decode(self, body: bytes) -> Op:
-        """The op that these bytes of a verified frame stand for."""
+        """The op that is encoded in these bytes of a verified frame."""
         decoder = self._decoders.get(body[0])
         if decoder is None:
             raise ValueError(f"op code {body[0]} is unknown: the log was written by a newer version")

@@ -1,6 +1,6 @@
 """Ops of topics and records: what the log stores, in the past tense, each with its bytes.
 
-Every op starts with its code; integers are little-endian. An op tells outcomes (seqs, time, floors, which records
+Every op starts with its code; integers are little-endian. An op states outcomes (seqs, time, floors, which records
 died), so that folding it needs neither a clock nor another topic. The ops of a feature are in its `ops.py`.
 
     Appended   | 1 | flags u8 | count u32 | topic u32 | first_seq u64 | ts u64 | floor u64 | blob_len u32 |
@@ -91,8 +91,8 @@ class Created(NamedTuple):
 
 
 class Configured(NamedTuple):
-    """`head_seq` and `floor` keep what the log alone does not tell: seqs handed out while the topic was `ephemeral`,
-    and what expired before a new TTL might bring it back."""
+    """`head_seq` and `floor` are not known from the log alone: seqs assigned while the topic was `ephemeral`, and what
+    expired before a new TTL might bring it back."""
 
     topic_id: int
     head_seq: int
@@ -113,7 +113,7 @@ class Dropped(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """Seqs up to `ceiling` may be handed out without being durable."""
+    """Seqs up to `ceiling` may be assigned without being durable."""
 
     topic_id: int
     ceiling: int
@@ -123,9 +123,9 @@ class Reserved(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Seqs up to `head_seq` were handed out, and their records are not in the log: those of an `ephemeral` topic.
+    """Seqs up to `head_seq` were assigned, and their records are not in the log: those of an `ephemeral` topic.
 
-    Version 0.1 wrote it after a crash, of seqs that may have been handed out.
+    Version 0.1 wrote it after a crash, for seqs that may have been assigned.
     """
 
     topic_id: int
@@ -137,7 +137,7 @@ class Skipped(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """Seqs up to `head_seq` may have been seen before a crash and are never used again; about `lost` of them were."""
+    """Seqs up to `head_seq` may have been seen before a crash and are never used again; about `lost` were records."""
 
     topic_id: int
     head_seq: int
@@ -171,7 +171,7 @@ class KeyNoted(NamedTuple):
 
 
 class MultiAppended(NamedTuple):
-    """Batches became part of several topics in one step. A topic that it made comes before what it got."""
+    """Batches were added to several topics in one step. A topic that it creates comes before its records."""
 
     parts: list[Created | Appended | KeyNoted]
 
@@ -188,7 +188,7 @@ class MultiAppended(NamedTuple):
         return b"".join((self._head(list(map(len, bodies))), *bodies))
 
     def body(self) -> bytes | DeferredBody:
-        """The same, to be written: those of large batches need not be there yet."""
+        """The same as buffers to write: those of large batches need not exist yet."""
         if sum([appended.batch.size for appended in self.batches]) <= DEFERRED_BYTES_MIN:
             return self.encode()
         lengths: list[int] = []
@@ -204,7 +204,7 @@ class MultiAppended(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """What both clocks said when deadlines were written near here. It concerns no topic."""
+    """The time of both clocks when deadlines were written near here. It belongs to no topic."""
 
     moment: Moment
     topic_id: int = 0
@@ -213,7 +213,7 @@ class Timed(NamedTuple):
         return _TIMED.pack(TIMED, *self.moment)
 
 
-# --- reading back ---
+# --- decoding ---
 
 
 def decode_deleted(body: bytes) -> Deleted:

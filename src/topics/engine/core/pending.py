@@ -1,4 +1,4 @@
-"""A decided change on its way to being durable and visible."""
+"""A pending change: decided, and not yet durable and visible."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from topics.engine.core.in_flight import InFlight, Key
     from topics.engine.log.topic import Topic
 
-# One change takes a few milliseconds to decide and to apply: so many runs, of a queue so many jobs.
+# One change takes a few milliseconds to decide and to apply: this many runs, or this many jobs of a queue.
 RUNS_PER_CHANGE = 500
 JOBS_PER_CHANGE = 2_000
-# Those that wait for the same sync are applied together.
+# Changes that wait for the same sync are applied together.
 CHANGES_UNPUBLISHED_MAX = 4
 
 
 class PendingChange:
-    """What a verb decided. `done` once it is published or failed (`error`); `then` runs a callback at that moment.
+    """The decision of a verb. `done` once it is published or failed (`error`); `then` runs a callback at that moment.
 
-    Each caller has its own; giving one up never touches another.
+    Each caller has its own; abandoning one never affects another.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class PendingChange:
         self.done = False
         self.error: TopicsError | None = None
         self._callbacks: list[Callable[[PendingChange], object]] | None = None
-        # what it has taken, see InFlight
+        # its reservations, see InFlight
         self.owner: InFlight | None = None
         self.reserved: tuple[tuple[Topic | None, int, int, int, int], ...] = ()
         self.keys: dict[Key, PendingChange | None] | None = None
@@ -111,7 +111,7 @@ class PendingChange:
 
 
 def settled(topic_id: int, result: Any = None) -> PendingChange:
-    """A change that is done: the state is already as it was asked to be."""
+    """A change that is done: the state is already as requested."""
     change = PendingChange(None, topic_id, gated=False)
     change.result = result
     change.finish()
@@ -119,10 +119,10 @@ def settled(topic_id: int, result: Any = None) -> PendingChange:
 
 
 class Busy(Exception):
-    """The verb depends on a change that is still on its way: run it again when that is done."""
+    """The verb depends on a change that is still pending: run it again when that is done."""
 
     def __init__(self, change: PendingChange) -> None:
-        super().__init__("an earlier change of this topic is on its way")
+        super().__init__("an earlier change of this topic is pending")
         self.change = change
 
 
@@ -132,24 +132,24 @@ class Deletions:
     def __init__(self, *, of_queue: bool) -> None:
         self.last: PendingChange | None = None
         self._of_queue = of_queue
-        self._unstaged: list[Run] = []
+        self._unsubmitted: list[Run] = []
         self._seqs = 0
         self._unpublished: deque[PendingChange] = deque()
         self._records = self._bytes = 0
 
     def collect(self, runs: list[Run]) -> None:
-        self._unstaged += runs
+        self._unsubmitted += runs
         if self._of_queue:
             self._seqs += sum([run.seqs for run in runs])
 
     def piece(self) -> list[Run]:
         """Runs that make a change of their own, so that none takes long to apply; none, as long as there are few."""
-        if len(self._unstaged) < RUNS_PER_CHANGE and self._seqs < JOBS_PER_CHANGE:
+        if len(self._unsubmitted) < RUNS_PER_CHANGE and self._seqs < JOBS_PER_CHANGE:
             return []
         return self.rest()
 
     def rest(self) -> list[Run]:
-        runs, self._unstaged = self._unstaged, []
+        runs, self._unsubmitted = self._unsubmitted, []
         self._seqs = 0
         return runs
 
@@ -159,7 +159,7 @@ class Deletions:
         change.then(self._count)
 
     def waits_for(self) -> PendingChange | None:
-        """What must be published before there is another change."""
+        """The change that must be published before there is another one."""
         while self._unpublished and self._unpublished[0].done:
             self._unpublished.popleft()
         return self._unpublished[0] if len(self._unpublished) >= CHANGES_UNPUBLISHED_MAX else None

@@ -1,4 +1,4 @@
-"""The fold: all topics as the ops published so far made them. Live commits and recovery go through the same `apply`."""
+"""The fold: all topics as a result of the published ops. Live commits and recovery go through the same `apply`."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ class State:
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self.names: list[str] = []
-        # Topics of the server's own, by name: nobody can ask for a name that starts with HIDDEN.
+        # Topics of the server's own, by name: no request can name one, because they start with HIDDEN.
         self.hidden: dict[str, Topic] = {}
         self.dropped = DroppedNames()
         self.next_id = 1
-        # totals over all topics; the last one is what the next checkpoint would have to pack, at most
+        # totals over all topics; the last one is the most that the next checkpoint would have to pack
         self.count = self.bytes = self.unpacked_bytes = 0
-        # what the next checkpoint must look at
+        # what the next checkpoint must visit
         self.dirty: set[Topic] = set()
         # Topics with a TTL.
         self.expiring: set[Topic] = set()
-        # Segments that fell out of a topic's hot window since the last checkpoint.
+        # Segments that left a topic's hot window since the last checkpoint.
         self.cooling = 0
-        # While a checkpoint runs, a topic is captured before an op behind this position changes it.
+        # While a checkpoint runs, a topic is captured before an op after this position changes it.
         self.capture_from = NEVER
         self.checkpoint = 0
         self._position = 0
-        self.noted: Moment | None = None  # what both clocks said when the log was last told
+        self.noted: Moment | None = None  # the time of both clocks when it was last recorded in the log
         self.capture: Callable[[Topic], None] = self.dirty.add
         self.keep_chunk: Callable[[bytes], None] = lambda _chunk: None
         self.features = [make(self) for make in features]
@@ -79,7 +79,7 @@ class State:
         return feature
 
     def apply(self, op: Op, position: int) -> Any:
-        """Fold one op in; what the fold found out (a delete: how many records and bytes went)."""
+        """Fold one op; the result of the fold (a delete: how many records and bytes were removed)."""
         self._position = position
         topic = self.by_id.get(op.topic_id)
         if topic is not None:
@@ -88,14 +88,14 @@ class State:
             self.dirty.add(topic)
         found = self.ops.kinds[type(op)].fold(self, op)
         if topic is None and position > self.capture_from and op.topic_id in self.by_id:
-            # Made after the checkpoint's position: none of its business.
+            # Created after the checkpoint's position: not part of it.
             self.by_id[op.topic_id].captured = self.checkpoint
         return found
 
     def fold_ahead(self, op: Op) -> None:
-        """Fold an op in when it is decided; the one that is published later knows that this has been done.
+        """Fold an op when it is decided; when it is published later, it is marked as folded.
 
-        A checkpoint need not capture its topic before: what such an op sets is the same however often it is set.
+        A checkpoint need not capture its topic before: such an op gives the same state however often it is folded.
         """
         self.ops.kinds[type(op)].fold(self, op)
 
@@ -111,17 +111,17 @@ class State:
 
     @property
     def behind_mark(self) -> bool:
-        """Whether the op being folded in lies behind the position of the running checkpoint."""
+        """Whether the op that is being folded is after the position of the running checkpoint."""
         return self._position > self.capture_from
 
     def awaits_capture(self, topic: Topic) -> bool:
-        """Whether the running checkpoint has its position, and this topic not yet."""
+        """Whether the running checkpoint has its position, and has not captured this topic yet."""
         return self.capture_from != NEVER and topic.captured != self.checkpoint
 
     # --- records ---
 
     def append(self, op: Appended, whole_bytes: int = BLOCK_BYTES) -> None:
-        """Fold in a batch: an op by itself, or part of another."""
+        """Fold a batch: an op by itself, or part of another."""
         topic = self.by_id[op.topic_id]
         batch = op.batch
         if batch.first_seq != topic.head_seq + 1:
@@ -134,7 +134,7 @@ class State:
         self.unpacked_bytes += size
         if block is not None:
             if block.packed and block.packed == block.count and block.body is not None:
-                # A block that grows is packed again as a whole.
+                # A growing block is packed again as a whole.
                 self.unpacked_bytes += len(block.body.buf)
             block.extend(batch)
         topic.head_seq += batch.count
@@ -179,7 +179,7 @@ class State:
         self.remove(hidden)
 
     def _block_for(self, topic: Topic, batch: Batch, size: int, whole_bytes: int) -> Block | None:
-        """The block that the batch goes into, or None if it became a block by itself, having `whole_bytes` or more."""
+        """The block that the batch goes into, or None if it became a block by itself, with `whole_bytes` or more."""
         settings = self._settings
         if topic.segment_events and (
             topic.segment_events + batch.count > settings.segment_max_events
@@ -229,9 +229,9 @@ class State:
         return died, size
 
     def _kill_run(self, topic: Topic, run: Run) -> None:
-        """A run lay in one block when it was decided; after a restart it may lie in several.
+        """A run was in one block when it was decided; after a restart it may be in several.
 
-        Blocks with a body know what they give back; the rest of the run's size is that of the others.
+        Blocks with a body know how much they free; the rest of the run's size belongs to the others.
         """
         last_seq = run.from_seq + run.seqs - 1
         start = stop = topic.block_after(run.from_seq - 1)
@@ -251,7 +251,7 @@ class State:
                 self.release(topic.remove_block(index))
 
     def _raise_floor(self, topic: Topic, floor: int) -> None:
-        """What the log says was lost by then is lost now, too."""
+        """Everything that the log reports lost by then is lost now, too."""
         topic.logged_floor = max(topic.logged_floor, floor)
         if floor <= topic.evict_floor:
             return
@@ -272,12 +272,12 @@ class State:
         note_loss(topic, floor - 1, lost, reason)
 
     def lose_up_to(self, topic: Topic, seq: int, lost: int | None = None) -> None:
-        """Seqs between the head and `seq` are a hole that nobody chose; `lost` of them were records, or all."""
+        """Seqs between the head and `seq` are an accidental hole; `lost` of them were records, or all."""
         topic.close_tail()
         note_hole(topic, topic.head_seq + 1, seq, seq - topic.head_seq if lost is None else lost)
         topic.head_seq = seq
 
-    # --- retention: between ops, by the owner; the next op of the topic carries the floor into the log ---
+    # --- retention: between ops, by the owner; the next op of the topic records the floor in the log ---
 
     def enforce_caps(self, topic: Topic, load: Callable[[Block], None]) -> None:
         config = topic.config
@@ -289,7 +289,7 @@ class State:
             self._recount(topic, expire(topic, now_ms, self.release, load))
 
     def _recount(self, topic: Topic, lost: tuple[int, int]) -> None:
-        """Keep the totals true."""
+        """Update the totals."""
         if lost[0]:
             self.count -= lost[0]
             self.bytes -= lost[1]
@@ -302,7 +302,7 @@ class State:
             self.expiring.discard(topic)
 
     def shrink_block(self, block: Block) -> None:
-        """Rewrite a mostly dead block as a sparse one; where it was on disk is no longer needed."""
+        """Rewrite a mostly dead block as a sparse one; its old position on disk is no longer needed."""
         extent = block.extent
         self.cold.forget(block)
         block.shrink()
@@ -310,7 +310,7 @@ class State:
             self._packs.release(extent)
 
     def release(self, block: Block) -> None:
-        """The block is out of its topic: its bytes on disk may go once a checkpoint says so."""
+        """The block has left its topic: its bytes on disk may be removed after the next checkpoint."""
         self.cold.forget(block)
         block.gone = True
         if block.extent is not None:
@@ -327,7 +327,7 @@ class State:
         self.dirty.add(topic)
 
     def adopt(self, topic: Topic) -> None:
-        """A topic that an op brought along: as `add`, and none of a checkpoint's business that began before it."""
+        """A topic that an op created: like `add`, and not part of a checkpoint that began before it."""
         self.add(topic)
         if self.behind_mark:
             topic.captured = self.checkpoint
@@ -360,7 +360,7 @@ class State:
         self._note_ttl(topic)
 
     def drop(self, op: Dropped) -> list[str]:
-        """The names of the routers that went with the topic."""
+        """The names of the routers that were removed with the topic."""
         topic = self.by_id[op.topic_id]
         gone = [name for feature in self.features for name in feature.dropped(topic)]
         self.dropped.add(topic.name)
@@ -368,7 +368,7 @@ class State:
         return gone
 
     def remove(self, topic: Topic) -> None:
-        """The topic is gone, and what it holds."""
+        """The topic is removed with its records."""
         del self.by_id[topic.id]
         if topic.name.startswith(HIDDEN):
             del self.hidden[topic.name]

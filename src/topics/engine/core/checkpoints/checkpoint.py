@@ -1,14 +1,14 @@
 """Checkpoints: every changed topic packed and described at one position of the log, without a pause.
 
-    1 seal      full blocks that are not on disk yet go into the new pack; topics go on changing
-    2 mark      position P = what is written; from now on an op behind P captures its topic before it changes it
+    1 seal      full blocks that are not on disk yet go into the new pack; topics keep changing
+    2 mark      position P = the end of the written log; from now on an op after P captures its topic before changing it
     3 capture   all other topics, about a millisecond at a time: their tails into the pack, their images aside
     4 finish    pack and snapshot are made durable by the worker thread
-    5 install   blocks learn where they are now; log and packs that nobody needs any more go; memory cools down
+    5 install   blocks get their new positions; log files and packs without use are removed; memory is freed
 
 A checkpoint that fails leaves everything as it was: the blocks are in memory and in the log, and it is tried again.
-On a full disk it writes into the room that is kept for it (see `room`), copies no more than fits, and gives up the
-older snapshot, so that what was deleted is given back at once and not by the checkpoint after it.
+On a full disk it uses the space reserved for it (see `room`), copies no more than fits, and gives up the older
+snapshot, so that the space of deleted records is freed at once and not by the next checkpoint.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ SEALINGS_MAX = 4
 LITTLE_BYTES = 1024 * 1024
 COOLING_EVERY_MS = 1_000
 RETRY_AFTER_MS = 5_000
-# A checkpoint that takes long (very many topics) does not start again at once only to cool memory down.
+# A checkpoint that takes long (very many topics) does not start again at once only to free memory.
 REST_FACTOR = 20
-# On a full disk, changes may be what makes room.
+# On a full disk, changes may be what frees space.
 FULL_EVERY_MS = 1_000
 
 T = TypeVar("T")
-# True: there is more to do at once. False: nothing to do until a thread has news.
+# True: there is more to do at once. False: nothing to do until a thread reports.
 Steps = Generator[bool, None, T]
 
 
@@ -141,7 +141,7 @@ class Checkpointer:
             yield from self._capture_late()
             yield from self._finish(snapshot.add, snapshot.finish)
         except (OSError, TopicsError) as error:
-            log.error("the checkpoint failed and is tried again: %s", error)
+            log.error("the checkpoint failed and will be tried again: %s", error)
             state.dirty |= self._existing(dirty)
             self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
             self._abort(snapshot.abort if snapshot is not None else None, rooms)
@@ -165,7 +165,7 @@ class Checkpointer:
             yield from self._give_up_older()
             self._room.renew()
         if self._copies.begun:
-            # What was copied made room, perhaps for the rest.
+            # Copying freed space, perhaps for the rest.
             state.dirty |= self._existing(self._copies.refused)
         return True
 
@@ -173,25 +173,25 @@ class Checkpointer:
         return {topic for topic in topics if self._state.by_id.get(topic.id) is topic}
 
     def _is_owned(self) -> Steps[bool]:
-        """Two processes in one directory would write over each other: better none of them writes."""
+        """Two processes in one directory would overwrite each other's files: better none of them writes."""
         try:
             yield from self._wait_for(self._directory.verify_owned)
         except StorageError as error:
             self._commit_log.refuse_writes(error.message)
             return False
         except OSError as error:
-            log.error("the checkpoint failed and is tried again: %s", error)
+            log.error("the checkpoint failed and will be tried again: %s", error)
             self._retry_ms = self._clock.monotonic_ms() + RETRY_AFTER_MS
             return False
         return True
 
     def _expire(self) -> Iterator[None]:
-        """Topics that nobody reads give back what expired, too."""
+        """Topics without readers free their expired records, too."""
         for topic in list(self._state.expiring):
             self._state.expire(topic, self._clock.now_ms(), None)
             yield
 
-    # --- 1: what is full and in memory only ---
+    # --- 1: full blocks that are only in memory ---
 
     def _seal(self, dirty: set[Topic]) -> Iterator[None]:
         for topic in dirty:
@@ -210,7 +210,7 @@ class Checkpointer:
             yield
 
     def _thin_out(self, dirty: set[Topic]) -> Steps[None]:
-        """Shrink the blocks that lost most of their records while they were on disk only."""
+        """Shrink the blocks that lost most of their records while they were only on disk."""
         assert self._packing is not None
         found: Found = []
         yield from self._sliced(find_thin(dirty, found))
@@ -230,7 +230,7 @@ class Checkpointer:
                 yield from self._packing.hand_over()
 
     def _seal_the_rest(self, dirty: set[Topic]) -> Steps[None]:
-        """What came while the others were sealed: a topic that is captured with much to pack would be a pause."""
+        """Blocks that filled up while the others were sealed: capturing a topic with much to pack would be a pause."""
         assert self._packing is not None
         for _ in range(SEALINGS_MAX):
             before = self._packing.bytes_added
@@ -243,7 +243,7 @@ class Checkpointer:
         self._packing.pack(topic, block)
 
     def _rescue(self) -> Steps[None]:
-        """Copy what still lives in packs that are mostly dead, so that they can go."""
+        """Copy the live records of packs that are mostly dead, so that these can be removed."""
         assert self._packing is not None
         sparse = set(self._packs.sparse())
         if not sparse:
@@ -277,7 +277,7 @@ class Checkpointer:
     def _capture_all(self) -> Iterator[None]:
         for topic in list(self._state.by_id.values()):
             if topic in self._state.dirty:
-                # What an op does not make us capture at once can be packed a block at a time.
+                # Topics that no op makes us capture at once can be packed a block at a time.
                 for block in list(topic.lasting_blocks()):
                     if topic.captured == self._state.checkpoint:
                         break
@@ -292,10 +292,10 @@ class Checkpointer:
                 self._chunks.append(chunk)
                 yield
         if self._state.noted is not None or self._has_queues:
-            # The images hold deadlines; this is what they count from.
+            # The images hold deadlines; they count from this moment.
             self._chunks.append(Timed(self._commit_log.steady.moment()).encode())
         if self._state.dropped:
-            # What was deleted since the mark may be in it: replaying the log adds it once more.
+            # Records deleted since the mark may be in it: replaying the log counts them again.
             self._chunks.append(self._state.dropped.encode())
 
     def _capture(self, topic: Topic) -> None:
@@ -317,12 +317,12 @@ class Checkpointer:
             routing.captured()
 
     def _capture_late(self) -> Steps[None]:
-        """What features capture as it is now. What the log says of it by now must be as durable as this will be."""
+        """Features capture their current state. The log up to here must become as durable as the snapshot."""
         captured = len(self._chunks)
         yield from self._sliced(self._late_chunks())
         if len(self._chunks) == captured:
             return
-        # Leases run ahead of the log.
+        # Leases are folded before they are in the log.
         position = yield from self._written()
         yield from self._synced(position)
 
@@ -340,7 +340,7 @@ class Checkpointer:
         return self._wal.written_to
 
     def _synced(self, position: int, *, published: bool = False) -> Steps[None]:
-        """Wait until the log is durable up to there; `published`: and until readers see what it holds up to there."""
+        """Wait until the log is durable up to there; `published`: and until readers see the ops up to there."""
         self._syncer.want_sync(position)
         while self._wal.synced_to < position or (published and self._commit_log.unpublished_at(position)):
             if self._commit_log.read_only is not None:
@@ -371,9 +371,9 @@ class Checkpointer:
             for room in rooms:
                 room.discard()
         except OSError as error:
-            log.warning("what a failed checkpoint left behind stays until the next start: %s", error)
+            log.warning("files of a failed checkpoint stay until the next start: %s", error)
 
-    # --- 5: what follows ---
+    # --- 5: install ---
 
     def _install(self) -> Steps[None]:
         packing, self._packing, self._chunks = self._packing, None, []
@@ -393,19 +393,19 @@ class Checkpointer:
         return self._room.short or self._wal.full
 
     def _give_up_older(self) -> Steps[None]:
-        """The disk is full: what only the older snapshot needs goes now."""
+        """The disk is full: files that only the older snapshot needs are removed now."""
         if self._snapshots.keep_only_newest():
             log.warning("the disk is full: the older snapshot is given up, with the log and the packs it needs")
             yield from self._clean_up()
 
     def _quietly(self, job: Callable[[], object]) -> Steps[None]:
-        """Housekeeping that may fail without harm: it is tried again after the next checkpoint."""
+        """Clean-up that may fail without harm: it is tried again after the next checkpoint."""
         try:
             yield from self._wait_for(job)
         except OSError as error:
             log.warning("cleaning up after a checkpoint failed: %s", error)
 
-    # --- driving ---
+    # --- running ---
 
     def _sliced(self, work: Iterator[None]) -> Steps[None]:
         """Run until the slice is used up, then let the owner do something else."""

@@ -1,10 +1,10 @@
-"""How much room the next checkpoint needs, and that it is there before what would need it is written.
+"""The space that the next checkpoint needs, reserved before anything is written that would need it.
 
-    unpacked bytes   what a checkpoint would write into a pack: records that are in memory and in the log only
-    log bytes        what the log has grown by since the last checkpoint: a snapshot grows by a part of that, and by
-                     what describes the topics that are new
+    unpacked bytes   what a checkpoint would write into a pack: records that are only in memory and in the log
+    log bytes        by how much the log has grown since the last checkpoint: a snapshot grows by a part of that, and by
+                     the descriptions of new topics
 
-Only freeing work (deletes, acks, checkpoints) goes on while there is less room than that.
+With less space than that, only work that frees space continues: deletes, acks, checkpoints.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ STEP_BYTES_MAX = 16 << 20
 OVERHEAD_SHARE = 8
 PACK_BYTES_MIN = 64 << 10
 SNAPSHOT_BYTES_MIN = 64 << 10
-# How much smaller than the log its keys, blocks, deletions and claims are in a snapshot, and what a topic takes.
+# How much smaller than in the log keys, blocks, deletions and claims are in a snapshot, and the size of a topic.
 SNAPSHOT_SHARE = 4
 TOPIC_BYTES = 512
 
 
 class CheckpointRoom:
-    """Asked before every write that frees nothing: two comparisons as long as there is enough."""
+    """Called before every write that frees nothing: two comparisons as long as there is enough."""
 
     def __init__(self, state: State, wal: Wal, packs: Packs, snapshots: Snapshots, reserve: Reserve) -> None:
         self._state = state
@@ -38,12 +38,12 @@ class CheckpointRoom:
         self._packs = packs
         self._snapshots = snapshots
         self.reserve = reserve
-        # what there is room for: unpacked bytes, and the log up to a position
+        # what there is space for: unpacked bytes, and the log up to a position
         self._unpacked_max = 0
         self._log_end = 0
         self._log_start = snapshots.newest_position
         self._topics_known = 0
-        # while a checkpoint runs: what it deals with
+        # while a checkpoint runs: what it covers
         self._taken_bytes = 0
         self._taken_start = 0
         # the last one found the disk full
@@ -54,7 +54,7 @@ class CheckpointRoom:
         return self.reserve.short
 
     def check(self, pending_bytes: int) -> None:
-        """Before a write: there is room for the checkpoint that it makes larger, or it is refused."""
+        """Before a write: there is space for the checkpoint that the write makes larger, or it is refused."""
         unpacked_bytes = self._state.unpacked_bytes + pending_bytes
         if unpacked_bytes <= self._unpacked_max and self._wal.buffered_to <= self._log_end:
             return
@@ -62,12 +62,12 @@ class CheckpointRoom:
             return
         if self.short:
             raise StorageFull(
-                "the disk is full: what is left is kept for deleting and checkpoints; delete records or make room"
+                "the disk is full: the rest is reserved for deletes and checkpoints; delete records or free some space"
             )
-        raise StorageError(f"no room can be kept for the next checkpoint: {self.reserve.error}")
+        raise StorageError(f"no space can be reserved for the next checkpoint: {self.reserve.error}")
 
     def renew(self, pending_bytes: int = 0) -> bool:
-        """Have room for what there is, and a step more if the disk has that; False if it has not even the first."""
+        """Reserve space for the current state, and a step more if the disk has it; False if even the first fails."""
         unpacked = self._state.unpacked_bytes + pending_bytes
         log_bytes = self._wal.buffered_to - self._log_start
         if self._grow(unpacked + _step(unpacked), log_bytes + _step(log_bytes)) or self._grow(unpacked, log_bytes):
@@ -85,9 +85,9 @@ class CheckpointRoom:
     # --- checkpoints ---
 
     def begin(self) -> tuple[list[Room], Copies]:
-        """A checkpoint takes the room for its pack and its snapshot; what is written from now on needs some of its own.
+        """A checkpoint uses the space for its pack and its snapshot; later writes need new space.
 
-        The second: how much of old blocks it may copy.
+        The second value: how many bytes of old blocks it may copy.
         """
         state, reserve = self._state, self.reserve
         pack_bytes = reserve.pack.size_bytes
@@ -99,20 +99,20 @@ class CheckpointRoom:
         return [pack, snapshot], Copies(spare_bytes if reserve.short or self._sparing else None)
 
     def failed(self, is_full: bool) -> None:
-        """What the checkpoint took is still to be done; if the disk was full, the next one copies only what fits."""
+        """The work of the checkpoint is still to be done; if the disk was full, the next one copies only what fits."""
         self._sparing = is_full
         self._state.unpacked_bytes += self._taken_bytes
         self._log_start = self._taken_start
 
     def finished(self, left_bytes: int) -> None:
-        """It is done but for blocks of so many bytes, which have grown meanwhile."""
+        """It is done except for blocks of `left_bytes` bytes, which have grown meanwhile."""
         self._topics_known = len(self._state.by_id)
         self._sparing = False
         self._state.unpacked_bytes += left_bytes
 
     def _pack_bytes(self, unpacked_bytes: int) -> int:
-        # A pack that is nearly dead can be copied out, too: any there is, or the one that this is the room for. After
-        # a checkpoint that frees nothing, this much of its room is left for the next one.
+        # A nearly dead pack can be copied as well: any existing one, or the one that this space is for. After a
+        # checkpoint that frees nothing, this much of its space is left for the next one.
         return _with_overhead(unpacked_bytes) + max(self._packs.largest_bytes, unpacked_bytes) // SPARSE_SHARE
 
     def _snapshot_bytes(self, log_bytes: int) -> int:
@@ -129,9 +129,9 @@ def is_full(error: OSError | TopicsError) -> bool:
 
 
 def refusal(error: OSError) -> TopicsError:
-    """What the writer is told when the disk did not take a write."""
+    """The error for the writer when the disk refused a write."""
     if is_full(error):
-        return StorageFull("the disk is full; the write was not taken, make room and try again")
+        return StorageFull("the disk is full; the write was refused, free some space and try again")
     return StorageError(f"the disk refused the write, nothing of it was kept: {error.strerror or error}")
 
 

@@ -4,7 +4,7 @@ A block's image, kept until the block changes, so that an unchanged topic costs 
 
     | first_seq u64 | last_seq u64 | first_ts u64 | last_ts u64 | live_bytes u64 | pack u64 | offset u64 | length u64 |
     | count u32 | live u32 | start u32 | segment u32 | dead_len u32 | seqs_len u32 | filter_len u32 (2³²−1: no tags) |
-    | dead (zlib of a byte a record) | seqs u64… | filter |
+    | dead (zlib of a byte per record) | seqs u64… | filter |
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOTHING, EMPTY = Raw(b"\xc0"), Raw(b"\x90")
 
 
 class TopicImage(msgspec.Struct, array_like=True):
-    """An array: a field's place in it never changes. What is Raw belongs to a feature, which encodes and decodes it."""
+    """An array: the index of a field never changes. Raw fields belong to a feature, which encodes and decodes them."""
 
     id: int
     name: str
@@ -53,12 +53,12 @@ class TopicImage(msgspec.Struct, array_like=True):
     segment_ts: int
     losses: list[tuple[int, int, int, str]]
     holes: list[tuple[int, int, str]]
-    # Records of an ephemeral topic that were in memory, and are not any more when this is read.
+    # Records of an ephemeral topic that were in memory, and are lost when this is read.
     resident: int
     blocks: bytes
     keys: bytes
     queue: Raw = NOTHING
-    # The router into this topic, where its copies are, and blocks that are gone but may have to be copied from.
+    # The router into this topic, where its copies are, and removed blocks that may still have to be copied from.
     router: Raw = NOTHING
     evidence: Raw = EMPTY
     left_blocks: bytes = b""
@@ -68,7 +68,7 @@ class TopicImage(msgspec.Struct, array_like=True):
     lasting_to: int = 0
     # The seqs of those keys whose records are not simply those of one batch.
     answers: dict[bytes, list[int]] = {}
-    # Dead letters by queue. None: version 0.1 did not keep it.
+    # Dead letters by queue. None: version 0.1 did not store it.
     letters: bytes | None = None
     # How many records each of `holes` had.
     holes_lost: list[int] = []
@@ -79,9 +79,9 @@ _decoder = msgspec.msgpack.Decoder(TopicImage)
 
 
 def encode_topic(topic: Topic, extents: dict[Block, Extent], features: Sequence[Feature]) -> bytes:
-    """`extents` tells where this checkpoint packs blocks.
+    """`extents` has the positions at which this checkpoint packs blocks.
 
-    An ephemeral topic keeps its head, not its records, except for those that were written before it was ephemeral.
+    An ephemeral topic keeps its head, not its records, except for those written before it was ephemeral.
     """
     ephemeral = topic.config.durability == "ephemeral"
     lasting = topic.lasting_blocks()
@@ -123,7 +123,7 @@ def encode_topic(topic: Topic, extents: dict[Block, Extent], features: Sequence[
 
 
 def block_image(block: Block, extents: dict[Block, Extent]) -> bytes:
-    """The block without its body, as it is found at its place in `extents`, or where it already is."""
+    """The block without its body, with its position in `extents`, or its existing one."""
     if block.image is not None and block not in extents:
         return block.image
     extent = extents.get(block) or block.extent
@@ -168,7 +168,7 @@ def decode_topic(chunk: bytes, features: Sequence[Feature]) -> Steps[Topic]:
     topic.segment, topic.segment_events = image.segment, image.segment_events
     topic.segment_bytes, topic.segment_ts = image.segment_bytes, image.segment_ts
     topic.losses = [Loss(*loss) for loss in image.losses]
-    # A snapshot of version 0.1 does not say how many records a hole had: as many as it has seqs.
+    # A snapshot of version 0.1 does not store how many records a hole had: as many as it has seqs.
     lost = image.holes_lost or [to_seq - from_seq + 1 for from_seq, to_seq, _ in image.holes]
     topic.holes = [Hole(*hole, lost[number]) for number, hole in enumerate(image.holes)]
     topic.logged_floor, topic.lasting_to = image.evict_floor, image.lasting_to
@@ -192,7 +192,7 @@ def decode_topic(chunk: bytes, features: Sequence[Feature]) -> Steps[Topic]:
 
 
 def decode_blocks(data: bytes) -> Iterator[Block]:
-    """Blocks from their images, one behind the other; their bodies are on disk."""
+    """Blocks from their images, one after the other; their bodies are on disk."""
     at = 0
     while at < len(data):
         block, at = _decode_block(data, at)

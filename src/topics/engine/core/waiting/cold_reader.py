@@ -1,4 +1,4 @@
-"""Reads from disk what a verb has missed, in the worker thread; what several wait for is read once."""
+"""Reads missing bodies from disk in the worker thread; a body that several tasks wait for is read once."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Timer(Protocol):
 
 
 class Timers(Protocol):
-    """Whoever runs the engine: an event loop, or a thread that looks at the clock."""
+    """The host of the engine: an event loop, or a thread that checks the clock."""
 
     def time(self) -> float:
         """In seconds, by a clock that never steps."""
@@ -30,7 +30,7 @@ class Timers(Protocol):
 
 
 class Alarm:
-    """The one timer that deadlines ask for at a time."""
+    """The one timer that deadlines need at a time."""
 
     __slots__ = ("cancelled", "due_s", "ring")
 
@@ -44,7 +44,7 @@ class Alarm:
 
 
 class PolledTimers:
-    """Timers of a host without an event loop: it calls `poll` when `due_s` has come; `wake` says that this changed."""
+    """Timers of a host without an event loop: it calls `poll` at `due_s`; `wake` reports that this changed."""
 
     def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
         self._clock = clock
@@ -116,7 +116,7 @@ class Deadlines:
             self._timer = self._timers.call_at(due_ms / 1000, self._turn)
 
     def _turn(self) -> None:
-        # A timer may fire a hair early; a deadline must not.
+        # A timer may fire slightly early; a deadline must not.
         self._expire(self._timers.time() * 1000 + TIMER_EARLY_MS_MAX)
         self._arm()
 

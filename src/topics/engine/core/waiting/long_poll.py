@@ -1,4 +1,4 @@
-"""A diff that waits: it looks again when its topic moves, and ends with the first records or when its time is up."""
+"""A diff that waits: it looks again when its topic changes, and ends with the first records or when its time is up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WAIT_MS_MAX = 30_000
 
 
 def long_poll(engine: Engine, runner: Runner, name: str, request: DiffRequest, diff: Diff) -> Steps[Diff]:
-    """Go on from a diff that has found nothing; `scanned` of the result counts all looks."""
+    """Continue from a diff that has found nothing; `scanned` of the result counts all looks."""
     scanned = diff.scanned
     news = runner.news([engine.state.by_name[name]], min(request.wait_ms, WAIT_MS_MAX))
     try:

@@ -1,8 +1,8 @@
-"""One way to wait: a verb that may have to wait is a generator, and the runner resumes it when it can go on.
+"""One way to wait: a verb that may have to wait is a generator, and the runner resumes it when it can continue.
 
     steps yield ─┬─ a PendingChange ─▶ published, or failed                     ─┐
                  ├─ a ColdMiss      ─▶ read from disk; a failure is thrown in    ├─▶ ready ─▶ resumed in a later turn
-                 ├─ a Signal        ─▶ a topic moved, the time is up, any event  │
+                 ├─ a Signal        ─▶ a topic changed, time is up, any event    │
                  └─ None            ─▶ at once, after the other ready tasks     ─┘
 
 Steps end with their result, or raise a TopicsError. A verb that decides without waiting stays a plain function: it
@@ -58,7 +58,7 @@ class Signal:
 
 
 class News(Signal):
-    """Set whenever one of the topics moves, and when the time is up: then it is `expired`. Closed by its owner."""
+    """Set whenever one of the topics changes, and when the time is up: then it is `expired`. Closed by its owner."""
 
     __slots__ = ("_alarm", "_deadline", "_deadlines", "_registered", "_waiters", "expired")
 
@@ -76,7 +76,7 @@ class News(Signal):
         self.set()
 
     def look_again_in(self, wait_ms: int | None) -> None:
-        """Set it then as well, instead of at the moment that was given before."""
+        """Also set it at this time, instead of the one that was given before."""
         if self._alarm is not None:
             self._deadlines.remove(self._alarm)
         self._alarm = None if wait_ms is None else self._deadlines.add(wait_ms, self.set)
@@ -87,7 +87,7 @@ class News(Signal):
         for deadline in (self._deadline, self._alarm):
             if deadline is not None:
                 self._deadlines.remove(deadline)
-        # They lead back here, and collections are rare.
+        # They refer back to this object, and collections are rare.
         self._registered, self._deadline, self._alarm = [], None, None
 
 
@@ -96,7 +96,7 @@ Steps = Generator[Wait, None, T]
 
 
 class Owner(Protocol[T_contra]):
-    """On whose behalf a task runs."""
+    """The owner of a task."""
 
     @property
     def wanted(self) -> bool:
@@ -123,7 +123,7 @@ class Task(Generic[T]):
         self._steps: Steps[T] | None = steps
         self._owner: Owner[T] | None = owner
         self._signal: Signal | None = None
-        # why what it waited for cannot be had
+        # the error that it is resumed with
         self._error: TopicsError | None = None
         self._running = False
         self._cancelled = False
@@ -138,7 +138,7 @@ class Task(Generic[T]):
             self._runner.make_ready(self)
 
     def cancel(self) -> None:
-        """Nobody wants the result any more: the steps are closed, so that their clean-up runs."""
+        """The result is not needed any more: the steps are closed, so that their clean-up runs."""
         if self._running:
             self._cancelled = True
             return
@@ -171,7 +171,7 @@ class Task(Generic[T]):
         self.resume()
 
     def step(self) -> object:
-        """Go on up to the next wait or the end; the owner, for whoever measures."""
+        """Continue up to the next wait or the end; the owner, for measurements."""
         steps, owner = self._steps, self._owner
         if steps is None or owner is None:
             return None
@@ -197,7 +197,7 @@ class Task(Generic[T]):
         return owner
 
     def _end(self) -> tuple[Steps[T] | None, Owner[T] | None]:
-        """Nothing leads from here to the steps and their owner any more."""
+        """Break the references to the steps and their owner."""
         steps, owner = self._steps, self._owner
         self._steps = self._owner = None
         self._running = False
@@ -205,7 +205,7 @@ class Task(Generic[T]):
 
 
 class Runner:
-    """Tasks that can go on, in the order in which they could. `wake` asks the host for a turn."""
+    """Tasks that can continue, in the order in which they became ready. `wake` requests a turn from the host."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class Runner:
         self.waiters = waiters
         # Set when the store is open.
         self.reader: Reader | None = None
-        # Given each owner whose task went on, and how long that took in seconds.
+        # Called with each owner whose task continued, and how long that took in seconds.
         self.on_ran: Callable[[object, float], None] | None = None
         self._wake = wake
         self.clock_s = clock_s
@@ -226,7 +226,7 @@ class Runner:
 
     @property
     def pending(self) -> bool:
-        """Whether a task can go on now."""
+        """Whether a task can continue now."""
         return bool(self._ready)
 
     def start(self, steps: Steps[T], owner: Owner[T], reader: Reader | None = None) -> Task[T] | None:
@@ -250,7 +250,7 @@ class Runner:
     def run(self, until_s: float) -> bool:
         """Resume those that are ready now, each once; whether there was one before `until_s`.
 
-        What there is no time for, and what becomes ready meanwhile, waits for the next run.
+        Tasks without time left, and those that become ready meanwhile, wait for the next run.
         """
         ready, self._ready = self._ready, deque()
         ran = False
@@ -273,7 +273,7 @@ class Runner:
         return News(self.waiters, self.deadlines, topics, wait_ms)
 
     def pause(self, wait_ms: int) -> Steps[None]:
-        """Go on after that time."""
+        """Continue after that time."""
         news = self.news((), wait_ms)
         try:
             yield news
@@ -294,7 +294,7 @@ def attempt(verb: Callable[[], T]) -> Steps[T]:
 
 
 def published(change: PendingChange) -> Steps[PendingChange]:
-    """Wait until the change is as durable as it has to be; raises why it is not."""
+    """Wait until the change is as durable as required; raises the reason if it fails."""
     if not change.done:
         yield change
     if change.error is not None:
