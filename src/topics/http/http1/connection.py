@@ -27,7 +27,7 @@ _CLOSED: Final = Receiving.CLOSED
 
 
 class Http1Connection(asyncio.Protocol):
-    """An accepted socket until it closes, speaks HTTP/2, or is handed over to another protocol."""
+    """An accepted socket until it closes, switches to HTTP/2, or is handed over to another protocol."""
 
     __slots__ = (
         "_continue_for",
@@ -56,7 +56,7 @@ class Http1Connection(asyncio.Protocol):
         self._receiving = Receiving.DETECTING
         self._part = -1
         self._quiet_since_s = service.connections.now_s
-        # requests that are not with their handler yet, and bytes that are not parsed yet
+        # requests that have not reached their handler yet, and bytes that are not parsed yet
         self._waiting: deque[Http1Request] | None = None
         self._unfed: bytes | None = None
         self._slice_scheduled = False
@@ -72,7 +72,7 @@ class Http1Connection(asyncio.Protocol):
         assert state in RECEIVING_NEXT[self._receiving], f"{self._receiving} cannot become {state}"
         self._receiving = state
 
-    # the transport's side
+    # called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         service = self._service
@@ -142,7 +142,7 @@ class Http1Connection(asyncio.Protocol):
     # bytes to requests
 
     def _receive_carefully(self, data: bytes) -> None:
-        """Everything but the usual: first bytes, large reads, bytes after the last request."""
+        """All other cases: first bytes, large reads, bytes after the last request."""
         if self._receiving is Receiving.DETECTING:
             data = self._early + data
             if PREFACE.startswith(data[: len(PREFACE)]):
@@ -167,9 +167,9 @@ class Http1Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _feed_pieces(self, data: bytes) -> None:
-        """Feed in pieces, so that a pause takes effect soon; what is left is fed when the pause is over.
+        """Feed in pieces, so that a pause takes effect soon; the rest is fed when the pause is over.
 
-        A slice ends after a few milliseconds of work; the next one waits until other connections had their turn.
+        A slice ends after a few milliseconds of work; the next one waits until other connections have had their turn.
         """
         view = memoryview(data)
         if self._reader is not None:
@@ -193,7 +193,7 @@ class Http1Connection(asyncio.Protocol):
         self._pump()
         return False
 
-    # the reader's side
+    # called by the reader
 
     def accept(self, request: Http1Request) -> None:
         """A request is complete."""
@@ -219,7 +219,7 @@ class Http1Connection(asyncio.Protocol):
             self._hold(request)
 
     def refuse(self, refusal: Refusal, request: Http1Request | None) -> None:
-        """The rest of this connection's bytes cannot be trusted or is not wanted: answer in order, then close."""
+        """The rest of this connection's bytes cannot be trusted or is not needed: reply in order, then close."""
         if self._receiving is not _READING and self._receiving is not Receiving.DETECTING:
             return
         if request is None:
@@ -231,7 +231,7 @@ class Http1Connection(asyncio.Protocol):
         self._hold(request)
 
     def offer_upgrade(self, request: Http1Request, early: bytes) -> None:
-        """What follows is another protocol's, if the handler accepts the upgrade; else the connection ends."""
+        """Later bytes belong to another protocol, if the handler accepts the upgrade; else the connection ends."""
         if self._receiving is not _READING:
             return
         self._enter(Receiving.UPGRADING)
@@ -240,7 +240,7 @@ class Http1Connection(asyncio.Protocol):
         self._hold(request)
 
     def check_head(self, request: Http1Request) -> bool:
-        """Let the server refuse a request by its head; its answer is the last reply of this connection."""
+        """Let the server refuse a request by its head; that is the last reply of this connection."""
         request.is_plain = False
         was_last, request.is_last = request.is_last, True
         if not self._service.check_head(request):
@@ -249,12 +249,12 @@ class Http1Connection(asyncio.Protocol):
         return True
 
     def expect_continue(self, request: Http1Request) -> None:
-        """Ask for the body, but not before earlier requests are answered: the client counts replies."""
+        """Request the body, but not before earlier requests have their replies: the client counts replies."""
         self._continue_for = request
         self._send_continue()
 
     def reserve_memory(self, request: Http1Request, size_bytes: int) -> None:
-        """Memory for a large body; reading stops until there is some."""
+        """Memory for a large body; reading stops until it is granted."""
 
         def granted() -> None:
             self._memory_waits -= 1
@@ -284,7 +284,7 @@ class Http1Connection(asyncio.Protocol):
         return self._waiting is not None or self._memory_waits > 0 or self._write_paused
 
     def _update_reading(self) -> None:
-        """Read only what can be handled soon; what follows the last request is read and discarded."""
+        """Read only what can be handled soon; bytes after the last request are read and discarded."""
         if self._receiving is _READING:
             pause = self._must_pause() or self._unfed is not None
         elif self._receiving is not _CLOSED:
@@ -311,7 +311,7 @@ class Http1Connection(asyncio.Protocol):
         self._pump()
 
     def _pump(self) -> None:
-        """Move on: requests in line, then bytes not yet parsed, then the socket."""
+        """Continue: requests in line, then bytes not yet parsed, then the socket."""
         if self._receiving is _CLOSED:
             return
         waiting = self._waiting
@@ -346,11 +346,11 @@ class Http1Connection(asyncio.Protocol):
         else:
             request.reply_refusal(refusal)
 
-    # the writer's side
+    # called by the writer
 
     @property
     def mid_request(self) -> bool:
-        """Whether a request has begun to arrive that is not with its handler."""
+        """Whether a request has begun to arrive that has not reached its handler."""
         if self._waiting or self._unfed is not None:
             return True
         return self._reader is not None and not self._reader.idle and self._receiving is _READING
@@ -384,7 +384,7 @@ class Http1Connection(asyncio.Protocol):
         self._writer.shut(lingering=lingering)
 
     def switch_protocol(self, protocol: asyncio.Protocol) -> None:
-        """The handler has accepted the upgrade, and the client knows."""
+        """The handler has accepted the upgrade, and the client has the reply."""
         transport, early = self._transport, self._early
         if self._read_paused:
             transport.resume_reading()
@@ -394,7 +394,7 @@ class Http1Connection(asyncio.Protocol):
         if early:
             protocol.data_received(early)
 
-    # the listener's side
+    # called by the listener
 
     def expire(self, now_s: float) -> None:
         """Close what takes too long: a half-sent request, a client that does not read, an idle connection."""
@@ -422,14 +422,14 @@ class Http1Connection(asyncio.Protocol):
             self._shut(lingering=False)
 
     def drain(self) -> None:
-        """Finish what was begun, then close."""
+        """Finish the requests that have begun, then close."""
         if self._writer.idle and not self.mid_request and not self._writer.closed:
             self._shut(lingering=False)
 
     def abort(self) -> None:
         self._transport.abort()
 
-    # leaving
+    # closing
 
     def _switch_to_http2(self, data: bytes) -> None:
         self._detach()
@@ -439,7 +439,7 @@ class Http1Connection(asyncio.Protocol):
         successor.data_received(data)
 
     def _detach(self) -> None:
-        """The socket is lost, or another protocol's: free what unanswered requests hold and break every cycle."""
+        """The socket is lost, or handed over: free what unanswered requests hold and break every cycle."""
         service = self._service
         service.connections.remove(self, self._part)
         self._part = -1

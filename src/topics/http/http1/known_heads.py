@@ -1,11 +1,11 @@
-"""Heads that a connection repeats: known by their bytes, so that each is parsed, routed and authorised once.
+"""Heads that a connection repeats: recognised by their bytes, so that each is parsed, routed and authorised once.
 
     POST /v0/topics/t HTTP/1.1 … Authorization: Bearer k3y … Content-Length: 75 … CRLF CRLF body
     '------------ compared --------------------''-digest--''--- compared ---''--- compared ----'  any
 
 A head is kept if it arrived whole with all of its body and nothing else, if the parser has accepted it, and if the
-handler has said what it concluded from it (`Request.judged`). It is known again only if it arrives in the same way,
-between two requests; any other bytes take the way through the parser. The value of `Authorization` is not kept.
+handler has set its conclusions (`Request.judged`). It is recognised only if it arrives in the same way, between two
+requests; all other bytes go through the parser. The value of `Authorization` is not kept.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from topics.http.request import Header, ReplyWriter
 
 T = TypeVar("T")
 
-# Of one connection. A client that uses more targets than this in turn is served by the parser.
+# Per connection. A client that uses more targets than this in turn is served by the parser.
 HEADS_MAX = 4
 HEAD_BYTES_MAX = 1024
-# After so many heads that were new, one in so many is looked at: some clients send no head twice.
+# After this many new heads in a row, only one in this many is checked: some clients repeat no head.
 MISSED_MAX = 16
 
 _length_line: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
 _secret_line: Final = re.compile(rb"\r\nauthorization:[ \t]*([^\r\n]+)\r\n", re.IGNORECASE)
-# Headers that change how the request is read, or carry a secret that is not looked for here.
+# Headers that change how the request is read, or carry a secret that is not handled here.
 _unkept: Final = frozenset(
     (
         *(b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"trailer", b"te"),
@@ -45,7 +45,7 @@ def _digest(secret: bytes, key: bytes) -> bytes:
 class KnownHead:
     """One head with two gaps: the value of `Authorization`, and the digits of `Content-Length`.
 
-    Of the former it has a digest, with a key of this process.
+    Of the former it keeps a digest, with a key of this process.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class KnownHead:
     )
 
     def __init__(self, raw: bytes, request: Http1Request, body_bytes_max: int, digest_key: bytes) -> None:
-        """`raw` is the head as it came, with the empty line at its end."""
+        """`raw` is the head as it arrived, with the empty line at its end."""
         self._digest_key = digest_key
         self._method = request.method
         self._raw_path = request.raw_path
@@ -82,7 +82,7 @@ class KnownHead:
         self._judged = request.judged
         self._takes_gzip = accepts_gzip(request.header(b"accept-encoding"))
         self._body_bytes_max = body_bytes_max
-        # The text has no gaps: their places are where something is put in. -1: there is none.
+        # The text has no gaps: these are the positions where they are filled in. -1: there is none.
         secret, length = _secret_line.search(raw), _length_line.search(raw)
         gaps = sorted([match.span(1) for match in (secret, length) if match is not None], reverse=True)
         text = raw
@@ -110,7 +110,7 @@ class KnownHead:
                 self._secret_at -= len(length[1])
         self._fixed_bytes = len(text) + self._secret_bytes
         self._start = text[: gaps[-1][0]] if gaps else text
-        # The two pieces around the secret, with the digits put in, for requests of this size.
+        # The two pieces around the secret, with the digits filled in, for requests of this size.
         self._size = -1
         self._before = self._after = b""
         if length is None:
@@ -135,7 +135,7 @@ class KnownHead:
         return at
 
     def request(self, writer: ReplyWriter, data: bytes, body_at: int) -> Http1Request:
-        """The request that these bytes are."""
+        """The request in these bytes."""
         headers = self._headers
         if self._secret_bytes:
             at = len(self._before)
@@ -153,7 +153,7 @@ class KnownHead:
         return request
 
     def _fit(self, size: int) -> bool:
-        """Be ready for a request of `size` bytes in all: its body is what the head leaves."""
+        """Prepare for a request of `size` bytes in total: its body is what the head leaves."""
         rest = size - self._fixed_bytes
         if self._digits_at < 0 or rest <= 0:
             return False
@@ -162,7 +162,7 @@ class KnownHead:
             if len(digits) == width and rest - width <= self._body_bytes_max:
                 at = self._digits_at
                 self._cut(b"%b%b%b" % (self._text[:at], digits, self._text[at:]), width)
-                # A new list: requests have the one before.
+                # A new list: earlier requests have the previous one.
                 self._headers = self._headers.copy()
                 self._headers[self._length_place] = (b"content-length", digits)
                 self._size = size
@@ -192,7 +192,7 @@ class KnownHeads:
         self._missed = 0
 
     def recognise(self, data: bytes) -> Http1Request | None:
-        """The request that these bytes are, if its head is known; only between two requests."""
+        """The request in these bytes, if its head is known; only between two requests."""
         for head in self._heads:
             body_at = head.body_at(data)
             if body_at:

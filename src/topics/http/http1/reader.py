@@ -1,4 +1,4 @@
-"""HTTP/1 bytes in, complete requests out: what llhttp accepts and this server does not is refused here.
+"""HTTP/1 bytes in, complete requests out: refuses requests that llhttp accepts and this server does not.
 
 bytes ─▶ llhttp ─▶ on_url, on_header* ─▶ on_headers_complete ─▶ on_body* ─▶ on_message_complete ─▶ Connection.accept
                      limits 414, 431       framing, Host, 413     413
@@ -26,7 +26,7 @@ from topics.http.request import Header, ReplyWriter
 from topics.http.target import SLASH, origin_form, split_target
 
 FEED_BYTES_MAX = 8 * 1024  # fed to the parser at once, because the parser cannot be stopped in between
-# A slice of input is a few milliseconds of work: a piece of a body weighs about a microsecond, a request as much as 32.
+# A slice of input is a few milliseconds of work: a piece of a body weighs about a microsecond, a request 32 times that.
 SLICE_WEIGHT_MAX = 2048
 REQUEST_WEIGHT = 32
 PARTS_MAX = 1024  # pieces of a body before they are joined, so that tiny chunks do not cost an object each
@@ -57,11 +57,11 @@ class Connection(Protocol):
 
 
 class BodyUnread(Exception):
-    """The head was answered already: stop parsing."""
+    """The head has a reply already: stop parsing."""
 
 
 class RequestReader:
-    """The parser of one connection and the request it is in the middle of."""
+    """The parser of one connection and its unfinished request."""
 
     __slots__ = (
         "_begun",
@@ -107,9 +107,9 @@ class RequestReader:
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._known = KnownHeads(writer, limits.large_body_bytes, digest_key)
-        # the parser has met the first byte of a request and not its last one
+        # the parser has read the first byte of a request and not its last one
         self._begun = False
-        # the request that the current feed completed, if it may be repeated as it came
+        # the request that the current feed completed, if its head may be repeated
         self._complete: Http1Request | None = None
         # the work of the parser since this was last set to 0
         self.weight = 0
@@ -150,7 +150,7 @@ class RequestReader:
         self._request = None
 
     def recognise(self, data: bytes) -> Http1Request | None:
-        """The request that these bytes are, without a look at what is known of its head; None: feed them."""
+        """The request in these bytes, if its head is known; None: feed them."""
         return None if self._begun else self._known.recognise(data)
 
     def feed_bytes_max(self) -> int:
@@ -242,7 +242,7 @@ class RequestReader:
             request.has_body = True
             self._body_bytes = 0
             self._body_bytes_stop = length
-        # without a Connection header only HTTP/1.1 is kept alive, so its version need not be asked for, which is slow
+        # without a Connection header only HTTP/1.1 is kept alive, so the version, which is slow to get, is not needed
         if not versioned or hosts != 1 or method == "HEAD" or url[0] != SLASH:
             url = self._read_unusual_head(request, keep_alive, hosts)
         request.raw_path, request.path_segments, request.query = split_target(url, method)
@@ -309,7 +309,7 @@ class RequestReader:
             raise HeadersTooLarge(f"headers above {limits.header_bytes_max} bytes", limits.header_bytes_max)
 
     def _read_unusual_head(self, request: Http1Request, keep_alive: bool, hosts: int) -> bytes:
-        """What the usual request has no need of: version, Host, HEAD; returns the target as a path."""
+        """Checks that the usual request does not need: version, Host, HEAD; returns the target as a path."""
         http_version = request.http_version = self._parser.get_http_version()
         if http_version not in ("1.0", "1.1"):
             raise BadRequest(f"HTTP/{http_version} is not supported; use 1.0, 1.1 or 2")
@@ -348,7 +348,7 @@ class RequestReader:
             self._connection.expect_continue(request)
 
     def _check_head(self, request: Http1Request) -> None:
-        """The server checks a head once; if it answers, the body stays unread."""
+        """The server checks a head once; if it replies, the body stays unread."""
         if not self._head_checked and not self._connection.check_head(request):
             raise BodyUnread
         self._head_checked = True
@@ -367,7 +367,7 @@ class RequestReader:
         )
 
     def _body_grows_to(self, body_bytes: int) -> None:
-        """A chunked body passes a limit: it needs memory from the budget, or is too large."""
+        """A chunked body exceeds a limit: it needs memory from the budget, or is too large."""
         request = self._request
         assert request is not None
         limits = self._limits
@@ -381,7 +381,7 @@ class RequestReader:
     # requests in several feeds, upgrades, failures
 
     def _note_partial(self, now_s: float) -> None:
-        """The feed ended inside a request: start its clock and count what is kept for it."""
+        """The feed ended inside a request: start its timer and count the bytes kept for it."""
         limits = self._limits
         self._spans_feeds = True
         if self._request is None:
@@ -427,7 +427,7 @@ class RequestReader:
         request = self._request
         if isinstance(cause, BodyUnread):
             assert request is not None and request.answered
-            self._connection.refuse(BadRequest("answered by its head"), request)
+            self._connection.refuse(BadRequest("the reply was decided by the head"), request)
         elif isinstance(cause, Refusal):
             self._connection.refuse(cause, request)
         else:

@@ -1,4 +1,4 @@
-"""A request of an HTTP/1 connection: what its connection has to know until the reply is sent."""
+"""A request of an HTTP/1 connection: what its connection needs to know until the reply is sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from topics.http.request import Bytes, Header, ReplyWriter
 
 
 class Http1Request(ReceivedRequest):
-    """Replies leave in the order of requests, so a request also holds the bytes of a reply that is not yet due."""
+    """Replies are sent in the order of requests, so a request also holds the bytes of a reply that is not yet due."""
 
     __slots__ = ("is_last", "is_plain", "takes_gzip", "unsent")
 
@@ -16,7 +16,7 @@ class Http1Request(ReceivedRequest):
         ReceivedRequest.__init__(self, writer, method, "1.1", headers)
         self.is_last = False  # the connection ends after its reply
         self.is_plain = True  # ready for its handler as soon as it is complete, and for a reply with the usual head
-        self.takes_gzip: bool | None = None  # None: not asked yet
+        self.takes_gzip: bool | None = None  # None: not checked yet
         self.unsent: list[Bytes] | None = None
 
     def make_last(self) -> None:

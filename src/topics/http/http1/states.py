@@ -1,4 +1,4 @@
-"""The states of an HTTP/1 connection: a machine for each side, and the table of the transitions that may happen.
+"""The states of an HTTP/1 connection: a machine for each side, and the table of the allowed transitions.
 
 what the client sends                                    what the server sends
 
@@ -8,8 +8,8 @@ DETECTING ──▶ READING ──▶ UPGRADING ──▶ (handed over)     OPEN
     ├───────▶ DONE  REFUSED ◀─┘
     └─────────────────▲                                   every state ──▶ CLOSED
 
-The last reply ties the two together: once it is written, a client in REFUSED may still be sending, so the server
-lingers; else it closes. Any other transition is a bug, and asserts.
+The last reply connects the two: once it is written, a client in REFUSED may still be sending, so the server lingers;
+otherwise it closes. Any other transition is a bug, and asserts.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import Final
 
 
 class Receiving(Enum):
-    """What becomes of the bytes that arrive."""
+    """What happens to received bytes."""
 
-    DETECTING = "detecting"  # the first bytes tell HTTP/1 from HTTP/2; they are kept
+    DETECTING = "detecting"  # the first bytes distinguish HTTP/1 from HTTP/2; they are kept
     READING = "reading"  # they are parsed into requests
-    UPGRADING = "upgrading"  # they may be another protocol's: the socket is not read until the handler has decided
-    DONE = "done"  # they are discarded: the last request of the connection has come
+    UPGRADING = "upgrading"  # they may belong to another protocol: the socket is not read until the handler has decided
+    DONE = "done"  # they are discarded: the last request of the connection was received
     REFUSED = "refused"  # they are discarded: a request was refused, perhaps while the client is still sending it
     CLOSED = "closed"  # the socket is lost, or belongs to another protocol
 
 
 class Sending(Enum):
-    """What becomes of replies."""
+    """What happens to replies."""
 
     OPEN = "open"  # they are sent in the order of the requests
     FINISHING = "finishing"  # the last one is in the buffer, which is written at the end of the tick
     LINGERING = "lingering"  # all are sent, and EOF; the client gets time to read them before the socket is closed
-    CLOSING = "closing"  # the transport writes what it has and closes
-    CLOSED = "closed"  # nobody is left to read them
+    CLOSING = "closing"  # the transport writes its buffer and closes
+    CLOSED = "closed"  # no client is left to read them
 
 
 RECEIVING_NEXT: Final = {

@@ -1,7 +1,7 @@
 """The sending side of an HTTP/1 connection: replies leave in request order, all replies of a tick in one write.
 
 send_reply ─┬─ first in line ─▶ out ─▶ flush at the end of the tick ─▶ transport
-            └─ not first: kept in request.unsent until those before it are answered
+            └─ not first: kept in request.unsent until those before it are sent
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FINISHING: Final = Sending.FINISHING
 
 
 class Connection(Protocol):
-    """The connection a writer belongs to."""
+    """The connection that a writer belongs to."""
 
     @property
     def mid_request(self) -> bool: ...
@@ -82,7 +82,7 @@ class Http1Writer:
         return self.unsent_bytes + self._transport.get_write_buffer_size()
 
     def close(self) -> list[Http1Request]:
-        """The connection is lost: nothing is sent any more. Returns the requests that were not fully answered."""
+        """The connection is lost: nothing more is sent. Returns the requests that did not get their whole reply."""
         self._enter(Sending.CLOSED)
         self._out.clear()
         self.reply_stream = None
@@ -164,7 +164,7 @@ class Http1Writer:
     def upgrade(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None:
         if self.sending is not _OPEN:
             return
-        assert self.pending == [request], "an upgrade is offered only when nothing else is under way"
+        assert self.pending == [request], "an upgrade is offered only when no other request is unanswered"
         self.pending.clear()
         self._out.append(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: %b\r\nConnection: Upgrade\r\n%b\r\n"
@@ -174,7 +174,7 @@ class Http1Writer:
         self._connection.switch_protocol(protocol)
 
     def send_continue(self) -> None:
-        """Ask a client for its body; only when no other request is unanswered."""
+        """Request a client's body; only when no other request is unanswered."""
         assert not self.pending
         self._out.append(CONTINUE)
         self.unsent_bytes += len(CONTINUE)
@@ -189,7 +189,7 @@ class Http1Writer:
             self.schedule_flush()
 
     def shut(self, *, lingering: bool) -> None:
-        """Nothing follows what the transport has; lingering means that the client's bytes are still read."""
+        """Nothing follows after the transport's buffer; lingering means that the client's bytes are still read."""
         if lingering:
             self._enter(Sending.LINGERING)
             self._transport.write_eof()
@@ -261,7 +261,7 @@ class Http1Writer:
             self.schedule_flush()
 
     def deliver_piece(self, request: Http1Request, piece: bytes) -> None:
-        """As above, for the usual case of one small piece."""
+        """Like `deliver_stream`, for the usual case of one small piece."""
         self.unsent_bytes += len(piece)
         if request.unsent is not None:
             request.unsent.append(piece)
@@ -271,7 +271,7 @@ class Http1Writer:
             self.schedule_flush()
 
     def stream_ended(self, request: Http1Request) -> None:
-        """An open stream is complete; if it was the first in line, the next reply may go."""
+        """An open stream is complete; if it was the first in line, the next reply may be sent."""
         request.reply_stream = None
         if request.unsent is None:
             self.reply_stream = None
