@@ -12,7 +12,7 @@ def names() -> list[str]:
 
 
 def run(name: str) -> bool:
-    """Whether a measurement went well; one that did not leaves the others alone."""
+    """Whether a measurement succeeded; a failed one does not stop the others."""
     print(f"\n## {name}\n", flush=True)
     try:
         importlib.import_module(f"bench.{name}").main()

@@ -1,4 +1,4 @@
-"""Scenarios of the stalls bench: floods, and legal requests that are large. Each is what one client can send."""
+"""Scenarios of the stalls bench: floods, and legal large requests. A single client can send each of them."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def commit(root: Path) -> Iterator[ServerProcess]:
 
 
 def append_to_each(port: int, topics: int) -> None:
-    """One record to each of so many topics, by one connection."""
+    """One record to each of `count` topics, over one connection."""
     head = b"HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 24\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port)) as connection:
         for first in range(0, topics, 500):

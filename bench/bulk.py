@@ -46,7 +46,7 @@ def fill(client: Client, topic: str, **fields: Any) -> None:
 
 
 def export(server: ServerProcess, path: str) -> tuple[float, float]:
-    """Records a second of the best run, and the longest that somebody else had to wait for a small answer, in ms."""
+    """Records per second of the best run, and the longest wait of another client for a small reply, in ms."""
     client = server.client()
     took_s: list[float] = []
     waited_ms = 0.0
@@ -65,7 +65,7 @@ def export(server: ServerProcess, path: str) -> tuple[float, float]:
 
 
 def best(work: Callable[[], int]) -> float:
-    """Records that one core does in a second, whatever the others are busy with."""
+    """Records that one core handles per second, whatever the load of the others."""
     took_s: list[float] = []
     for _ in range(RUNS):
         started_s = time.process_time()

@@ -35,7 +35,7 @@ FILL = 1_000
 
 
 class Subject(NamedTuple):
-    """A running server of a tree, and how often it was asked."""
+    """A running server of a tree, and its number of requests."""
 
     tree: Tree
     server: ServerProcess
@@ -49,17 +49,17 @@ class Subject(NamedTuple):
         return self.server.process.pid
 
 
-# Makes the load, and says how often the request or pair was answered.
+# Generates the load, and returns how often the request or pair was answered.
 Load = Callable[[], int]
 Prepare = Callable[[Subject, str], Load]
 
 
 class Call(NamedTuple):
-    """One of the ten: its row, and the function that prepares a topic and returns the load to measure."""
+    """One of the ten calls: its row, and the function that prepares a topic and returns the load to measure."""
 
     what: str
     prepare: Prepare
-    # µs in figures that are wanted: compiled, pure.
+    # Target figures in µs: compiled, pure.
     wanted: tuple[int, int] | None = None
 
 
@@ -158,7 +158,7 @@ CALLS = (
 
 
 def cost_us(subject: Subject, call: Call, name: str) -> float:
-    """Microseconds of the server for one request or pair; what prepares it is not counted."""
+    """Microseconds of the server per request or pair; preparation is not counted."""
     load = call.prepare(subject, name)
     settle(subject.pid)
     before_s = wrk.cpu_s(subject.pid)
@@ -171,7 +171,7 @@ def cost_us(subject: Subject, call: Call, name: str) -> float:
 
 
 def settle(pid: int) -> None:
-    """Wait until a server has done what its preparation left to do: checkpoints, deletions."""
+    """Wait until a server has finished the work left by the preparation: checkpoints, deletions."""
     end_s = time.monotonic() + SETTLE_S_MAX
     while time.monotonic() < end_s:
         before_s = wrk.cpu_s(pid)
@@ -184,7 +184,7 @@ Samples = dict[tuple[str, str], list[float]]
 
 
 def measure(wanted: list[Tree], root: Path, rounds: int = ROUNDS) -> Samples:
-    """Each call on each tree in turn, in every round another one first; a round before that warms up."""
+    """Each call on each tree in turn, with another tree first in every round; a round before that warms up."""
     samples: Samples = {}
     with contextlib.ExitStack() as stack:
         subjects: list[Subject] = []
@@ -205,7 +205,7 @@ def measure(wanted: list[Tree], root: Path, rounds: int = ROUNDS) -> Samples:
 
 
 def shown(samples: Samples, names: list[str]) -> str:
-    """The table: calls by trees, and what the last tree takes compared with the first."""
+    """The table: calls by trees, and the last tree compared with the first."""
     compared = [f"{names[-1]} ÷ {names[0]}"] if len(names) > 1 else []
     rows: list[list[str]] = []
     for call in CALLS:

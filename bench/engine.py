@@ -36,7 +36,7 @@ def opened(path: Path, **settings: object) -> Store:
 
 
 def kill(store: Store) -> None:
-    """Stop the threads and nothing else, as a kill would."""
+    """Stop only the threads, as a kill would."""
     store.syncer.stop()
     store.worker.stop()
     store._directory.close()
@@ -56,7 +56,7 @@ def append(store: Store, topic: str, body: bytes) -> PendingChange:
 
 
 def fill(store: Store, topic: str, batches: int, batch: int, per_tick: int) -> float:
-    """Seconds that it takes to append and have acknowledged `batches` batches, decoded from bytes."""
+    """Seconds to append `batches` batches, decoded from bytes, until they are acknowledged."""
     body = body_of(batch)
     pipeline = store.commit_log
     late: list[PendingChange] = []
@@ -155,7 +155,7 @@ def resident_bytes() -> int:
 
 
 def memory_in_memory() -> dict[str, float]:
-    """Bytes a record above its rendered bytes, a million records all in memory."""
+    """Bytes per record above its rendered bytes, with a million records in memory."""
     root = Path(tempfile.mkdtemp())
     try:
         store = opened(
@@ -191,7 +191,7 @@ def memory_on_disk() -> dict[str, float]:
 
 
 def in_own_process(function: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Memory is measured in a process that did nothing else."""
+    """Memory is measured in a separate process that does nothing else."""
     code = f"import json; from bench.engine import {function.__name__} as f; print(json.dumps(f()))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Consumer groups over HTTP: eight consumers of one group that consume and ack, and how soon a waiting one is woken."""
+"""Consumer groups over HTTP: eight consumers of one group that consume and ack, and the latency of a waiting one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAYLOAD = {"id": 12345, "kind": "resize", "url": "s3://bucket/a.png", "w": 256}
 
 
 class Consumed(msgspec.Struct):
-    """What a consumer has to know to ack; the messages themselves are left undecoded."""
+    """The fields that a consumer needs to ack; the messages themselves are not decoded."""
 
     next_offset: int
 
@@ -33,7 +33,7 @@ _consumed = msgspec.json.Decoder(Consumed)
 
 
 class Loop:
-    """A consumer's day: consume, ack, and again, until there is nothing more."""
+    """A consumer: consume, ack, and again, until there is nothing more."""
 
     def __init__(self, wire: Wire, topic: str) -> None:
         self.wire = wire
@@ -47,7 +47,7 @@ class Loop:
         self.wire.send("/v1/api/topics/consume", request)
 
     def turn(self) -> bool:
-        """Whether to go on."""
+        """Whether to continue."""
         body = self.wire.take()
         if body is None:
             return True
@@ -60,14 +60,14 @@ class Loop:
         self.messages += BATCH
         upto = _consumed.decode(body).next_offset - 1
         self._acking = True
-        # Every batch is full, so this is where it begins.
+        # Every batch is full, so this is its first offset.
         covered = {"from_offset": upto - BATCH + 1, "upto_offset": upto}
         self.wire.send("/v1/api/topics/ack", {"topic_id": self.topic, "group_id": "bench", **covered})
         return True
 
 
 def drain(port: int, topic: str) -> float:
-    """Messages per second that the consumers take and ack together."""
+    """Messages per second that the consumers read and ack together."""
     selector = selectors.DefaultSelector()
     started_s = time.perf_counter()
     loops = [Loop(Wire(port, token()), topic) for _ in range(CONSUMERS)]
@@ -86,7 +86,7 @@ def drain(port: int, topic: str) -> float:
 
 
 def wakings(port: int, topic: str) -> list[float]:
-    """Milliseconds from sending an append to the waiting consumer's having its message."""
+    """Milliseconds from sending an append until the waiting consumer has its message."""
     consumer, writer = Wire(port, token()), Wire(port)
     writer.send(f"/v0/topics/{topic}", {"records": [{"data": PAYLOAD}]})
     writer.answer()

@@ -50,7 +50,7 @@ def resident_bytes(server: ServerProcess) -> int:
 
 
 def idle(server: ServerProcess) -> None:
-    """The same appends beside many connections that do nothing."""
+    """The same appends with many idle connections open."""
     before = resident_bytes(server)
     connections = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(IDLE_CONNECTIONS)]
     server.client(KEY).get("/v0/health")

@@ -1,4 +1,4 @@
-"""Live delivery: from a write to its watchers, many watchers, a backlog to one, and what a quiet connection costs."""
+"""Live delivery: from a write to its watchers, many watchers, a backlog to one, and the cost of a quiet connection."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ WRITERS = 16
 
 
 class Watcher(asyncio.Protocol):
-    """Counts records as they arrive, without taking frames apart."""
+    """Counts records as they arrive, without parsing frames."""
 
     def __init__(self, path: str, arrived: "Arrivals") -> None:
         self._path = path
@@ -49,7 +49,7 @@ class Watcher(asyncio.Protocol):
 
 
 class Arrivals:
-    """What all watchers got so far, and when."""
+    """What all watchers have received so far, and when."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -71,7 +71,7 @@ class Arrivals:
             self._wanted[1].set()
 
     async def reach(self, total: int, within_s: float = 60.0) -> None:
-        """Until so many watchers are there and records have come, together."""
+        """Wait until this many watchers are connected and this many records have come, in total."""
         event = asyncio.Event()
         self._wanted = (total, event)
         self._check()
@@ -79,7 +79,7 @@ class Arrivals:
 
 
 class Writer:
-    """Appends over one connection of its own."""
+    """Appends over a connection of its own."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -139,7 +139,7 @@ async def latency(port: int, client: Client, count: int, writes: int) -> tuple[f
 
 
 def write_steadily(port: int, topic: str, writes: int, every_s: float) -> None:
-    """A write every so often, whether or not those before are acknowledged; a few connections take turns."""
+    """A write every `every_s`, whether or not the previous ones are acknowledged; a few connections take turns."""
 
     async def write() -> None:
         writers = [await Writer.connect(port) for _ in range(WRITERS)]
@@ -155,7 +155,7 @@ def write_steadily(port: int, topic: str, writes: int, every_s: float) -> None:
 
 
 async def load(port: int, client: Client, count: int, writes: int, every_s: float) -> tuple[float, int]:
-    """Records delivered per second while another process writes every `every_s`, and how many never came."""
+    """Records delivered per second while another process writes every `every_s`, and how many were lost."""
     arrivals = Arrivals()
     client.append("load", 0)
     watchers = await join(port, list(sessions(client, "load", count)), arrivals)
@@ -178,7 +178,7 @@ def close(watchers: list[Watcher]) -> None:
 
 
 def backlog(server: ServerProcess, client: Client, records: int) -> float:
-    """Records per second that one client gets of a long backlog."""
+    """Records per second of a long backlog to one client."""
     payload = [{"data": {"n": number, "text": "a line of an ordinary length"}} for number in range(BATCH)]
     for _ in range(records // BATCH):
         client.post("/v0/topics/backlog?return_seqs=false", {"records": payload})

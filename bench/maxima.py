@@ -1,4 +1,4 @@
-"""Scenarios of the stalls bench: each route with the largest request that it takes, one at a time."""
+"""Scenarios of the stalls bench: each route with the largest request that it accepts, one at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = 5_700
 
 
 def sent(root: Path, prepare: Send, *requests: Send, **settings: object) -> Iterator[ServerProcess]:
-    """A server that is made ready, and then gets these requests one after the other."""
+    """A server that is prepared, and then gets these requests one after the other."""
     server = ServerProcess(root, **settings)
     server.ready()
     client = Client(server.port, timeout_s=120)
@@ -38,7 +38,7 @@ def well(reply: Reply) -> Reply:
 
 
 def post(path: str, body: Any) -> Send:
-    """Encoded ahead, so that nothing but the server works while waits are measured."""
+    """Encoded beforehand, so that only the server works while waits are measured."""
     encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
     return lambda client: well(client.request("POST", path, body=encoded, headers=JSON))
 
@@ -267,7 +267,7 @@ def bury(root: Path) -> Iterator[ServerProcess]:
     return sent(root, several(config, post("/v0/topics/q", batch(jobs(BATCH)))), *[work] * TIMES)
 
 
-@scenario("10,000 leases that run out and are claimed once too often")
+@scenario("10,000 leases that expire and are claimed once too often")
 def doomed(root: Path) -> Iterator[ServerProcess]:
     config = put("/v0/topics/q", type="queue", max_deliveries=1, dead_letter="q.dead", lease_ms=100)
 

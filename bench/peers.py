@@ -24,7 +24,7 @@ from bench.report import contest, page
 
 ROUNDS = 5
 RUN_S_MAX = 14 * 60
-# What may go wrong with one contestant in one round, and is told beside the figures.
+# Errors of one contestant in one round, which are reported with the figures.
 FAULTS = (RuntimeError, AssertionError, OSError, ValueError, TimeoutError, subprocess.SubprocessError, WrkFailed)
 
 
@@ -36,7 +36,7 @@ def contestants(wanted: Sequence[Tree], root: Path) -> list[Contestant]:
 
 
 def prepared(wanted: Sequence[Contestant], root: Path, notes: list[str]) -> list[Contestant]:
-    """Those that are here; the others are named."""
+    """Those that are installed; the others are named."""
     found: list[Contestant] = []
     for number, contestant in enumerate(wanted):
         directory = root / f"prepared-{number}"
@@ -52,7 +52,7 @@ def prepared(wanted: Sequence[Contestant], root: Path, notes: list[str]) -> list
 
 
 def round_of(number: int, wanted: Sequence[Contestant], root: Path, results: contest.Results) -> None:
-    """One round, in which each is asked once, another one first each time."""
+    """One round, in which each runs once, with another one first each time."""
     first = number % len(wanted)
     for contestant in [*wanted[first:], *wanted[:first]]:
         directory = root / "round"

@@ -1,6 +1,6 @@
-"""The figures of pipelines: a runner's start, an archive under way, and how old a running count is when it is seen.
+"""The figures of pipelines: a runner's start, a running archive, and how old a running count is when it is seen.
 
-Time on the CPU is told as well: it says what the runner and the server need where other programs have the cores, too.
+CPU time is shown as well: it is what the runner and the server need when other programs use the cores, too.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class World:
 
 
 def cpu_s(*sessions: int) -> float:
-    """Of all processes of these sessions, those that have ended included."""
+    """Of all processes of these sessions, including those that have ended."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -76,7 +76,7 @@ def cpu_s(*sessions: int) -> float:
 
 
 def started_s(world: World) -> tuple[float, float]:
-    """From the command to the first record of its pipeline, and what of it was on the CPU."""
+    """From the command to the first record of its pipeline, and the CPU time of that."""
     seen = world.head_seq("counts")
     world.client.append("events", {"key": "start"})
     begun_s = time.perf_counter()
@@ -127,7 +127,7 @@ def fill(client: Client, rows: int) -> None:
 
 
 class Archived(NamedTuple):
-    """Records a second behind the first batch, the same by time on the CPU, and Spark's word on each batch."""
+    """Records per second after the first batch, the same by CPU time, and Spark's figures of each batch."""
 
     rate: float
     rate_cpu: float

@@ -1,4 +1,4 @@
-"""The queues' figures: jobs from append to ack over HTTP, claims among a million jobs, leases running out at once."""
+"""The queues' figures: jobs from append to ack over HTTP, claims among a million jobs, leases that expire at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCRIPT = Path(__file__).with_suffix(".lua")
 
 
 class Serving:
-    """`topics serve` in a process of its own."""
+    """`topics serve` in a separate process."""
 
     def __init__(self, data_dir: str) -> None:
         environ = {**os.environ, "TOPICS_PORT": "0", "TOPICS_DATA_DIR": data_dir}
@@ -63,7 +63,7 @@ class Serving:
 
 
 def probe(port: int, stop: threading.Event, took_ms: list[float]) -> None:
-    """A worker more: how long its claims take under the load of the others."""
+    """One more worker: how long its claims take under the load of the others."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     headers = {"Content-Type": "application/json"}
     body = json.dumps({"node": "probe", "max": 8})
@@ -80,7 +80,7 @@ def probe(port: int, stop: threading.Event, took_ms: list[float]) -> None:
 
 
 def end_to_end(jobs: int = JOBS, *, probed: bool = False) -> tuple[float, float]:
-    """Jobs a second from append to ack, and the 99th percentile of a claim in ms if there is a probe."""
+    """Jobs per second from append to ack, and the 99th percentile of a claim in ms if there is a probe."""
     with tempfile.TemporaryDirectory() as root:
         server = Serving(root)
         try:
@@ -108,7 +108,7 @@ def end_to_end(jobs: int = JOBS, *, probed: bool = False) -> tuple[float, float]
 
 
 def is_done(server: Serving, jobs: int) -> bool:
-    """wrk makes its first request twice and sends it once, so the last batch is missing."""
+    """wrk builds its first request twice and sends it once, so the last batch is missing."""
     state = server.post("/v0/topics/bench?touch=false", {}, "GET")
     return int(str(state["head_seq"])) >= jobs - 100 and state["count"] == 0
 
@@ -168,7 +168,7 @@ def among_many() -> tuple[float, float]:
 
 
 def running_out() -> tuple[float, bool]:
-    """The longest step in ms while 100,000 leases run out at once and are claimed again; whether counts were exact."""
+    """The longest step in ms while 100,000 leases expire at once and are claimed again; whether counts were exact."""
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as root:
         store = queue_of(Path(root) / "data", EXPIRING, clock)
@@ -199,7 +199,7 @@ def main() -> None:
     print(f"| 300,000 jobs, produced by 100, claimed and acked by 8, 50 workers | 40,000 jobs/s | {rate:,.0f} jobs/s |")
     print(f"| claim latency under that load, p99 | 15 ms | {p99_ms:.1f} ms |")
     print(f"| claim of 8 among 1,000,000 ready jobs against 1,000 | ratio 1.5 | {many_ms / few_ms:.2f} |")
-    print(f"| 100,000 leases running out at once, longest tick | 10 ms | {longest_ms:.1f} ms |")
+    print(f"| 100,000 leases that expire at once, longest tick | 10 ms | {longest_ms:.1f} ms |")
     print(f"| counters exact meanwhile | yes | {'yes' if exact else 'NO'} |")
 
 

@@ -1,4 +1,4 @@
-"""The routers' figures: latency from source to destination, copies per second, and what appends pay for ten routers."""
+"""The routers' figures: latency from source to destination, copies per second, and what ten routers cost appends."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def latency_of(samples_ms: list[float]) -> Latency:
 
 
 def visible_after(server: ServerProcess, source: str, watched: str, samples: int) -> Latency:
-    """From sending an append to a long-poll's answer with the record."""
+    """From sending an append to a long-poll's reply with the record."""
     writer, reader = server.client(), server.client()
     arrived: list[float] = []
     ready, seen = threading.Semaphore(0), threading.Semaphore(0)
@@ -127,7 +127,7 @@ def visible_after(server: ServerProcess, source: str, watched: str, samples: int
 
 
 def paced(client: Client, topic: str, seconds: float, lags: list[int]) -> list[float]:
-    """Milliseconds that each of 500 appends a second of 100 records takes; now and then a look at a router's lag."""
+    """Milliseconds of each of 500 appends per second of 100 records; sometimes a router's lag is read."""
     body = json.dumps({"records": [{"data": PAYLOAD}] * BATCH}).encode()
     headers = {"Content-Type": "application/json"}
     took_ms: list[float] = []
@@ -169,7 +169,7 @@ def beside_routers(server: ServerProcess, phases: int) -> None:
         f"| the same with 10 routers | p50 {beside.p50_ms:.2f} ms ({beside.p50_ms / without.p50_ms - 1:+.0%}), mean "
         f"{statistics.mean(routed):.2f} ms, p99 {beside.p99_ms:.2f} ms |"
     )
-    print(f"| lag of the last of the 10 routers, worst of {len(lags)} looks | {lag_ms:.0f} ms |", flush=True)
+    print(f"| lag of the last of the 10 routers, worst of {len(lags)} samples | {lag_ms:.0f} ms |", flush=True)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ def fill(client: Client, topic: str) -> None:
 
 
 def rate(work: Callable[[int], None]) -> float:
-    """Rows a second of the best of some runs; the first one also warms Spark up."""
+    """Rows per second of the best of some runs; the first one also warms Spark up."""
     took_s: list[float] = []
     for run in range(RUNS):
         started_s = time.perf_counter()
@@ -47,7 +47,7 @@ def consumed(table: Callable[[], DataFrame]) -> Callable[[int], None]:
 
 
 def micro_batches_ms(query: Any, feed: Callable[[int], None]) -> float:
-    """The median time of a micro-batch of one row, as Spark tells it, fed one at a time."""
+    """The median time of a micro-batch of one row, as reported by Spark, fed one at a time."""
     took_ms: list[int] = []
     for number in range(MICRO_BATCHES):
         feed(number)

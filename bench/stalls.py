@@ -1,20 +1,20 @@
-"""How long the loop is held: the longest wait of another client's `/v0/health` while a scenario loads the server.
+"""How long the loop is blocked: the longest wait of another client's `/v0/health` while a scenario loads the server.
 
 A scenario is a function that takes a directory, loads a server on it and yields once it is measured:
 
     @scenario("what it does", limit_ms=50)
     def name(root: Path) -> Iterator[ServerProcess]: …start a server, yield it, then load it until the generator ends
 
-Between the yield and the end of the generator a process of its own asks for `/v0/health` again and again on one
+Between the yield and the end of the generator a separate process requests `/v0/health` repeatedly on one
 connection. The table has
 
-* the longest wait, the median, and how many answers there were,
-* the most CPU time that the server's loop thread used within one wait: what is left of a wait if nobody else uses the
-  cores. The kernel counts it in steps of its tick, up to 4 ms;
-* what the server itself found to be the longest turn of its loop, in the last two minutes, loading included.
+* the longest wait, the median, and the number of replies,
+* the most CPU time that the server's loop thread used within one wait: the length of the wait if no other process
+  used the cores. The kernel counts it in steps of its tick, up to 4 ms;
+* the longest turn of the loop in the last two minutes as measured by the server itself, loading included.
 
-The prober is a process, so that the load program's own pauses are not counted. It and the server run at a higher
-priority than the load, where the user may raise it.
+The prober is a process, so that pauses of the load program are not counted. It and the server run at a higher priority
+than the load, where the user may raise it.
 STALLS="HTTP/2,redrive" measures only the scenarios whose names hold one of these words.
 """
 
@@ -39,11 +39,11 @@ from typing import NamedTuple
 from tests.serving import ServerProcess, serving
 
 HEALTH = b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-# Between two probes; short, so that a pause is met soon after it begins.
+# Between two probes; short, so that a pause is noticed soon after it begins.
 PROBE_EVERY_S = 0.001
-# Above the load program and whatever else runs on the machine; the prober above the server.
+# Above the load program and other programs on the machine; the prober above the server.
 SERVER_NICE, PROBER_NICE = -10, -15
-# No checkpoint comes between: what is replayed or loaded is all in the log.
+# No checkpoint in between: all that is replayed or loaded is in the log.
 IN_THE_LOG = {"checkpoint_bytes": "64 GiB", "checkpoint_ms": 86_400_000}
 
 
@@ -54,7 +54,7 @@ class Scenario(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What the prober saw."""
+    """The measurements of the prober."""
 
     longest_ms: float
     median_ms: float
@@ -78,13 +78,13 @@ def scenario(what: str, limit_ms: int = 50) -> Callable[[Callable[[Path], Iterat
 
 
 def prefer(pid: int, nice: int) -> None:
-    """Raise the priority of a process's main thread; without the right to, leave it."""
+    """Raise the priority of a process's main thread; without permission, leave it."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, pid, nice)
 
 
 def probe(stop: Event, pipe: Connection) -> None:
-    """Say that it is up, take port and pid, ask for health until told to stop, send waits and CPU times in seconds."""
+    """Report that it is up, take port and pid, request health until the stop, send waits and CPU times in seconds."""
     prefer(0, PROBER_NICE)
     waits: list[tuple[float, float]] = []
     pipe.send("up")

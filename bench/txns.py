@@ -1,6 +1,6 @@
-"""The figures of transactions: rows staged and committed per second over HTTP, the longest tick, appends beside it.
+"""The figures of transactions: rows staged and committed per second over HTTP, the longest tick, appends meanwhile.
 
-Time on the CPU is told as well: it says what the server needs where other programs have the cores, too.
+CPU time is shown as well: it is what the server needs when other programs use the cores, too.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def longest_ticks() -> Ticks:
             change = store.transactions.stage("bench", 1, request)
             store.commit_log.flush()
             store.step()
-            # The disk may be behind: then the commit thread writes, and the answer comes later.
+            # The disk may be slow: then the commit thread writes, and the reply comes later.
             while not change.done or store.wal.overloaded:
                 time.sleep(0.0001)
                 store.settle()
@@ -88,7 +88,7 @@ def work_of(store: Store) -> Callable[[], object]:
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds, and those of them on the CPU."""
+    """Milliseconds, and how many of them on the CPU."""
     started, cpu = time.perf_counter(), time.thread_time()
     work()
     return (time.perf_counter() - started) * 1000, (time.thread_time() - cpu) * 1000
@@ -126,7 +126,7 @@ def appends_beside(client: Client, stop: threading.Event, took_ms: list[float]) 
 class Round(NamedTuple):
     staged_s: float
     committed_s: float
-    # what the server needed of the CPU for both
+    # the server's CPU time for both
     cpu_s: float
     beside_ms: list[float]
 
@@ -170,7 +170,7 @@ def main() -> None:
     runs = [longest_ticks() for _ in range(ROUNDS)]
     print(f"| engine: stage 1,000,000 rows of 200 bytes | {ROWS / min(run.staged_s for run in runs):,.0f} rows/s |")
     print(f"| engine: commit them | {ROWS / min(run.committed_s for run in runs):,.0f} rows/s |")
-    # A bound on every step is kept by the worst run, not by the best.
+    # A limit for every step is judged by the worst run, not by the best.
     print(
         f"| longest step of a commit, worst of {ROUNDS} runs | {max(run.worst_ms for run in runs):.1f} ms, "
         f"{max(run.worst_cpu_ms for run in runs):.1f} ms on the CPU |",

@@ -1,4 +1,4 @@
-"""The limit of the design: uvloop and httptools alone, answering as many bytes; and a write with fdatasync alone."""
+"""The limit of the design: uvloop and httptools alone, replying with as many bytes; a write with fdatasync alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ APPENDED = b"a record of about as many bytes as the log has for one append" * 3
 
 
 class Connection(asyncio.Protocol):
-    """Parses requests and answers each with the same bytes; a GET becomes a stream that every POST is pushed to."""
+    """Parses requests and replies to each with the same bytes; a GET becomes a stream that every POST is pushed to."""
 
     def __init__(self, reply: bytes, stream_head: bytes, frame: bytes, streams: set[asyncio.Transport]) -> None:
         self._reply = reply
@@ -63,7 +63,7 @@ async def serve(port: int, directory: Path) -> None:
 
 
 class Bare:
-    """No log, no state, no routing: what the event loop and the parser take by themselves."""
+    """No log, no state, no routing: the cost of the event loop and the parser alone."""
 
     name = "bare uvloop + httptools"
     promise = "nothing: it parses a request and answers as many bytes"
@@ -91,7 +91,7 @@ class Bare:
 
 
 class RawSync:
-    """What a disk takes for a record of its own, without any program around it."""
+    """The time that a disk takes for a single record, without any program around it."""
 
     name = "raw write + fdatasync"
     promise = "synced"
@@ -103,7 +103,7 @@ class RawSync:
     def measure(self, root: Path) -> Iterator[Sample]:
         took_ms: list[float] = []
         with (root / "file").open("wb", buffering=0) as file:
-            # As a log does: space is there beforehand, so that a sync writes data only.
+            # As a log does: space is allocated beforehand, so that a sync writes data only.
             os.posix_fallocate(file.fileno(), 0, SYNCS * len(APPENDED))
             os.fsync(file.fileno())
             for _ in range(SYNCS):

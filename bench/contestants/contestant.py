@@ -1,4 +1,4 @@
-"""Contestants: what fills some rows of the table in one round, and how the server of one is run."""
+"""Contestants: each measures some rows of the table per round; and how to run a contestant's server."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ STOP_S_MAX = 10.0
 CONNECTIONS = 16
 PAYLOAD = '{"id":12345,"kind":"resize","url":"s3://bucket/a.png","w":256}'
 BATCH = 100
-# What a row of jobs consists of: appended by 100, claimed and acked by 8.
+# The work of a row of jobs: appended by 100, claimed and acked by 8.
 JOBS = 51_200
 JOBS_CLAIM = 8
 # Jobs of the worker libraries, each enqueued by a call of its own.
 LIBRARY_JOBS = 1_000
 RECOVERED = 1_000_000
 
-# The name of a row and what it measured.
+# The name of a row and its measurement.
 Sample = tuple[str, float]
 
 
 class Missing(Exception):
-    """A contestant is not here; the message says what would bring it."""
+    """A contestant is not installed; the message says what is needed."""
 
 
 class Contestant(Protocol):
     name: str
-    # What it has done when it acknowledges, said beside its figures.
+    # What an acknowledgement guarantees, shown with its figures.
     promise: str
     # "own", "limit" or "bar", as in pictures.
     kind: str
 
     def prepare(self, root: Path) -> None:
-        """Do what is needed once, before the rounds; the directory lasts until the end. Raises Missing."""
+        """Prepare once, before the rounds; the directory lasts until the end. Raises Missing."""
 
     def measure(self, root: Path) -> Iterator[Sample]:
-        """One round, in a directory of its own."""
+        """One round, in a separate directory."""
         ...
 
 
@@ -70,7 +70,7 @@ def running(
     user: str | None = None,
     env: dict[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and its children, up when its port answers, and gone afterwards."""
+    """A process and its children: started when its port accepts connections, and ended afterwards."""
     with log.open("ab") as out:
         process = subprocess.Popen(
             [str(each) for each in command],
@@ -94,7 +94,7 @@ def running(
 
 
 def end(process: subprocess.Popen[bytes], how: int = signal.SIGTERM) -> None:
-    """Ends a process that leads its own group, and what it has started."""
+    """Ends a process that leads its own group, and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, how)
     try:

@@ -1,4 +1,4 @@
-"""Jobs through worker libraries of Python: ours, RQ and Celery enqueue the same ones, two processes work them off."""
+"""Jobs through worker libraries of Python: ours, RQ and Celery enqueue the same jobs, two processes run them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = ("rq", "celery[redis]", "hiredis")
 
 
 class Library:
-    """One worker library: its programs are started by the same steps for all."""
+    """One worker library: the programs of all are started by the same steps."""
 
     name: str
     kind = "bar"
@@ -38,7 +38,7 @@ class Library:
         return float(done.stdout.splitlines()[-1])
 
     def worked_s(self, workers: Sequence[Sequence[str | Path]], env: dict[str, str], root: Path, ready: int) -> float:
-        """Seconds from the first to the last job, once `ready` workers have loaded what they need."""
+        """Seconds from the first to the last job, once `ready` workers have finished loading."""
         with contextlib.ExitStack() as stack:
             for number, command in enumerate(workers):
                 stack.enter_context(running(command, root / f"log-{number}", env=env))
@@ -127,7 +127,7 @@ class Celery(OnRedis):
             )
             quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING"]
             worker = [python(), "-m", "celery", "-A", "with_celery", "worker", "-c", str(WORKERS), *quiet]
-            # Its processes begin together: one parent hands out the jobs.
+            # Its processes start together: one parent hands out the jobs.
             took_s += self.worked_s([worker], env, root, 0)
         yield "library", LIBRARY_JOBS / took_s
 
@@ -137,14 +137,14 @@ def python() -> Path:
 
 
 def install() -> None:
-    """RQ and Celery in an environment of their own: they are no dependencies of this project."""
+    """RQ and Celery in a separate environment: they are not dependencies of this project."""
     if (PEERS / "ready").exists():
         return
     steps = [
         [sys.executable, "-m", "venv", str(PEERS)],
         [str(python()), "-m", "pip", "install", "--quiet", *PACKAGES],
     ]
-    # The pins of this project are not theirs.
+    # The pinned versions of this project do not apply to them.
     env = {name: value for name, value in os.environ.items() if not name.endswith("CONSTRAINT")}
     for step in steps:
         done = subprocess.run(step, env=env, capture_output=True, text=True, check=False, timeout=INSTALL_S_MAX)

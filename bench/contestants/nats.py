@@ -1,4 +1,4 @@
-"""NATS JetStream, built by Go: publishing and a work queue by its own client, which `nats bench` uses as well."""
+"""NATS JetStream, built with Go: publishing and a work queue with its own client, which `nats bench` uses as well."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Nats:
 
 
 def built(what: str, arguments: list[str], directory: Path) -> None:
-    """Built by Go into the cache of the bench; an existing program is only looked at."""
+    """Built with Go into the cache of the bench; an existing program is used as it is."""
     go = shutil.which("go")
     if go is None:
         raise Missing(f"Go, to build {what}")

@@ -29,7 +29,7 @@ FILL_S_MAX = 300
 
 
 class Ours:
-    """`topics serve` without keys, because the others ask for none either."""
+    """`topics serve` without keys, because the others need none either."""
 
     promise = "`disk`: `write(2)` has returned, synced every 100 ms or so; `fsync`: synced"
     kind = "own"
@@ -98,7 +98,7 @@ def _fine(run: wrk.Run) -> wrk.Run:
 
 
 def fill_singles(path: str) -> None:
-    """A million single records in a log that was never checkpointed, left as by a kill."""
+    """A million single records in a log without a checkpoint, left as by a kill."""
     from bench.engine import fill, kill, opened
 
     store = opened(Path(path), checkpoint_bytes=1 << 36, checkpoint_ms=86_400_000)

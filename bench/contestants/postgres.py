@@ -53,14 +53,14 @@ DELETE FROM jobs WHERE id = ANY(:ids::bigint[]);
 
 
 class Timed(NamedTuple):
-    """What pgbench measured."""
+    """The measurements of pgbench."""
 
     per_s: float
     p50_ms: float
 
 
 def program(name: str) -> Path:
-    """A program of PostgreSQL: Debian has them in a directory for each version."""
+    """A program of PostgreSQL: Debian has a directory for each version."""
     versions = sorted(INSTALLED.glob(f"*/bin/{name}"), key=lambda path: float(path.parent.parent.name))
     found = str(versions[-1]) if versions else shutil.which(name)
     if found is None:
@@ -69,7 +69,7 @@ def program(name: str) -> Path:
 
 
 def owner() -> str | None:
-    """PostgreSQL does not run as root: the user that its server runs as, or None for this one."""
+    """PostgreSQL does not run as root: the user that its server runs as, or None for the current one."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -95,7 +95,7 @@ class Postgres:
         )
         found = re.search(r"([\d.]+)", done.stdout)
         self.name = f"PostgreSQL {found[1]}" if found else self.name
-        # A cluster as initdb makes it, copied for every round.
+        # A cluster as initdb creates it, copied for every round.
         self._template = root / "cluster"
         self._template.mkdir()
         if self._user is not None:
@@ -154,12 +154,12 @@ class Pgbench:
         self._access = ["-h", "127.0.0.1", "-p", str(port), "-U", "bench"]
 
     def wait(self) -> None:
-        """Until it takes connections: its port answers before that."""
+        """Wait until it accepts connections: its port is open before that."""
         command = [str(program("pg_isready")), *self._access, "-q"]
         end_s = time.monotonic() + START_S_MAX
         while subprocess.run(command, check=False, timeout=RUN_S_MAX).returncode:
             if time.monotonic() > end_s:
-                raise RuntimeError("PostgreSQL takes no connections")
+                raise RuntimeError("PostgreSQL accepts no connections")
             time.sleep(0.02)
 
     def sql(self, text: str) -> str:
@@ -167,7 +167,7 @@ class Pgbench:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=RUN_S_MAX).stdout.strip()
 
     def timed(self, script: str, *, connections: int = CONNECTIONS, seconds: int = SECONDS) -> Timed:
-        """Transactions a second and the median of their latencies, which pgbench only logs."""
+        """Transactions per second and the median of their latencies, which pgbench only logs."""
         logs = self._directory / "latencies"
         per_s = self._run(script, connections, ["-T", str(seconds), "-l", f"--log-prefix={logs}"])
         took_us: list[int] = []
@@ -177,7 +177,7 @@ class Pgbench:
         return Timed(per_s, statistics.median(took_us) / 1000)
 
     def jobs_per_s(self) -> float:
-        """All jobs are enqueued, then worked off; exactly as many claims as that takes, because each is full."""
+        """All jobs are enqueued, then claimed and acked, with exactly as many claims as needed: each is full."""
         batches, claims = JOBS // BATCH, JOBS // JOBS_CLAIM
         enqueued_s = batches / self._run(ENQUEUE, PRODUCERS, ["-t", str(batches // PRODUCERS)])
         self.sql("ANALYZE jobs")

@@ -1,4 +1,4 @@
-"""Redis Streams: XADD by redis-benchmark, XREAD BLOCK for a watcher, and how long a start with a full log takes."""
+"""Redis Streams: XADD by redis-benchmark, XREAD BLOCK for a watcher, and the time of a start with a full log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUN_S_MAX = 60.0
 
 
 class Benchmark(NamedTuple):
-    """What redis-benchmark measured."""
+    """The measurements of redis-benchmark."""
 
     per_s: float
     p50_ms: float
@@ -125,7 +125,7 @@ def blocked_ms(port: int) -> float:
         took_ms: list[float] = []
         for _ in range(WARM_UP + WRITES):
             reader.sendall(read)
-            # Answered after the command before it was read: the reader waits by now.
+            # The reply comes after the previous command was read: the reader waits by now.
             writer.sendall(command("PING"))
             writer.recv(64)
             started_s = time.perf_counter()

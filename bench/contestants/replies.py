@@ -1,4 +1,4 @@
-"""The bytes that this server sends for one append, taken from it once: others are measured with as many."""
+"""The bytes that this server sends for one append, recorded once: others are measured with as many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY = {"records": [{"data": json.loads(PAYLOAD)}]}
 
 
 def request_to(topic: str) -> bytes:
-    """An append of one record, as it goes over the wire."""
+    """An append of one record, as sent over the wire."""
     body = json.dumps(BODY).encode()
     head = f"POST /v0/topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body

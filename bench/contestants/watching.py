@@ -1,4 +1,4 @@
-"""How long a write takes to a reader that waits for it: one thread, two blocking sockets, nothing in between."""
+"""The time from a write to a reader that waits for it: one thread, two blocking sockets, nothing in between."""
 
 from __future__ import annotations
 

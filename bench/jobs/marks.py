@@ -1,4 +1,4 @@
-"""The job of all worker libraries: it notes the time at which it ran."""
+"""The job of all worker libraries: it records the time at which it ran."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def times(path: Path) -> list[float]:
 
 
 def wait_for_go(directory: Path) -> None:
-    """Tell that this worker has loaded everything, and wait until all have."""
+    """Report that this worker has finished loading, and wait until all have."""
     (directory / f"ready-{os.getpid()}").touch()
     end_s = time.monotonic() + 60
     while not (directory / "go").exists() and time.monotonic() < end_s:
@@ -33,7 +33,7 @@ def wait_for_go(directory: Path) -> None:
 
 
 def enqueue(count: int, one: Callable[[], object]) -> None:
-    """Enqueue jobs by a call each, and print the seconds that took; the first call connects and is not counted."""
+    """Enqueue jobs by a call each, and print the seconds taken; the first call connects and is not counted."""
     one()
     started_s = time.monotonic()
     for _ in range(count - 1):

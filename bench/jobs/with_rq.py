@@ -1,4 +1,4 @@
-"""Enqueue jobs by RQ, or work them off by its worker that runs jobs in its own process, the quickest that it has."""
+"""Enqueue jobs with RQ, or run them with its worker that runs jobs in its own process, the fastest one it has."""
 
 from marks import arguments, enqueue, wait_for_go
 from redis import Redis  # pyright: ignore[reportMissingImports]

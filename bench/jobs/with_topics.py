@@ -1,4 +1,4 @@
-"""Enqueue jobs by this project's client, or work them off by its worker library."""
+"""Enqueue jobs with this project's client, or run them with its worker library."""
 
 from marks import arguments, enqueue, mark, wait_for_go
 

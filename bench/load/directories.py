@@ -26,11 +26,11 @@ def file_system(path: Path) -> str:
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[Path]:
-    """A directory, removed afterwards; BENCH_DIR says where, otherwise the first usual place that is on a disk."""
+    """A directory, removed afterwards; at BENCH_DIR, otherwise at the first usual place that is on a disk."""
     places = [Path(os.environ.get("BENCH_DIR") or tempfile.gettempdir()), Path("/var/tmp"), ROOT / ".venv"]
     place = next(each.resolve() for each in places if each.is_dir() and file_system(each.resolve()) not in IN_MEMORY)
     path = Path(tempfile.mkdtemp(prefix="topics-bench-", dir=place))
-    # Postgres runs as another user, and has to get through.
+    # Postgres runs as another user, and needs access.
     path.chmod(0o755)
     try:
         yield path

@@ -1,4 +1,4 @@
-"""Long polls and the appends that answer them: pairs of connections, each on a topic of its own, driven by one loop."""
+"""Long polls and the appends that answer them: pairs of connections, each on its own topic, driven by one loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pair:
         self._answers_due = 2
 
     def take(self, wire: Wire) -> bool:
-        """Whether both have their answer, so that the next round may begin."""
+        """Whether both have their reply, so that the next round may begin."""
         body = wire.take()
         if body is None:
             return False
@@ -60,7 +60,7 @@ class Pairs:
                 self._selector.register(wire.socket, selectors.EVENT_READ, (pair, wire))
 
     def run(self, seconds: float) -> int:
-        """How often a long poll was answered by an append in the time given; the connections are closed then.
+        """How often a long poll was answered by an append in the given time; then the connections are closed.
 
         Polls of the pairs that are ready are sent first, their appends after all of them, so that a poll waits when
         its record comes.
@@ -79,7 +79,7 @@ class Pairs:
                 for pair in ready:
                     pair.append()
                 events = self._selector.select(timeout=60)
-                assert events, "no answer within a minute"
+                assert events, "no reply within a minute"
                 ready = [key.data[0] for key, _ in events if key.data[0].take(key.data[1])]
                 answered += len(ready)
         finally:

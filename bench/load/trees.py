@@ -22,7 +22,7 @@ BUILD_S_MAX = 900
 
 
 class TreeUnusable(Exception):
-    """A tree that was asked for cannot be measured."""
+    """A requested tree cannot be measured."""
 
 
 class Tree(NamedTuple):
@@ -61,7 +61,7 @@ def trees() -> list[Tree]:
 
 
 def _compiled_here() -> list[Tree]:
-    """A compiled copy of the working tree, if its build knows how to make one; that there is none is said."""
+    """A compiled copy of the working tree, if its build supports that; otherwise a message says that there is none."""
     if "mypy" not in (ROOT / "pyproject.toml").read_text():
         return []
     try:
@@ -110,7 +110,7 @@ def _revision(wanted: str) -> str:
 
 
 def _checkout(revision: str) -> Path:
-    """The files of a revision, as git has them: nothing that was compiled beside them."""
+    """The files of a revision, as git has them, without compiled files."""
     path = CACHE / "trees" / revision
     if not path.exists():
         fresh = path.with_name(f"{revision}.{os.getpid()}")
@@ -124,7 +124,7 @@ def _checkout(revision: str) -> Path:
 
 
 def _compiled(wanted: str) -> Tree:
-    """What `pip install` makes of a tree, in a directory of its own; built once for the same sources."""
+    """The result of `pip install` of a tree, in a separate directory; built once for the same sources."""
     here = wanted == HERE
     name = commit() if here else _revision(wanted)
     source = ROOT if here else _checkout(name)
@@ -143,7 +143,7 @@ def _compiled(wanted: str) -> Tree:
 
 
 def _digest(source: Path) -> str:
-    """Tells the sources of a tree from others."""
+    """A digest of the sources of a tree."""
     digest = hashlib.sha256()
     files = [
         *sorted((source / "src").rglob("*.py")),
@@ -156,7 +156,7 @@ def _digest(source: Path) -> str:
 
 
 def _checked(tree: Tree) -> Tree:
-    """The tree, if it is the one that a server of it would import."""
+    """The tree, if its servers would import it."""
     command = ["env", f"PYTHONPATH={tree.path}", sys.executable, "-P", "-c", "import topics; print(topics.__file__)"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if not Path(done.stdout.strip()).is_relative_to(tree.path):

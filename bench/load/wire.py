@@ -1,4 +1,4 @@
-"""One connection that sends ready-made requests: a load driver must cost less than what it measures."""
+"""One connection that sends prepared requests: a load driver must cost less than what it measures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LENGTH = re.compile(rb"Content-Length: (\d+)", re.IGNORECASE)
 
 
 class Wire:
-    """A blocking connection; `take` reads once, `answer` until a body is whole."""
+    """A blocking connection; `take` reads once, `answer` until a body is complete."""
 
     def __init__(self, port: int, bearer: str = "") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -27,7 +27,7 @@ class Wire:
         return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
     def take(self) -> bytes | None:
-        """The body of an answer, as soon as it is whole."""
+        """The body of a reply, as soon as it is complete."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise ConnectionResetError("the server has closed the connection")

@@ -1,7 +1,7 @@
 """wrk, the load generator for small requests: rates, percentiles, and the time that a fixed amount of work takes.
 
-One thread of wrk sends about 80,000 requests a second that are always the same, and about 50,000 that a script builds
-from earlier answers; a server that takes fewer is what is measured.
+One thread of wrk sends about 80,000 requests per second that are always the same, and about 50,000 that a script builds
+from earlier replies; the server is the slower side and therefore measured.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SPARE_S = 30.0
 
 
 class WrkFailed(Exception):
-    """wrk did not end as it should."""
+    """wrk failed."""
 
 
 class Run(NamedTuple):
-    """What wrk measured."""
+    """The measurements of wrk."""
 
     requests: int
     seconds: float
@@ -106,6 +106,6 @@ def _environ(aim: Aim, more: dict[str, str]) -> dict[str, str]:
 def cpu_s(pid: int) -> float:
     """Processor time of all threads of a process, in user and system mode, to the nanosecond.
 
-    It is the figure that a machine with other work to do blurs least.
+    Of all figures it is the one least affected by other work on the machine.
     """
     return time.clock_gettime(~pid << 3 | 2)

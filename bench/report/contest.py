@@ -1,4 +1,4 @@
-"""The results of a contest: rows, the ratios of each round, what is wanted, and the tables and pictures of that."""
+"""The results of a contest: rows, the ratios of each round, the targets, and the tables and pictures of these."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS = (
 
 
 class Entrant(NamedTuple):
-    """Who was measured."""
+    """A measured product."""
 
     name: str
     # "own", "limit" or "bar", as in pictures.
@@ -46,7 +46,7 @@ class Results:
     """Samples by row, entrant and round."""
 
     def __init__(self, entrants: Sequence[Entrant]) -> None:
-        # One server may appear twice, as a server and as a worker library; what it says first holds.
+        # One server may appear twice, as a server and as a worker library; its first description is used.
         by_name: dict[str, Entrant] = {}
         for entrant in entrants:
             by_name.setdefault(entrant.name, entrant)
@@ -81,7 +81,7 @@ class Results:
 
 
 def ratio_table(results: Results) -> str:
-    """A line for each work and each other; more than 1 is always in our favour, and less is said."""
+    """A line for each kind of work and each other entrant; above 1 is always in our favour, below 1 is marked."""
     own = results.of("own")
     lines: list[list[str]] = []
     for row in ROWS:
@@ -101,14 +101,14 @@ def ratio_table(results: Results) -> str:
 
 
 def _ratio(value: Spread | None, is_limit: bool) -> str:
-    """Nobody can be ahead of a limit, so it is not said of one."""
+    """No entrant can be faster than a limit, so a limit is not marked."""
     if value is None:
         return "–"
     return f"**{value.shown()}: behind**" if value.median < 1 and not is_limit else value.shown()
 
 
 def promise_table(results: Results) -> str:
-    """What each has done when it acknowledges."""
+    """The guarantee of each acknowledgement."""
     own = [entrant for entrant in results.entrants if entrant.kind == "own"][:1]
     others = [entrant for entrant in results.entrants if entrant.kind != "own"]
     lines = [["topics" if entrant in own else entrant.name, entrant.promise] for entrant in own + others]
@@ -116,7 +116,7 @@ def promise_table(results: Results) -> str:
 
 
 def wanted_table(results: Results) -> str:
-    """The figures that are wanted, of the first tree of ours."""
+    """The target figures, for the first tree of ours."""
     ours = results.of("own")[0]
     redis, bare, raw = results.starting("Redis"), results.starting("bare"), results.starting("raw")
     rows = {row.key: row for row in ROWS}
@@ -153,7 +153,7 @@ def wanted_table(results: Results) -> str:
 
 
 def pictures(results: Results) -> dict[str, str]:
-    """One for what should be high, one for what should be low."""
+    """One for figures that should be high, one for those that should be low."""
     found: dict[str, str] = {}
     for name, is_rate, title in (("peers-rates", True, "higher is better"), ("peers-times", False, "lower is better")):
         groups = [_group(results, row, title) for row in ROWS if row.is_rate is is_rate]

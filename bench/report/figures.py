@@ -1,4 +1,4 @@
-"""Samples of several rounds: their median and range, and how both are written."""
+"""Samples of several rounds: their median and range, and how both are printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Spread(NamedTuple):
-    """What several rounds have shown."""
+    """The results of several rounds."""
 
     median: float
     low: float
@@ -25,7 +25,7 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something, and separators where there are more."""
+    """Three significant digits, and separators where there are more."""
     if abs(value) >= 1000:
         step = 10 ** max(0, len(str(int(abs(value)))) - 3)
         return f"{round(value / step) * step:,}"

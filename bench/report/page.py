@@ -15,7 +15,7 @@ HISTORY_ROWS_MAX = 12
 
 
 class MarkersMissing(Exception):
-    """The page has no place for this part."""
+    """The page has no markers for this part."""
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -23,7 +23,7 @@ def markers(name: str) -> tuple[str, str]:
 
 
 def part(text: str, name: str) -> str:
-    """What is between the markers of a name."""
+    """The text between the markers of a name."""
     begin, end = markers(name)
     before, found, rest = text.partition(begin)
     inside, closed, _ = rest.partition(end)
@@ -34,7 +34,7 @@ def part(text: str, name: str) -> str:
 
 
 def replaced(text: str, name: str, content: str) -> str:
-    """The text with another content between the markers of a name."""
+    """The text with other content between the markers of a name."""
     part(text, name)
     begin, end = markers(name)
     before, _, rest = text.partition(begin)
@@ -43,7 +43,7 @@ def replaced(text: str, name: str, content: str) -> str:
 
 
 def with_history(old: str, head: str, rows: list[str]) -> str:
-    """Rows of a table on top of those that it had; a row with the same first cell is replaced."""
+    """New rows before the existing rows of a table; a row with the same first cell is replaced."""
 
     def first(row: str) -> str:
         return row.split("|")[1].strip()
@@ -61,7 +61,7 @@ def is_wanted() -> bool:
 
 
 def write(parts: dict[str, str], pictures: dict[str, str]) -> None:
-    """Put parts and pictures where docs/BENCHMARKS.md shows them, if that is wanted."""
+    """Write parts and pictures to docs/BENCHMARKS.md, if requested."""
     if not is_wanted():
         return
     text = PAGE.read_text()
@@ -85,7 +85,7 @@ def git(*arguments: str) -> str:
 
 
 class Conditions:
-    """When and on what a run was made: told beside its figures, because figures mean nothing without."""
+    """When and on what machine a run was made: shown with its figures, which mean nothing without it."""
 
     def __init__(self) -> None:
         self._load_before = os.getloadavg()[0]

@@ -35,7 +35,7 @@ text { font: 12px system-ui, sans-serif; fill: #24292f; }
 class Bar(NamedTuple):
     name: str
     value: Spread
-    # "own": this project; "limit": not a product, but what the machine allows; "bar": everybody else.
+    # "own": this project; "limit": not a product, but what the machine allows; "bar": the others.
     kind: str = "bar"
 
 
