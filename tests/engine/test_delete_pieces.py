@@ -152,3 +152,39 @@ def test_one_change_takes_few_jobs_whatever_their_runs(rig: Rig, monkeypatch: py
         rig.append("t", *({"data": n, "delay_ms": 60_000} for n in range(10)))
         rig.store.state.by_name["t"].close_tail()
     assert list(begin(rig, before_seq=61)) == [None, None, None]
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_a_topic_that_is_being_dropped_gets_no_further_pieces(open_rig: OpenRig, durability: str) -> None:
+    """In the log they would follow the drop, and a start would look for their topic."""
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.configure("t", durability=durability)
+    fill(rig, 200)
+    gate = disk.hold("fdatasync", path=".log")
+    steps = begin(rig, match="a")
+    next(steps)
+    drop = rig.engine.drop("t")
+    assert next(steps) is drop
+    gate.open()
+    rig.finish(drop)
+    with pytest.raises(TopicNotFound):
+        end(rig, steps)
+    rig.crash()
+    assert not rig.store.state.by_name
+
+
+def test_a_drop_that_fails_lets_a_delete_go_on(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    fill(rig, 200)
+    steps = begin(rig, match="a")
+    next(steps)
+    rig.store.flush()
+    disk.fail("pwritev", path=".log")
+    drop = rig.engine.drop("t")
+    assert next(steps) is drop
+    rig.store.flush()
+    assert drop.error is not None
+    disk.heal()
+    assert end(rig, steps).result[0] == 100

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from msgspec import Raw
+
+from tests.engine.rig import Outcome
 from tests.faults import FaultyDisk
 from tests.queues.conftest import OpenRig
-from tests.queues.queue_rig import QueueRig
+from tests.queues.queue_rig import QueueRig, request_of
 from topics.engine.opening.repair import drop_damaged
-from topics.model.errors import TopicsError
+from topics.engine.queues.claims import Claim
+from topics.model.errors import TopicNotFound, TopicsError
+from topics.model.requests.records import AppendRequest, ClaimRequest, RecordRequest
 
 HOWS = ["crash", "reopen", "checkpoint_and_crash"]
 
@@ -199,3 +205,41 @@ def test_jobs_lost_to_a_damaged_pack_are_gone_from_the_counters(open_rig: OpenRi
     held = rig.seqs("q")
     rig.clock.advance(60_000)
     assert rig.claimed(max=9) == held
+
+
+def test_a_queue_that_is_being_dropped_gives_out_no_jobs(open_rig: OpenRig) -> None:
+    """In the log the lease would follow the drop, and a start would look for its queue."""
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.queue(leases_durable=True)
+    outcome = Outcome[Any]()
+    request = request_of(ClaimRequest, node="w", wait_ms=60_000)
+    rig.store.runner.start(rig.store.claims.claim("q", request), outcome)
+    gate = disk.hold("fdatasync", path=".log")
+    rig.engine.append("q", AppendRequest([RecordRequest(Raw(b"1"))]))
+    drop = rig.engine.drop("q")
+    rig.store.flush()
+    gate.open()
+    rig.finish(drop)
+    rig.store.flush()
+    assert isinstance(outcome.error, TopicNotFound)
+    rig.crash()
+    assert not rig.store.state.by_name
+
+
+def test_jobs_that_a_stream_leaves_in_a_queue_that_is_being_dropped_go_with_it(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    rig.queue(leases_durable=True)
+    rig.jobs(1)
+    topic, queue, now = rig.store.queues.find("q")
+    stream = rig.store.queues.open_stream(queue)
+    rig.store.queues.serve(topic, queue, [Claim("w", 1, 60_000, stream)], now)
+    rig.finish_all()
+    gate = disk.hold("fdatasync", path=".log")
+    drop = rig.engine.drop("q")
+    rig.store.queues.close_stream(topic, queue, stream)
+    gate.open()
+    rig.finish(drop)
+    rig.crash()
+    assert not rig.store.state.by_name

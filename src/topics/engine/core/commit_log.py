@@ -18,12 +18,12 @@ from topics.engine.core.appended import Appended, DeferredBody
 from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom, refusal
 from topics.engine.core.in_flight import InFlight
 from topics.engine.core.op_table import Op
-from topics.engine.core.ops import Deleted, Floored, MultiAppended, Skipped, Timed
+from topics.engine.core.ops import Deleted, Dropped, Floored, MultiAppended, Skipped, Timed
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.state import State
 from topics.engine.log.waiters import Waiters
 from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
-from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicsError
+from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicNotFound, TopicsError
 from topics.model.requests.batch import Batch
 from topics.model.requests.config import Durability
 from topics.storage.wal.syncer import Syncer
@@ -105,6 +105,7 @@ class CommitLog:
         journaled: bool = True,
     ) -> PendingChange:
         kind = self._kinds[type(op)]
+        self._refuse_if_dropped(op.topic_id)
         change = PendingChange(op, op.topic_id, gated=gated)
         change.other_ids = kind.other_topics(self._state, op)
         if journaled:
@@ -166,6 +167,7 @@ class CommitLog:
 
     def submit_delete(self, op: Deleted, durability: Durability) -> PendingChange:
         """Like `submit_append`: the properties of a delete need no lookup."""
+        self._refuse_if_dropped(op.topic_id)
         change = PendingChange(op, op.topic_id, gated=durability == "fsync")
         if self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq):
             self._journal(change, op.encode(), op.topic_id, False, True)
@@ -173,6 +175,14 @@ class CommitLog:
             change.position = self._wal.buffered_to
         self._unwritten.append(change)
         return change
+
+    def _refuse_if_dropped(self, topic_id: int) -> None:
+        """In the log nothing of a topic may follow its drop. Whoever goes on by itself may not have looked for one."""
+        topic = self._state.by_id.get(topic_id) if self.in_flight.busy else None
+        if topic is not None:
+            busy = self.in_flight.with_what(("topic", topic.name))
+            if busy is not None and isinstance(busy.op, Dropped):
+                raise TopicNotFound(topic.name)
 
     def _log_floor(self, topic_id: int) -> None:
         """Records that retention has dropped since the last recorded floor must not come back with the next op."""

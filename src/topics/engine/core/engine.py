@@ -392,7 +392,7 @@ class Engine:
                 changes.collect(runs)
                 piece = changes.piece()
                 if piece:
-                    self._delete_runs(topic, piece, changes)
+                    yield from self._delete_runs(topic, piece, changes)
                     if on_change is not None:
                         on_change()
                     yield changes.waits_for()
@@ -401,14 +401,20 @@ class Engine:
                 else:
                     yield None
             until_ms = now_ms() + DELETE_STEP_MS
-        self._delete_runs(topic, changes.rest(), changes)
+        yield from self._delete_runs(topic, changes.rest(), changes)
         return changes.last or settled(topic.id, (0, 0))
 
-    def _delete_runs(self, topic: Topic, runs: list[Run], changes: Deletions) -> None:
-        if self.state.by_id.get(topic.id) is not topic:
+    def _delete_runs(self, topic: Topic, runs: list[Run], changes: Deletions) -> Steps[None]:
+        """Once something is deleted, a later piece waits by itself: its topic may be about to be dropped."""
+        while self.state.by_id.get(topic.id) is topic:
+            busy = self.in_flight.with_what(("topic", topic.name))
+            if busy is None:
+                break
+            if changes.last is None:
+                raise Busy(busy)
+            yield busy
+        else:
             raise TopicNotFound(topic.name)
-        if changes.last is None:
-            self.in_flight.check(("topic", topic.name))
         if runs:
             op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
             changes.add(self.commit_log.submit_delete(op, topic.config.durability))

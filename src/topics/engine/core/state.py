@@ -81,12 +81,17 @@ class State:
     def apply(self, op: Op, position: int) -> Any:
         """Fold one op; the result of the fold (a delete: how many records and bytes were removed)."""
         self._position = position
+        kind = self.ops.kinds[type(op)]
         topic = self.by_id.get(op.topic_id)
-        if topic is not None:
+        if topic is None:
+            if kind.needs_topic and op.topic_id < self.next_id:
+                # Version 0.1 could write one after the drop of its topic.
+                return None
+        else:
             if position > self.capture_from:
                 self.touch(topic)
             self.dirty.add(topic)
-        found = self.ops.kinds[type(op)].fold(self, op)
+        found = kind.fold(self, op)
         if topic is None and position > self.capture_from and op.topic_id in self.by_id:
             # Created after the checkpoint's position: not part of it.
             self.by_id[op.topic_id].captured = self.checkpoint
