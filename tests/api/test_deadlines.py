@@ -5,6 +5,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.patience import PATIENCE_S
 from topics.engine.core.waiting.deadlines import Deadlines
 
 
@@ -73,3 +74,21 @@ def test_expiring_all_ends_each_exactly_once(waits_ms: list[int]) -> None:
         return expired
 
     assert sorted(asyncio.run(main())) == list(range(len(waits_ms)))
+
+
+def test_one_that_fails_does_not_keep_later_ones_from_expiring() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, _context: failed.set())
+        deadlines = Deadlines(loop)
+        failed, over = asyncio.Event(), asyncio.Event()
+
+        def fail() -> None:
+            raise RuntimeError("a bug")
+
+        deadlines.add(0, fail)
+        await failed.wait()
+        deadlines.add(0, over.set)
+        await asyncio.wait_for(over.wait(), PATIENCE_S)
+
+    asyncio.run(main())

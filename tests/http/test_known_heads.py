@@ -176,6 +176,19 @@ def test_a_limit_for_bodies_holds_after_a_known_head() -> None:
     assert one.replies.count(b" 413 ") == 1
 
 
+def test_a_body_that_has_to_wait_for_its_turn_does_so_after_a_known_head() -> None:
+    async def run() -> Served:
+        one = Served(keeps=True, limits=HttpLimits(turn_body_bytes=200))
+        for body in (b"body",) * 5:
+            await one.feed(post(body))
+        one.connection.data_received(post(b"x" * 201))
+        assert len(one.asked) == 5
+        await one.feed(post(b"body"))
+        return one
+
+    assert [len(asked[6]) for asked in asyncio.run(run()).asked] == [4] * 5 + [201, 4]
+
+
 def test_a_known_head_waits_for_its_body_like_any_other() -> None:
     whole = post(b"body" * 10)
     one = served(*[whole] * 5, whole[:-3], whole[-3:], whole)

@@ -106,7 +106,8 @@ class RequestReader:
         self._connections = connections
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
-        self._known = KnownHeads(writer, limits.large_body_bytes, digest_key)
+        # After a known head the body goes to its handler at once: larger ones wait for their turn, or for memory.
+        self._known = KnownHeads(writer, min(limits.turn_body_bytes, limits.large_body_bytes), digest_key)
         # the parser has read the first byte of a request and not its last one
         self._begun = False
         # the request that the current feed completed, if its head may be repeated

@@ -116,9 +116,11 @@ class Deadlines:
             self._timer = self._timers.call_at(due_ms / 1000, self._turn)
 
     def _turn(self) -> None:
-        # A timer may fire slightly early; a deadline must not.
-        self._expire(self._timers.time() * 1000 + TIMER_EARLY_MS_MAX)
-        self._arm()
+        try:
+            # A timer may fire slightly early; a deadline must not.
+            self._expire(self._timers.time() * 1000 + TIMER_EARLY_MS_MAX)
+        finally:
+            self._arm()
 
     def _expire(self, until_ms: float) -> None:
         for deadline in self._wheel.take_due(until_ms):
