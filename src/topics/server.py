@@ -84,9 +84,9 @@ def run(settings: Settings, *, log_format: str) -> int:
     return 0
 
 
-async def serve(settings: Settings, authenticator: Authenticator, tokens: Tokens) -> None:
+async def serve(settings: Settings, authenticator: Authenticator, tokens: Tokens, disk: Disk | None = None) -> None:
     loop = asyncio.get_running_loop()
-    server = Server(settings, authenticator, loop, Disk(), tokens)
+    server = Server(settings, authenticator, loop, disk or Disk(), tokens)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     await server.listen()

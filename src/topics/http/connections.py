@@ -26,7 +26,8 @@ class Connections:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self._loop = loop
         self._clock = clock
-        self._parts: list[set[OpenConnection]] = [set() for _ in range(PARTS)]
+        # Dictionaries for their order: what is done to all of them is done in the order in which they came.
+        self._parts: list[dict[OpenConnection, None]] = [{} for _ in range(PARTS)]
         self._next_part = 0
         self._timer: asyncio.TimerHandle | None = None
         self._on_turn: list[Callable[[], None]] = []
@@ -54,11 +55,11 @@ class Connections:
     def add(self, connection: OpenConnection) -> int:
         """Returns the part, which `remove` needs."""
         number = min(range(PARTS), key=lambda index: len(self._parts[index]))
-        self._parts[number].add(connection)
+        self._parts[number][connection] = None
         return number
 
     def remove(self, connection: OpenConnection, part: int) -> None:
-        self._parts[part].discard(connection)
+        self._parts[part].pop(connection, None)
 
     def _turn(self) -> None:
         self._timer = self._loop.call_later(TURN_S, self._turn)

@@ -118,6 +118,10 @@ class Topic:
         self.waiters: dict[Waiter, None] | None = None
         self.captured = 0  # number of the checkpoint that has captured this topic
 
+    def __hash__(self) -> int:
+        """By its id, so that sets of topics have the same order in every run: a checkpoint packs them in that order."""
+        return self.id
+
     @property
     def recreated(self) -> bool:
         """Whether a topic of this name was deleted before. For topics created by version 0.1 it may be wrongly true."""

@@ -322,7 +322,7 @@ class Transactions:
         bare = check_batch(AppendRequest(records, request.node), self._settings, metas_checked=metas_checked)
         if not bare and any(record.delay_ms or record.unique_key is not None for record in records):
             raise InvalidRequest("delay_ms and unique_key cannot be part of a transaction", field="records")
-        names = {record.topic for record in request.records}
+        names = list(dict.fromkeys(record.topic for record in request.records))
         if len(names) == 1:
             return [(self._topic_name(names.pop(), request), records, bare)]
         by_name: dict[str, list[RecordRequest]] = {}
