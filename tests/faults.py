@@ -12,20 +12,28 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from tests.patience import PATIENCE_S
+from tests.platter import (
+    PAGE_BYTES,
+    Change,
+    EntryChange,
+    Image,
+    Mode,
+    PlatterDirectory,
+    PlatterFile,
+    after_power_loss,
+    apply_entry,
+)
 from topics.storage.disk import Buffer, Disk
 
-PAGE_BYTES = 4096
-SECTOR_BYTES = 512
 # How long a test waits for what is bound to happen; none of them is decided by it.
 WAIT_S_MAX = PATIENCE_S
 
 Kind = Literal["open", "pwritev", "pread", "fdatasync", "fsync_dir", "truncate", "allocate", "rename", "unlink"]
-Mode = Literal["keep", "drop", "torn", "reorder"]
 
 
 class Gate:
@@ -70,89 +78,6 @@ class _Verdict(NamedTuple):
 
     keep_bytes: int | None
     error: int
-
-
-class _Op(NamedTuple):
-    """A change of a file that is not synced: bytes at an offset, or a new length."""
-
-    kind: Literal["write", "truncate", "allocate"]
-    offset: int
-    data: bytes = b""
-
-
-@dataclass
-class _Node:
-    """A file apart from its names: what is durable, and what came after, in order."""
-
-    pages: dict[int, bytes] = field(default_factory=dict)
-    size: int = 0
-    ops: list[_Op] = field(default_factory=list)
-
-    def sync(self, count: int) -> None:
-        image = _Image(dict(self.pages), self.size)
-        for op in self.ops[:count]:
-            image.apply(op)
-        self.pages, self.size = image.pages, image.size
-        del self.ops[:count]
-
-
-class _Entry(NamedTuple):
-    """A change of a directory that is not synced; a node of None unlinks the name."""
-
-    name: str
-    node: _Node | None
-    renamed_from: str = ""
-
-
-@dataclass
-class _Directory:
-    durable: dict[str, _Node] = field(default_factory=dict)
-    current: dict[str, _Node] = field(default_factory=dict)
-    changes: list[_Entry] = field(default_factory=list)
-
-    def change(self, entry: _Entry) -> None:
-        _apply_entry(self.current, entry)
-        self.changes.append(entry)
-
-
-class _Image:
-    """The content of a file, by pages; pages of zeros are left out."""
-
-    def __init__(self, pages: dict[int, bytes], size: int) -> None:
-        self.pages = pages
-        self.size = size
-
-    def apply(self, op: _Op) -> None:
-        if op.kind == "write":
-            self.write(op.offset, op.data)
-        elif op.kind == "allocate":
-            self.size = max(self.size, op.offset)
-        else:
-            self.truncate(op.offset)
-
-    def write(self, offset: int, data: bytes) -> None:
-        for number, start, piece in _pieces(offset, data):
-            page = self.pages.get(number, bytes(PAGE_BYTES))
-            self.pages[number] = page[:start] + piece + page[start + len(piece) :]
-        self.size = max(self.size, offset + len(data))
-
-    def truncate(self, length: int) -> None:
-        for number in list(self.pages):
-            kept = length - number * PAGE_BYTES
-            if kept <= 0:
-                del self.pages[number]
-            elif kept < PAGE_BYTES:
-                self.pages[number] = self.pages[number][:kept].ljust(PAGE_BYTES, b"\0")
-        self.size = length
-
-    def save(self, path: str) -> None:
-        """Write the content as a file with holes, as most of a preallocated file is empty."""
-        with open(path, "wb") as file:
-            file.truncate(self.size)
-            for number, page in self.pages.items():
-                start = number * PAGE_BYTES
-                file.seek(start)
-                file.write(page[: max(0, self.size - start)])
 
 
 class QuickDisk(Disk):
@@ -232,8 +157,8 @@ class FaultyDisk(Disk):
         self._boot_id = boot_id
         self._lock = threading.RLock()
         self._faults: list[_Fault] = []
-        self._directories: dict[str, _Directory] = {}
-        self._open_files: dict[int, tuple[str, _Node]] = {}
+        self._directories: dict[str, PlatterDirectory] = {}
+        self._open_files: dict[int, tuple[str, PlatterFile]] = {}
         # by kind, and by kind and suffix of the file: calls["pwritev"], calls["pwritev.log"]
         self.calls: Counter[str] = Counter()
 
@@ -298,10 +223,10 @@ class FaultyDisk(Disk):
             name = os.path.basename(path)
             node = directory.current.get(name)
             if node is None:
-                node = _Node()
-                directory.change(_Entry(name, node))
+                node = PlatterFile()
+                directory.change(EntryChange(name, node))
             elif flags & os.O_TRUNC:
-                node.ops.append(_Op("truncate", 0))
+                node.ops.append(Change("truncate", 0))
             self._open_files[fd] = (path, node)
         return fd
 
@@ -316,7 +241,7 @@ class FaultyDisk(Disk):
         data = b"".join(buffers)[: verdict.keep_bytes]
         with self._lock:
             written = os.pwrite(fd, data, offset) if data else 0
-            node.ops.append(_Op("write", offset, data[:written]))
+            node.ops.append(Change("write", offset, data[:written]))
         if verdict.error:
             raise OSError(verdict.error, os.strerror(verdict.error), path)
         return written
@@ -347,7 +272,7 @@ class FaultyDisk(Disk):
         self._enter("fsync_dir", path)
         with self._lock:
             for entry in directory.changes[:count]:
-                _apply_entry(directory.durable, entry)
+                apply_entry(directory.durable, entry)
             del directory.changes[:count]
 
     def truncate(self, fd: int, length: int) -> None:
@@ -355,14 +280,14 @@ class FaultyDisk(Disk):
         self._enter("truncate", path)
         with self._lock:
             super().truncate(fd, length)
-            node.ops.append(_Op("truncate", length))
+            node.ops.append(Change("truncate", length))
 
     def allocate(self, fd: int, length: int) -> None:
         path, node = self._open_files[fd]
         self._enter("allocate", path)
         with self._lock:
             super().allocate(fd, length)
-            node.ops.append(_Op("allocate", length))
+            node.ops.append(Change("allocate", length))
 
     def rename(self, source: str, target: str) -> None:
         source, target = os.path.abspath(source), os.path.abspath(target)
@@ -372,7 +297,7 @@ class FaultyDisk(Disk):
             directory = self._directory(os.path.dirname(source))
             super().rename(source, target)
             name = os.path.basename(source)
-            directory.change(_Entry(os.path.basename(target), directory.current[name], renamed_from=name))
+            directory.change(EntryChange(os.path.basename(target), directory.current[name], renamed_from=name))
 
     def unlink(self, path: str) -> None:
         path = os.path.abspath(path)
@@ -380,7 +305,7 @@ class FaultyDisk(Disk):
         with self._lock:
             directory = self._directory(os.path.dirname(path))
             super().unlink(path)
-            directory.change(_Entry(os.path.basename(path), None))
+            directory.change(EntryChange(os.path.basename(path), None))
 
     def listdir(self, path: str) -> list[str]:
         self._directory(os.path.abspath(path))
@@ -389,12 +314,12 @@ class FaultyDisk(Disk):
     def boot_id(self) -> str:
         return self._boot_id
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> PlatterDirectory:
         """A directory is taken as durable as it is when it is first met; so is its own existence, always."""
         with self._lock:
             directory = self._directories.get(path)
             if directory is None:
-                directory = self._directories[path] = _Directory()
+                directory = self._directories[path] = PlatterDirectory()
                 for entry in os.scandir(path):
                     if entry.is_file():
                         directory.durable[entry.name] = _load_node(entry.path)
@@ -428,89 +353,24 @@ class FaultyDisk(Disk):
                     self._write_directory(directory, into + path[len(root) :], mode, rng)
         return FaultyDisk(boot_id=f"{self._boot_id}+")
 
-    def _write_directory(self, directory: _Directory, target: str, mode: Mode, rng: random.Random) -> None:
+    def _write_directory(self, directory: PlatterDirectory, target: str, mode: Mode, rng: random.Random) -> None:
         os.makedirs(target, exist_ok=True)
         entries = dict(directory.durable)
         count = len(directory.changes)
         kept = {"keep": count, "drop": 0}.get(mode, rng.randint(0, count))
         for entry in directory.changes[:kept]:
-            _apply_entry(entries, entry)
+            apply_entry(entries, entry)
         for name, node in entries.items():
-            _after_power_loss(node, mode, rng).save(os.path.join(target, name))
+            after_power_loss(node, mode, rng).save(os.path.join(target, name))
 
 
-def _apply_entry(entries: dict[str, _Node], entry: _Entry) -> None:
-    if entry.renamed_from:
-        entries.pop(entry.renamed_from, None)
-    if entry.node is None:
-        entries.pop(entry.name, None)
-    else:
-        entries[entry.name] = entry.node
-
-
-def _load_node(path: str) -> _Node:
-    node = _Node()
+def _load_node(path: str) -> PlatterFile:
+    node = PlatterFile()
     with open(path, "rb") as file:
-        image = _Image({}, 0)
+        image = Image({}, 0)
         while data := file.read(PAGE_BYTES):
             if data.strip(b"\0"):
                 image.pages[image.size // PAGE_BYTES] = data.ljust(PAGE_BYTES, b"\0")
             image.size += len(data)
     node.pages, node.size = image.pages, image.size
     return node
-
-
-def _pieces(offset: int, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Cut a write at the bounds of pages: (page number, start in it, bytes)."""
-    at = 0
-    while at < len(data):
-        number, start = divmod(offset + at, PAGE_BYTES)
-        piece = data[at : at + PAGE_BYTES - start]
-        yield number, start, piece
-        at += len(piece)
-
-
-def _after_power_loss(node: _Node, mode: Mode, rng: random.Random) -> _Image:
-    image = _Image(dict(node.pages), node.size)
-    match mode:
-        case "keep":
-            for op in node.ops:
-                image.apply(op)
-        case "drop":
-            pass
-        case "torn":
-            _tear(image, node.ops, rng)
-        case "reorder":
-            _reorder(image, node.ops, rng)
-    return image
-
-
-def _tear(image: _Image, ops: list[_Op], rng: random.Random) -> None:
-    kept = rng.randint(0, len(ops))
-    for op in ops[:kept]:
-        image.apply(op)
-    if kept < len(ops) and ops[kept].kind == "write":
-        op = ops[kept]
-        unit = rng.choice((SECTOR_BYTES, PAGE_BYTES))
-        end = rng.randint(op.offset, op.offset + len(op.data)) // unit * unit
-        image.write(op.offset, op.data[: max(0, end - op.offset)])
-
-
-def _reorder(image: _Image, ops: list[_Op], rng: random.Random) -> None:
-    """Lengths change in order, up to some point; what was written under a later length than that cannot be there."""
-    lengths = [index for index, op in enumerate(ops) if op.kind != "write"]
-    kept_lengths = lengths[: rng.randint(0, len(lengths))]
-    cuts = [index for index in lengths if ops[index].kind == "truncate"]
-    earliest = max((index + 1 for index in kept_lengths if index in cuts), default=0)
-    latest = min((index for index in cuts if index not in kept_lengths), default=len(ops))
-    for index in kept_lengths:
-        image.apply(ops[index])
-    writes = [op for op in ops[earliest:latest] if op.kind == "write"]
-    unit = rng.choice((SECTOR_BYTES, PAGE_BYTES))
-    units = {at // unit for op in writes for at in range(op.offset // unit * unit, op.offset + len(op.data), unit)}
-    for number in sorted(units):
-        start, end = number * unit, (number + 1) * unit
-        touching = [op for op in writes if op.offset < end and op.offset + len(op.data) > start]
-        for op in touching[: rng.randint(0, len(touching))]:
-            first, last = max(start, op.offset), min(end, op.offset + len(op.data))
-            image.write(first, op.data[first - op.offset : last - op.offset])
