@@ -31,7 +31,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Otherwise every worker of every run would compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test check lint fast slow spark torture soak bench packages clean
+.PHONY: help run test check lint fast slow spark torture soak simulate bench packages clean
 
 help: ## What can be done here
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
@@ -70,6 +70,9 @@ torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (
 
 soak: $(VENV)/.ready-dev ## Property tests with 50 times the usual examples, other ones at each run
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "not crash" --timeout=7200
+
+simulate: $(VENV)/.ready-dev ## Search worlds drawn from SEEDS (default 1000, or a range like 500-599); SEED=n replays one
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --shrink,--seeds $(or $(SEEDS),1000))
 
 bench: $(VENV)/.ready-dev packages ## Measure (BENCH="name ..." for some only); BENCH_WRITE=1 puts cpu and peers into docs/BENCHMARKS.md
 	$(BIN)/python -m bench $(BENCH)

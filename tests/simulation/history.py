@@ -1,0 +1,80 @@
+"""What was asked and what was answered, in the order in which it began; and what happened to the server meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Call:
+    """One request of one client. A status of 0: no answer came, so it has happened or not, or will."""
+
+    number: int
+    client: str
+    verb: str
+    topic: str
+    request: dict[str, Any]
+    began_s: float
+    ended_s: float = float("inf")
+    status: int = 0
+    answer: dict[str, Any] = field(default_factory=dict)
+    # Whether its bytes can have reached the server at all.
+    sent: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def may_have_happened(self) -> bool:
+        return self.ok or (self.status == 0 and self.sent)
+
+    def __str__(self) -> str:
+        request, answer = (json.dumps(part, separators=(",", ":"))[:300] for part in (self.request, self.answer))
+        outcome = f"{self.status} {answer}" if self.status else "no answer" if self.sent else "not sent"
+        return f"{self.began_s:.6f}–{self.ended_s:.6f} {self.client} {self.verb} {self.topic} {request} → {outcome}"
+
+
+@dataclass
+class Event:
+    """Something that happened to the server, its disk, its clock or the network."""
+
+    at_s: float
+    kind: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.6f} *** {self.kind} {self.detail}"
+
+
+class History:
+    """Everything that the checkers look at."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.events: list[Event] = []
+        self.logged: list[str] = []
+
+    def begin(self, client: str, verb: str, topic: str, request: dict[str, Any], now_s: float) -> Call:
+        call = Call(len(self.calls), client, verb, topic, request, now_s)
+        self.calls.append(call)
+        return call
+
+    def of(self, *verbs: str) -> Iterator[Call]:
+        return (call for call in self.calls if call.verb in verbs)
+
+    def times(self, *kinds: str) -> list[float]:
+        return [event.at_s for event in self.events if event.kind in kinds]
+
+    def digest(self) -> str:
+        """The same for the same history."""
+        lines = hashlib.sha256()
+        for call in self.calls:
+            lines.update(repr(call).encode())
+        for event in self.events:
+            lines.update(repr(event).encode())
+        return lines.hexdigest()

@@ -1,0 +1,131 @@
+"""The simulated machine: its disk, its clock, and the server that it runs, until that is stopped or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import signal
+from collections.abc import Callable
+
+from tests.platter import Mode
+from tests.simulation.disk import Platter, SimulatedDisk
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import Network
+from tests.simulation.scheduler import Killed, Process, Scheduler
+from tests.simulation.substitutes import Surroundings
+from topics.api.auth import authenticator_of
+from topics.api.groups.tokens import Tokens
+from topics.model.errors import StorageFull
+from topics.model.settings import Settings
+from topics.server import serve
+
+
+class ServerProcess(Process):
+    """One run of the server, from its start to its end."""
+
+    def __init__(self, machine: Machine, number: int) -> None:
+        super().__init__(f"server-{number}")
+        self._machine = machine
+        self.loop = SimulatedLoop(machine.scheduler, machine.network, self)
+        self.disk = SimulatedDisk(machine.platter, machine.scheduler, self, machine.died_in_a_call)
+        self.ended = False
+        # What made it end by itself, other than a signal.
+        self.error: BaseException | None = None
+
+    def main(self) -> None:
+        settings = self._machine.settings
+        authenticator = authenticator_of(settings)
+        try:
+            self.loop.run_main(serve(settings, authenticator, Tokens(settings, authenticator), self.disk))
+        except Killed:
+            raise
+        except Exception as error:  # noqa: BLE001  a checker judges whether it was right to give up
+            self.error = error
+        finally:
+            asyncio._set_running_loop(None)
+            self.ended = True
+            if not self.dead:
+                self._machine.process_ended(self)
+
+
+class Machine:
+    """Runs one server at a time. `on_event` is told what happens to it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        network: Network,
+        surroundings: Surroundings,
+        settings: Settings,
+        rng: random.Random,
+        on_event: Callable[[str, str], None],
+    ) -> None:
+        self.scheduler = scheduler
+        self.network = network
+        self.settings = settings
+        self.platter = Platter(rng)
+        self._surroundings = surroundings
+        self._on_event = on_event
+        self.server: ServerProcess | None = None
+        self._starts = 0
+        self.failures: list[str] = []
+        # Whether the last server has ended by itself, and not for want of a disk.
+        self.refused = False
+
+    @property
+    def running(self) -> bool:
+        return self.server is not None
+
+    def start(self) -> None:
+        """Start a server if none runs."""
+        if self.server is not None:
+            return
+        self._starts += 1
+        self.server = server = ServerProcess(self, self._starts)
+        self._on_event("start", server.name)
+        self.scheduler.start(server, server.main, "main")
+
+    def stop(self) -> None:
+        """SIGTERM; the server ends when it has drained."""
+        if self.server is not None:
+            self._on_event("stop", self.server.name)
+            self.server.loop.signal(signal.SIGTERM)
+
+    def kill(self, where: str = "") -> None:
+        """SIGKILL."""
+        self._end("kill", where, silent=False)
+
+    def died_in_a_call(self, where: str) -> None:
+        self.kill(where)
+
+    def lose_power(self, mode: Mode) -> None:
+        """The machine goes off, and is on again at once; its server has to be started."""
+        self._end("power loss", mode, silent=self.platter.rng.random() < 0.5)
+        self.platter.lose_power(mode)
+        self.platter.kill_in_calls = None
+        self._surroundings.boot_s = self.scheduler.now_s
+
+    def step_clock(self, seconds: float) -> None:
+        self._on_event("clock", f"{seconds:+.3f} s")
+        self._surroundings.skew_s += seconds
+
+    def process_ended(self, server: ServerProcess) -> None:
+        """It has ended by itself."""
+        if server is self.server:
+            self.refused = server.error is not None and not isinstance(server.error, OSError | StorageFull)
+            self._on_event("end", f"{server.name} {server.error!r}" if server.error else server.name)
+            self.failures += server.loop.failures
+            self.server = None
+            self.network.process_died(silent=False)
+
+    def _end(self, what: str, detail: str, *, silent: bool) -> None:
+        server, self.refused = self.server, False
+        self._on_event(what, detail)
+        if server is not None:
+            self.failures += server.loop.failures
+            self.server = None
+            self.scheduler.kill(server)
+            self.network.process_died(silent=silent)
+        # What the process has switched off.
+        gc.unfreeze()
