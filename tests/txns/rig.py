@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import Raw
 from tests.engine.rig import Rig
 from topics.engine.core.pending import PendingChange
 from topics.engine.transactions.commit import Committed
+from topics.engine.transactions.ledger import Ledger
 from topics.engine.transactions.verbs import StagedPart
 from topics.model.requests.transactions import AbortRequest, CommitRequest, StageRequest
 
@@ -19,6 +21,12 @@ class TxnRig(Rig):
 
     def __enter__(self) -> TxnRig:
         return self
+
+    def open(self) -> None:
+        """Each look at the clock of the background finds a slice later: a commit has as many steps as it can have."""
+        super().open()
+        looks = count()
+        self.store.background.clock_s = lambda: float(next(looks))
 
     def stage(self, app: str, version: int, stage: str, *payloads: Any, part: int = 0, **fields: Any) -> StagedPart:
         records = [
@@ -31,10 +39,10 @@ class TxnRig(Rig):
         body = {"stage": stage, "records": [{"data": payload} for payload in payloads], **fields}
         return msgspec.json.decode(msgspec.json.encode(body), type=StageRequest)
 
-    def stage_many(self, app: str, version: int, stage: str, topic: str, count: int, part: int = 0) -> StagedPart:
+    def stage_many(self, app: str, version: int, stage: str, topic: str, records: int, part: int = 0) -> StagedPart:
         """As many records as one part takes, cheaply."""
-        records = b",".join([b'{"data":%d}' % number for number in range(count)])
-        body = b'{"stage":"%b","part":%d,"topic":"%b","records":[%b]}' % (stage.encode(), part, topic.encode(), records)
+        bodies = b",".join([b'{"data":%d}' % number for number in range(records)])
+        body = b'{"stage":"%b","part":%d,"topic":"%b","records":[%b]}' % (stage.encode(), part, topic.encode(), bodies)
         return self.stage_body(app, version, body)
 
     def stage_body(self, app: str, version: int, body: bytes) -> StagedPart:
@@ -71,8 +79,12 @@ class TxnRig(Rig):
         return [record["data"] for record in self.records(topic)]
 
     def hidden(self) -> int:
-        """How many hidden topics there are."""
-        return len(self.store.state.hidden)
+        """How many hidden topics there are, without those that are about to be removed."""
+        return len(self.store.state.hidden) - self.abandoned()
+
+    def abandoned(self) -> int:
+        """How many hidden topics of dropped stages there still are."""
+        return sum(len(stage.shelves) for stage in self.store.state.feature(Ledger).abandoned)
 
     def finish(self, change: PendingChange) -> PendingChange:
         """Run commits, too, until this is done."""

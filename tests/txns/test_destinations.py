@@ -39,7 +39,9 @@ def test_writers_wait_while_a_commit_prepares_and_readers_do_not(rig: TxnRig) ->
     rig.append("t", "x")
     rig.stage_many("app", 1, "a", "t", 5_000)
     outcome = rig.begin_commit("app", 1, "a")
-    rig.work()
+    for _ in range(3):
+        rig.work()
+    assert not outcome.done
     for verb in (
         lambda: rig.engine.append("t", append_decoder.decode(b'{"records":[{"data":1}]}')),
         lambda: rig.engine.drop("t"),

@@ -113,6 +113,7 @@ class Store:
         self.ready = False
         self._checkpoint: checkpoint.Steps[bool] | None = None
         self._house_due_ms = 0.0
+        self._house_busy = False
         # Synced changes are left to be published; tasks were left to the next tick.
         self._unsettled = self._gave_way = False
 
@@ -371,24 +372,24 @@ class Store:
         """A slice of housekeeping if it is due; in how many milliseconds the next one is, if there is one."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._house_due_ms:
-            return self._house_due_ms - now_ms if self._checkpoint is not None else None
-        more = self.step()
+            return self._house_due_ms - now_ms if self._checkpoint is not None or self._house_busy else None
+        self._house_busy = more = self.step()
         wait_ms = HOUSE_BUSY_MS if more else HOUSE_MS
         self._house_due_ms = self._clock.monotonic_ms() + wait_ms
         return wait_ms if more else None
 
     def step(self) -> bool:
         """A short slice of housekeeping; returns whether to continue at once."""
-        self.transactions.keep_house()
+        more = self.transactions.keep_house()
         if self._checkpoint is None:
             if not self._checkpointer.due():
-                return False
+                return more
             self._checkpoint = self._checkpointer.steps()
         try:
-            return next(self._checkpoint)
+            return next(self._checkpoint) or more
         except StopIteration:
             self._checkpoint = None
-            return False
+            return more
 
     def checkpoint(self) -> bool:
         """Run one whole checkpoint now; returns whether it succeeded."""

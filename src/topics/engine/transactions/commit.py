@@ -1,5 +1,6 @@
 """One commit: records are prepared a few at a time, then one op moves every head at once.
 
+    gather   the stages' records by topic, and whether the client may write there
     hold     writers of each topic wait, in the order of names; pending changes of the topics are published first
     check    room in each topic and in the quota: the whole commit is refused, or nothing
     prepare  many records: hidden topics with the final seqs, filled from the stages in slices
@@ -9,11 +10,16 @@
 
 Readers see nothing before the op is synced. If anything fails before that, what was prepared is dropped, the stages
 stay, and the client may commit again.
+
+Every step but the last goes on in slices. The last one, the fold, is as long as there are topics; the hidden topics of
+its stages are removed afterwards, see the ledger.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.appended import Appended
@@ -27,8 +33,9 @@ from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.transactions.ledger import HIDDEN_CONFIG, CommittedRecords, Stage, hidden_name
 from topics.engine.transactions.ops import Move, TxnCommitted
 from topics.model.clock import Clock
-from topics.model.errors import Internal, TopicExistsIncompatible, TopicNotFound, TopicsError
+from topics.model.errors import Internal, InvalidRequest, TopicExistsIncompatible, TopicNotFound, TopicsError
 from topics.model.requests.batch import NO_HEAD
+from topics.model.requests.transactions import TXN_TOPICS_MAX
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -38,7 +45,8 @@ log = logging.getLogger("topics.engine")
 
 # How long a commit waits for a sync before it looks again.
 LOOK_AGAIN_MS = 10
-# About half a millisecond of work.
+# What a commit does before others have their turn; and how many records it may copy without a look at the clock.
+SLICE_S = 0.0005
 SLICE_RECORDS_MAX = 1_000
 INLINE_RECORDS_MAX = 1_000
 INLINE_BYTES_MAX = 128 * 1024
@@ -60,16 +68,20 @@ class CommitTarget:
 
     __slots__ = ("first_seq", "hidden_id", "name", "records", "shelves", "size", "topic", "ts")
 
-    def __init__(self, name: str, stages: list[Stage]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.shelves = [stage.shelves[name] for stage in stages if name in stage.shelves]
-        self.records = sum(shelf.count for shelf in self.shelves)
+        self.shelves: list[Topic] = []
+        self.records = 0
         self.topic: Topic | None = None
         self.hidden_id = 0
         # known once the topic is held
         self.first_seq = 0
         self.ts = 0
         self.size = 0
+
+    def add(self, shelf: Topic) -> None:
+        self.shelves.append(shelf)
+        self.records += shelf.count
 
     def number(self, now_ms: int) -> None:
         """No other writer can change the topic now: the records are known to the byte."""
@@ -101,13 +113,13 @@ class Commit:
         app: str,
         version: int,
         stages: list[Stage],
-        names: list[str],
         outcome: PendingChange,
         clock: Clock,
         leftovers: list[int],
         *,
         create: bool,
         named: bytes,
+        admit: Callable[[str], None] | None,
     ) -> None:
         self._engine = engine
         self._runner = runner
@@ -115,7 +127,10 @@ class Commit:
         self._app_id = app_id
         self._app = app
         self._version = version
-        self._targets = [CommitTarget(name, stages) for name in names]
+        self._stages = stages
+        self._targets: list[CommitTarget] = []
+        # May refuse a topic.
+        self._admit = admit
         self._outcome = outcome
         self._clock = clock
         self._create = create
@@ -124,6 +139,7 @@ class Commit:
         self._leftovers = leftovers
         self._hold = PendingChange(None, app_id, gated=False)
         self._failed: TopicsError | None = None
+        self._until_s = 0.0
 
     def start(self) -> None:
         self._runner.start(self._steps(), self)
@@ -132,14 +148,17 @@ class Commit:
         # The client's call ends first: a commit is prepared in the background.
         yield None
         engine = self._engine
+        yield from self._gather()
         for target in self._targets:
             yield from self._take_hold(target)
+            yield from self._pause()
         for target in self._targets:
             while target.held.pending_seqs or engine.in_flight.with_what(("topic", target.name)) is not None:
                 yield from self._until_synced()
         for target in self._targets:
             target.number(self._clock.now_ms())
-        self._check_room()
+            yield from self._pause()
+        yield from self._check_room()
         moves: list[Move] = []
         inline_bytes = 0
         for target in self._targets:
@@ -151,11 +170,39 @@ class Commit:
             else:
                 yield from self._prepare(target)
             moves.append(target.move(appended))
+            yield from self._pause()
         yield from self._writable()
         op = TxnCommitted(self._app_id, self._app, self._version, self._clock.now_ms(), moves, self._named)
         self._commit_log.submit(op, op.encode(), gated=True).then(self._published)
 
-    # --- hold and check ---
+    def _pause(self) -> Steps[None]:
+        """Let others have their turn if a slice of work is done."""
+        clock_s = self._runner.clock_s
+        if clock_s() >= self._until_s:
+            yield None
+            self._until_s = clock_s() + SLICE_S
+
+    # --- gather, hold and check ---
+
+    def _gather(self) -> Steps[None]:
+        targets: dict[str, CommitTarget] = {}
+        for stage in self._stages:
+            for name, shelf in stage.shelves.items():
+                target = targets.get(name)
+                if target is None:
+                    target = targets[name] = CommitTarget(name)
+                target.add(shelf)
+            yield from self._pause()
+        self._stages = []
+        if len(targets) > TXN_TOPICS_MAX:
+            raise InvalidRequest(
+                f"the stages write to {len(targets)} topics; at most {TXN_TOPICS_MAX} fit one transaction",
+                field="stages",
+            )
+        for name in sorted(targets):
+            if self._admit is not None:
+                self._admit(name)
+            self._targets.append(targets[name])
 
     def _take_hold(self, target: CommitTarget) -> Steps[None]:
         engine = self._engine
@@ -183,7 +230,7 @@ class Commit:
         target.topic = topic
         engine.in_flight.hold(self._hold, ("writers", topic.id))
 
-    def _check_room(self) -> None:
+    def _check_room(self) -> Steps[None]:
         total = freed = 0
         for target in self._targets:
             topic = target.held
@@ -191,23 +238,21 @@ class Commit:
                 self._engine.refuse_if_full(topic, target.records, target.size)
             total += target.size
             freed += retention.freed_by_caps(topic, target.records, target.size)
+            yield from self._pause()
         if self._engine.settings.max_total_bytes:
             self._engine.refuse_over_quota(total, freed)
 
     # --- prepare ---
 
     def _inline(self, target: CommitTarget) -> Steps[Appended]:
-        blocks = [block for shelf in target.shelves for block in shelf.blocks]
-
-        def load() -> None:
-            for block in blocks:
-                self._engine.state.cold.load(block)
-
-        yield from attempt(load)
+        load = self._engine.state.cold.load
         seq, body = target.first_seq, Body()
-        for block in blocks:
-            body.extend(with_heads(block, 0, block.count, seq, target.ts))
-            seq += block.count
+        for shelf in target.shelves:
+            for block in shelf.blocks:
+                yield from attempt(partial(load, block))
+                body.extend(with_heads(block, 0, block.count, seq, target.ts))
+                seq += block.count
+                yield from self._pause()
         batch = body.as_batch(target.first_seq, target.ts)
         return Appended(target.held.id, target.held.evict_floor, b"", batch)
 
@@ -233,7 +278,7 @@ class Commit:
                     self._watch(self._commit_log.submit_append(op, "disk"))
                     seq += stop - start
                     start = stop
-                    yield None
+                    yield from self._pause()
         assert seq == target.first_seq + target.records
 
     def _writable(self) -> Steps[None]:

@@ -7,10 +7,16 @@
 
 Hidden topics appear in no list and no quota, and cannot be read. A commit moves blocks, or a few records that the op
 carries, to their topics, all in the fold of one op.
+
+A stage that is dropped has no part in the state any more, but its hidden topics are removed later, a few at a time:
+there may be a hundred thousand. No op says so. A snapshot may still have them, without a stage that refers to them:
+a start then removes them again.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -125,12 +131,16 @@ class Ledger(Feature):
         self.bytes = 0
         # Tokens up to here may have been issued by the original of a copy, to any app.
         self.fence_floor = 0
+        # Stages that were dropped, until their hidden topics are removed.
+        self.abandoned: deque[Stage] = deque()
         # Apps of a snapshot, until all topics are restored.
         self._images: list[AppImage] = []
 
     # --- folds ---
 
     def staged(self, op: TxnStaged) -> None:
+        # Whatever is dropped meanwhile: a replay keeps no more of it than one commit has left.
+        self.remove_abandoned(2 * len(op.shelves))
         app = self._app(op.topic_id, op.app)
         if not op.part and (op.version, op.stage) in app.stages:
             # It had expired, and was started again before it was removed.
@@ -231,9 +241,25 @@ class Ledger(Feature):
             self.stages -= 1
             app.bytes -= stage.bytes
             self.bytes -= stage.bytes
-            for shelf in stage.shelves.values():
-                self._state.touch(shelf)
-                self._state.remove(shelf)
+            self.abandoned.append(stage)
+
+    def remove_abandoned(self, topics_max: float = math.inf) -> None:
+        """Remove some hidden topics of dropped stages; not an op, see above."""
+        state, abandoned = self._state, self.abandoned
+        while abandoned and topics_max > 0:
+            shelves = abandoned[0].shelves
+            if not shelves:
+                abandoned.popleft()
+                continue
+            _, shelf = shelves.popitem()
+            topics_max -= 1
+            if state.awaits_capture(shelf):
+                # The op that dropped it may come after the position of the running checkpoint.
+                state.capture(shelf)
+            state.remove(shelf)
+
+    def closing(self) -> None:
+        self.remove_abandoned()
 
     # --- snapshots ---
 

@@ -26,7 +26,6 @@ from topics.model.requests.batch import Batch, check_batch, join_unless_large, r
 from topics.model.requests.records import AppendRequest, RecordRequest
 from topics.model.requests.transactions import (
     PARTS_MAX,
-    TXN_TOPICS_MAX,
     UNKNOWN_STAGES,
     AbortRequest,
     CommitRequest,
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
 
 EXPIRY_EVERY_MS = 1_000
+# Hidden topics that are removed before the clock is looked at, and how long one slice of upkeep takes.
+REMOVED_AT_ONCE = 50
+UPKEEP_S = 0.001
 
 
 class StagedPart(NamedTuple):
@@ -151,14 +153,6 @@ class Transactions:
         self._check_settled(app_name)
         self._check_token(app_name, request.fence)
         stages = [self._stage_or_refuse(app, version, name) for name in request.stages]
-        names = sorted({name for stage in stages for name in stage.shelves})
-        if len(names) > TXN_TOPICS_MAX:
-            raise InvalidRequest(
-                f"the stages write to {len(names)} topics; at most {TXN_TOPICS_MAX} fit one transaction", field="stages"
-            )
-        if admit is not None:
-            for name in names:
-                admit(name)
         self._commit_log.check_writable()
         outcome = PendingChange(None, self._id_of(app_name), gated=False)
         commit = Commit(
@@ -168,12 +162,12 @@ class Transactions:
             app_name,
             version,
             stages,
-            names,
             outcome,
             self._clock,
             self._leftovers,
             create=request.create,
             named=stages_digest(request.stages),
+            admit=admit,
         )
         commit.start()
         return self._in_flight.hold(outcome, ("app", app_name))
@@ -372,11 +366,21 @@ class Transactions:
 
     # --- upkeep ---
 
-    def keep_house(self) -> None:
-        """Drop what failed commits left, and stages that have expired; called regularly."""
+    def keep_house(self) -> bool:
+        """Drop what commits left, and stages that have expired; called regularly. Whether there is more to do now."""
         if self._leftovers and self._commit_log.read_only is None:
-            leftovers, self._leftovers[:] = list(self._leftovers), []
+            leftovers, self._leftovers[:REMOVED_AT_ONCE] = self._leftovers[:REMOVED_AT_ONCE], []
             self._drop_hidden(leftovers)
+        clock_s = self._runner.clock_s
+        until_s = clock_s() + UPKEEP_S
+        while self._ledger.abandoned:
+            self._ledger.remove_abandoned(REMOVED_AT_ONCE)
+            if clock_s() >= until_s:
+                break
+        self._expire()
+        return bool(self._ledger.abandoned or (self._leftovers and self._commit_log.read_only is None))
+
+    def _expire(self) -> None:
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._expiry_ms or not self._ledger.stages or self._commit_log.read_only is not None:
             return
@@ -409,6 +413,7 @@ class Transactions:
                     op = TxnAborted(app.id, list(app.stages))
                     self._commit_log.submit(op, op.encode(), gated=False, urgent=True)
         self._commit_log.flush()
+        self._ledger.remove_abandoned()
         used = self._ledger.hidden_in_use()
         hidden = [topic.id for topic in self._state.hidden.values() if topic.name.startswith(STAGING)]
         self._drop_hidden([topic_id for topic_id in hidden if topic_id not in used])
