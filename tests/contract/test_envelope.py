@@ -17,6 +17,15 @@ def test_an_unknown_path_is_404_in_the_envelope(client: Client) -> None:
     assert (reply.status, reply.code) == (404, "not_found")
     assert reply.headers["content-type"] == "application/json"
     assert set(reply.json["error"]) >= {"code", "message"}
+    message = "there is no resource at /v0/nothing; /v0/openapi.json lists the paths"
+    assert (reply.json["error"]["message"], reply.detail) == (message, {"path": "/v0/nothing"})
+
+
+def test_the_path_of_a_404_is_shown_escaped_and_cut(client: Client) -> None:
+    assert client.get("/v0/%22%0A%3Cb%3E?token=secret").detail == {"path": "/v0/%22%0A%3Cb%3E"}
+    reply = client.get("/v0/" + "x" * 5_000)
+    assert reply.detail["path"].startswith("/v0/xxx")
+    assert len(reply.body) < 600
 
 
 @pytest.mark.parametrize(
@@ -99,6 +108,13 @@ def test_a_body_of_another_type_is_415(
     headers = {} if content_type is None else {"Content-Type": content_type}
     reply = client.request(method, f"/v0/topics/{topic}{suffix}", body=b"{}", headers=headers)
     assert (reply.status, reply.code) == (415, "unsupported_media_type")
+    error = reply.json["error"]
+    assert error.get("detail", {}).get("received") == content_type
+    assert (content_type or "needs the header") in error["message"]
+    if content_type is None or "charset" not in content_type:
+        lines = ["application/x-ndjson"] if (method, suffix) == ("POST", "") else []
+        assert error["detail"]["accepted"] == ["application/json", *lines]
+        assert all(each in error["message"] for each in error["detail"]["accepted"])
 
 
 def test_an_absent_body_means_an_empty_object_on_put_and_diff(client: Client, topic: str) -> None:

@@ -51,6 +51,9 @@ def test_a_value_that_is_not_one_of_a_few_is_told_with_all_of_them(
     ("body", "field", "words"),
     [
         (b"", "records", "missing"),
+        (b"{}", "records", 'records is missing; the form is {"records": [{"data": …}, …]}'),
+        (b'{"records":[{}]}', "records[0].data", 'records[0].data is missing; a record is {"data": …}'),
+        (b'{"records":[1]}', "records[0]", 'must be an object, not a number; a record is {"data": …}'),
         (b"[]", "body", "must be an object, not a list"),
         (b"{", "body", "not valid JSON"),
         (b"\xff{}", "body", "not valid UTF-8 at byte 0"),

@@ -98,6 +98,34 @@ def test_a_name_like_no_other_gets_the_list_of_known_ones(client: Client, topic:
     assert len(reply.body) < 500
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field", "nearest"),
+    [
+        ("", {"order": 1}, "order", None),
+        ("", {"records": [{"order": 1}]}, "records[0].order", None),
+        ("/diff", {"from": 1}, "from", "from_seq"),
+        ("/diff", {"since": 1}, "since", None),
+        ("/claim", {"name": 1}, "name", None),
+    ],
+)
+def test_a_name_that_is_hardly_similar_is_not_suggested(
+    client: Client, topic: str, path: str, body: Any, field: str, nearest: str | None
+) -> None:
+    reply = client.post(f"/v0/topics/{topic}{path}", body)
+    message = reply.json["error"]["message"]
+    assert (reply.detail["field"], reply.detail.get("nearest")) == (field, nearest)
+    assert ("did you mean" in message) == (nearest is not None)
+    assert ("known here: " in message) == (nearest is None)
+    if not path:
+        assert '{"data": …}' in message
+
+
+def test_a_long_list_of_known_names_is_cut(client: Client, topic: str) -> None:
+    message = client.put(f"/v0/topics/{topic}", {"xyzzy": 1}).json["error"]["message"]
+    listed = message.partition("known here: ")[2].split(", ")
+    assert (len(listed), listed[0], listed[-1]) == (13, "type", "…")
+
+
 def test_payloads_and_queue_fields_on_a_log_stay_free(client: Client, topic: str) -> None:
     assert client.put(f"/v0/topics/{topic}", {"type": "log", "lease_ms": 500, "dead_letter": "d"}).status == 201
     record = {"data": {"durabilty": {"x": 1}}, "meta": {"y": {"z": 2}}}

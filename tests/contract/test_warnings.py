@@ -35,8 +35,27 @@ def test_a_limit_of_deliveries_without_a_dead_letter_topic_is_warned_of(client: 
     assert client.put(f"/v0/topics/{topic}", LIMITED).json["warnings"] == [warning]
 
 
+@pytest.mark.parametrize(("asked", "set_to"), [(5, 100), (10**12, 86_400_000)])
+def test_a_lease_that_is_out_of_bounds_is_warned_of(client: Client, topic: str, asked: int, set_to: int) -> None:
+    for reply in (
+        client.put(f"/v0/topics/{topic}", {"type": "queue", "lease_ms": asked}),
+        client.request("PATCH", f"/v0/topics/{topic}", {"lease_ms": asked}),
+        client.append(f"{topic}.b", 1, config={"type": "queue", "lease_ms": asked}),
+    ):
+        assert reply.json["warnings"] == [f"lease_ms is {set_to}, not {asked}: a lease lasts 100 to 86400000 ms"]
+    # Another field of the same queue has nothing to do with it.
+    assert "warnings" not in client.request("PATCH", f"/v0/topics/{topic}", {"cap_records": 9}).json
+
+
 @pytest.mark.parametrize(
-    "config", [{}, {"type": "queue"}, {**LIMITED, "dead_letter": "dead"}, {**LIMITED, "type": "log"}]
+    "config",
+    [
+        {},
+        {"type": "queue"},
+        {**LIMITED, "dead_letter": "dead"},
+        {**LIMITED, "type": "log"},
+        {"type": "log", "lease_ms": 5},
+    ],
 )
 def test_nothing_to_warn_of_is_no_field_at_all(client: Client, topic: str, config: dict[str, Any]) -> None:
     assert "warnings" not in client.put(f"/v0/topics/{topic}", config).json

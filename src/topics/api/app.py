@@ -6,7 +6,7 @@ not ready or going down 503 ▶ key 401 ▶ path 404, method 405 ▶ scope and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from topics.api.auth import BEARER_PROTOCOL, Authenticator, Headers, KeyAuthenticator, OpenAuthenticator, Principal
@@ -33,6 +33,10 @@ PLAIN_BYTES_MAX = 2 * 1024 * 1024
 PLAIN_ITEM_BYTES = 512
 # What a link on any page may lead to: it shows something to a person, and changes nothing.
 PAGES = frozenset((b"/", b"/console/"))
+# The types of a body that errors name, and how much they show of what was sent.
+JSON_ONLY = ("application/json",)
+JSON_OR_LINES = ("application/json", "application/x-ndjson")
+SHOWN_CHARS_MAX = 128
 NDJSON = b"application/x-ndjson"
 UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 
@@ -106,7 +110,7 @@ class Api:
                     if bound.decode_lines is not None and _is_lines(headers):
                         decoding = bound.decode_lines(call)
                     elif body:
-                        _check_is_json(headers)
+                        _check_is_json(headers, JSON_OR_LINES if bound.decode_lines is not None else JSON_ONLY)
                 if bound.check_body is not None:
                     bound.check_body(body)
                 if len(body) > LARGE_BYTES:
@@ -219,7 +223,8 @@ class Api:
                 bearer = self._stream_tokens.bearer(headers)
             principal = bearer or self._authenticator.authenticate(headers)
         if found is None:
-            raise NotFound("there is no resource at this path")
+            path = _shown(request.raw_path)
+            raise NotFound(f"there is no resource at {path}; /v0/openapi.json lists the paths", path=path)
         by_method, name = found
         if bound is None:
             raise MethodNotAllowed(f"this path does not support {request.method}", allow=sorted(by_method))
@@ -275,13 +280,23 @@ def _with_key_of_subprotocol(request: Request, headers: Headers) -> Headers:
     return headers
 
 
-def _check_is_json(headers: Headers) -> None:
-    """Checks that the body is JSON in UTF-8."""
+def _shown(sent: bytes) -> str:
+    """A path or header of a request, for an error message."""
+    text = sent[: SHOWN_CHARS_MAX + 1].decode("ascii", "backslashreplace")
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
+
+
+def _check_is_json(headers: Headers, accepted: Sequence[str]) -> None:
+    """Checks that the body is JSON in UTF-8; `accepted` are the types that the error names."""
     content_type = headers.get(b"content-type")
+    named = " or ".join(accepted)
     if content_type is None:
-        raise UnsupportedMediaType("a body needs the header Content-Type: application/json")
+        raise UnsupportedMediaType(f"a body needs the header Content-Type: {named}", accepted=accepted)
     if _media_type(content_type) != b"application/json":
-        raise UnsupportedMediaType("the body must be of type application/json")
+        received = _shown(content_type)
+        raise UnsupportedMediaType(
+            f"the body must be of type {named}, not {received}", received=received, accepted=accepted
+        )
     _check_is_utf8(content_type)
 
 
@@ -302,7 +317,8 @@ def _check_is_utf8(content_type: bytes) -> None:
     for parameter in content_type.lower().split(b";")[1:]:
         name, _, value = parameter.strip().partition(b"=")
         if name == b"charset" and value.strip(b'"') not in UTF8_NAMES:
-            raise UnsupportedMediaType("the body must be in UTF-8")
+            received = _shown(content_type)
+            raise UnsupportedMediaType(f"the body must be in UTF-8, not {received}", received=received)
 
 
 def _decode_whole(decoding: Decoding) -> Any:

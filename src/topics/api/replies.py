@@ -72,7 +72,9 @@ def appended(call: Call, change: PendingChange, *, return_seqs: bool) -> bytes:
 
 def creation_warnings(params: AppendRequest, change: PendingChange) -> list[str]:
     """About the topic that an append has created with its `config`."""
-    return config_warnings(resolve(params.config, "")) if change.created and params.config is not None else []
+    if not change.created or params.config is None:
+        return []
+    return config_warnings(resolve(params.config, ""), params.config)
 
 
 def _warned(call: Call, change: PendingChange) -> bytes:

@@ -91,7 +91,7 @@ class Records:
         change = self._host.commit(lambda: self._host.engine.append(name, params))
         warnings: list[str] = []
         if change.created and params.config is not None:
-            warnings = config_warnings(resolve(params.config, name))
+            warnings = config_warnings(resolve(params.config, name), params.config)
             warn(warnings)
         return Appended(
             topic=name,

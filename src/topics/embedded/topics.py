@@ -29,7 +29,7 @@ class Topics:
         request = converted(ConfigRequest, {**config})
         verbs = self._host.engine.configuration
         change = self._host.commit(lambda: verbs.put(name, request, replace=replace))
-        warnings = config_warnings(change.result)
+        warnings = config_warnings(change.result, request)
         warn(warnings)
         return Configured(topic=name, created=change.created, config=change.result, warnings=warnings)
 
@@ -43,7 +43,7 @@ class Topics:
         patch = converted(ConfigPatch, {**config})
         verbs = self._host.engine.configuration
         edit: Edit = self._host.commit(lambda: verbs.edit(name, patch, dry_run=dry_run)).result
-        warnings = config_warnings(edit.config)
+        warnings = config_warnings(edit.config, patch)
         warn(warnings)
         return Edited(
             topic=name,

@@ -125,7 +125,7 @@ def _warnings(params: MultiAppendRequest, change: PendingChange) -> list[str]:
         f'topic "{name}": {warning}'
         for name, landed in made.items()
         if landed.created and (config := params.topics[name].config) is not None
-        for warning in config_warnings(resolve(config, name))
+        for warning in config_warnings(resolve(config, name), config)
     ]
 
 

@@ -101,7 +101,7 @@ class Topics:
         reply = ConfiguredReply(
             topic=call.name, created=change.created, config=change.result, performance=write_performance(call, change)
         )
-        reply.warnings = config_warnings(reply.config) or UNSET
+        reply.warnings = config_warnings(reply.config, call.params) or UNSET
         call.reply(201 if change.created else 200, encode(reply))
 
     def edit(self, call: Call) -> None:
@@ -121,7 +121,7 @@ class Topics:
             evicts=edit.evicts,
             dry_run=call.flag("dry_run", False),
             performance=write_performance(call, change),
-            warnings=config_warnings(edit.config) or UNSET,
+            warnings=config_warnings(edit.config, call.params) or UNSET,
         )
         call.reply(200, encode(reply))
 

@@ -22,8 +22,14 @@ from topics.model.requests.nesting import NESTING_MAX
 BODY = "body"
 # Names and values in messages are cut after this many characters.
 SHOWN_CHARS_MAX = 64
-# Names less similar than this are not suggested; all known names are listed instead.
-LIKENESS_MIN = 0.5
+# Names less similar than this are not suggested; known names are listed instead, at most so many.
+LIKENESS_MIN = 0.75
+LISTED_MAX = 12
+# Added to mistakes where a body has no records, or a record no data: the form that was probably not known.
+_FORMS: Final[Mapping[str, str]] = {
+    "records": 'the form is {"records": [{"data": …}, …]}',
+    "data": 'a record is {"data": …}',
+}
 
 _AT = " - at `"
 _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
@@ -69,13 +75,14 @@ def mistake(error: msgspec.ValidationError, kind: type, within: str = "") -> Inv
         return unknown_field(found[1], _fields(kind, path), place)
     if found := _MISSING.fullmatch(text):
         field = _joined(place, found[1])
-        return InvalidRequest(f"{field} is missing", field=field)
+        return InvalidRequest(f"{field} is missing{_form([found[1]])}", field=field)
     field = place or BODY
     if found := _ENUM.fullmatch(text):
         allowed = ", ".join(f'"{value}"' for value in _choices(kind, path))
         return InvalidRequest(f"{field} must be one of {allowed}, not {_value(found[1])}", field=field)
     if found := _TYPES.fullmatch(text):
-        return InvalidRequest(f"{field} must be {_wanted(found[1], found[3])}{_given(found[2])}", field=field)
+        form = _form(_fields(kind, path))
+        return InvalidRequest(f"{field} must be {_wanted(found[1], found[3])}{_given(found[2])}{form}", field=field)
     return InvalidRequest(f"{field}: {_shown(text)}", field=field)
 
 
@@ -83,11 +90,25 @@ def unknown_field(name: str, known: Iterable[str], within: str = "") -> InvalidR
     """A field that does not exist here; `nearest` in the detail is the one that was probably meant."""
     names = list(known)
     field = _joined(within, _shown(name))
-    near = difflib.get_close_matches(name, names, n=1, cutoff=LIKENESS_MIN) if len(name) <= SHOWN_CHARS_MAX else []
-    if near:
-        return InvalidRequest(f'{field} is not a known field; did you mean "{near[0]}"?', field=field, nearest=near[0])
-    hint = f"known here: {', '.join(names)}" if names else "there are no fields here"
+    near = _nearest(name, names)
+    if near is not None:
+        return InvalidRequest(f'{field} is not a known field; did you mean "{near}"?', field=field, nearest=near)
+    listed = ", ".join(names[:LISTED_MAX]) + (", …" if len(names) > LISTED_MAX else "")
+    hint = f"known here: {listed}{_form(names)}" if names else "there are no fields here"
     return InvalidRequest(f"{field} is not a known field; {hint}", field=field)
+
+
+def _nearest(name: str, names: list[str]) -> str | None:
+    """A similar name; or one that only lacks its unit (`ttl`), or has its letters in another order (`tga`)."""
+    if len(name) > SHOWN_CHARS_MAX:
+        return None
+    if near := difflib.get_close_matches(name, names, n=1, cutoff=LIKENESS_MIN):
+        return near[0]
+    return next((known for known in names if known.startswith(f"{name}_") or sorted(known) == sorted(name)), None)
+
+
+def _form(names: list[str]) -> str:
+    return next((f"; {form}" for name, form in _FORMS.items() if name in names), "")
 
 
 def not_json(body: bytes, error: msgspec.DecodeError) -> InvalidRequest:

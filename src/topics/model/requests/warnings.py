@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from topics.model.requests.config import TopicConfig
+from msgspec import UNSET
+
+from topics.model.requests.config import LEASE_MS_MAX, LEASE_MS_MIN, ConfigPatch, ConfigRequest, TopicConfig
 
 
-def config_warnings(config: TopicConfig) -> list[str]:
+def config_warnings(config: TopicConfig, request: ConfigRequest | ConfigPatch) -> list[str]:
     """Warnings about the configuration of a topic. The queue fields of a log have no effect and no warnings."""
-    if config.type == "queue" and config.max_deliveries and config.dead_letter is None:
+    if config.type != "queue":
+        return []
+    warnings: list[str] = []
+    if config.max_deliveries and config.dead_letter is None:
         warning = f"max_deliveries is {config.max_deliveries}, but dead_letter names no topic"
-        return [f"{warning}: jobs that fail are delivered again without end"]
-    return []
+        warnings.append(f"{warning}: jobs that fail are delivered again without end")
+    if request.lease_ms is not UNSET and request.lease_ms != config.lease_ms:
+        allowed = f"a lease lasts {LEASE_MS_MIN} to {LEASE_MS_MAX} ms"
+        warnings.append(f"lease_ms is {config.lease_ms}, not {request.lease_ms}: {allowed}")
+    return warnings
 
 
 def match_warnings(match: str | list[str] | None, field: str) -> list[str]:
