@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import pickle
 import socket
+import ssl
 import threading
 import time
 from typing import Any
@@ -28,7 +29,7 @@ from topics.client import (
     TopicsError,
 )
 from topics.client.errors import KINDS
-from topics.client.retrying import Retrying
+from topics.client.retrying import Retrying, is_tls_refusal
 
 OK = answer(200, {"status": "ok", "version": "0", "uptime_ms": 1})
 APPENDED = answer(
@@ -100,6 +101,27 @@ def test_nobody_there_is_tried_again_and_then_said(connect: Connect) -> None:
     with pytest.raises(ConnectionFailed, match=f"cannot reach http://127.0.0.1:{port}") as caught:
         connect(f"http://127.0.0.1:{port}", retries_max=2).claim("t")
     assert caught.value.status == 0
+    assert "start a server with `topics serve`" in str(caught.value)
+
+
+def test_tls_at_a_plain_port_is_not_tried_again(
+    connect: Connect, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(seconds: float) -> None:
+        raise AssertionError(f"it pauses for {seconds} s")
+
+    monkeypatch.setattr("topics.client.aio.wire.primitives.sleep", pause)
+    monkeypatch.setattr("topics.client.sync.wire.primitives.sleep", pause)
+    with pytest.raises(ConnectionFailed, match="is reached with http://") as caught:
+        connect(f"https://127.0.0.1:{server.port}").health()
+    assert f"cannot reach https://127.0.0.1:{server.port}" in str(caught.value)
+    assert caught.value.detail["tls"] is True
+
+
+def test_a_handshake_that_was_cut_short_is_tried_again() -> None:
+    cut, wrong = OSError("connect"), OSError("connect")
+    cut.__cause__, wrong.__cause__ = ssl.SSLEOFError(8, "EOF"), ssl.SSLCertVerificationError(1, "self-signed")
+    assert (is_tls_refusal(cut), is_tls_refusal(wrong), is_tls_refusal(OSError())) == (False, True, False)
 
 
 def test_silence_is_a_timeout(connect: Connect) -> None:
@@ -310,4 +332,4 @@ def test_who_waits_for_a_server_that_is_gone_is_told_once(
         connect(url, retries_max=10).health()
     (told,) = (record for record in caplog.records if record.name == "topics.client")
     assert told.getMessage().startswith(f"cannot reach {url}: ")
-    assert told.getMessage().endswith("; trying again")
+    assert told.getMessage().endswith("; trying again for up to 60 s")

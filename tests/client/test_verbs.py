@@ -61,6 +61,19 @@ def test_edit_changes_the_fields_given(client: Any, topic: str) -> None:
         client.edit(topic, cap_record=1)
 
 
+@pytest.mark.parametrize(
+    "one", [{"order": 1}, "a text", b'{"data": 1}', bytearray(b"[]"), Outgoing(1)], ids=lambda one: type(one).__name__
+)
+def test_a_single_record_is_not_taken_for_many(client: Any, topic: str, one: Any) -> None:
+    for attempt in (lambda: client.append_many(topic, one), lambda: client.append_all({topic: one})):
+        with pytest.raises(InvalidRequest, match=r"records .*must be .*; use append for one record") as caught:
+            attempt()
+        assert caught.value.detail["field"] == "records"
+    with pytest.raises(TopicNotFound):
+        client.state(topic)
+    assert client.append_many(topic, b' [{"data": 1}]').count == 1
+
+
 def test_the_state_tells_where_a_topic_is(client: Any, topic: str) -> None:
     client.append_many(topic, [1, 2, 3])
     state = client.state(topic, touch=False)

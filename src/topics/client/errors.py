@@ -45,6 +45,7 @@ from topics.model.errors import (
 __all__ = [
     "GROUP_CODES",
     "KINDS",
+    "WAY_OUT",
     "BadAnswer",
     "BatchTooLarge",
     "Closed",
@@ -81,6 +82,10 @@ __all__ = [
     "UriTooLong",
     "error_of",
 ]
+
+
+# The end of a message about a server that cannot be reached.
+WAY_OUT: Final = "start a server with `topics serve`, or name another one by its URL, TOPICS_URL or TOPICS_PORT"
 
 
 class ConnectionFailed(TopicsError):

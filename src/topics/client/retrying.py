@@ -13,6 +13,19 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 2.0
 # Proxies reply with these when their server is down or slow: the request may have been executed.
 GATEWAY_STATUSES = (502, 503, 504)
 
+NO_TLS = "check its certificate; a server without a proxy for TLS is reached with http://"
+
+
+def is_tls_refusal(error: BaseException | None) -> bool:
+    """Whether a handshake failed for good; one that was only cut short may succeed the next time."""
+    import ssl
+
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+        error = error.__cause__ or error.__context__
+    return False
+
 
 class Retrying:
     """The attempts at one request. `unsent` failures changed nothing; others are retried only if that is `safe`.
@@ -56,6 +69,9 @@ class Retrying:
         match error:
             case Throttled() | NotReady() | ShuttingDown():
                 return True
+            case ConnectionFailed(detail={"tls": True}):
+                # A wrong certificate, or a server without TLS: another attempt would fail alike.
+                return False
             case ConnectionFailed():
                 return unsent or self.safe
             case Timeout():

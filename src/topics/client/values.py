@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 from msgspec import Raw
 
+from topics.client.errors import InvalidRequest
 from topics.client.request import encode
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.nesting import decode_deep
@@ -107,8 +108,22 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
 Outgoings = Iterable[Any] | bytes
 
 
+def check_records(records: object) -> None:
+    """Refuse a single record: the keys of a dict, or the characters of a text, would become records."""
+    if isinstance(records, bytes):
+        if records.lstrip()[:1] == b"[":
+            return
+        message = "records in bytes must be a JSON array of records"
+    elif isinstance(records, Mapping | str | bytearray | memoryview | Outgoing):
+        message = f"records must be a list of records, not {type(records).__name__}"
+    else:
+        return
+    raise InvalidRequest(f"{message}; use append for one record", field="records")
+
+
 def records_json(records: Outgoings) -> bytes:
     """The `records` of a body; bytes are used unchanged."""
+    check_records(records)
     if isinstance(records, bytes):
         return records
     wrapped = [record if isinstance(record, Outgoing) else Outgoing(record) for record in records]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from topics.client import values
-from topics.client.values import Outgoing, Outgoings, records_json
+from topics.client.values import Outgoing, Outgoings, check_records, records_json
 from topics.engine.log import retention
 from topics.engine.log.reading import Diff as EngineDiff
 from topics.model.errors import InvalidRequest, TopicsError
@@ -101,6 +101,7 @@ def readable(topic: str, diff: EngineDiff) -> Diff:
 
 def encoded(records: Outgoings) -> bytes:
     """Records as the JSON array of a request; bytes are used unchanged."""
+    check_records(records)
     if isinstance(records, bytes):
         return records
     try:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from topics.client.answers import failure_of, value_of
-from topics.client.errors import Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
+from topics.client.errors import WAY_OUT, Closed, ConnectionFailed, InvalidRequest, Timeout, TopicsError, Unauthorized
 from topics.client.request import JSON, Options, PageReply, QueryValue, Request, with_query
-from topics.client.retrying import Retrying
+from topics.client.retrying import NO_TLS, Retrying, is_tls_refusal
 from topics.client.sync.wire import primitives
 from topics.client.tokens import Tokens
 
@@ -95,7 +95,8 @@ class Transport:
             raise error
         if pause_s >= TELL_FROM_S and not retrying.warned and isinstance(error, ConnectionFailed):
             retrying.warned = True
-            _log.warning("%s; trying again", error.message)
+            said = error.message.removesuffix(f"; {WAY_OUT}")
+            _log.warning("%s; trying again for up to %g s", said, self.options.retry_s_max)
         primitives.sleep(pause_s)
 
     def _attempt(self, request: Request[T]) -> T:
@@ -143,7 +144,10 @@ class Transport:
         if isinstance(error, self._timeouts) and not unsent:
             return Timeout(f"{where}: no reply within {self.options.timeout_s:g} s", detail=detail)
         if unsent:
-            return ConnectionFailed(f"cannot reach {self.options.url}: {reason}", detail=detail)
+            message = f"cannot reach {self.options.url}: {reason}"
+            if is_tls_refusal(error):
+                return ConnectionFailed(f"{message}; {NO_TLS}", detail={**detail, "tls": True})
+            return ConnectionFailed(f"{message}; {WAY_OUT}", detail=detail)
         return ConnectionFailed(f"{where}: the connection broke: {reason}", detail=detail)
 
     # --- tokens of the consumer groups ---
