@@ -37,7 +37,7 @@ Kind = Literal["open", "pwritev", "pread", "fdatasync", "fsync_dir", "truncate",
 
 
 class Gate:
-    """Holds calls back: `reached` tells that one has come, `open` lets it and all later ones through."""
+    """Holds calls back: `reached` is set when one has come, `open` lets it and all later ones through."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -94,7 +94,7 @@ class QuickDisk(Disk):
 
 
 class SmallDisk(Disk):
-    """A disk that holds so many bytes, counted in pages of the files that are made on it, and is then full.
+    """A disk of a fixed number of bytes, counted in pages of the files that are created on it; then it is full.
 
     `allocate` takes its pages at once, a write those up to its end; unlinking and cutting give back.
     """
@@ -341,7 +341,7 @@ class FaultyDisk(Disk):
         keep: everything written is there (a kill, in effect)     drop: only what was synced is there
         torn: of each file a prefix of its un-synced writes, the last one cut at a multiple of 512 or 4096
         reorder: each un-synced page (or sector) of each file is there in any of its states, whatever came first
-        Changes of directories that were not synced are there up to some point in the last two.
+        Directory changes that were not synced are kept up to some point in the last two.
         """
         root, into = os.path.abspath(root), os.path.abspath(into)
         rng = random.Random(seed)

@@ -29,7 +29,7 @@ TURNS = 8
 def free_port() -> int:
     """A port for a server that must know it before it starts, or keep it over restarts.
 
-    The kernel gives none below its range to connections and to servers on port 0, so nobody takes it in between.
+    The kernel assigns none below its range to connections and to servers on port 0, so no process takes it in between.
     """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = range(10_000, first) if first > 12_000 else range(10_000, 60_000)
@@ -51,7 +51,7 @@ class Reply(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The error code; fails if this is no error."""
+        """The error code; fails if this is not an error."""
         return self.json["error"]["code"]
 
     @property

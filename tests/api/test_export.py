@@ -1,4 +1,4 @@
-"""Bulk read: a stretch of a topic as lines over a real socket, complete or visibly cut."""
+"""Bulk read: a range of a topic as lines over a real socket, complete or visibly cut."""
 
 import gzip
 import http.client
@@ -74,7 +74,7 @@ def test_every_record_is_a_line_as_diff_renders_it_and_the_last_line_is_the_end(
     }
 
 
-def test_a_stretch_is_behind_from_seq_up_to_and_with_to_seq(client: Client, topic: str) -> None:
+def test_a_range_is_after_from_seq_up_to_and_including_to_seq(client: Client, topic: str) -> None:
     client.append(topic, *range(1, 101))
     found, end = records_and_end(client, topic, "?from_seq=10&to_seq=20")
     assert [record["$seq"] for record in found] == list(range(11, 21))

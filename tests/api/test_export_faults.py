@@ -73,7 +73,7 @@ def test_every_block_is_waited_for_away_from_the_loop(server: ServerThread) -> N
     assert json.loads(end)["end"]["records"] == RECORDS
 
 
-def test_damage_is_a_500_where_it_begins_and_a_cut_behind_what_is_good(server: ServerThread, tmp_path: Path) -> None:
+def test_damage_is_a_500_where_it_begins_and_a_cut_after_good_records(server: ServerThread, tmp_path: Path) -> None:
     damage(tmp_path, 205)
     found = read_to_the_cut(server, "/v0/topics/c/export")
     assert [line["$seq"] for line in found] == list(range(1, 201))

@@ -55,7 +55,7 @@ def test_jobs_are_given_back_and_become_dead_letters(verbs: Any, queue: str) -> 
     assert [lease.error for lease in verbs.leases(queue, page_size=1)] == ["later", "later"]
     verbs.nack(queue, jobs[:1], dead_letter=True, error="broken")
     verbs.nack(queue, jobs[1:], delay_ms=0)
-    # Whoever asks for the other one finds that it has had its deliveries.
+    # A claim of the other one finds that it has used up its deliveries.
     assert verbs.claim(queue) == []
     dead = list(itertools.islice(verbs.read(f"{queue}.dead", follow=True), 2))
     assert sorted(record.data for record in dead) == [1, 2]

@@ -182,7 +182,7 @@ def test_a_long_poll_ends_with_the_next_record(verbs: Any, topic: str, beside: B
     assert verbs.diff(topic, 2, wait_ms=1).records == []
 
 
-def test_a_long_poll_of_a_topic_that_goes_is_told(verbs: Any, topic: str, beside: Beside) -> None:
+def test_a_long_poll_of_a_deleted_topic_gets_an_error(verbs: Any, topic: str, beside: Beside) -> None:
     verbs.append(topic, 1)
     waiting = beside(lambda: verbs.diff(topic, 1, wait_ms=30_000))
     verbs.drop(topic)

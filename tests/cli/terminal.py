@@ -60,7 +60,7 @@ def run(server: ServerProcess | None, *arguments: object, stdin: str | None = No
 def start(
     server: ServerProcess | None, *arguments: object, stdin: int | IO[bytes] | None = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """A real process that goes on; standard output and error are pipes."""
+    """A real process that keeps running; standard output and error are pipes."""
     return subprocess.Popen(
         [TOPICS, *map(str, arguments)],
         env=environ(server),

@@ -144,7 +144,7 @@ def test_wishes_that_exclude_each_other_are_refused(invoke: Invoke, topic: str) 
     assert "standard input" in invoke("append", topic, "--idempotency-key", "k", stdin="1").complaint
 
 
-def test_a_line_that_is_refused_is_named_and_what_came_before_it_is_told(
+def test_a_refused_line_is_named_and_what_came_before_it_is_reported(
     invoke: Invoke, client: Client, topic: str, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"

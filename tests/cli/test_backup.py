@@ -1,4 +1,4 @@
-"""`topics backup` and `topics restore` on real servers: everything comes back, and nothing half-done is left behind."""
+"""`topics backup` and `topics restore` on real servers: everything comes back, and no partial file is left."""
 
 import json
 import os
@@ -284,7 +284,7 @@ def test_a_killed_server_leaves_no_file_and_loses_nothing(tmp_path: Path) -> Non
         server.kill()
         os.kill(begun.pid, signal.SIGCONT)
         _, told = begun.communicate()
-        # It may have had everything in its buffers when the server went.
+        # It may have had everything in its buffers when the server stopped.
         assert begun.returncode == 5 or (tmp_path / "b.tar").exists(), told
         assert not (tmp_path / "b.tar.partial").exists()
     with serving(tmp_path / "data") as server:

@@ -33,7 +33,7 @@ def fill(client: Client, topic: str, count: int, size: int = 100) -> None:
 
 
 def contents(client: Client, topic: str) -> list[dict[str, Any]]:
-    """Every record, without what an import gives anew."""
+    """Every record, without the fields that an import assigns."""
     found: list[dict[str, Any]] = []
     cursor = 0
     while True:
@@ -174,7 +174,7 @@ def test_a_file_that_is_there_is_not_overwritten(invoke: Invoke, client: Client,
     assert json.loads(path.read_text())["data"] == 1
 
 
-def test_an_export_goes_on_behind_the_last_whole_line(
+def test_an_export_continues_after_the_last_whole_line(
     invoke: Invoke, client: Client, topic: str, tmp_path: Path
 ) -> None:
     fill(client, topic, 300)
@@ -264,7 +264,7 @@ def test_lines_need_no_dollar(invoke: Invoke, client: Client, topic: str, tmp_pa
     assert contents(client, topic) == [{"data": 1, "$tag": "t", "$node": "n", "meta": {"m": 1}}, {"data": 2}]
 
 
-def test_an_import_begins_where_it_is_told(invoke: Invoke, client: Client, topic: str, tmp_path: Path) -> None:
+def test_an_import_begins_where_requested(invoke: Invoke, client: Client, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("".join(json.dumps({"data": number}) + "\n" for number in range(1, 11)))
     invoke("import", topic, path, "--from-line", 8)

@@ -57,7 +57,7 @@ def test_a_user_logs_in_with_a_password_from_the_environment(group: Invoke) -> N
     assert (missing.code, missing.complaint) == (2, "no password for ops; set TOPICS_PASSWORD")
 
 
-def test_without_a_token_the_way_to_one_is_told(group: Invoke) -> None:
+def test_without_a_token_the_error_says_how_to_get_one(group: Invoke) -> None:
     done = group("ls", TOPICS_TOKEN="")
     assert done.code == 4
     assert "TOPICS_TOKEN" in done.complaint

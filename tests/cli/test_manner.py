@@ -143,7 +143,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
         yield server
 
 
-def test_keys_come_by_flag_or_variable_and_their_lack_is_told(
+def test_keys_come_by_flag_or_variable_and_their_lack_is_reported(
     guarded: ServerProcess, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = ["--url", f"http://127.0.0.1:{guarded.port}"]
@@ -211,7 +211,7 @@ Complete = Callable[..., list[str]]
 
 @pytest.fixture
 def completed(invoke: Invoke) -> Complete:
-    """What a shell would offer behind these words."""
+    """What a shell would offer after these words."""
 
     def completed(*words: str, **env: str) -> list[str]:
         env |= {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}

@@ -81,7 +81,7 @@ def test_elsewhere_a_line_says_now_and_then_how_far_it_is(
     ]
 
 
-def test_no_bar_is_drawn_over_what_somebody_types(server: ServerProcess, client: Client, topic: str) -> None:
+def test_no_bar_is_drawn_over_typed_input(server: ServerProcess, client: Client, topic: str) -> None:
     ours, theirs = pty.openpty()
     command = [TOPICS, "append", topic]
     process = subprocess.Popen(

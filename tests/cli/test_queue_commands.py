@@ -208,7 +208,7 @@ def test_a_command_need_not_read_its_job(server: ServerProcess, client: Client, 
 
 
 @pytest.mark.slow
-def test_a_failed_job_rests_as_long_as_told(server: ServerProcess, client: Client, queue: str) -> None:
+def test_a_failed_job_rests_as_long_as_requested(server: ServerProcess, client: Client, queue: str) -> None:
     client.append(queue, 1)
     process = start(server, "queue", "work", queue, "--exec", "exit 1", "--retry-delay", "1h")
     wait_for(lambda: counters(client, queue)["delayed"] == 1)

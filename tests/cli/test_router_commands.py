@@ -57,7 +57,7 @@ def test_a_circle_is_refused_with_its_way_round(invoke: Invoke, routers: str) ->
     assert f"{routers}.archive" in done.complaint
 
 
-def test_a_removed_router_is_gone_and_a_missing_one_is_told(invoke: Invoke, client: Client, routers: str) -> None:
+def test_a_removed_router_is_gone_and_a_missing_one_is_an_error(invoke: Invoke, client: Client, routers: str) -> None:
     done = invoke("router", "rm", f"{routers}-named", "no-such-router")
     assert (done.code, done.err) == (
         1,

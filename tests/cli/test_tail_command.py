@@ -39,7 +39,7 @@ def test_holes_do_not_count_as_records(invoke: Invoke, client: Client, topic: st
     assert numbers(invoke("tail", topic, "-n", 3)) == [4, 5, 306]
 
 
-def test_reading_starts_behind_a_seq_or_at_a_time(invoke: Invoke, client: Client, topic: str) -> None:
+def test_reading_starts_after_a_seq_or_at_a_time(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(topic, 1, 2, 3)
     assert numbers(invoke("tail", topic, "--from", 1)) == [2, 3]
     assert numbers(invoke("tail", topic, "--from", 0, "--until-end")) == [1, 2, 3]

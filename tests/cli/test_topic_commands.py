@@ -1,4 +1,4 @@
-"""`topics topic`: what is there, what it is set to, and changing that; asked of a live server."""
+"""`topics topic`: list, show and change topics of a live server."""
 
 from tests.cli.terminal import Invoke
 from tests.serving import Client

@@ -24,7 +24,7 @@ BLOCK = re.compile(r"(?:<!-- terminal: (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTA
 
 
 class Step(NamedTuple):
-    """A command and the lines below it; with a terminal, one that goes on while the others run."""
+    """A command and the lines below it; with a terminal, one that keeps running while the others run."""
 
     terminal: str | None
     command: str
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 
 class Terminal:
-    """A command that goes on, and everything it has printed so far."""
+    """A command that keeps running, and everything it has printed so far."""
 
     def __init__(self, command: str, directory: Path, env: dict[str, str]) -> None:
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Either half of the client behind the same synchronous face, so that every test is written once."""
+"""Either half of the client with the same synchronous interface, so that every test is written once."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def end(next_from_seq: int) -> bytes:
     return b'{"end":{"next_from_seq":%d,"head_seq":9,"earliest_seq":1,"epoch":1,"records":9}}\n' % next_from_seq
 
 
-def test_a_cut_export_goes_on_behind_what_was_handed_out(connect: Connect) -> None:
+def test_a_cut_export_continues_after_what_was_handed_out(connect: Connect) -> None:
     """The first answer ends in the middle of a line, though its length fits; the second is cut short."""
     large = 20_000
     first = answer(200, lines(1, 30, large) + b'{"$seq":31,"$t')

@@ -73,7 +73,7 @@ def test_reading_without_a_group_leaves_no_trace(consumer: Any, topic: str) -> N
     assert consumer.consume(topic).messages == []
 
 
-def test_the_ends_of_partitions_are_told(consumer: Any, topic: str) -> None:
+def test_the_latest_offsets_of_partitions_are_returned(consumer: Any, topic: str) -> None:
     consumer.append(topic, 1)
     consumer.append_many(f"{topic}:p1", [1, 2])
     assert [end.next_offset for end in consumer.latest_offsets(topic)] == [1]

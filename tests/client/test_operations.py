@@ -81,7 +81,7 @@ def test_a_pipeline_is_defined_reported_and_dropped(client: Any, topic: str) -> 
 
 
 @pytest.mark.needs_server("a backup as a stream; a database writes a file")
-def test_a_backup_is_a_tar_of_the_length_that_was_told(client: Any, topic: str) -> None:
+def test_a_backup_is_a_tar_of_the_announced_length(client: Any, topic: str) -> None:
     client.append(topic, 1)
     with client.backup() as backup:
         copy = b"".join(backup)

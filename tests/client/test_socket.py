@@ -83,7 +83,7 @@ def test_after_unsubscribing_nothing_comes(client: Any, socket: Any, topic: str)
     assert socket.receive(0.05) is None
 
 
-def test_a_deleted_topic_is_told(client: Any, socket: Any, topic: str) -> None:
+def test_a_deleted_topic_is_reported(client: Any, socket: Any, topic: str) -> None:
     client.create(topic)
     socket.subscribe(topic)
     client.drop(topic)

@@ -199,7 +199,7 @@ def test_following_gets_what_comes_later(client: Any, connect: Connect, url: str
     assert found.data == 2
 
 
-def test_a_long_poll_waits_no_longer_than_it_was_told(client: Any, topic: str) -> None:
+def test_a_long_poll_waits_no_longer_than_requested(client: Any, topic: str) -> None:
     client.create(topic)
     began_s = time.monotonic()
     assert client.diff(topic, wait_ms=80).records == []

@@ -1,4 +1,4 @@
-"""Pages of listed origins: what every reply tells a browser, and what a preflight is answered."""
+"""Pages of listed origins: the headers of every reply, and of the reply to a preflight."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""More connections than there are file descriptors: some are refused, and everything else goes on, writes above all."""
+"""More connections than file descriptors: some are refused, and everything else continues, above all writes."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_diff_never_creates(client: Client, topic: str) -> None:
 # --- tombstones ---
 
 
-def test_a_reader_behind_the_cap_is_told_what_it_missed(client: Client, topic: str) -> None:
+def test_a_reader_that_the_cap_has_passed_learns_what_it_missed(client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {"cap_records": 3})
     client.append(topic, *range(10))
     diff = client.diff(topic, from_seq=2)

@@ -392,7 +392,7 @@ def test_a_name_outside_the_prefixes_is_told_with_the_ones_allowed(server: Serve
         assert all(part in message for part in (field, "tenant43:c", '"tenant42:"', '"shared."'))
 
 
-def test_a_name_that_the_caller_did_not_give_is_not_told(server: ServerProcess) -> None:
+def test_a_name_that_the_caller_did_not_send_is_not_revealed(server: ServerProcess) -> None:
     ends = {"source": "tenant43:c", "dest": "shared.b"}
     assert server.client("full").put("/v0/routers/shared.r", ends).status == 201
     reply = server.client("tenant").get("/v0/routers/shared.r")

@@ -60,7 +60,7 @@ def test_the_limit_is_exact_and_named(client: Client, topic: str, field: str, re
         reply = send(client, path, body_with(record(levels), '{"data":1}'))
         assert (reply.status, reply.code, reply.detail["max"]) == (400, "invalid_request", NESTING_MAX)
         assert "at most 256 levels" in reply.json["error"]["message"]
-        # Beyond what can be decoded at all there is no telling where it stands.
+        # Nested too deeply to be decoded, so its position is not known.
         assert reply.detail["field"] in (f"records[1].{field}", "body")
         assert levels > 1_000 or reply.detail["field"] != "body"
     assert client.state(topic)["head_seq"] == 2

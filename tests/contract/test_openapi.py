@@ -88,7 +88,7 @@ def test_bodies_are_the_structs_that_handlers_decode_with(document: Any) -> None
     assert diff["requestBody"]["required"] is False
 
 
-def test_scopes_are_told(document: Any) -> None:
+def test_scopes_are_documented(document: Any) -> None:
     described = {key: item.get("security") for key, item in operations(document).items()}
     assert described["put", "/v0/topics/{topic}"] == [{"key": ["admin"]}]
     assert described["post", "/v0/topics/{topic}/diff"] == [{"key": ["read"]}]
@@ -215,7 +215,7 @@ def test_null_stands_for_the_default(client: Client, topic: str) -> None:
     assert "$tag" not in record
 
 
-def test_bounds_that_answer_400_are_told(document: Any, client: Client, topic: str) -> None:
+def test_limits_that_answer_400_are_documented(document: Any, client: Client, topic: str) -> None:
     schemas = document["components"]["schemas"]
     assert schemas["AppendRequest"]["properties"]["records"]["minItems"] == 1
     assert client.post(f"/v0/topics/{topic}", {"records": []}).status == 400

@@ -106,7 +106,7 @@ def test_a_packed_body_without_a_key_is_401_whatever_is_in_it(
 
 
 class Refusing:
-    """An admission that refuses everybody."""
+    """An admission that refuses every request."""
 
     def __init__(self) -> None:
         self._pressure = Pressure(lambda: 0, lambda: 0.0)

@@ -16,7 +16,7 @@ SEARCH = Path(__file__).with_name("key_search.py")
 
 
 class Searched:
-    """A server that tells what in it holds the key."""
+    """A server that reports which of its objects hold the key."""
 
     def __init__(self, data_dir: Path, *arguments: str, **environ: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}

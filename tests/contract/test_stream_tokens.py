@@ -135,7 +135,7 @@ def test_a_token_that_was_touched_is_401(server: ServerProcess) -> None:
         assert (reply.status, reply.code) == (401, "unauthorized"), token
 
 
-def test_streams_count_for_the_key_behind_the_token(tmp_path: Path) -> None:
+def test_streams_count_for_the_key_of_the_token(tmp_path: Path) -> None:
     with serving(tmp_path, api_keys="k,l", max_sse_connections_per_key=1) as server:
         client = server.client("k")
         client.append("t", 1)

@@ -293,7 +293,7 @@ def test_if_empty_refuses_a_topic_with_records(client: Client, topic: str) -> No
     assert client.delete(f"/v0/topics/{topic}?if_empty=true").json["deleted"] is True
 
 
-def test_a_recreated_topic_starts_anew_and_stale_readers_are_told(client: Client, topic: str) -> None:
+def test_a_recreated_topic_starts_again_and_stale_readers_get_a_tombstone(client: Client, topic: str) -> None:
     client.append(topic, *range(10))
     epoch = client.state(topic)["epoch"]
     client.delete(f"/v0/topics/{topic}")

@@ -1,4 +1,4 @@
-"""`warnings`: what is done although it was probably not meant, told in the answer."""
+"""`warnings`: a reply reports what was done although it was probably not meant."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ def say(word: str, *seqs: int) -> None:
 
 
 class TellingClient(AsyncClient):
-    """Tells of acks when their answers are there."""
+    """Reports acks when their replies have arrived."""
 
     async def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
         seqs, _ = held(jobs)

@@ -221,7 +221,7 @@ def test_every_record_is_accounted_for(tmp_path: Path, durability: Literal["disk
         client.close()
         server.kill()
 
-    # What was acknowledged is there, once, in order, where the producer was told; and nothing else is.
+    # Acknowledged records exist once, in order, with the seqs that the producer got; and no others.
     assert made > RECORDS_MIN * KILLS, "the producer did produce"
     assert kept == list(zip(making.log_seqs, range(made), strict=True))
     # The watcher saw exactly that, over as many streams as there were servers.

@@ -281,7 +281,7 @@ def damage_newest_snapshot(rig: Rig) -> None:
 
 @pytest.mark.parametrize("record_bytes", [10, 1500])
 def test_the_snapshot_before_finds_its_log_and_its_packs(open_rig: OpenRig, record_bytes: int) -> None:
-    """A growing tail is packed anew each time, so that the newest snapshot needs none of the older packs."""
+    """A growing tail is packed again each time, so that the newest snapshot needs none of the older packs."""
     rig = open_rig(wal_file_bytes=4096, hot_retain_segments=0, hot_retain_bytes=0)
     for _ in range(4):
         for _ in range(12):

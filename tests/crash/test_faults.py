@@ -1,4 +1,4 @@
-"""A disk that fails under the engine: what becomes visible, what goes on, what a restart finds."""
+"""A disk that fails under the engine: what becomes visible, what continues, what a restart finds."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_records_waiting_for_their_sync_survive_a_later_write_that_fails(rig: Ri
     rig.store.commit_log.flush()
     disk.fail("pwritev", path=".log")
     failed = rig.engine.append("f", request("failed"))
-    # The cut must be durable before the log goes on, so the gate is opened first.
+    # The cut must be durable before the log continues, so the gate is opened first.
     gate.open()
     rig.store.commit_log.flush()
     assert isinstance(failed.error, StorageError)

@@ -19,7 +19,7 @@ MODES: list[Mode] = ["drop", "torn", "reorder", "keep"]
 
 
 class Lives:
-    """One database over several power failures, and what its writers were told."""
+    """One database over several power failures, and the acknowledgements that its writers got."""
 
     def __init__(self, root: Path, mode: Mode, seed: int, **settings: Any) -> None:
         self.root = root
@@ -112,7 +112,7 @@ def configured(lives: Lives) -> Lives:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(6))
-def test_what_fsync_acknowledged_survives_and_what_disk_lost_is_told(tmp_path: Path, mode: Mode, seed: int) -> None:
+def test_what_fsync_acknowledged_survives_and_what_disk_lost_is_reported(tmp_path: Path, mode: Mode, seed: int) -> None:
     lives = configured(Lives(tmp_path, mode, seed, **COLD))
     try:
         for _ in range(4):

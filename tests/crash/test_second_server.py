@@ -49,5 +49,5 @@ def test_a_process_that_wakes_up_on_another_boot_writes_no_more(
         assert not rig.store.checkpoint()
         with pytest.raises(ReadOnly, match="boot id"):
             rig.append("a", 3)
-        assert rig.seqs("a") == [1, 2], "reading goes on"
+        assert rig.seqs("a") == [1, 2], "reading continues"
     assert "the boot id has changed" in caplog.text

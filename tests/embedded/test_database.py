@@ -208,7 +208,7 @@ def test_request_bytes_are_appended_as_they_are(db: topics.Database) -> None:
     assert [record.json for record in db.diff("a").records] == [b"1.10", b"1.10"]
 
 
-def test_a_gap_is_told(db: topics.Database) -> None:
+def test_a_gap_is_reported(db: topics.Database) -> None:
     db.configure("a", cap_records=2)
     db.append_many("a", range(5))
     tombstone = db.diff("a", 1).tombstone
@@ -303,7 +303,7 @@ def test_numbers_tell_what_a_write_cost(db: topics.Database) -> None:
     assert disk.wal_append_ms > 0
 
 
-def test_cold_reads_are_told(open_db: OpenDatabase) -> None:
+def test_cold_reads_are_reported(open_db: OpenDatabase) -> None:
     settings = {"segment_max_events": 2, "hot_retain_segments": 0, "hot_retain_bytes": 0}
     with open_db(**settings) as db:
         db.append_many("a", [1, 2])

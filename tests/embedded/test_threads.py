@@ -1,4 +1,4 @@
-"""Many threads on one database: one order of events, no lost wake-up, and a close that nobody hangs on."""
+"""Many threads on one database: one order of events, no lost wake-up, and a close that blocks no thread."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_many_threads_creating_one_topic_make_one(db: topics.Database) -> None:
 # --- tail ---
 
 
-def test_a_tail_starts_now_or_behind_its_cursor(db: topics.Database) -> None:
+def test_a_tail_starts_now_or_after_its_cursor(db: topics.Database) -> None:
     db.append_many("a", [1, 2, 3])
     assert [record.data for record in db.tail("a", 1, idle_s=0.01) if isinstance(record, topics.Record)] == [2, 3]
     assert list(db.tail("a", idle_s=0.01)) == []
@@ -398,7 +398,9 @@ def test_a_read_whose_pack_went_meanwhile_looks_again(open_db: OpenDatabase, mon
 # --- when the disk fails ---
 
 
-def test_after_a_failed_sync_readers_go_on_and_writers_are_told(open_db: OpenDatabase, faulty: FaultyDisk) -> None:
+def test_after_a_failed_sync_readers_continue_and_writers_get_an_error(
+    open_db: OpenDatabase, faulty: FaultyDisk
+) -> None:
     db = open_db()
     db.append("a", 1)
     db.configure("f", durability="fsync")

@@ -50,7 +50,7 @@ def waiting_in(db: topics.Database, name: str) -> int:
         if name in ("claim", "work"):
             return sum(map(len, host.store.claims._by_topic.values()))
         if name == "watch":
-            # Whoever was told that it is at the head waits from then on.
+            # A subscription that has caught up waits from then on.
             feeds = host.live._feeds.values()
             return sum(subscription.caught_up for feed in feeds for subscription in feed.subscriptions)
         return len(by_name["a"].waiters or ())

@@ -31,7 +31,7 @@ from topics.model.settings import Settings
 from topics.storage.disk import Disk
 
 WAIT_S_MAX = PATIENCE_S
-# Not everything that a test waits for is told.
+# Not everything that a test waits for has an event.
 NEWS_S_MAX = 0.01
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class Rig:
         """What a kill leaves: the files as they are at this moment, opened by a new process."""
         self.generation += 1
         left = self.path.with_name(f"{self.path.name.split('~')[0]}~{self.generation}")
-        # The threads first: a file that they unlink while it is copied is no crash that could happen.
+        # The threads first: a copy of a file that they unlink meanwhile would not be a possible crash.
         self.abandon()
         shutil.copytree(self.path, left)
         self.path = left
@@ -189,7 +189,7 @@ class Rig:
         return outcome.values[0]
 
     def work(self) -> bool:
-        """One step of each task in the background; whether one can go on at once."""
+        """One step of each task in the background; whether one can continue at once."""
         assert isinstance(self.store.timers, PolledTimers)
         self.store.timers.poll()
         self.store.background.run(math.inf)

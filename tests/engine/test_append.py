@@ -126,7 +126,7 @@ def test_all_records_of_a_batch_have_one_time(rig: Rig) -> None:
     assert {record["$ts"] for record in rig.records("a")} == {rig.clock.now_ms()}
 
 
-def test_a_write_that_waits_for_the_first_batch_goes_on_behind_it(rig: Rig) -> None:
+def test_a_write_that_waits_for_the_first_batch_continues_after_it(rig: Rig) -> None:
     rig.engine.append("a", request("first"))
     with pytest.raises(Busy) as busy:
         rig.engine.append("a", request("second"))

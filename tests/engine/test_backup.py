@@ -1,4 +1,4 @@
-"""A copy of a store in use: what is in it, what it holds on to while it is made, and how the copy goes on."""
+"""A copy of a store in use: what is in it, what it pins while it is made, and how the copy continues."""
 
 import io
 import shutil

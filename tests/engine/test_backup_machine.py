@@ -1,4 +1,4 @@
-"""Whatever goes on while a copy is made, the copy shows exactly what there was when it was begun, to the byte."""
+"""Whatever happens while a copy is made, the copy shows exactly the state at its start, to the byte."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class BackupMachine(RecoveryMachine):
         self.give_up()
         self.copies += 1
         path = unpacked(b"".join(self.pieces), Path(self.root) / f"copy{self.copies}")
-        # As if nothing had come after it, so that numbers can be compared; and at the time it was begun.
+        # As if nothing had come after it, so that numbers can be compared; and at the time of its start.
         forget_copying(Disk(), str(path))
         with Rig(path, clock=ManualClock(self.begun_ms)) as copy:
             copy.reopen()

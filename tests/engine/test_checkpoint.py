@@ -1,4 +1,4 @@
-"""Checkpoints: taken while everything goes on, they lose nothing, trim the log and make a start quick."""
+"""Checkpoints: taken during normal work, they lose nothing, trim the log and make a start fast."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def packs_in(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.rglob("*.pack"))
 
 
-def test_sealed_records_behind_the_window_leave_memory_and_come_back_the_same(open_rig: OpenRig) -> None:
+def test_sealed_records_outside_the_window_leave_memory_and_come_back_the_same(open_rig: OpenRig) -> None:
     rig = open_rig(**COLD)
     for number in range(20):
         rig.append("a", {"data": number, "tag": f"t{number}"})

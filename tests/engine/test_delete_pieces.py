@@ -104,7 +104,7 @@ def test_a_checkpoint_that_rewrites_the_block_between_two_pieces_costs_no_other_
     assert rig.seqs("t") == left
 
 
-def test_a_record_deleted_by_somebody_else_between_two_pieces_is_counted_by_them(rig: Rig) -> None:
+def test_a_record_deleted_by_another_request_between_two_pieces_is_counted_there(rig: Rig) -> None:
     fill(rig, 100)
     steps = begin(rig, match="a")
     next(steps)

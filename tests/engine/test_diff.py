@@ -18,7 +18,7 @@ def seqs_of(diff: Any) -> list[int]:
 
 @pytest.fixture(params=["memory", "mixed", "cold"])
 def filled(request: pytest.FixtureRequest, open_rig: OpenRig) -> Rig:
-    """Ten records: odd ones by node n1, even ones by n2, the seventh by nobody; in memory, on disk, or both."""
+    """Ten records: odd ones by node n1, even ones by n2, the seventh without a node; in memory, on disk, or both."""
     rig = open_rig() if request.param == "memory" else open_rig(**COLD)
     for seq in range(1, 11):
         record: dict[str, Any] = {"data": seq, "tag": f"t{seq % 3}", "node": "n1" if seq % 2 else "n2"}
@@ -50,7 +50,7 @@ def test_an_empty_topic_is_caught_up(rig: Rig) -> None:
 
 @pytest.mark.parametrize("from_seq", range(11))
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 11])
-def test_a_read_starts_behind_its_cursor_and_stops_at_its_limit(filled: Rig, from_seq: int, limit: int) -> None:
+def test_a_read_starts_after_its_cursor_and_stops_at_its_limit(filled: Rig, from_seq: int, limit: int) -> None:
     diff = filled.diff("a", from_seq, limit=limit)
     last = min(10, from_seq + limit)
     assert seqs_of(diff) == list(range(from_seq + 1, last + 1))
@@ -172,7 +172,7 @@ def test_filtered_records_advance_the_cursor(filled: Rig) -> None:
 def test_the_cursor_stands_at_the_last_examined_record(filled: Rig) -> None:
     diff = filled.diff("a", limit=2, node="n2")
     assert seqs_of(diff) == [1, 3]
-    assert diff.next_from_seq in (3, 4), "a filtered record behind the last returned one may be examined or not"
+    assert diff.next_from_seq in (3, 4), "a filtered record after the last returned one may be examined or not"
     assert seqs_of(filled.diff("a", diff.next_from_seq, limit=2, node="n2")) == [5, 7]
 
 

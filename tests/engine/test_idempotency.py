@@ -69,7 +69,7 @@ def test_a_key_used_again_after_its_window_stands_for_the_new_write(rig: Rig) ->
     assert (again.deduped, again.first_seq) == (True, 2)
 
 
-def test_every_key_of_a_window_is_remembered_and_none_behind_it(rig: Rig) -> None:
+def test_every_key_of_a_window_is_remembered_and_no_older_one(rig: Rig) -> None:
     rig.configure("a", idempotency_window_ms=80)
     written: dict[str, tuple[int, int]] = {}
     for number in range(300):

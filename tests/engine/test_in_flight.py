@@ -1,4 +1,4 @@
-"""What is reserved belongs to a change: whatever was submitted, failed, synced or published, nothing is left behind."""
+"""Reservations belong to a change: whatever was submitted, failed, synced or published, none is left."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_damaged_byte_of_a_huge_frame_is_found(open_rig: OpenRig) -> None:
         longest_step_ms(path, WorkClock())
 
 
-def test_the_search_behind_the_end_of_the_log_pauses(open_rig: OpenRig) -> None:
+def test_the_search_after_the_end_of_the_log_pauses(open_rig: OpenRig) -> None:
     rig = open_rig()
     rig.append("t", b"1")
     path = left_by_a_kill(rig)

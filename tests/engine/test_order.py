@@ -60,7 +60,7 @@ def test_a_dropped_topic_is_readable_until_the_drop_is_durable(held: Held) -> No
     assert rig.append("a", 2).first_seq == 1
 
 
-def test_a_write_behind_a_change_of_configuration_obeys_the_new_one(held: Held) -> None:
+def test_a_write_after_a_change_of_configuration_obeys_the_new_one(held: Held) -> None:
     rig, _, gate = held
     changed = rig.engine.configure("a", ConfigRequest(cap_records=2))
     rig.store.commit_log.flush()

@@ -19,7 +19,7 @@ def refused(rig: Rig, topic: str, *payloads: object, **fields: object) -> dict[s
     return caught.value.detail
 
 
-def test_there_may_be_so_many_topics_and_no_more(open_rig: OpenRig) -> None:
+def test_topics_beyond_the_limit_are_refused(open_rig: OpenRig) -> None:
     rig = open_rig(max_topics=2)
     rig.configure("a")
     rig.append("b", 1)
@@ -59,7 +59,7 @@ def test_no_cap_means_no_cap(open_rig: OpenRig) -> None:
     assert len(rig.engine.list().topics) == 20
 
 
-def test_all_topics_together_may_hold_so_many_bytes(open_rig: OpenRig) -> None:
+def test_the_bytes_of_all_topics_have_a_limit(open_rig: OpenRig) -> None:
     rig = open_rig(max_total_bytes=3 * SIZE)
     rig.append("a", 1)
     rig.append("b", 1)

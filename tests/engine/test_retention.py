@@ -111,7 +111,7 @@ def test_a_gap_ends_at_the_earliest_record_even_if_deletes_made_part_of_it(rig: 
     assert rig.diff("a", 3).tombstone is None, "at the floor: what follows was deleted, in silence"
 
 
-def test_evicting_records_behind_deleted_ones_counts_only_what_was_lost(rig: Rig) -> None:
+def test_evicting_records_after_deleted_ones_counts_only_what_was_lost(rig: Rig) -> None:
     rig.append("a", *range(10))
     rig.delete("a", before_seq=5)
     rig.configure("a", cap_records=4)

@@ -1,4 +1,4 @@
-"""The runner: steps go on when what they wait for has happened, a few milliseconds per turn, and can be cancelled."""
+"""The runner: steps continue when their event has happened, a few milliseconds per turn, and can be cancelled."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_task_goes_on_when_its_change_is_published(turns: Turns) -> None:
     assert owner.results == [pending]
 
 
-def test_a_change_that_fails_is_raised_by_whoever_wants_it_published(turns: Turns) -> None:
+def test_a_change_that_fails_is_raised_to_the_task_that_waits_for_it(turns: Turns) -> None:
     pending, owner = change(), Outcome()
     turns.runner.start(published(pending), owner)
     pending.finish(StorageError("full"))
@@ -209,7 +209,7 @@ def test_tasks_that_are_ready_together_are_run_over_several_turns_in_their_order
         before, turns.wakes = len(ran), 0
         assert turns.turn()
         in_turn.append(len(ran) - before)
-        assert len(ran) == 10 or turns.wakes, "the rest is run in a turn that nobody else asks for"
+        assert len(ran) == 10 or turns.wakes, "the rest is run in a turn that the runner requests itself"
     assert ran == list(range(10))
     assert max(in_turn) <= 5
     assert not turns.turn()

@@ -121,7 +121,7 @@ def test_whatever_was_done_a_scan_finds_what_a_reader_of_the_server_does(
         for step in steps:
             take(rig, step)
         if ("class", "ephemeral") in steps:
-            # What is in memory alone can be read by nobody but the server.
+            # Records that are only in memory can be read only by the server.
             rig.reopen()
         assert scanned(rig, "t", from_seq, parts=parts) == served(rig, "t", from_seq)
     shutil.rmtree(path)
@@ -201,7 +201,7 @@ def test_a_directory_that_cannot_be_written_can_be_read_and_stays_as_it_is(tmp_p
             os.chmod(folder, 0o700)
 
 
-# --- beside a server that goes on ---
+# --- beside a running server ---
 
 
 def test_a_part_whose_pack_went_away_is_planned_again(tmp_path: Path) -> None:

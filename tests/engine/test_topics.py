@@ -194,7 +194,7 @@ def test_without_automatic_priority_reads_change_nothing(rig: Rig) -> None:
     assert rig.look("a").effective_priority == before
 
 
-def test_an_empty_topic_starts_behind_its_head(rig: Rig) -> None:
+def test_an_empty_topic_starts_after_its_head(rig: Rig) -> None:
     rig.append("a", 1, 2)
     rig.delete("a", before_seq=3)
     state = rig.look("a")

@@ -86,7 +86,7 @@ def test_changes_that_waited_for_one_sync_are_published_over_several_turns(open_
     done = [0]
     while done[-1] < len(changes):
         if not rig.store.has_work:
-            assert done[-1] == 0, "whoever has not published all comes again"
+            assert done[-1] == 0, "a turn that has not published everything is repeated"
             rig.news.wait(NEWS_S_MAX)
         rig.store.turn(ticks=True)
         done.append(sum(change.done for change in changes))

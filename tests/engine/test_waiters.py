@@ -19,14 +19,14 @@ def waiting(rig: Rig, topic: str) -> list[int]:
     return woken
 
 
-def test_an_append_wakes_whoever_waits_and_is_visible_by_then(rig: Rig) -> None:
+def test_an_append_wakes_waiters_and_is_visible_by_then(rig: Rig) -> None:
     rig.configure("a")
     woken = waiting(rig, "a")
     rig.append("a", 1, 2)
     assert woken == [2]
 
 
-def test_what_was_staged_before_the_look_wakes_whoever_registered_after_it(rig: Rig) -> None:
+def test_an_append_submitted_before_the_look_wakes_a_reader_registered_after_it(rig: Rig) -> None:
     rig.configure("a")
     rig.engine.append("a", request(1))
     assert rig.diff("a").caught_up

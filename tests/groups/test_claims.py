@@ -1,4 +1,4 @@
-"""Claims, acks and expiry in the engine, with a clock that moves when told to."""
+"""Claims, acks and expiry in the engine, with a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_beside_a_fleet_whose_consumers_die_nothing_is_lost(kit: Engine, seed: i
         while (taken := client.consume(TOPIC, "fleet", start="Earliest")).messages:
             handled.update(message.offset for message in taken.messages)
             client.commit_batch(TOPIC, "fleet", taken)
-    assert set(handled) == set(range(total)), "whoever died, every message was handled"
+    assert set(handled) == set(range(total)), "whichever consumer died, every message was handled"
     syncer.commit()
     assert syncer.got == Counter(range(total))
     standings = {standing.group: standing for standing in client.groups(TOPIC)}

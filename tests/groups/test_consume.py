@@ -150,7 +150,7 @@ def test_latest_is_the_default_start(client: Client, consumer: Consumer, topic: 
 # --- with a group ---
 
 
-def test_a_group_resumes_behind_what_it_acked_and_ignores_start(client: Client, consumer: Consumer, topic: str) -> None:
+def test_a_group_resumes_after_what_it_acked_and_ignores_start(client: Client, consumer: Consumer, topic: str) -> None:
     filled(client, topic, 5)
     assert consumer.offsets(limit=2) == [0, 1]
     assert consumer.ack(1) == {"success": True, "acknowledged_offset": 1}

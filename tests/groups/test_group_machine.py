@@ -31,7 +31,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.head = 0
         self.dead: set[int] = set()
         self.acked: dict[str, set[int]] = {group: set() for group in GROUPS}
-        # Who was handed an offset last, and until when; the number tells deliveries apart.
+        # The consumer that was given an offset last, and until when; the number distinguishes deliveries.
         self.held: dict[str, dict[int, tuple[int, int]]] = {group: {} for group in GROUPS}
         self.deliveries = 0
         # Before the first commit: where the group's work begins, and what `Latest` means to it.

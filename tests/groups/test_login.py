@@ -110,7 +110,7 @@ def test_a_name_or_a_password_of_any_length_is_refused_before_it_costs_anything(
 
 
 class Minute:
-    """A clock that moves when told to."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0

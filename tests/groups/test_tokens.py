@@ -86,7 +86,7 @@ def test_only_dba_and_system_may_reset(server: ServerProcess, role: str, status:
     assert server.client(token(role)).post("/v1/api/topics/groups/reset", request).status == status
 
 
-def test_a_signed_token_is_enough_whoever_it_is_for(server: ServerProcess) -> None:
+def test_a_signed_token_is_enough_for_any_subject(server: ServerProcess) -> None:
     assert consume_with(server, f"Bearer {token(sub='nobody we know')}").status == 200
     assert consume_with(server, f"bearer   {token(iat=None, token_type=None)}").status == 200
 

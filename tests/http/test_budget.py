@@ -1,4 +1,4 @@
-"""Memory for large bodies: who waits for whom, and that nothing stays reserved for a body that is not wanted."""
+"""Memory for large bodies: the order of waiting, and that nothing stays reserved for a body that is not needed."""
 
 from topics.http.budget import MemoryBudget
 

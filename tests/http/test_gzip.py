@@ -78,7 +78,7 @@ GOOD = gzip.compress(b"hello" * 1000)
         gzip.compress(bytes(range(256)) * 1000)[:-3],
         gzip.compress(b"") * (MEMBERS_MAX + 1),
     ],
-    ids=["none", "cut", "cut short", "bad length", "rubbish behind", "zlib", "cut behind 64 KiB", "too many members"],
+    ids=["none", "cut", "cut short", "bad length", "rubbish after", "zlib", "cut after 64 KiB", "too many members"],
 )
 def test_bad_gzip_is_400_and_the_connection_stays(server: Server, packed: bytes) -> None:
     with server.connect() as client:

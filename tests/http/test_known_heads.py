@@ -245,7 +245,7 @@ def test_a_head_with_something_special_is_left_to_the_parser(lines: tuple[bytes,
     assert one.known == 0
 
 
-def test_only_so_many_heads_of_a_connection_are_kept() -> None:
+def test_only_a_few_heads_of_a_connection_are_kept() -> None:
     paths = [b"/%d" % number for number in range(HEADS_MAX + 2)]
     one = served(*[post(b"body", path=path) for path in paths for _ in range(4)])
     assert [asked[1] for asked in one.asked] == [path for path in paths for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Ticks, drain, upgrades, and what stays behind after a connection: nothing."""
+"""Ticks, drain, upgrades, and that a connection leaves nothing when it ends."""
 
 import asyncio
 import gc

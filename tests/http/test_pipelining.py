@@ -61,7 +61,7 @@ def test_thousands_of_requests_in_one_burst_are_all_answered() -> None:
         sender.join()
 
 
-def test_handlers_are_called_in_order_also_behind_a_large_or_packed_body() -> None:
+def test_handlers_are_called_in_order_also_after_a_large_or_packed_body() -> None:
     order: list[int] = []
 
     def handle(request: Request) -> None:

@@ -103,7 +103,7 @@ def test_a_client_that_only_stops_sending_still_gets_its_reply() -> None:
         assert client.is_closed_by_server()
 
 
-def test_an_upgrade_behind_the_last_request_of_a_draining_server_is_ignored() -> None:
+def test_an_upgrade_after_the_last_request_of_a_draining_server_is_ignored() -> None:
     asked: list[bytes] = []
 
     def handle(request: Request) -> None:

@@ -57,7 +57,7 @@ def test_a_stream_of_http_1_0_ends_with_the_connection() -> None:
         assert client.read_to_end() == b"data"
 
 
-def test_a_stream_waits_for_the_replies_before_it_and_holds_those_behind_it() -> None:
+def test_a_stream_waits_for_the_replies_before_it_and_holds_those_after_it() -> None:
     with serving(park) as server, server.connect() as client:
         client.send(get() * 3)
         before, streaming, behind = (server.next_request() for _ in range(3))
@@ -195,7 +195,7 @@ def test_a_parked_request_is_told_when_its_client_leaves() -> None:
         assert gone == [b"/1", b"/2"] * 2
 
 
-def test_a_request_that_was_answered_is_not_told() -> None:
+def test_a_request_that_was_answered_is_not_notified() -> None:
     gone: list[None] = []
 
     def handle(request: Request) -> None:
@@ -209,7 +209,7 @@ def test_a_request_that_was_answered_is_not_told() -> None:
     assert gone == []
 
 
-def test_a_request_in_line_behind_a_parked_one_is_dropped_with_its_client() -> None:
+def test_a_request_in_line_after_a_parked_one_is_dropped_with_its_client() -> None:
     with serving(park, HttpLimits(pipelined_max=1)) as server:
         with server.connect() as client:
             client.send(get(b"/1") + get(b"/2"))

@@ -40,7 +40,7 @@ if CHROMIUM is None and os.environ.get("CI") != "true":
 
 
 class Page:
-    """A page, by Chromium's debugging protocol: scripts run in it as if it had brought them along."""
+    """A page, by Chromium's debugging protocol: scripts run in it as if they were part of it."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection

@@ -43,7 +43,7 @@ def test_an_event_source_gets_backlog_and_live_records_and_reconnects(watcher: W
         assert page.wait_for("caught-up") == ["a", "b", "caught-up"]
         client.append("t", "c")
         page.wait_for("c")
-        # The stream is taken away; the browser comes back by itself after `retry` and goes on behind "c".
+        # The stream is cut; the browser reconnects by itself after `retry` and continues after "c".
         thief = watcher.open(path, key=server.key)
         thief.until("caught-up")
         thief.close()

@@ -51,7 +51,7 @@ def test_the_lines_for_tokens_go_on_after_a_401(tmp_path: Path) -> None:
                 page.run(FOLLOW + 'follow("orders", record => seen.push(record.data), "from_seq=0");')
                 page.wait_for(0)
                 number = 0
-                # Every token lapses while the page reads; the browser's own attempt to go on with it gets a 401.
+                # Every token expires while the page reads; the browser's own attempt to continue with it gets a 401.
                 while len(tokens) < 4:
                     number += 1
                     client.append("orders", number)

@@ -1,4 +1,4 @@
-"""Where a stream goes on: the session's own positions, an id that takes them back, and checkpoints of many topics."""
+"""Where a stream continues: the session's own positions, an id that moves them back, and checkpoints of many topics."""
 
 import socket
 from pathlib import Path

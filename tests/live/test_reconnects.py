@@ -15,7 +15,7 @@ TOPICS = ("orders", "audit", "clicks")
 
 
 class Load:
-    """Writers that do not stop until told to."""
+    """Writers that run until they are stopped."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server = server

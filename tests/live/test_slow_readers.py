@@ -1,4 +1,4 @@
-"""Clients that stop reading: bounded memory, nobody else delayed, a last word, and no loss when they come back."""
+"""Clients that stop reading: bounded memory, no delay for others, a last event, and no loss when they reconnect."""
 
 import os
 import time

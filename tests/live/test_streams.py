@@ -193,7 +193,7 @@ def test_a_deleted_topic_ends_for_itself_alone(watcher: Watcher, client: Client,
     assert stream.is_quiet()
 
 
-def test_a_topic_deleted_and_made_again_between_two_streams_is_told(
+def test_a_topic_deleted_and_created_again_between_two_streams_is_reported(
     watcher: Watcher, client: Client, topic: str
 ) -> None:
     client.append(topic, 1, 2, 3)
@@ -213,7 +213,7 @@ def test_a_topic_deleted_and_made_again_between_two_streams_is_told(
     assert once_more.event().seqs == [1, 2, 3, 4, 5]
 
 
-def test_a_topic_that_is_gone_when_a_stream_opens_is_told(watcher: Watcher, client: Client, topic: str) -> None:
+def test_a_topic_that_is_gone_when_a_stream_opens_is_reported(watcher: Watcher, client: Client, topic: str) -> None:
     client.append(topic, 1)
     url = watcher.session({topic: {}})["stream_url"]
     client.delete(f"/v0/topics/{topic}")

@@ -1,4 +1,4 @@
-"""The event stream of one topic: where it starts, what an event holds, and that its id is all it takes to go on."""
+"""The event stream of one topic: where it starts, what an event holds, and that its id is enough to continue."""
 
 import json
 import re

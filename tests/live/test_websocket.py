@@ -220,7 +220,7 @@ def test_a_bad_name_is_told_where_it_stands(ws: Socket) -> None:
     assert ws.ask("subscribe", topics={"x y": {}})["detail"]["field"] == "topics.x y"
 
 
-def test_a_deleted_topic_is_told(ws: Socket, client: Client, topic: str) -> None:
+def test_a_deleted_topic_is_reported(ws: Socket, client: Client, topic: str) -> None:
     client.append(topic, 1)
     ws.ask("subscribe", topic=topic)
     ws.until("caught_up")
@@ -228,7 +228,7 @@ def test_a_deleted_topic_is_told(ws: Socket, client: Client, topic: str) -> None
     assert ws.next() == {"op": "topic_deleted", "topic": topic, "head_seq": 1, "reason": "deleted"}
 
 
-def test_a_gap_is_told(ws: Socket, client: Client, topic: str) -> None:
+def test_a_gap_is_reported(ws: Socket, client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {"cap_records": 2})
     client.append(topic, *range(5))
     ws.ask("subscribe", topic=topic)

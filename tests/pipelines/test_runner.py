@@ -306,7 +306,9 @@ def test_leases_are_kept_while_a_query_takes_long_to_start(world: World, monkeyp
     assert list(runner.running) == ["slow"]
 
 
-def test_a_definition_that_this_runner_is_too_old_for_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_definition_that_this_runner_is_too_old_for_is_reported(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = world.runner("a")
     world.put("p")
     known = runner_module.PipelineRequest

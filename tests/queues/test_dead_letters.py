@@ -290,7 +290,7 @@ def test_records_without_a_home_stay(rig: QueueRig) -> None:
     assert "absent" not in rig.store.state.by_name
 
 
-def test_a_dead_letter_that_somebody_holds_is_not_sent_home(rig: QueueRig) -> None:
+def test_a_leased_dead_letter_is_not_moved_back(rig: QueueRig) -> None:
     dead(rig, 3, type="queue")
     assert rig.claimed("inspector", "dead", max=1) == [1]
     assert rig.redrive("dead").moved == 2

@@ -35,7 +35,7 @@ def test_without_durable_leases_every_job_in_flight_is_claimable_again(rig: Queu
     rig.ack("w", 2)
     rig.nack("w", 3, delay_ms=60_000)
     restart(rig, how)
-    # A clean stop keeps what is no lease: how often a job was delivered, and until when it rests.
+    # A clean stop keeps everything but leases: how often a job was delivered, and until when it rests.
     kept = how == "reopen"
     assert rig.places() == ((2, 0, 1) if kept else (3, 0, 0))
     found = [(job["$seq"], job["deliveries"]) for job in rig.claim(max=9)]

@@ -244,7 +244,7 @@ def test_waiting_claims_share_what_comes(server: ServerProcess, client: Client, 
     assert [one.join()["count"] for one in waiting] == [2] * 5
 
 
-def test_a_claim_waiting_at_a_topic_that_is_dropped_is_told(server: ServerProcess, client: Client, queue: str) -> None:
+def test_a_claim_that_waits_on_a_dropped_topic_gets_an_error(server: ServerProcess, client: Client, queue: str) -> None:
     waiting = server.waiting("POST", f"/v0/topics/{queue}/claim", {"node": "w", "wait_ms": 30_000})
     client.delete(f"/v0/topics/{queue}")
     assert waiting.end().code == "topic_not_found"

@@ -1,4 +1,4 @@
-"""Workers go on while the server is killed again and again: every job is done, and an acked one stays gone."""
+"""Workers continue while the server is killed repeatedly: every job is done, and an acked one never comes back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fleet:
         self.over = threading.Event()
         self.full = threading.Event()
         self._lock = threading.Lock()
-        # told to the producer, delivered to a worker, told to a worker as acked
+        # acknowledged to the producer, delivered to a worker, acked to a worker
         self.produced: set[int] = set()
         self.delivered: Counter[int] = Counter()
         self.acked: set[int] = set()

@@ -180,7 +180,7 @@ def test_an_ack_deletes_the_job_for_good(rig: QueueRig) -> None:
     assert rig.claimed(max=9) == [2]
 
 
-def test_an_ack_of_what_is_not_held_is_skipped_and_told(rig: QueueRig) -> None:
+def test_an_ack_of_a_job_that_is_not_held_is_skipped_and_reported(rig: QueueRig) -> None:
     rig.queue()
     rig.jobs(4)
     rig.claim("w", max=1)
@@ -344,7 +344,7 @@ def test_extend_sets_the_deadline_from_now_and_does_not_add(rig: QueueRig) -> No
     assert held.deadline == rig.clock.now_ms() + 2_000
     rig.clock.advance(2_001)
     (job,) = rig.claim("other")
-    assert job["deliveries"] == 2, "extending is no delivery"
+    assert job["deliveries"] == 2, "extending is not a delivery"
 
 
 def test_extend_keeps_a_long_job_with_its_worker(rig: QueueRig) -> None:

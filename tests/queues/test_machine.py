@@ -28,7 +28,7 @@ class ModelJob:
     seq: int
     data: int
     tag: str
-    # None: nobody has it
+    # None: not leased
     node: str | None = None
     lease_id: str = ""
     deadline: int = 0
@@ -110,7 +110,7 @@ class QueueMachine(RuleBasedStateMachine):
         seqs = [job["$seq"] for job in found]
         moved = self.take_dead_letters()
         assert seqs == sorted(seqs)
-        assert set(seqs) | set(moved) <= ready, "only what nobody holds"
+        assert set(seqs) | set(moved) <= ready, "only jobs that are not leased"
         assert all(not self.exhausted(self.jobs[seq]) for seq in seqs)
         if self.paused:
             assert not found

@@ -72,7 +72,7 @@ def test_claimers_of_one_pass_do_not_share_the_size_of_one_answer(rig: QueueRig)
     assert [(len(grant.seqs), grant.more) for grant in grants] == [(36, False), (36, False)]
 
 
-def test_deadlines_far_away_leave_nothing_behind_once_their_jobs_are_acked(rig: QueueRig) -> None:
+def test_distant_deadlines_leave_nothing_once_their_jobs_are_acked(rig: QueueRig) -> None:
     rig.queue(lease_ms=86_400_000)
     _, queue = rig.parts()
     leases: DueTimes = queue._leases

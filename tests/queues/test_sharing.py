@@ -28,7 +28,7 @@ def test_ten_claimers_of_ten_on_fifty_jobs_get_five_each(rig: QueueRig) -> None:
     assert rig.places() == (0, 50, 0)
 
 
-def test_whoever_has_enough_is_skipped_and_the_others_share_the_rest(rig: QueueRig) -> None:
+def test_a_claimer_with_enough_is_skipped_and_the_others_share_the_rest(rig: QueueRig) -> None:
     rig.queue()
     rig.jobs(10)
     assert shares(rig, [1, 9, 3]) == [[1], [2, 4, 6, 8, 9, 10], [3, 5, 7]]
@@ -88,7 +88,7 @@ class Asking:
 
 
 def turn(rig: QueueRig) -> None:
-    """What the host does when the clock has moved or a task can go on."""
+    """What the host does when the clock has moved or a task can continue."""
     assert isinstance(rig.store.timers, PolledTimers)
     rig.store.timers.poll()
     rig.store.flush()

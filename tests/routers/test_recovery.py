@@ -105,7 +105,7 @@ def test_copies_outlive_whatever_happens_to_their_source(open_rig: OpenRoutedRig
 
 
 def test_a_source_that_loses_records_during_a_checkpoint_still_feeds_the_replay(open_rig: OpenRoutedRig) -> None:
-    """Marks behind the checkpoint's position need blocks that are gone when the source is captured."""
+    """Marks after the checkpoint's position need blocks that are gone when the source is captured."""
     rig = open_rig(segment_max_events=4)
     rig.configure("a", ttl_ms=10)
     rig.route("a->b", "a", "b")

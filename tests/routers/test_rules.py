@@ -114,7 +114,7 @@ def test_a_router_cannot_be_moved_onto_a_taken_destination(rig: RoutedRig) -> No
         rig.route("two", "x", "b")
 
 
-def test_a_cycle_is_refused_and_its_way_round_told(rig: RoutedRig) -> None:
+def test_a_cycle_is_refused_and_its_path_named(rig: RoutedRig) -> None:
     rig.route("A->B", "A", "B")
     with pytest.raises(RouterCycle) as caught:
         rig.route("B->A", "B", "A")

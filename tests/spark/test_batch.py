@@ -212,7 +212,7 @@ def test_payloads_become_variants(load: Load, client: Client, topic: str) -> Non
 def test_lost_records_fail_the_query_or_are_left_out(load: Load, client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {"cap_records": 5})
     client.append(topic, *range(8))
-    assert seqs(load(subscribe=topic)) == [4, 5, 6, 7, 8], "earliest is what is there"
+    assert seqs(load(subscribe=topic)) == [4, 5, 6, 7, 8], "earliest is the first existing record"
     asked = {"subscribe": topic, "startingOffsets": json.dumps({topic: 2})}
     with pytest.raises(PySparkException, match=r"lost about 2 records from seq 2 to 3 \(cap\)"):
         load(**asked).collect()

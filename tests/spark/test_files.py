@@ -110,7 +110,7 @@ def test_damage_is_told_with_its_seqs(read: Read, directory: Path, tmp_path: Pat
         read(path=str(copy), subscribe="orders").collect()
 
 
-def test_a_wrong_path_is_told(read: Read, tmp_path: Path) -> None:
+def test_a_wrong_path_is_an_error(read: Read, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="neither a data directory nor a backup"):
         read(path=str(tmp_path), subscribe="orders").collect()
 

@@ -90,7 +90,7 @@ def test_a_deleted_topic_leaves_the_offsets_and_counts_as_loss() -> None:
     assert offsets.encoded(step.end(None)) == {"b": {"epoch": 1, "seq": 1}}
 
 
-def test_a_head_behind_the_offset_counts_as_loss_and_nothing_is_read_twice() -> None:
+def test_a_head_below_the_offset_counts_as_loss_and_nothing_is_read_twice() -> None:
     before = {"a": Position(1, 9)}
     step = offsets.step_from(before, {"a": Head(1, 4, 1)}, None)
     assert "before offset 9" in step.losses[0].what

@@ -197,7 +197,7 @@ def test_what_comes_out_is_what_was_acknowledged(world: World) -> None:
     world.wait(lambda: windows_of(world).keys() >= {(f"00:{minute:02}", "k0") for minute in range(20)})
     producer.write(list(far_late_events()))
     world.wait(lambda: world.archived_rows() == EVENTS)
-    # Two moments of the next day: the second one finds the watermark behind all windows.
+    # Two moments of the next day: the second one finds the watermark after all windows.
     counted = dict(producer_windows(all_events))
     producer.write([event(EVENTS + FAR_LATE, BEGIN + timedelta(days=1), random.Random(1))])
     unique = ids_of(producer.acknowledged)
@@ -237,7 +237,7 @@ def windows_of(world: World) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def ids_of(wanted: list[Any]) -> set[str | None]:
-    """What has no id counts as one; an id that is no text is taken by its JSON text."""
+    """Rows without an id count as one; an id that is not a string is used as its JSON text."""
     ids = (each.get("id") if isinstance(each, dict) else None for each in wanted)
     return {json.dumps(found) if isinstance(found, list) else found for found in ids}
 

@@ -44,7 +44,7 @@ class World:
         return Assignment(self.name, request, generation, generation, fence)
 
     def run(self, definition: dict[str, Any], generation: int = 1) -> None:
-        """To its end over what is there."""
+        """Runs to its end over the existing records."""
         whole = {"trigger": {"once": True}, **definition}
         query = building.start(self.spark.newSession(), self.assignment(whole, generation), self.config, self.client)
         deadline_s = time.monotonic() + END_S_MAX

@@ -27,7 +27,7 @@ spark.stop()
 
 
 def fake_java(home: Path, version: str) -> Path:
-    """An installation that only tells its version when it is asked."""
+    """An installation that only reports its version."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -128,7 +128,7 @@ def test_a_shell_has_a_session_in_it_and_shows_that_it_starts(
     assert "rows 3" in out.splitlines()
     assert "starting Spark" in err
     assert "Spark is ready after" in err
-    assert "WARN" not in err.replace("WARNING: Using incubator modules", ""), "nothing that nobody can act upon"
+    assert "WARN" not in err.replace("WARNING: Using incubator modules", ""), "no warning without a remedy"
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def test_rows_of_many_tasks_become_records_at_once(
         assert record["$tag"] == f"k{number % 3}"
         assert record.get("$node") == ("n1" if number % 2 == 0 else None)
         assert record["meta"] == {"part": number % 4}
-    assert not apps(client, f"{topic}:spark:write:"), "a finished write leaves nothing behind"
+    assert not apps(client, f"{topic}:spark:write:"), "a finished write leaves no app"
 
 
 def test_save_names_the_topic_and_a_column_names_one_for_each_row(
@@ -218,7 +218,7 @@ def test_a_batch_that_runs_again_adds_nothing(
     client.append(topic, *range(6))
     rows = stream(startingOffsets="earliest", subscribe=topic, maxOffsetsPerTrigger=3).select("data")
     run(rows, topic=f"{topic}-out")
-    # As if the driver had died after the server's answer and before Spark's own note of it.
+    # As if the driver had died after the server's reply and before Spark recorded it.
     (tmp_path / "checkpoint" / "commits" / "1").unlink()
     (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink()
     client.append(topic, 6)
@@ -350,7 +350,7 @@ def each_batch(
     return query
 
 
-def test_writes_inside_foreach_batch_are_once_each_without_being_told(
+def test_writes_inside_foreach_batch_are_once_each_without_an_option(
     client: Client, topic: str, stream: Callable[..., DataFrame], save: Callable[..., None], tmp_path: Path
 ) -> None:
     client.append(topic, 1, 2)

@@ -84,7 +84,7 @@ def test_drivers_and_servers_killed_in_mid_batch_lose_and_double_nothing(tmp_pat
 
 
 def test_tasks_killed_in_mid_batch_are_run_again_and_add_nothing(tmp_path: Path) -> None:
-    """Spark tries a task again whose Python process is lost; too many of them end the run, and the next one goes on."""
+    """Spark repeats a task whose Python process is lost; too many of them end the run, and the next one continues."""
     server = ServerProcess(tmp_path / "data").ready()
     url, log, killed = f"http://127.0.0.1:{server.port}", tmp_path / "job.log", 0
     arguments = ("stream", "local[2,4]", url, "in", "out", str(tmp_path / "checkpoint"))

@@ -101,7 +101,7 @@ class TestViews:
         sql = "SELECT o.id, p.by FROM orders o JOIN `paid.eu-1` p ON o.id = p.order"
         assert answer(views, sql) == [(1, "card")]
 
-    def test_a_dot_without_backticks_is_told(self, views: Views) -> None:
+    def test_a_dot_without_backticks_is_an_error(self, views: Views) -> None:
         with pytest.raises(CommandFailed, match=r"in backticks: `paid\.eu`"):
             views.ask("SELECT * FROM paid.eu")
 
@@ -241,7 +241,7 @@ class TestTables:
         sql = "SELECT count(*) FROM orders o LEFT ANTI JOIN tables.orders a ON o.seq = a.seq"
         assert answer(both, sql) == [(1,)], "what is not in the archive yet"
 
-    def test_a_table_that_is_not_there_is_told(self, both: Views) -> None:
+    def test_a_table_that_does_not_exist_is_an_error(self, both: Views) -> None:
         with pytest.raises(CommandFailed, match=r"no topic or table `tables\.total`; did you mean `totals`"):
             both.ask("SELECT * FROM tables.total")
 
@@ -437,7 +437,7 @@ def test_an_archive_is_asked_without_a_server_and_gives_parquet(tables: Path, tm
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_key_that_may_not_read_is_told(server: ServerProcess) -> None:
+def test_a_key_that_may_not_read_gets_an_error(server: ServerProcess) -> None:
     done = run(server, "SELECT * FROM sales", key="wrong")
     assert done.returncode == NO_ACCESS
     assert "Traceback" not in done.stderr
@@ -469,7 +469,7 @@ class Terminal:
         os.write(self._terminal, text.encode())
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """The next appearance, behind what was waited for before."""
+        """The next appearance, after the one that was waited for before."""
         deadline_s = time.monotonic() + START_S_MAX
         while (found := re.compile(pattern).search(self.shown, self._seen)) is None:
             left_s = deadline_s - time.monotonic()

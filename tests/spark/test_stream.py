@@ -1,4 +1,4 @@
-"""Topics as streams: admission, restarts, new and vanished topics, and what the progress tells."""
+"""Topics as streams: admission, restarts, new and vanished topics, and the reported progress."""
 
 import json
 import threading
@@ -48,7 +48,7 @@ def test_a_new_query_starts_at_the_end_and_stays_there_however_long_it_is_stoppe
     assert seqs(drained(source)) == [3, 4], "the start was pinned by the first, empty batch"
 
 
-def test_a_stream_starts_where_it_is_told(stream: Stream, drained: Drained, client: Client, topic: str) -> None:
+def test_a_stream_starts_where_requested(stream: Stream, drained: Drained, client: Client, topic: str) -> None:
     client.append(topic, *range(9))
     assert seqs(drained(stream(subscribe=topic, startingOffsets=json.dumps({topic: 8})), "a")) == [8, 9]
     stamp = client.diff(topic)["records"][0]["$ts"]
@@ -107,7 +107,7 @@ def running(tmp_path: Path) -> Iterator[Callable[..., "Running"]]:
 
 
 class Running:
-    """A query that goes on, whose batches can be waited for."""
+    """A query that keeps running, whose batches can be waited for."""
 
     def __init__(self, rows: DataFrame, checkpoint: Path) -> None:
         self._seen: list[Any] = []

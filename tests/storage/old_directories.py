@@ -1,7 +1,7 @@
 """Data directories written by released versions: how one is made, what is asked of it, and how answers are compared.
 
     tests/storage/versions/v0_1_clean.tar.xz       after a clean stop
-    tests/storage/versions/v0_1_killed.tar.xz      after kill -9, with a tail of the log behind two checkpoints
+    tests/storage/versions/v0_1_killed.tar.xz      after kill -9, with a tail of the log after two checkpoints
     tests/storage/versions/v0_1_clean.json.xz      what the version that wrote it answers after opening it again
     tests/storage/versions/v0_1_killed.json.xz     the same, on the boot that it was killed on
     tests/storage/versions/v0_1_power.json.xz      the killed one on another boot, which counts as a power failure
@@ -92,7 +92,7 @@ def opened(path: Path, boot: str, clock: ManualClock) -> Iterator[Asker]:
 
 
 def write(asker: Asker, clock: ManualClock) -> None:
-    """A bit of everything, with two checkpoints on the way: packs, snapshots, and a log behind them."""
+    """A bit of everything, with two checkpoints in between: packs, snapshots, and a log after them."""
     create_topics(asker)
     for round_number in range(3):
         write_logs(asker, clock, round_number)
@@ -214,7 +214,7 @@ def write_transactions(asker: Asker) -> None:
 
 
 def write_since_v0_1(asker: Asker) -> None:
-    """What version 0.1 had not: one write to several topics, a topic that turned ephemeral, jobs known by their key."""
+    """Features after version 0.1: one write to several topics, a topic that turned ephemeral, jobs with unique keys."""
 
     def both(key: str, number: int) -> dict[str, Any]:
         topics = {name: {"records": [{"data": number}]} for name in ("both.a", "both.b")}
@@ -241,7 +241,7 @@ TOPICS = (
     "failed", "jobs", "paused", "copies", "stamped", "new", "bulk", "both.a", "both.b", "turned",
 )  # fmt: skip
 
-# Looking changes nothing but times of reading; what comes after it goes on where the writer stopped.
+# Reading changes only the times of reading; later writes continue where the writer stopped.
 QUESTIONS: list[tuple[str, str, Any]] = [
     *(("GET", f"/v0/topics/{topic}/export?include_tags=1", None) for topic in TOPICS),
     *(("GET", f"/v0/topics/{topic}?touch=false", None) for topic in TOPICS),
@@ -259,14 +259,14 @@ QUESTIONS: list[tuple[str, str, Any]] = [
     ("POST", "/v0/topics/log.disk", {"records": [{"data": "again"}], "idempotency_key": "key-0"}),
     ("POST", "/v0/topics/jobs", {"records": [{"data": "again", "unique_key": "unique-2"}]}),
     ("POST", "/v0/topics/full", {"records": [{"data": 1}]}),
-    # numbering, caps and routers go on
+    # numbering, caps and routers continue
     ("POST", "/v0/topics/log.disk", {"records": [{"data": "more", "tag": "a-1"}]}),
     ("POST", "/v0/topics/log.fsync", {"records": [{"data": "more", "tag": "a-1"}]}),
     ("POST", "/v0/topics/capped", {"records": [{"data": "more"}]}),
     ("POST", "/v0/topics/capped/diff", {"from_seq": 1}),
     ("GET", "/v0/topics/copies/export?include_tags=1", None),
     ("GET", "/v0/topics/stamped/export?include_tags=1", None),
-    # leases hold, and jobs go on
+    # leases hold, and jobs continue
     ("POST", "/v0/topics/jobs/ack", {"node": "worker-0", "seqs": [4]}),
     ("POST", "/v0/topics/jobs/claim", {"node": "next", "max": 100}),
     ("POST", "/v0/topics/paused/claim", {"node": "next", "max": 100}),

@@ -145,7 +145,7 @@ def test_a_hole_in_what_was_never_synced_is_cut_after_a_power_failure(tmp_path: 
     assert [end for end, _ in reading] == ends[:5]
     assert reading.torn is not None
     assert reading.torn.to_position == ends[-1]
-    assert len(log_files(path)) == 1, "files behind the cut hold only un-synced frames and are gone"
+    assert len(log_files(path)) == 1, "files after the cut hold only un-synced frames and are gone"
     assert bodies(path, same_boot=True) == [bytes([number]) * 60 for number in range(5)]
 
 
@@ -289,7 +289,7 @@ def test_repair_skips_to_the_next_good_frame_and_says_what_is_lost(tmp_path: Pat
     assert reading.tail.position == ends[-1]
 
 
-def test_repair_goes_on_behind_a_missing_file(tmp_path: Path) -> None:
+def test_repair_continues_after_a_missing_file(tmp_path: Path) -> None:
     wanted = [b"%03d" % number * 30 for number in range(100)]
     closed_log(tmp_path / "wal", wanted)
     first, second, third, *_ = log_files(tmp_path / "wal")

@@ -427,7 +427,7 @@ def test_the_queue_of_handed_over_writes_is_bounded(rig: Rig, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("bodies_lost", [1, 3, 12])
-def test_a_write_that_fails_in_the_thread_loses_everything_behind_it(rig: Rig, bodies_lost: int) -> None:
+def test_a_write_that_fails_in_the_thread_loses_everything_after_it(rig: Rig, bodies_lost: int) -> None:
     gate = rig.stall()
     kept = rig.commit(b"kept")
     rig.disk.fail("pwritev", nth=2, keep_bytes=500, error=errno.EIO)

@@ -173,7 +173,7 @@ def test_a_recycled_file_never_shows_its_earlier_life(disk: FaultyDisk, tmp_path
     fill(wal, late)
 
     old_life = [file for file in log_files(tmp_path / "wal") if b"0000" in file.read_bytes()]
-    assert disk.calls["allocate"] == created, "the files were made anew, not recycled"
+    assert disk.calls["allocate"] == created, "the files were created again, not recycled"
     assert old_life, "no recycled file holds bytes of its earlier life"
     reading = replay(disk, tmp_path / "wal", start)
     assert [body for _, body in reading] == late
@@ -183,7 +183,7 @@ def test_a_recycled_file_never_shows_its_earlier_life(disk: FaultyDisk, tmp_path
 def test_a_recycled_file_that_repeats_its_earlier_life_byte_for_byte_ends_where_it_was_cut(
     disk: FaultyDisk, tmp_path: Path
 ) -> None:
-    # The same positions and bodies again, in the same file: only the salt tells the lives apart.
+    # The same positions and bodies again, in the same file: only the salt distinguishes its uses.
     path = tmp_path / "wal"
     first = new_log(disk, path)
     fill(first, numbered(20))
@@ -232,7 +232,7 @@ def test_a_spare_that_was_a_log_file_before_its_renaming_was_undone_is_not_used_
 
 
 @pytest.mark.parametrize("written_bytes", [0, 1, 31, 32, 70, 140, 200])
-def test_a_failed_write_leaves_nothing_behind_and_the_log_goes_on(
+def test_a_failed_write_leaves_nothing_and_the_log_continues(
     disk: FaultyDisk, tmp_path: Path, written_bytes: int
 ) -> None:
     wal = new_log(disk, tmp_path / "wal")
@@ -245,7 +245,7 @@ def test_a_failed_write_leaves_nothing_behind_and_the_log_goes_on(
     assert wal.buffered_to == wal.written_to == FRAME_HEADER_BYTES + len(b"before")
     assert bodies(tmp_path / "wal") == [b"before"], "after the failure"
 
-    # The same length as what was lost, so that anything left behind it would fit.
+    # The same length as what was lost, so that anything left after it would fit.
     fill(wal, [b"after1" * 6])
 
     assert bodies(tmp_path / "wal") == [b"before", b"after1" * 6]

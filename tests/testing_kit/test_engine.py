@@ -175,7 +175,7 @@ def test_coroutines_use_it_the_same_way(topics_engine: Engine) -> None:
             begun_ms = topics_engine.clock.now_ms()
             await client.append("log", "news")
             page = await waiting
-            assert topics_engine.clock.now_ms() == begun_ms, "nobody had to wait"
+            assert topics_engine.clock.now_ms() == begun_ms, "no call had to wait"
             return [record.data for record in page.records]
 
     topics_engine.client().create("log")

@@ -84,7 +84,7 @@ def test_a_handler_that_takes_longer_than_its_lease_is_not_acked(topics_engine: 
     topics_client.create("q", type="queue")
     topics_client.append("q", 1)
     run_until_idle(app, topics_engine)
-    assert deliveries == [1, 2], "its lease had run out by then, so it was delivered again"
+    assert deliveries == [1, 2], "its lease had expired by then, so it was delivered again"
 
 
 def test_a_job_that_fails_for_ever_ends_the_run(topics_engine: Engine, topics_client: Client) -> None:

@@ -21,7 +21,7 @@ PART_RECORDS = 1_000
 
 
 class Driver:
-    """A client as Spark's driver is one: goes on with the version after the last one that the server has."""
+    """A client like Spark's driver: continues with the version after the last one that the server has."""
 
     def __init__(self) -> None:
         self.acknowledged = 0

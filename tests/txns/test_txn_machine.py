@@ -179,7 +179,7 @@ class TxnMachine(RuleBasedStateMachine):
                 assert not numbers
 
     @invariant()
-    def apps_are_as_told(self) -> None:
+    def apps_are_as_reported(self) -> None:
         for app, model in self.apps.items():
             assert self.rig.version(app) == model.version
             alive = self.alive(app)

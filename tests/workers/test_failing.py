@@ -164,7 +164,7 @@ def test_the_log_says_what_became_of_each_job_and_why(
     ]
     assert log_of(caplog, logging.INFO)[0] == "q/2, delivery 1: will be delivered again in 90 s: the mailbox is busy"
     assert log_of(caplog, logging.INFO)[1].startswith("q/4, delivery 1: will be delivered again in 0.")
-    assert "Traceback" in caplog.text, "of the one that nobody foresaw"
+    assert "Traceback" in caplog.text, "of the unexpected one"
     counts = app.counts
     assert (counts.done, counts.retried, counts.dead, counts.rejected) == (1, 2, 0, 1)
 

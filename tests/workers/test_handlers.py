@@ -1,4 +1,4 @@
-"""What handlers are given, how many run at once, and what becomes of a job when its handler ends."""
+"""The arguments of handlers, how many run at once, and what happens to a job when its handler ends."""
 
 from __future__ import annotations
 

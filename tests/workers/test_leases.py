@@ -97,11 +97,11 @@ def test_a_function_that_lost_its_lease_is_told_and_its_end_is_not_acked() -> No
         assert testing.run_until_idle(app, engine) == 2
         assert client.state("q").count == 0
     assert deliveries == [1, 2]
-    assert ready == [1], "its slot was not free, so nobody had the job"
+    assert ready == [1], "its slot was not free, so no worker had the job"
 
 
 def lose(engine: testing.Engine, job: Job, node: str) -> None:
-    """As if the lease had run out while this process was stopped; it is renewed soon, which tells of it."""
+    """As if the lease had expired while this process was stopped; it is renewed soon, and reported."""
     assert engine.client().nack(job.topic, job.seq, node=node, delay_ms=0).nacked == 1
     engine.advance(150)
 
