@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Feature)
 
 
 class TailRoom(NamedTuple):
-    """What still fits the growing block of a topic and its segment: so much, of times before this."""
+    """What still fits into the growing block of a topic and its segment: records, bytes, and times below this one."""
 
     records: int
     bytes: int
@@ -213,7 +213,7 @@ class State:
         return block
 
     def room_in_tail(self, topic: Topic) -> TailRoom | None:
-        """What may be appended in one batch to the same effect as in several; None if no block is growing."""
+        """How much may be appended in one batch with the same effect as in several; None if no block is growing."""
         block, settings = topic.tail, self._settings
         if block is None or block.body is None or not topic.segment_events:
             return None

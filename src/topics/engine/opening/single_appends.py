@@ -1,8 +1,8 @@
-"""Appends of one record each, read back from the log: neighbours that go into the same block are folded in as one op.
+"""Appends of one record each, read from the log: neighbours that go into the same block are folded as one op.
 
     | Appended t 7 | Appended t 8 | Appended t 9 | Deleted t 3 |  ─▶  Appended t 7 … 9, Deleted t 3
 
-The state is the same as after each of them by itself: a joined op ends where a block or a segment would.
+The state is the same as if each were folded alone: a joined op ends where a block or a segment would.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topics.model.requests.batch import Batch
 from topics.storage.wal.log_scan import SplitBody
 from topics.storage.wal.replay import LargeFrame, Window
 
-# Code, flags and count of an append of one record that has nothing but data; then its topic, and the rest.
+# Code, flags and count of an append of one record with data only; then its topic, and the rest.
 _start = Struct("<BBII")
 _rest = Struct("<QQQI")
 _PLAIN_SINGLE = _start.pack(APPENDED, 0, 1, 0)[:6]
@@ -26,7 +26,7 @@ NEVER = 1 << 64
 
 
 def ops_of(state: State, frames: Window, border: int, *, join: bool) -> Iterator[tuple[int, Op]]:
-    """The ops of these frames with their positions, each to be folded in before the next is asked for.
+    """The ops of these frames with their positions, each to be folded before the next is requested.
 
     None of them joins frames from both sides of the position `border`.
     """
@@ -49,7 +49,7 @@ def ops_of(state: State, frames: Window, border: int, *, join: bool) -> Iterator
 
 
 def _join(state: State, frames: Sequence[tuple[int, bytes]], at: int, border: int) -> tuple[Appended | None, int]:
-    """An op for the frames from here on that can be one, and how many they are; None if there are not two."""
+    """One op for the frames from here on that can be joined, and their number; None if there are fewer than two."""
     position, body = frames[at]
     start = body[: _start.size]
     topic_id: int = _start.unpack(start)[3]

@@ -362,7 +362,7 @@ def _render_bare(payloads: Sequence[Raw], node: bytes, first_seq: int, ts: int, 
     parts[3::4] = [b"},"] * count
     fixed = len(middle) + 2
     if len(heads[0]) == len(heads[-1]):
-        # Seqs of as many digits, which is nearly always so.
+        # All seqs have the same number of digits, as nearly always.
         fixed += len(heads[0])
         sizes = [len(payload) + fixed for payload in payloads]
     else:
