@@ -12,7 +12,7 @@ from typing import Any
 from topics.api.auth import BEARER_PROTOCOL, Authenticator, Headers, KeyAuthenticator, OpenAuthenticator, Principal
 from topics.api.call import Call
 from topics.api.cors import Cors
-from topics.api.errors import answer
+from topics.api.errors import reply_error
 from topics.api.lifecycle import Lifecycle
 from topics.api.live.stream_tokens import StreamTokens
 from topics.api.routes import Bound, RouteTable
@@ -183,7 +183,7 @@ class Api:
         found = self.table.find(request.path_segments)
         bound = found[0].get(request.method) if found is not None else None
         family = bound.family if bound is not None else self.table.family_of(request.path_segments)
-        (answer if family is None else family.answer)(request, error)
+        (reply_error if family is None else family.reply_error)(request, error)
 
     def _refuse_by_bug(self, request: Request, bug: Exception) -> None:
         self._refuse(request, TopicsError("a bug in the server, see its log", trace_id=log_bug(request, bug)))

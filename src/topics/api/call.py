@@ -140,7 +140,7 @@ class Call:
     def fail(self, error: TopicsError) -> None:
         if not self.request.answered:
             self.end()
-            self.bound.answer(self.request, error)
+            self.bound.reply_error(self.request, error)
 
     def fail_by_bug(self, bug: Exception) -> None:
         trace_id = log_bug(self.request, bug)

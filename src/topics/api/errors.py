@@ -89,7 +89,7 @@ def render_error(status: int, code: str, message: str, detail: Mapping[str, Any]
     return envelope(code, message, detail)
 
 
-def answer(request: Request, error: TopicsError) -> None:
+def reply_error(request: Request, error: TopicsError) -> None:
     """Before a request is complete it has no time of receipt, and the reply has no `performance`."""
     server_total_ms = (perf_counter() - request.received_s) * 1000 if request.received_s else None
     body = envelope(error.code, error.message, error.detail, server_total_ms)

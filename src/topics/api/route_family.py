@@ -18,10 +18,10 @@ class RouteFamily(Protocol):
     scheme: str
 
     def authenticate(self, headers: Headers) -> Principal:
-        """The principal; raises an error for `answer` to render."""
+        """The principal; raises an error for `reply_error` to render."""
         ...
 
-    def answer(self, request: Request, error: TopicsError) -> None: ...
+    def reply_error(self, request: Request, error: TopicsError) -> None: ...
 
     def error_type(self, status: int) -> Any:
         """The shape of an error's body, for the documentation."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from topics.api.auth import Scope
-from topics.api.errors import answer
+from topics.api.errors import reply_error
 from topics.api.route_family import RouteFamily
 from topics.engine.core.waiting.runner import Steps
 from topics.model.requests.batch import BatchLimits
@@ -112,7 +112,6 @@ class Bound:
 
     __slots__ = (
         "always",
-        "answer",
         "check_body",
         "checks_slot",
         "decode_large",
@@ -126,6 +125,7 @@ class Bound:
         "may_be_repeated",
         "parameter",
         "public",
+        "reply_error",
         "route",
         "scopes",
         "takes_stream_token",
@@ -135,7 +135,7 @@ class Bound:
         self.route = route
         self.handler = route.handler
         self.family = route.family
-        self.answer = answer if route.family is None else route.family.answer
+        self.reply_error = reply_error if route.family is None else route.family.reply_error
         self.always = route.always
         self.public = route.public
         self.long_lived = route.long_lived

@@ -105,7 +105,7 @@ class Service:
         try:
             self.handle(request)
         except Exception as exc:  # noqa: BLE001  (a handler's bug must not reach other requests)
-            self._answer_failure(request, exc)
+            self._reply_failure(request, exc)
         took_s = perf_counter() - began_s
         if took_s > self.watchdog.slowest_s:
             self.watchdog.ran(request, took_s)
@@ -116,7 +116,7 @@ class Service:
             try:
                 self.on_head(request)
             except Exception as exc:  # noqa: BLE001  (a handler's bug must not reach other requests)
-                self._answer_failure(request, exc)
+                self._reply_failure(request, exc)
         return not request.answered
 
     def connection_left(self) -> None:
@@ -129,7 +129,7 @@ class Service:
         if self._gzip_thread is not None:
             self._gzip_thread.shutdown(wait=False, cancel_futures=True)
 
-    def _answer_failure(self, request: Request, exc: Exception) -> None:
+    def _reply_failure(self, request: Request, exc: Exception) -> None:
         if isinstance(exc, Refusal) and not request.answered:
             request.reply_refusal(exc)
             return

@@ -80,7 +80,7 @@ class LoginFamily:
         del headers
         return self._anyone
 
-    def answer(self, request: Request, error: TopicsError) -> None:
+    def reply_error(self, request: Request, error: TopicsError) -> None:
         status = status_of(error.code)
         body = LoginErrorReply("unauthorized", error.message)
         if status != 401:

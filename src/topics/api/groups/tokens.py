@@ -212,7 +212,7 @@ class Tokens:
 
     # --- errors ---
 
-    def answer(self, request: Request, error: TopicsError) -> None:
+    def reply_error(self, request: Request, error: TopicsError) -> None:
         status = status_of(error.code)
         if isinstance(error, TokenRefused):
             took_ms = (perf_counter() - request.received_s) * 1000 if request.received_s else 0.0
