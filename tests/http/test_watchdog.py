@@ -59,7 +59,7 @@ def test_a_turn_that_asks_for_another_is_measured_from_its_own_beginning(caplog:
         slow: list[None] = []
         server.listener.on_tick_end(slow_once)
         assert client.request(get(b"/x")).status == 200
-    assert [record for record in caplog.records if "held for" in record.getMessage()]
+    assert [record for record in caplog.records if "blocked for" in record.getMessage()]
 
 
 def test_slow_turns_are_counted() -> None:
