@@ -15,7 +15,7 @@ from topics.engine.core.pending import CHANGES_UNPUBLISHED_MAX, PendingChange
 from topics.engine.core.waiting.runner import Steps
 from topics.engine.log import deletion
 from topics.engine.log.block import Block
-from topics.model.errors import TopicNotFound
+from topics.model.errors import StorageError, TopicNotFound
 from topics.model.requests.config import ConfigRequest
 from topics.model.requests.records import DeleteRequest
 
@@ -188,3 +188,16 @@ def test_a_drop_that_fails_lets_a_delete_go_on(open_rig: OpenRig) -> None:
     assert drop.error is not None
     disk.heal()
     assert end(rig, steps).result[0] == 100
+
+
+def test_a_piece_that_fails_fails_the_delete(open_rig: OpenRig) -> None:
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk)
+    fill(rig, 200)
+    steps = begin(rig, match="a")
+    next(steps)
+    disk.fail("pwritev", path=".log")
+    rig.store.flush()
+    with pytest.raises(StorageError):
+        end(rig, steps)
+    assert rig.delete("t", match="a") == 100

@@ -415,6 +415,7 @@ class Engine:
             yield busy
         else:
             raise TopicNotFound(topic.name)
+        changes.check()
         if runs:
             op = Deleted(topic.id, topic.now(self._clock.now_ms()), runs)
             changes.add(self.commit_log.submit_delete(op, topic.config.durability))

@@ -136,6 +136,7 @@ class Deletions:
         self._seqs = 0
         self._unpublished: deque[PendingChange] = deque()
         self._records = self._bytes = 0
+        self._error: TopicsError | None = None
 
     def collect(self, runs: list[Run]) -> None:
         self._unsubmitted += runs
@@ -164,8 +165,15 @@ class Deletions:
             self._unpublished.popleft()
         return self._unpublished[0] if len(self._unpublished) >= CHANGES_UNPUBLISHED_MAX else None
 
+    def check(self) -> None:
+        """Raises why one of them failed: what it should have removed is still there."""
+        if self._error is not None:
+            raise self._error
+
     def _count(self, change: PendingChange) -> None:
-        if change.error is None:
+        if change.error is not None:
+            self._error = change.error
+        else:
             records, size = change.result
             self._records += records
             self._bytes += size
