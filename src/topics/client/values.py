@@ -110,12 +110,13 @@ Outgoings = Iterable[Any] | bytes
 
 def check_records(records: object) -> None:
     """Refuse a single record: the keys of a dict, or the characters of a text, would become records."""
+    kind = type(records).__name__
     if isinstance(records, bytes):
         if records.lstrip()[:1] == b"[":
             return
         message = "records in bytes must be a JSON array of records"
     elif isinstance(records, Mapping | str | bytearray | memoryview | Outgoing):
-        message = f"records must be a list of records, not {type(records).__name__}"
+        message = f"records must be a list of records, not {kind}"
     else:
         return
     raise InvalidRequest(f"{message}; use append for one record", field="records")
