@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from topics.embedded import Appended, Database, Diff, Json, Outgoing, Record, Tombstone, open
     from topics.engine.core.listing import TopicState
-    from topics.model.errors import TopicsError
+    from topics.model.errors import DataDirLocked, TopicsError
     from topics.model.requests.config import TopicConfig
     from topics.model.settings import Settings
 
@@ -39,6 +39,7 @@ __all__ = [
     "AsyncClient",
     "BatchTooLarge",
     "Client",
+    "DataDirLocked",
     "Database",
     "Diff",
     "Fenced",
@@ -74,6 +75,7 @@ _EMBEDDED: Final = frozenset(("Appended", "Database", "Diff", "Json", "Outgoing"
 _HOMES: Final = {
     "AsyncClient": "topics.client",
     "Client": "topics.client",
+    "DataDirLocked": "topics.model.errors",
     "Settings": "topics.model.settings",
     "TopicConfig": "topics.model.requests.config",
     "TopicState": "topics.engine.core.listing",

@@ -141,7 +141,8 @@ def test_a_taken_port_is_one_line_and_exit_code_2(
         taken.listen()
         port = str(taken.getsockname()[1])
         assert serve_with(monkeypatch, run, "--port", port) == 2
-    assert capsys.readouterr().err == f"topics: cannot listen on 127.0.0.1:{port}: address already in use\n"
+    way_out = "a server may already run there: --port or TOPICS_PORT chooses another"
+    assert capsys.readouterr().err == f"topics: cannot listen on 127.0.0.1:{port}: address already in use; {way_out}\n"
 
 
 def test_an_unusable_directory_is_one_line_and_exit_code_2(

@@ -17,7 +17,7 @@ from tests.serving import TOPICS, Client, ServerProcess, serving
 from topics import cli
 from topics.cli.command_table import TABLE, root_command
 from topics.cli.commands.page import markdown
-from topics.cli.failure import MEANINGS
+from topics.cli.failure import MEANINGS, spark_install
 from topics.cli.plugins import plugin_names
 from topics.cli.spans import moment_ms, shown_bytes, shown_time, size_bytes, span_ms
 
@@ -105,11 +105,16 @@ def test_the_page_names_every_exit_code() -> None:
     ("arguments", "complaint"),
     [
         (["toppic"], "no such command: toppic, did you mean topic?; see topics --help"),
-        (["topic", "lss"], "no such command 'lss'. Did you mean 'ls'?; see topics topic --help"),
+        (["topic", "lss"], "no such command: lss, did you mean ls?; see topics topic --help"),
+        (["topic", "show", "t"], "no such command: show, did you mean info?; see topics topic --help"),
+        (["topic", "xyzzy"], "no such command: xyzzy; see topics topic --help"),
+        (["spark", "submitt"], "no such command: submitt, did you mean submit?; see topics spark --help"),
         (["tail"], "missing argument 'TOPIC'; see topics tail --help"),
         (["tail", "t", "--form", "1"], "no such option: --form"),
-        (["tail", "t", "-o", "xml"], "invalid value for '--output' / '-o'"),
-        (["tail", "t", "-n", "-1"], "invalid value for '--last' / '-n'"),
+        (["tail", "t", "-o", "xml"], "invalid value for '--output' / '-o': 'xml' is not one of 'json'"),
+        (["tail", "t", "-n", "-1"], "invalid value for '--last' / '-n': must be at least 0, not '-1'; see"),
+        (["queue", "peek", "q", "-n", "9999"], "invalid value for '--count' / '-n': must be at most 1000, not '9999'"),
+        (["queue", "ack", "q", "x"], "invalid value for 'SEQ': must be a whole number, not 'x'; see"),
     ],
 )
 def test_wrong_use_is_one_line_that_names_the_page_of_help(
@@ -133,7 +138,8 @@ def test_no_server_is_told_with_the_way_to_one(invoke: Invoke) -> None:
         assert done.code == 5
         assert done.complaint.startswith("cannot reach http://127.0.0.1:9")
         assert "`topics serve`" in done.complaint
-        assert "TOPICS_URL" in done.complaint
+        assert "--url, TOPICS_URL or TOPICS_PORT" in done.complaint
+        assert done.complaint.count("`topics serve`") == 1
 
 
 @pytest.fixture(scope="module")
@@ -369,8 +375,13 @@ def test_a_missing_extra_is_told_in_one_line(tmp_path: Path) -> None:
     # Stands before the installed packages: an import of pyspark fails as it does where the extra is missing.
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')")
     done = run(None, "spark", "submit", "job.py", PYTHONPATH=str(tmp_path))
-    assert done.complaint == "this needs the package pyspark: pip install 'topicsd[spark]'"
+    assert done.complaint == f"this needs the package pyspark: pip install -e '.[spark]' in {ROOT}"
     assert done.code == 1
+
+
+def test_an_extra_of_an_installed_package_comes_from_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.cli.failure.__file__", "/usr/lib/python3/site-packages/topics/cli/failure.py")
+    assert spark_install() == "pip install 'topicsd[spark]'"
 
 
 def test_an_empty_password_is_not_hashed() -> None:

@@ -135,6 +135,22 @@ def test_dead_letters_are_sent_home(invoke: Invoke, client: Client, queue: str) 
     assert counters(client, queue)["ready"] == 1
 
 
+def test_a_redrive_of_the_queue_itself_names_the_topic_of_its_dead_letters(
+    invoke: Invoke, client: Client, queue: str
+) -> None:
+    client.append(queue, 1)
+    invoke("queue", "claim", queue)
+    invoke("queue", "nack", queue, 1, "--dead")
+    done = invoke("queue", "redrive", queue)
+    assert (done.code, done.json[0]["moved"]) == (0, 0)
+    assert done.err == (
+        f"topics: there is nothing to move in {queue}; its own dead letters are in {queue}.dead: "
+        f"topics queue redrive {queue}.dead\n"
+    )
+    assert invoke("queue", "redrive", f"{queue}.dead").err == ""
+    assert invoke("queue", "redrive", f"{queue}.dead").err == "", "it has none, and is no queue with a topic for them"
+
+
 def test_a_log_is_no_queue(invoke: Invoke, client: Client, topic: str) -> None:
     client.append(topic, 1)
     done = invoke("queue", "claim", topic)

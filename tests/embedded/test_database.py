@@ -12,7 +12,6 @@ import pytest
 import topics
 from tests.embedded.conftest import OpenDatabase
 from topics.model.errors import (
-    DataDirLocked,
     InvalidRequest,
     ShuttingDown,
     TopicExistsIncompatible,
@@ -258,7 +257,7 @@ def test_a_closed_database_takes_no_more_calls(open_db: OpenDatabase) -> None:
 
 
 def test_a_directory_is_opened_once(open_db: OpenDatabase, db: topics.Database) -> None:
-    with pytest.raises(DataDirLocked):
+    with pytest.raises(topics.DataDirLocked, match=r"use another directory, or talk to it with topics\.Client"):
         open_db()
     db.append("a", 1)
 

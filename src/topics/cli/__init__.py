@@ -75,6 +75,8 @@ def _complain_of_use(error: Exception) -> None:
     """One line that names the help page; a group called without a command shows that page itself."""
     from typer.exceptions import TyperException
 
+    from topics.cli.failure import wrong_use
+
     assert isinstance(error, TyperException)
     context = getattr(error, "ctx", None)
     path: str = context.command_path if context is not None else PROGRAM
@@ -82,8 +84,7 @@ def _complain_of_use(error: Exception) -> None:
     if context is not None and message == context.get_help():
         print(message, file=sys.stderr)
         return
-    shown = " ".join(message.split()).rstrip(".")
-    _complain(f"{shown[:1].lower()}{shown[1:]}; see {path} --help")
+    _complain(f"{wrong_use(error)}; see {path} --help")
 
 
 def _open_what_is_closed() -> None:

@@ -53,6 +53,19 @@ TABLE: Final[typing.Mapping[str, Row]] = {
 }
 
 
+# Other programs' names of commands, and ours.
+OTHER_WORDS: Final[typing.Mapping[str, str]] = {
+    "show": "info",
+    "describe": "info",
+    "list": "ls",
+    "delete": "rm",
+    "remove": "rm",
+    "add": "create",
+    "new": "create",
+    "update": "edit",
+}
+
+
 class LazyGroup(TyperGroup):
     """The commands of the table and of plug-ins, each loaded only when it is used."""
 
@@ -92,13 +105,23 @@ class LazyGroup(TyperGroup):
         return [*found, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """A mistyped name is answered with similar ones; no command is loaded for that."""
-        import difflib
-
-        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            ctx.fail(f"no such command: {args[0]}" + (f", did you mean {close[0]}?" if close else ""))
+        """A mistyped name is answered with a similar one; no command is loaded for that."""
+        _check_name(ctx, args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
+
+
+def _check_name(ctx: Any, name: str, known: list[str]) -> None:
+    import difflib
+
+    if name in known or name.startswith("-"):
+        return
+    close = [OTHER_WORDS[name]] if OTHER_WORDS.get(name) in known else difflib.get_close_matches(name, known, n=1)
+    ctx.fail(f"no such command: {name}" + (f", did you mean {close[0]}?" if close else ""))
+
+
+def _resolve_in(group: Any, ctx: Any, args: list[str]) -> Any:
+    _check_name(ctx, args[0], list(group.commands))
+    return TyperGroup.resolve_command(group, ctx, args)
 
 
 def command_of(found: Any, name: str, short_help: str | None = None, *, hidden: bool = False) -> Any:
@@ -106,6 +129,7 @@ def command_of(found: Any, name: str, short_help: str | None = None, *, hidden: 
     if isinstance(found, typer.Typer):
         group: Any = get_command(found)
         group.name = name
+        group.resolve_command = partial(_resolve_in, group)
         for command in group.commands.values():
             _use_plain_usage(command)
         return group

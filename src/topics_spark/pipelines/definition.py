@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from topics.cli.failure import spark_install
 from topics.model.errors import InvalidRequest
 from topics.model.names import check_topic_name
 from topics.model.requests.pipelines import PipelineRequest, check_pipeline
@@ -53,6 +54,6 @@ def _decode(path: Path) -> Any:
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from None
     except ImportError:
-        raise InvalidRequest(f"{path}: YAML needs the package pyyaml: pip install 'topicsd[spark]'") from None
+        raise InvalidRequest(f"{path}: YAML needs the package pyyaml: {spark_install()}") from None
     except (ValueError, msgspec.DecodeError) as error:
         raise InvalidRequest(f"{path}: {error}") from None

@@ -179,6 +179,17 @@ def redrive(
     print_json({"moved": driven.moved, "to": driven.to, "skipped": driven.skipped, "more": driven.more})
     if dry_run:
         say("a dry run: nothing was moved")
+    if not driven.moved and not driven.skipped and (other := _dead_letter_topic(client, topic)):
+        say(f"there is nothing to move in {topic}; its own dead letters are in {other}: topics queue redrive {other}")
+
+
+def _dead_letter_topic(client: Client, queue: str) -> str | None:
+    from topics.client import Forbidden
+
+    try:
+        return client.state(queue, touch=False).config.dead_letter
+    except Forbidden:
+        return None
 
 
 @app.command("pause")

@@ -69,4 +69,6 @@ def reason_of(error: OSError, settings: Settings) -> str:
     why = os.strerror(error.errno or 0).lower()
     if error.filename is not None:
         return f"cannot use {os.fsdecode(error.filename)}: {why}"
+    if error.errno == errno.EADDRINUSE:
+        why += "; a server may already run there: --port or TOPICS_PORT chooses another"
     return f"cannot listen on {address}: {why}"
