@@ -19,6 +19,9 @@ from tests.serving import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"
+README, QUEUES = ROOT / "README.md", ROOT / "docs" / "QUEUES.md"
+# The topic of a command, or of a path.
+TOPIC = re.compile(r"(?:topics (?:append|tail|export|import|topic create|queue \w+)(?: -f)? |/v0/topics/)([\w.-]+)")
 DEADLINE_S = PATIENCE_S
 BLOCK = re.compile(r"(?:<!-- terminal: (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 
@@ -87,6 +90,23 @@ def wait_for(terminal: Terminal, shown: list[str]) -> None:
         time.sleep(0.02)
 
 
+def before_the_tutorial() -> list[str]:
+    """The commands of the README that write."""
+    text = README.read_text()
+    appends = re.findall(r"^\$ (topics append .*)$", text, re.MULTILINE)
+    return [*appends, *(block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "curl" in block)]
+
+
+def test_the_pages_that_follow_each_other_use_topics_of_their_own() -> None:
+    blocks = (path.read_text() for path in (README, TUTORIAL, QUEUES))
+    readme, tutorial, queues = (
+        {name for _, language, body in BLOCK.findall(text) if language != "python" for name in TOPIC.findall(body)}
+        for text in blocks
+    )
+    assert ({"orders", "mails", "mails.dead"} <= tutorial, bool(readme), bool(queues)) == (True, True, True)
+    assert not (readme & tutorial) | (readme & queues) | (tutorial & queues)
+
+
 @pytest.fixture
 def port() -> int:
     return free_port()
@@ -109,6 +129,9 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path, port: int) -> 
                 terminals[step.terminal] = terminal, _ = Terminal(step.command, tmp_path, env), step.shown
                 if step.terminal == "server":
                     wait_for(terminal, step.shown)
+                    for command in before_the_tutorial():
+                        shell = command.replace("4000", str(port))
+                        subprocess.run(["bash", "-c", shell], cwd=tmp_path, env=env, check=True, timeout=DEADLINE_S)
                 continue
             done = subprocess.run(
                 ["bash", "-c", step.command],

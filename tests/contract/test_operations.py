@@ -27,6 +27,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- starting ---
 
 
+BUSY = "a server may already run there: --port or TOPICS_PORT chooses another"
+
+
 def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -34,7 +37,7 @@ def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         server = ServerProcess(tmp_path, "--log-level", "error", port=port)
         assert server.exit_code() == 2
-    assert server.lines == [f"topics: cannot listen on 127.0.0.1:{port}: address already in use"]
+    assert server.lines == [f"topics: cannot listen on 127.0.0.1:{port}: address already in use; {BUSY}"]
 
 
 def test_an_unusable_directory_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
@@ -203,4 +206,7 @@ def test_the_first_screen_of_the_readme_works_as_printed(tmp_path: Path) -> None
             return json.loads(done.stdout)
 
         assert run(append)["seqs"] == [1, 2]
-        assert [record["$seq"] for record in run(diff)["records"]] == [1, 2]
+        assert [(record["$seq"], record.get("$tag")) for record in run(diff)["records"]] == [
+            (1, "customer-7"),
+            (2, None),
+        ]
