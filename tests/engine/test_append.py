@@ -18,6 +18,7 @@ from topics.model.errors import (
     InvalidRequest,
     RecordTooLarge,
     StorageError,
+    StorageFull,
     TopicFull,
     TopicNotFound,
 )
@@ -38,7 +39,10 @@ def large_request(**fields: Any) -> AppendRequest:
     return request(*[{"number": number, "text": "z" * 1_000} for number in range(5_000)], **fields)
 
 
-def test_the_owner_thread_does_not_join_a_large_batch(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+def test_the_owner_thread_does_not_join_a_large_batch(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
     joined_by: list[str] = []
     join = Batch.join
 
@@ -47,13 +51,29 @@ def test_the_owner_thread_does_not_join_a_large_batch(rig: Rig, monkeypatch: pyt
         return join(batch)
 
     monkeypatch.setattr(Batch, "join", noting)
-    rig.append("a", 0)
+    rig.append("a", 0, config={"durability": durability})
     staged = rig.engine.append("a", large_request())
     assert rig.store.state.by_name["a"].pending_bytes > batch_module.DEFERRED_BYTES_MIN
     rig.append("a", 1)
     assert (staged.done, staged.first_seq, staged.last_seq) == (True, 2, 5_001)
     assert joined_by == ["topics-commit"]
     assert rig.store.state.by_name["a"].pending_bytes == 0
+
+
+def test_a_large_ephemeral_batch_that_the_log_has_no_room_for_is_there_all_the_same(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.append("a", 0, config={"durability": "ephemeral"})
+
+    def full(*_: object, **__: object) -> int:
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store.wal, "append", full)
+        staged = rig.engine.append("a", large_request())
+    rig.append("a", 1)
+    assert staged.error is None
+    assert [record["data"] for record in rig.records("a")][5_000] == {"number": 4_999, "text": "z" * 1_000}
 
 
 @pytest.mark.parametrize("fields", [{}, {"node": "eu"}])

@@ -84,18 +84,24 @@ class Appended:
 
 
 class DeferredBody:
-    """An op with large batches; its bytes are made when they are written, by the writing thread."""
+    """An op with large batches; its bytes are made when they are written, by the thread that writes them.
 
-    __slots__ = ("_pieces", "_size")
+    `unlogged` is joined then as well, and not written: a batch that the log never gets.
+    """
 
-    def __init__(self, pieces: Sequence[bytes | Batch]) -> None:
+    __slots__ = ("_pieces", "_size", "_unlogged")
+
+    def __init__(self, pieces: Sequence[bytes | Batch], unlogged: Batch | None = None) -> None:
         self._pieces = pieces
+        self._unlogged = unlogged
         self._size = sum([len(piece) if isinstance(piece, bytes) else piece.size for piece in pieces])
 
     def __len__(self) -> int:
         return self._size
 
     def buffers(self) -> list[bytes]:
+        if self._unlogged is not None:
+            self._unlogged.join()
         return [piece if isinstance(piece, bytes) else piece.join() for piece in self._pieces]
 
 

@@ -192,22 +192,27 @@ class CommitLog:
             topic.logged_floor = topic.evict_floor
 
     def _note_head(self, op: Appended) -> None:
-        """When an `ephemeral` topic has grown by a small share, the log records it, to count the loss of a crash."""
-        topic = self._state.by_id.get(op.topic_id)
-        first_seq, last_seq = op.batch.first_seq, op.batch.first_seq + op.batch.count - 1
+        """When an `ephemeral` topic has grown by a small share, the log records it, to count the loss of a crash.
+
+        With a large batch it always does: the thread that writes the frame joins the batch.
+        """
+        topic, batch = self._state.by_id.get(op.topic_id), op.batch
+        first_seq, last_seq = batch.first_seq, batch.first_seq + batch.count - 1
         if topic is not None:
-            if last_seq - topic.noted_to <= (topic.noted_to - topic.noted_from) // NOTED_SHARE:
+            if batch.parts is None and last_seq - topic.noted_to <= (topic.noted_to - topic.noted_from) // NOTED_SHARE:
                 return
             if not topic.noted_to:
                 topic.noted_from = first_seq - 1
             topic.noted_to = last_seq
         try:
-            self._wal.append(Skipped(op.topic_id, last_seq, 0).encode())
+            head = Skipped(op.topic_id, last_seq, 0).encode()
+            self._wal.append(head if batch.parts is None else DeferredBody((head,), batch))
         except OSError as error:
             self._write_failed(error)
             raise refusal(error) from error
         except (StorageError, StorageFull, Throttled) as error:
-            log.debug("the head of an ephemeral topic is not recorded: %s", error.message)
+            log.debug("the head of an ephemeral topic is not noted: %s", error.message)
+            batch.join()
 
     def date(self, batch: Batch) -> None:
         """The delays of a batch count from now."""

@@ -30,7 +30,7 @@ from topics.model.errors import (
     TopicNotFound,
 )
 from topics.model.names import check_topic_name
-from topics.model.requests.batch import check_batch, joined_bytes_max, render
+from topics.model.requests.batch import DEFERRED_BYTES_MIN, check_batch, render
 from topics.model.requests.config import ConfigRequest, Durability, TopicConfig, resolve
 from topics.model.requests.records import (
     DIFF_BYTES_DEFAULT,
@@ -190,8 +190,7 @@ class Engine:
         if last_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
             self._reserve(topic, count)
         now = topic.now(self._clock.now_ms())
-        most = joined_bytes_max(config.durability)
-        batch = render(request, last_seq + 1, now, bare=bare, joined_bytes_max=most, unique=unique)
+        batch = render(request, last_seq + 1, now, bare=bare, joined_bytes_max=DEFERRED_BYTES_MIN, unique=unique)
         size = batch.size
         if self.settings.max_total_bytes:
             self.expire(topic)
@@ -229,8 +228,7 @@ class Engine:
             request, unique = admitted.request, admitted.unique
         self.refuse_more_topics()
         self.commit_log.check_writable()
-        most = joined_bytes_max(config.durability)
-        batch = render(request, 1, self._clock.now_ms(), bare=bare, joined_bytes_max=most, unique=unique)
+        batch = render(request, 1, self._clock.now_ms(), bare=bare, joined_bytes_max=DEFERRED_BYTES_MIN, unique=unique)
         size = batch.size
         if self.settings.max_total_bytes:
             self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)

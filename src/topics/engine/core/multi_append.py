@@ -19,7 +19,7 @@ from topics.engine.log import retention
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
-from topics.model.requests.batch import ALWAYS_JOINED, Batch, join_unless_large, render
+from topics.model.requests.batch import Batch, join_unless_large, render
 from topics.model.requests.config import ConfigRequest, resolve
 from topics.model.requests.multi_append import MultiAppendRequest, TopicBatch, check_multi_append, multi_digest, within
 from topics.model.requests.records import AppendRequest
@@ -209,9 +209,8 @@ class MultiAppend:
         if request.records:
             now_ms = self._clock.now_ms()
             first_seq, ts = (1, now_ms) if topic is None else (topic.assigned_seq + 1, topic.now(now_ms))
-            most = ALWAYS_JOINED if target.config.durability == "ephemeral" else 0
             unique = None if target.admitted is None else target.admitted.unique
-            target.batch = render(request, first_seq, ts, bare=target.bare, joined_bytes_max=most, unique=unique)
+            target.batch = render(request, first_seq, ts, bare=target.bare, joined_bytes_max=0, unique=unique)
 
     def _refuse_if_full(self, targets: list[AppendTarget]) -> None:
         engine = self._engine

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.model.requests.config import DELAY_MS_MAX, U64_MAX, Durability
+from topics.model.requests.config import DELAY_MS_MAX, U64_MAX
 from topics.model.requests.mistakes import lone_surrogate
 from topics.model.requests.records import AppendRequest, RecordRequest, check_u64
 
@@ -318,11 +318,6 @@ def render(
         batch.node_names = [request.node]
         batch.nodes = array("I", (1,)) * batch.count
     return batch
-
-
-def joined_bytes_max(durability: Durability) -> int:
-    """Up to which size a batch is joined at once; always if it never reaches the log."""
-    return ALWAYS_JOINED if durability == "ephemeral" else DEFERRED_BYTES_MIN
 
 
 def render_headless(request: AppendRequest, first_seq: int, ts: int, *, bare: bool) -> Batch:

@@ -70,6 +70,7 @@ class Wal:
         self._in_reserve = False
         self._capacity_position = tail.position
         self._pieces: list[Piece] = []
+        self._defers = False  # whether the bytes of one of them are to be made by the commit thread
 
         # shared with the commit thread
         self.broken = False
@@ -91,6 +92,7 @@ class Wal:
             self._pieces += encode(body, position, self.synced_to, self._salt)
         else:
             self._pieces += (b"", DeferredFrame(body, position, self.synced_to, self._salt))
+            self._defers = True
         self.buffered_to = end_position
         return end_position
 
@@ -106,8 +108,8 @@ class Wal:
         if not pieces:
             return self.written_to
         stalled = self.sync_started_s and self._clock() - self.sync_started_s > HANDOVER_AFTER_S
-        chunk = self._chunk()
-        slow = bool(stalled) or chunk.end_position - chunk.position > HANDOVER_BYTES
+        defers, chunk = self._defers, self._chunk()
+        slow = bool(stalled) or defers or chunk.end_position - chunk.position > HANDOVER_BYTES
         if slow or self.handover.active:
             begins = not self.handover.active
             if self.handover.put(chunk, begin=slow):
@@ -124,7 +126,7 @@ class Wal:
 
     def drop(self) -> None:
         """Forget the frames that are buffered and not flushed."""
-        self._pieces = []
+        self._pieces, self._defers = [], False
         self.buffered_to = self._flushed_to
 
     def write(self, chunk: LogChunk) -> None:
@@ -159,11 +161,9 @@ class Wal:
         pieces: Sequence[Piece] = self._pieces
         frames = len(pieces) // 2
         if len(pieces) > PIECES_MAX:
-            # Only a chunk of this size can contain a deferred frame.
-            large = self.buffered_to - self._flushed_to > HANDOVER_BYTES
-            pieces = _joined(pieces) if large else [b"".join(cast("Sequence[Buffer]", pieces))]
+            pieces = _joined(pieces) if self._defers else [b"".join(cast("Sequence[Buffer]", pieces))]
         chunk = LogChunk(file, pieces, self._flushed_to, self.buffered_to, frames)
-        self._pieces = []
+        self._pieces, self._defers = [], False
         self._flushed_to = self.buffered_to
         return chunk
 
@@ -283,7 +283,7 @@ class Wal:
             self._files.seal(failed, self.written_to)
 
     def _forget_unwritten(self) -> None:
-        self._pieces = []
+        self._pieces, self._defers = [], False
         self.buffered_to = self._flushed_to = self.written_to
 
     def _raise_failure(self) -> None:
