@@ -283,8 +283,8 @@ def doomed(root: Path) -> Iterator[ServerProcess]:
     return sent(root, prepare, work)
 
 
-@scenario("a list of 1,000 jobs and of 1,000 leases among 100,000")
-def peek(root: Path) -> Iterator[ServerProcess]:
+@scenario("a list of 1,000 leases among 100,000")
+def list_leases(root: Path) -> Iterator[ServerProcess]:
     def prepare(client: Client) -> None:
         put("/v0/topics/q", type="queue", lease_ms=3_600_000)(client)
         body = batch(jobs(BATCH))
@@ -294,8 +294,7 @@ def peek(root: Path) -> Iterator[ServerProcess]:
             post("/v0/topics/q/claim", {"node": "w", "max": CLAIM})(client)
 
     def work(client: Client) -> None:
-        for path in ("/v0/topics/q/leases?page_size=1000", "/v0/topics/q/jobs?page_size=1000"):
-            client.get(path)
+        well(client.get("/v0/topics/q/leases?page_size=1000"))
 
     return sent(root, prepare, *[work] * TIMES)
 
@@ -403,7 +402,7 @@ def watch_topics(root: Path) -> Iterator[ServerProcess]:
     return sent(root, prepare, *[work] * TIMES)
 
 
-@scenario("lists of 1,000 among 100,000 topics")
+@scenario("lists of 1,000 among 20,000 topics")
 def lists(root: Path) -> Iterator[ServerProcess]:
     def prepare(client: Client) -> None:
         for first in range(0, 20_000, TOPICS):
