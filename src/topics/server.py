@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import cast
 
 import uvloop
@@ -22,6 +22,13 @@ from topics.api.admission import SAMPLE_MS, Pressure
 from topics.api.app import Api
 from topics.api.auth import Authenticator, KeyAuthenticator, authenticator_of, is_loopback
 from topics.api.call import Call
+from topics.api.console.base_path import BasePath
+from topics.api.console.history import History
+from topics.api.console.overview import Overview
+from topics.api.console.pages import ConsolePages
+from topics.api.console.readers import Readers
+from topics.api.console.recent_log import RecentLog
+from topics.api.console.server_state import ServerState
 from topics.api.cors import Cors
 from topics.api.errors import render_error
 from topics.api.groups.consumers import Groups
@@ -37,6 +44,8 @@ from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.routes import Route, RouteTable
 from topics.api.v0.backup import Backups
+from topics.api.v0.groups import KeyedGroups
+from topics.api.v0.jobs import Jobs
 from topics.api.v0.multi_append import MultiAppend
 from topics.api.v0.pipelines import Pipelines
 from topics.api.v0.probes import probe_routes
@@ -52,6 +61,7 @@ from topics.engine.opening.store import Store
 from topics.http.descriptors import connections_within, raise_limit
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
+from topics.http.refusal import Refusal
 from topics.http.request import Request
 from topics.model.clock import Clock, SystemClock
 from topics.model.settings import Settings
@@ -71,22 +81,30 @@ SETTLED_S = 0.001
 YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 20_000, 50_000
 
 
-def run(settings: Settings, *, log_format: str) -> int:
+def run(settings: Settings, *, log_format: str, origins: Mapping[str, str] | None = None) -> int:
     """Serve until stopped; returns the exit code. Invalid settings are raised before anything is opened."""
-    start_logging(log_format, settings.log_level)
+    recent_log = RecentLog()
+    start_logging(log_format, settings.log_level, recent_log)
     authenticator = authenticator_of(settings)
     tokens = Tokens(settings, authenticator)
     settings.forget_secrets()
     raise_limit()
     gc.collect()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, authenticator, tokens))
+        runner.run(serve(settings, authenticator, tokens, origins or {}, recent_log))
     return 0
 
 
-async def serve(settings: Settings, authenticator: Authenticator, tokens: Tokens, disk: Disk | None = None) -> None:
+async def serve(
+    settings: Settings,
+    authenticator: Authenticator,
+    tokens: Tokens,
+    origins: Mapping[str, str],
+    recent_log: RecentLog,
+    disk: Disk | None = None,
+) -> None:
     loop = asyncio.get_running_loop()
-    server = Server(settings, authenticator, loop, disk or Disk(), tokens)
+    server = Server(settings, authenticator, loop, disk or Disk(), tokens, origins=origins, recent_log=recent_log)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     await server.listen()
@@ -110,8 +128,13 @@ class Server:
         disk: Disk,
         tokens: Tokens | None = None,
         clock: Clock | None = None,
+        *,
+        origins: Mapping[str, str] | None = None,
+        recent_log: RecentLog | None = None,
     ) -> None:
         self._settings = settings
+        self._origins = origins or {}
+        self._recent_log = recent_log or RecentLog()
         self._authenticator = authenticator
         self._tokens = tokens or Tokens(settings, authenticator)
         self._proxies = TrustedProxies(settings.trusted_proxies)
@@ -128,6 +151,7 @@ class Server:
         self._deadlines = self.store.deadlines
         self._pressure = Pressure(self._debt_bytes, time.monotonic)
         self._usage = Usage()
+        self._history = History(self.store, self._usage, settings.data_dir, self._clock.now_ms)
         self._delivery: Delivery | None = None
         # The next turn of the store: soon, or by a timer. A handle does not have its time: uvloop's do not.
         self._turn_due = self._stopped = False
@@ -136,15 +160,7 @@ class Server:
         self._disk = disk
         self._stream_tokens = StreamTokens(authenticator, read_secret(disk, settings.data_dir) or b"", self._clock)
         cors = Cors(settings.cors_origins)
-        self._api = Api(
-            authenticator,
-            self._lifecycle,
-            Handlers(self._runner),
-            RouteTable([*self._routes_without_store(), route_before_ready(self._lifecycle)]),
-            settings,
-            cors=cors,
-            stream_tokens=self._stream_tokens,
-        )
+        self._api = self._new_api(cors)
         self._listener = Listener(
             self._api.handle,
             loop=loop,
@@ -160,6 +176,18 @@ class Server:
         # between two samples of the loop's lag
         self._sample_due_s = 0.0
         self._ticked = False
+
+    def _new_api(self, cors: Cors) -> Api:
+        """With the routes that need no store; the others follow when it is open."""
+        return Api(
+            self._authenticator,
+            self._lifecycle,
+            Handlers(self._runner),
+            RouteTable([*self._routes_without_store(), *self._console_routes(), route_before_ready(self._lifecycle)]),
+            self._settings,
+            cors=cors,
+            stream_tokens=self._stream_tokens,
+        )
 
     # --- starting ---
 
@@ -237,7 +265,7 @@ class Server:
             slices=self._listener.slices,
             budget=self._listener.budget,
         )
-        self._api.table = RouteTable(self._routes(self._delivery))
+        self._api.table = RouteTable([*self._routes(self._delivery), *self._console_routes()])
         self._listener.on_tick_end(self._end_tick)
         self._turn_soon()
         self._lifecycle.opened()
@@ -245,6 +273,15 @@ class Server:
     def _routes_without_store(self) -> list[Route]:
         metrics = Metrics(self.store, self._lifecycle, self._usage)
         return [*probe_routes(self._lifecycle, self.store), *metrics.routes()]
+
+    def _console_routes(self) -> list[Route]:
+        """The pages need no store, and are not part of the API that OpenAPI describes."""
+        if self._settings.console == "off":
+            return []
+        return ConsolePages(BasePath(self._settings.base_path), self._in_thread).routes()
+
+    def _in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
+        self._listener.in_thread(work, done)
 
     def _routes(self, delivery: Delivery) -> list[Route]:
         """All routes. A new resource is a file in api/ and one line here."""
@@ -257,6 +294,7 @@ class Server:
                 *Records(engine, self._pressure, self._runner).routes(),
                 *MultiAppend(self.store.multi_append, engine, self._pressure).routes(),
                 *Queues(engine, self._pressure, claims).routes(),
+                *Jobs(claims.queues).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
                 *Txns(self.store.transactions).routes(),
@@ -265,8 +303,22 @@ class Server:
                 *self._stream_tokens.routes(),
                 *self._group_routes(engine),
                 *self._backups().routes(),
+                *self._server_state().routes(),
+                *Readers(self.store).routes(),
+                *Overview(self.store, self._usage, self._settings.data_dir, self._clock.now_ms).routes(),
                 *self._routes_without_store(),
             ]
+        )
+
+    def _server_state(self) -> ServerState:
+        return ServerState(
+            self.store,
+            self._settings,
+            self._origins,
+            self._authenticator,
+            self._lifecycle,
+            self._history,
+            self._recent_log,
         )
 
     def _backups(self) -> Backups:
@@ -275,8 +327,9 @@ class Server:
     def _group_routes(self, engine: Engine) -> list[Route]:
         consuming = Consuming(engine, self._clock, 1000 * self._settings.visibility_timeout_secs)
         groups = Groups(consuming, self._runner, self._tokens)
+        keyed = KeyedGroups(consuming)
         login = Login(self._tokens, self._loop, self._proxies)
-        return [*groups.routes(), *login.routes()]
+        return [*groups.routes(), *login.routes(), *keyed.routes()]
 
     # --- running ---
 
@@ -364,7 +417,9 @@ class Server:
 
     def _sample(self) -> None:
         now_s = time.monotonic()
-        self._pressure.sample(max(0.0, now_s - self._sample_due_s) * 1000)
+        lag_ms = max(0.0, now_s - self._sample_due_s) * 1000
+        self._pressure.sample(lag_ms)
+        self._history.note(lag_ms, now_s)
         young = gc.get_count()[0]
         if young > YOUNG_OBJECTS_MAX or (young > YOUNG_OBJECTS_IDLE and not self._ticked):
             started_s = time.monotonic()
@@ -453,7 +508,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def start_logging(log_format: str, level: str) -> None:
+def start_logging(log_format: str, level: str, recent_log: RecentLog) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler, recent_log], force=True)

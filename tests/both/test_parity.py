@@ -26,6 +26,11 @@ SERVER_ONLY = {
     "login": "the owner of the directory needs no token",
     "socket": "a WebSocket; append and watch do the same here",
     "url": "there is none",
+    "me": "whoever has the directory may do everything",
+    "overview": "what needs attention at a server",
+    "server": "the program has its settings",
+    "history": "the past of a server's own metrics",
+    "readers": "connections that follow a topic",
 }
 # The same name for the same purpose, in a form of its own.
 OWN_FORM = {"backup": "writes a file instead of giving out the pieces of one"}

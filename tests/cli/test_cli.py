@@ -110,7 +110,8 @@ def test_an_unknown_flag_is_exit_code_2() -> None:
 def test_serve_passes_settings_and_returns_the_servers_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Settings, str]] = []
 
-    def run(settings: Settings, *, log_format: str) -> int:
+    def run(settings: Settings, *, log_format: str, origins: dict[str, str]) -> int:
+        assert origins["port"] == "flag --port"
         seen.append((settings, log_format))
         return 7
 
@@ -121,7 +122,7 @@ def test_serve_passes_settings_and_returns_the_servers_exit_code(monkeypatch: py
 def test_serve_takes_the_keys_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPICS_API_KEYS", "s3cret")
 
-    def run(settings: Settings, *, log_format: str) -> int:
+    def run(settings: Settings, *, log_format: str, origins: dict[str, str]) -> int:
         assert settings.api_keys == ("s3cret",)
         return int("TOPICS_API_KEYS" in os.environ)
 
@@ -131,7 +132,7 @@ def test_serve_takes_the_keys_out_of_the_environment(monkeypatch: pytest.MonkeyP
 def test_a_taken_port_is_one_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(settings: Settings, *, log_format: str) -> int:
+    def run(settings: Settings, *, log_format: str, origins: dict[str, str]) -> int:
         with socket.socket() as listening:
             listening.bind((settings.host, settings.port))
         return 0
@@ -148,7 +149,7 @@ def test_a_taken_port_is_one_line_and_exit_code_2(
 def test_an_unusable_directory_is_one_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def run(settings: Settings, *, log_format: str) -> int:
+    def run(settings: Settings, *, log_format: str, origins: dict[str, str]) -> int:
         os.makedirs(settings.data_dir)
         return 0
 
@@ -159,7 +160,7 @@ def test_an_unusable_directory_is_one_line_and_exit_code_2(
 
 
 def test_an_error_that_no_setting_causes_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(settings: Settings, *, log_format: str) -> int:
+    def run(settings: Settings, *, log_format: str, origins: dict[str, str]) -> int:
         raise OSError(errno.EIO, "the disk is broken")
 
     with pytest.raises(OSError, match="the disk is broken"):

@@ -154,13 +154,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "RedriveRequest": {"limit": 0, "rate_per_s": 0, "dry_run": False},
     "ConsumeRequest": {"start": "Latest", "limit": 100, "all_partitions": False},
     "GroupAckRequest": {"partition_id": 0},
-    "ResetRequest": {"all_partitions": False, "forget": False},
+    "GroupResetRequest": {"forget": False, "dry_run": False},
+    "ResetRequest": {"all_partitions": False, "forget": False, "dry_run": False},
+    "DeleteRequest": {"dry_run": False},
+    "JobsRequest": {"all": False, "limit": 0, "lease_ms": 0, "rate_per_s": 0, "dry_run": False},
 }
 QUERY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("post", "/v0/topics/{topic}"): {"return_seqs": True},
     ("post", "/v0/watch"): {"lenient": False},
     ("get", "/v0/topics/{topic}/work"): {"max": 1},
     ("get", "/v0/topics/{topic}/leases"): {"page_size": 100},
+    ("get", "/v0/topics/{topic}/jobs"): {"page_size": 100},
+    ("get", "/v0/groups"): {"page_size": 100, "lag_min": 0},
+    ("get", "/v0/history"): {"since": 0},
+    ("get", "/v0/server"): {"log_lines": 100},
     ("get", "/v0/routers"): {"page_size": 100},
     ("get", "/v1/api/topics/groups"): {"limit": 10_000},
 }
@@ -177,7 +184,7 @@ def test_fields_of_the_query_tell_their_defaults_and_whether_they_are_needed(doc
         for each in operation.get("parameters", ())
         if each["in"] == "query" and each["required"]
     }
-    assert required == {("/v0/topics/{topic}/work", "node")}
+    assert required == {("/v0/topics/{topic}/work", "node"), ("/v0/topics/{topic}/jobs", "state")}
 
 
 def test_defaults_are_what_the_server_takes_in_the_place_of_an_absent_field(

@@ -217,6 +217,8 @@ def test_list_items_have_their_fields(client: Client, topic: str) -> None:
         "bytes": item["bytes"],
         "durable": True,
         "effective_priority": 3,
+        "durability": "fsync",
+        "last_write_ts": client.state(topic)["last_write_ts"],
     }
 
 

@@ -185,6 +185,8 @@ def test_routers_are_listed_filtered_and_paged(client: Client, name: str) -> Non
         "dest": f"{name}d0",
         "guarantee": "at_least_once",
         "forwarded_total": 0,
+        "lag": 0,
+        "last_error": None,
     }
     assert "next_cursor" not in everything
     assert [item["router"] for item in listed(f"source={name}s1")["routers"]] == [f"{name}r1", f"{name}r3"]

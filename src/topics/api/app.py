@@ -11,6 +11,7 @@ from typing import Any
 
 from topics.api.auth import BEARER_PROTOCOL, Authenticator, Headers, KeyAuthenticator, OpenAuthenticator, Principal
 from topics.api.call import Call
+from topics.api.console.base_path import BasePath
 from topics.api.cors import Cors
 from topics.api.errors import reply_error
 from topics.api.lifecycle import Lifecycle
@@ -92,10 +93,12 @@ class Api:
         self._plain_bytes_max = max(
             PLAIN_BYTES_MAX, PLAIN_ITEM_BYTES * settings.max_claim, PLAIN_ITEM_BYTES * settings.max_watch_topics
         )
-        # The principal of requests without a key on public routes; None: they need a key as well.
+        self._base = BasePath(settings.base_path)
+        # The principal of requests without a key on public routes; None: a server without keys needs none anyway.
         self._stranger: Principal | None = None
-        if isinstance(authenticator, KeyAuthenticator) and not settings.probe_auth:
+        if isinstance(authenticator, KeyAuthenticator):
             self._stranger = OpenAuthenticator((), guarded=False).anyone
+        self._probes_need_key = settings.probe_auth
 
     def handle(self, request: Request) -> None:
         if request.method == "OPTIONS" and self._cors.answer_preflight(request):
@@ -165,6 +168,9 @@ class Api:
 
     def handle_head(self, request: Request) -> None:
         """Refuse a request by its head, before a large body is read."""
+        path = request.path_segments, request.raw_path
+        if self._base:
+            self._base.take_off(request)
         headers = first_values(request)
         try:
             bound, _, _ = self._judge(request, headers)
@@ -177,6 +183,8 @@ class Api:
             raise
         except Exception as bug:  # noqa: BLE001 - as above
             self._refuse_by_bug(request, bug)
+        # The request comes again with its body, as it was sent.
+        request.path_segments, request.raw_path = path
 
     def _refuse(self, request: Request, error: TopicsError) -> None:
         """In the form that the contract of this path prescribes."""
@@ -193,6 +201,8 @@ class Api:
         judged = request.judged
         if isinstance(judged, Judged) and judged.table is self.table and self._lifecycle.serving:
             return Call(request, judged.headers, judged.bound, judged.principal, judged.name)
+        if self._base:
+            self._base.take_off(request)
         headers = first_values(request)
         bound, principal, name = self._judge(request, headers)
         if bound.may_be_repeated and (not request.query or _has_known_fields(request, bound)):
@@ -210,7 +220,12 @@ class Api:
         self._authenticator.check_origin(headers, is_page=request.method == "GET" and request.raw_path in PAGES)
         if family is not None:
             principal = family.authenticate(headers)
-        elif bound is not None and bound.public and self._stranger is not None:
+        elif (
+            bound is not None
+            and bound.public
+            and self._stranger is not None
+            and (bound.is_page or not self._probes_need_key)
+        ):
             principal = self._stranger
         else:
             if bound is not None and b"authorization" not in headers:

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from topics.http.refusal import Refusal
-from topics.http.request import JSON, Bytes, Request
+from topics.http.request import JSON, Bytes, Header, Request
 from topics.http.service import log_bug
 from topics.model.errors import InvalidRequest, Throttled, TopicsError
 from topics.model.requests.mistakes import unknown_field
@@ -133,9 +133,16 @@ class Call:
     def elapsed_ms(self) -> float:
         return (perf_counter() - self.request.received_s) * 1000
 
-    def reply(self, status: int, body: Bytes | Sequence[Bytes], content_type: bytes = JSON) -> None:
+    def reply(
+        self,
+        status: int,
+        body: Bytes | Sequence[Bytes],
+        content_type: bytes = JSON,
+        *,
+        headers: Sequence[Header] = (),
+    ) -> None:
         self.end()
-        self.request.reply(status, body, content_type=content_type)
+        self.request.reply(status, body, headers=headers, content_type=content_type)
 
     def fail(self, error: TopicsError) -> None:
         if not self.request.answered:

@@ -154,7 +154,7 @@ class Totals:
 
     def __init__(self, store: Store, principal: Principal) -> None:
         self._store = store
-        self._left = _visible(store, principal) if store.ready else iter(())
+        self._left = visible(store, principal) if store.ready else iter(())
         self.shown: list[Topic] = []
         self.topics = self._records = self._bytes = self._queues = 0
         self._by_class = dict.fromkeys(CLASSES, 0)
@@ -196,7 +196,7 @@ class Totals:
         yield gauge("topics_bytes_live", "Bytes of live records of all topics.", self._bytes)
 
 
-def _visible(store: Store, principal: Principal) -> Iterator[Topic]:
+def visible(store: Store, principal: Principal) -> Iterator[Topic]:
     """The topics whose names the key may see, by name."""
     names, by_name = store.state.names, store.state.by_name
     index = 0

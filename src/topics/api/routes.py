@@ -68,7 +68,9 @@ class Route:
     always: bool = False
     # available without a key even if there are keys
     public: bool = False
-    # accepts the key as `?token=` as well: browsers cannot send headers with an EventSource
+    # part of the console: needs no key even if probes do
+    is_page: bool = False
+    # takes the key as `?token=` as well: browsers cannot send headers with an EventSource
     key_in_query: bool = False
     # accepts a stream token instead of a key
     takes_stream_token: bool = False
@@ -119,6 +121,7 @@ class Bound:
         "decoder",
         "family",
         "handler",
+        "is_page",
         "key_in_query",
         "key_in_subprotocol",
         "long_lived",
@@ -138,6 +141,7 @@ class Bound:
         self.reply_error = reply_error if route.family is None else route.family.reply_error
         self.always = route.always
         self.public = route.public
+        self.is_page = route.is_page
         self.long_lived = route.long_lived
         self.checks_slot = route.checks_slot
         self.key_in_query = route.key_in_query

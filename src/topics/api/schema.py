@@ -98,6 +98,9 @@ class TopicItem(msgspec.Struct):
     bytes: int
     durable: bool
     effective_priority: int
+    durability: str
+    last_write_ts: int | None
+    queue: QueueCounters | UnsetType = UNSET
 
 
 class TopicList(msgspec.Struct):
@@ -111,6 +114,10 @@ class DroppedReply(msgspec.Struct):
     deleted: bool
     routers_removed: list[str]
     performance: Performance
+    # of a dry run: how many records and bytes would go
+    records: int | UnsetType = UNSET
+    bytes: int | UnsetType = UNSET
+    dry_run: bool | UnsetType = UNSET
 
 
 class RouterPutReply(msgspec.Struct):
@@ -150,6 +157,8 @@ class RouterItem(msgspec.Struct):
     dest: str
     guarantee: str
     forwarded_total: int
+    lag: int
+    last_error: str | None
 
 
 class RouterList(msgspec.Struct):
@@ -217,6 +226,8 @@ class DeletedReply(msgspec.Struct):
     bytes: int
     performance: Performance
     warnings: Warnings = UNSET
+    # nothing was deleted: `deleted` is how many would be
+    dry_run: bool | UnsetType = UNSET
 
 
 class HealthReply(msgspec.Struct):

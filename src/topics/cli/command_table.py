@@ -38,6 +38,7 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     "queue": Row("queue", "app", "Inspect queues, claim jobs, run them, redrive dead letters."),
     "router": Row("router", "app", "List, create, remove and draw routers."),
     "group": Row("group", "app", "Inspect consumer groups, and reset their offsets."),
+    "server": Row("server", "app", "Look at a running server: what needs attention, settings, history."),
     "bench": Row("bench", "bench", "Measure a server with a quick load on a topic of its own."),
     "backup": Row("backup", "backup", "Copy a running server into one file, at one point in time, checked."),
     "restore": Row("backup", "restore", "Make a data directory from a backup, and verify it."),

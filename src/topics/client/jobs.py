@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -83,6 +84,51 @@ class Lease(msgspec.Struct, kw_only=True):
     deliveries: int
     pushed: bool = False
     error: str | None = None
+
+
+class QueuedJob(msgspec.Struct, kw_only=True, rename={"seq": "$seq", "ts": "$ts", "tag": "$tag", "origin": "from"}):
+    """A job of a queue and how it stands: a leased one has a `worker`, a delayed one is `due`.
+
+    The seq of a dead one is its seq in the dead-letter topic, `src_seq` the one it had in its queue.
+    `value` is the payload.
+    """
+
+    seq: int
+    ts: int
+    state: str
+    data: Raw
+    tag: str | None = None
+    deliveries: int = 0
+    error: str | None = None
+    worker: str | None = None
+    lease_id: str | None = None
+    deadline: int | None = None
+    claimed_ts: int | None = None
+    due: int | None = None
+    origin: str | None = None
+    src_seq: int | None = None
+
+    @property
+    def value(self) -> Any:
+        return msgspec.json.decode(self.data)
+
+
+class QueuedJobPage(msgspec.Struct, kw_only=True):
+    jobs: list[QueuedJob]
+    next_cursor: str | None = None
+
+
+class JobsChanged(msgspec.Struct, kw_only=True):
+    """`skipped`: given seqs that were not in that state. `more`: others match, call again."""
+
+    topic: str
+    action: str
+    state: str
+    changed: int
+    skipped: int
+    more: bool
+    dry_run: bool = False
+    warnings: list[str] = []
 
 
 class LeasePage(msgspec.Struct):

@@ -33,9 +33,7 @@ from topics.model.requests.groups import (
     ResetRequest,
     check_ack,
     check_latest,
-    check_reset,
     offset_of,
-    parse_start,
     split_partition,
     wants_all,
 )
@@ -152,8 +150,9 @@ class Groups:
         *,
         partition: Partition = "all",
         forget: bool = False,
+        dry_run: bool = False,
     ) -> dict[int, int]:
-        """Move a group to another offset, or forget it; returns the next offset of each partition."""
+        """Put a group elsewhere, or forget it; the next offset of each partition. A dry run changes nothing."""
         request = request_of(
             ResetRequest,
             topic_id=topic,
@@ -161,21 +160,10 @@ class Groups:
             start=start_json(start),
             partition_id=partition,
             forget=forget,
+            dry_run=dry_run,
         )
-        host = self._host
-
-        def reset() -> list[tuple[int, PendingChange]]:
-            check_reset(request)
-            partitions = self._partitions(topic, partition)
-            for _, found in partitions:
-                host.consuming.check_idle(found, group)
-            if forget:
-                return [(number, host.consuming.forget(found, group)) for number, found in partitions]
-            at = parse_start(request.start)
-            return [(number, host.consuming.reset(found, group, at)) for number, found in partitions]
-
-        done = [(number, host.finished(change)) for number, change in host.look(reset)]
-        return {number: 0 if forget else change.result - 1 for number, change in done}
+        places = self._host.run(self._host.consuming.reset_all(request, lambda: self._partitions(topic, partition)))
+        return {place.partition: place.next_seq - 1 for place in places}
 
     def latest_offsets(self, partitions: str | Iterable[tuple[str, int]]) -> list[LatestOffset]:
         """The ends of partitions: of those given, or of partition 0 of one topic."""

@@ -4,24 +4,47 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from topics.client.jobs import Acked, Extended, Job, Jobs, Lease, Nacked, Paused, Redriven, held
+from topics.client.jobs import (
+    Acked,
+    Extended,
+    Job,
+    Jobs,
+    JobsChanged,
+    Lease,
+    Nacked,
+    Paused,
+    QueuedJob,
+    Redriven,
+    held,
+)
 from topics.embedded.host import Host
 from topics.embedded.requests import request_of, warn
 from topics.embedded.work import Work
 from topics.engine.core.listing import PAGE_SIZE_MAX
 from topics.engine.queues.due import NO_STREAM
+from topics.engine.queues.job_pages import START, JobPosition
 from topics.engine.queues.verbs import Held
+from topics.model.requests.jobs import JobAction, JobsRequest, JobState
 from topics.model.requests.nesting import decode_deep
-from topics.model.requests.records import AckRequest, ClaimRequest, ExtendRequest, NackRequest, RedriveRequest
+from topics.model.requests.records import (
+    AckRequest,
+    ClaimRequest,
+    ExtendRequest,
+    NackRequest,
+    RedriveRequest,
+    parse_match,
+)
 from topics.model.requests.warnings import match_warnings
 
 PAGE_SIZE: Final = 1_000
+JOBS_PAGE_SIZE: Final = 100
 _jobs = msgspec.json.Decoder(list[Job])
+_queued = msgspec.json.Decoder(list[QueuedJob])
 
 
 class Queues:
@@ -170,6 +193,61 @@ class Queues:
 
         return host.look(find)
 
+    def jobs(
+        self, name: str, state: JobState, *, tag: str | None = None, page_size: int = JOBS_PAGE_SIZE
+    ) -> Iterator[QueuedJob]:
+        """Jobs that are ready, leased, delayed or dead; `user-*` is a prefix of tags."""
+        match = None if tag is None else parse_match(["tag", "Glob" if tag.endswith("*") else "Eq", tag], "tag")
+        after: JobPosition | None = START
+        pages = self._host.store.queues.job_pages
+        while after is not None:
+            page = self._host.run(pages.page(name, state, match, after, max(1, min(PAGE_SIZE_MAX, page_size))))
+            yield from decode_deep(_queued.decode, b"[%b]" % b",".join(page.jobs))
+            after = page.after
+
+    def change_jobs(
+        self,
+        name: str,
+        action: JobAction,
+        *,
+        state: JobState | None = None,
+        seqs: Sequence[int] | None = None,
+        match: str | tuple[str, str, str] | None = None,
+        all: bool = False,
+        limit: int | None = None,
+        lease_ms: int | None = None,
+        rate_per_s: int | None = None,
+        error: str | None = None,
+        dry_run: bool = False,
+    ) -> JobsChanged:
+        """Retry, release, extend, bury, redrive or delete the jobs of `seqs`, those whose tag matches, or all."""
+        request = request_of(
+            JobsRequest,
+            action=action,
+            state=state,
+            seqs=seqs,
+            match=match,
+            all=all,
+            limit=limit,
+            lease_ms=lease_ms,
+            rate_per_s=rate_per_s,
+            error=error,
+            dry_run=dry_run,
+        )
+        done = self._host.run(self._host.store.queues.job_actions.act(name, request, _nothing))
+        warnings = match_warnings(request.match, "match")
+        warn(warnings)
+        return JobsChanged(
+            topic=name,
+            action=action,
+            state=done.state,
+            changed=done.changed,
+            skipped=done.skipped,
+            more=done.more,
+            dry_run=dry_run,
+            warnings=warnings,
+        )
+
     def work(
         self,
         name: str,
@@ -182,3 +260,7 @@ class Queues:
         """Jobs as they become ready, at most `max` of them unacked; see Work. There is no connection to lose here."""
         del reconnect_s_max
         return Work(self._host, name, request_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms))
+
+
+def _nothing() -> None:
+    """Some jobs are changed: nobody can go away here."""

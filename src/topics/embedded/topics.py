@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, Unpack
 
 from topics.client.values import Change, Configured, Edited, TopicFields, TopicItem
@@ -58,15 +59,24 @@ class Topics:
         """The state of a topic. It counts as a read for the topic's priority unless `touch` is false."""
         return self._host.look(lambda: self._host.engine.look(name, touch=touch))
 
-    def drop(self, name: str, *, if_empty: bool = False) -> bool:
-        """Remove a topic with all its records, and its routers. False: there was none."""
-        return bool(self._host.commit(lambda: self._host.engine.drop(name, if_empty=if_empty)).result)
+    def drop(self, name: str, *, if_empty: bool = False, dry_run: bool = False) -> bool:
+        """Remove a topic with all it has, and its routers. False: there was none. A dry run removes nothing."""
+        drop = partial(self._host.engine.drop, name, if_empty=if_empty, dry_run=dry_run)
+        return bool(self._host.commit(drop).result)
 
     def delete(
-        self, name: str, before_seq: int | None = None, match: str | tuple[str, str, str] | list[str] | None = None
+        self,
+        name: str,
+        before_seq: int | None = None,
+        match: str | tuple[str, str, str] | list[str] | None = None,
+        *,
+        dry_run: bool = False,
     ) -> int:
-        """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many."""
-        request = request_of(DeleteRequest, before_seq=before_seq, match=match)
+        """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many.
+
+        A dry run only counts them.
+        """
+        request = request_of(DeleteRequest, before_seq=before_seq, match=match, dry_run=dry_run)
         change = self._host.finished(self._host.run(self._host.engine.delete(name, request)))
         warn(match_warnings(request.match, "match"))
         return change.result[0]

@@ -100,11 +100,16 @@ def compress_reply(
     request: Request,
     parts: Sequence[Bytes],
     send: Callable[[Sequence[Bytes], tuple[Header, ...]], None],
+    *,
+    coded: bool = False,
 ) -> None:
-    """Call `send` with the body to send and the headers that its coding needs; above 64 KiB in a later tick."""
+    """Call `send` with the body to send and the headers that its coding needs; above 64 KiB in a later tick.
+
+    What is `coded` already is sent as it is.
+    """
     limits = service.limits
     body_bytes = body_length(parts)
-    if body_bytes < limits.gzip_reply_bytes_min:
+    if coded or body_bytes < limits.gzip_reply_bytes_min:
         send(parts, ())
         return
     if not accepts_gzip(request.header(b"accept-encoding")):

@@ -79,6 +79,11 @@ class Listener:
     def connections_refused_total(self) -> int:
         return self._service.refused_total
 
+    @property
+    def handled(self) -> tuple[int, float]:
+        """Requests that a handler has seen since the start, and the seconds that handlers took for them."""
+        return self._service.handled_total, self._service.handled_s
+
     async def start(self, host: str, port: int, backlog: int = 1024) -> None:
         """Bind and accept; OSError if the address is not available. uvloop sets TCP_NODELAY on every connection."""
         service = self._service

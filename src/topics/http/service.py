@@ -48,6 +48,8 @@ class Service:
         "digest_key",
         "draining",
         "handle",
+        "handled_s",
+        "handled_total",
         "heads",
         "limits",
         "loop",
@@ -95,6 +97,9 @@ class Service:
         self.draining = False
         # connections refused because too many were open
         self.refused_total = 0
+        # requests that a handler has seen, and the time that handlers took
+        self.handled_total = 0
+        self.handled_s = 0.0
         self.on_empty: Callable[[], None] | None = None
         self._gzip_thread: ThreadPoolExecutor | None = None
         self._stopped = False
@@ -107,6 +112,8 @@ class Service:
         except Exception as exc:  # noqa: BLE001  (a handler's bug must not reach other requests)
             self._reply_failure(request, exc)
         took_s = perf_counter() - began_s
+        self.handled_total += 1
+        self.handled_s += took_s
         if took_s > self.watchdog.slowest_s:
             self.watchdog.ran(request, took_s)
 

@@ -44,6 +44,16 @@ class Settings:
         "Origins whose web pages may use the API, like `https://app.example.org`. None: only the server's own origin.",
     )
 
+    console: str = setting(
+        "full",
+        "The console at `/console/`; `read`: it offers no changes, `off`: it is not served.",
+        kind="choice",
+        choices=("off", "read", "full"),
+    )
+    base_path: str | None = setting(
+        None, "Path that a proxy serves the server at, like `/topics`; the proxy may take it off or not."
+    )
+
     max_batch_records: int = setting(10_000, "Records in one append.", at_least=1, at_most=1_000_000)
     max_record_bytes: int = setting(1 * MIB, "`data` and `meta` of one record.", at_least=1, at_most=GIB)
     max_body_bytes: int = setting(64 * MIB, "Body of one request, decompressed.", at_least=1, at_most=GIB)
@@ -166,6 +176,7 @@ class Settings:
 GROUPS: Final[Mapping[str, str]] = {
     "host": "Listening",
     "api_keys": "Access",
+    "console": "Console",
     "max_batch_records": "One request",
     "max_topics": "Caps",
     "max_txn_apps": "Transactions",

@@ -15,7 +15,7 @@ from topics.api.replies import encode
 from topics.api.routes import Handler, QueryField, Route
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.waiting.runner import Runner, Steps, attempt, published
+from topics.engine.core.waiting.runner import Runner, Steps, published
 from topics.engine.groups.consume import Reading, consume
 from topics.engine.groups.verbs import Acked, Consuming, Standing
 from topics.engine.log.topic import Topic
@@ -26,9 +26,7 @@ from topics.model.requests.groups import (
     ResetRequest,
     check_ack,
     check_latest,
-    check_reset,
     offset_of,
-    parse_start,
     partition_name,
     split_partition,
     wants_all,
@@ -211,28 +209,11 @@ class Groups:
 
     def reset(self, call: Call) -> Steps[None]:
         params: ResetRequest = call.params
-        check_reset(params)
-        topic_id, group_id, start = params.topic_id, params.group_id, parse_start(params.start)
         every = wants_all(params.partition_id, params.all_partitions)
-
-        def find() -> list[tuple[int, Topic]]:
-            partitions = self._partitions(call, topic_id, params.partition_id, every)
-            for _, topic in partitions:
-                self._consuming.check_idle(topic, group_id)
-            return partitions
-
-        partitions = yield from attempt(find)
-        steps: list[PendingChange] = []
-        where: list[PartitionOffset] = []
-        for number, topic in partitions:
-            if params.forget:
-                steps.append(self._consuming.forget(topic, group_id))
-                where.append(PartitionOffset(number, 0))
-            else:
-                steps.append(self._consuming.reset(topic, group_id, start))
-                where.append(PartitionOffset(number, steps[-1].result - 1))
-        for change in steps:
-            yield from published(change)
+        places = yield from self._consuming.reset_all(
+            params, lambda: self._partitions(call, params.topic_id, params.partition_id, every)
+        )
+        where = [PartitionOffset(place.partition, place.next_seq - 1) for place in places]
         call.reply(200, encode(ResetReply(success=True, partitions=where)))
 
     def _partitions(

@@ -157,6 +157,7 @@ class Follower:
         subscription.fresh = False
         subscription.seq = frame.to_seq
         if frame.count:
+            self._live.engine.state.read_total += frame.count
             size = self._write_records(subscription, frame)
         if not frame.reaches_head:
             subscription.caught_up = False

@@ -199,6 +199,7 @@ class Records:
             bytes=state.bytes,
             performance=write_performance(call, change),
             warnings=match_warnings(call.params.match, "match") or UNSET,
+            dry_run=True if call.params.dry_run else UNSET,
         )
         call.reply(200, encode(reply))
 

@@ -137,6 +137,8 @@ class Routers:
                 dest=state.config.dest,
                 guarantee=state.config.guarantee,
                 forwarded_total=state.forwarded_total,
+                lag=state.lag,
+                last_error=state.last_error,
             )
             for state in page.routers
         ]

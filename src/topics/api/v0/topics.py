@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal, get_args
+
 from msgspec import UNSET, convert
 
 from topics.api.auth import Scope
@@ -21,9 +23,16 @@ from topics.api.schema import (
 from topics.api.waiting import answering
 from topics.engine.core.configuration import Edit
 from topics.engine.core.engine import Engine
+from topics.engine.core.listing import Page, TopicState
 from topics.engine.core.pending import PendingChange
+from topics.engine.core.topic_search import TopicOrder, TopicQuery, search
+from topics.engine.core.waiting.runner import Steps
+from topics.engine.routers.part import routers_of
+from topics.model.errors import InvalidRequest
 from topics.model.requests.config import ConfigPatch, ConfigRequest, resolve
 from topics.model.requests.warnings import config_warnings
+
+ORDERS: Final = get_args(TopicOrder)
 
 
 class Topics:
@@ -65,30 +74,39 @@ class Topics:
                 replies={200: StateReply},
                 errors=("topic_not_found",),
             ),
-            Route(
-                method="GET",
-                path="/v0/topics",
-                handler=self.list,
-                summary="Topics by name, a page at a time.",
-                scopes=Scope.READ,
-                query=(
-                    NAME_PREFIX,
-                    *page_query("Topics"),
-                    QueryField("touch", bool, touched, default=False),
-                ),
-                replies={200: TopicList},
-            ),
+            self._list_route(touched),
             Route(
                 method="DELETE",
                 path=one,
                 handler=self.drop,
                 summary="Remove a topic and everything in it.",
                 scopes=Scope.DELETE,
-                query=(QueryField("if_empty", bool, "Refuse if the topic holds records.", default=False),),
+                query=(
+                    QueryField("if_empty", bool, "Refuse if the topic holds records.", default=False),
+                    QueryField("dry_run", bool, "Only report what would go.", default=False),
+                ),
                 replies={200: DroppedReply},
                 errors=("topic_not_empty",),
             ),
         ]
+
+    def _list_route(self, touched: str) -> Route:
+        return Route(
+            method="GET",
+            path="/v0/topics",
+            handler=self.list,
+            summary="Topics by name, a page at a time.",
+            scopes=Scope.READ,
+            query=(
+                NAME_PREFIX,
+                QueryField("contains", str, "Only names that contain this, in upper or lower case."),
+                QueryField("type", Literal["log", "queue"], "Only topics of this type."),
+                QueryField("sort", TopicOrder, "The order; - puts the highest first. Absent: by name."),
+                *page_query("Topics"),
+                QueryField("touch", bool, touched, default=False),
+            ),
+            replies={200: TopicList},
+        )
 
     def configure(self, call: Call) -> None:
         call.check_query()
@@ -146,41 +164,79 @@ class Topics:
             reply.queue = convert(state.queue, QueueCounters, from_attributes=True)
         call.reply(200, encode(reply))
 
-    def list(self, call: Call) -> None:
+    def list(self, call: Call) -> Steps[None] | None:
+        contains, kind, order = (call.text("contains") or "").lower(), call.text("type"), call.text("sort") or "name"
+        if contains or kind is not None or order != "name":
+            if kind not in (None, "log", "queue"):
+                raise InvalidRequest("type must be log or queue", field="type")
+            query = TopicQuery(call.text("prefix") or "", contains, kind, call.principal.prefixes)
+            return self._search(call, query, _order_of(order))
         page = self._engine.list(
             *page_params(call),
             prefixes=call.principal.prefixes,
             touch=call.flag("touch", False),
         )
-        items = [
-            TopicItem(
-                topic=state.topic,
-                type=state.type,
-                head_seq=state.head_seq,
-                earliest_seq=state.earliest_seq,
-                count=state.count,
-                bytes=state.bytes,
-                durable=state.config.durable,
-                effective_priority=state.effective_priority,
-            )
-            for state in page.topics
-        ]
-        reply = TopicList(topics=items, performance=performance(call))
-        if page.next_cursor is not None:
-            reply.next_cursor = page.next_cursor
-        call.reply(200, encode(reply))
+        _reply_with(call, page)
+        return None
+
+    def _search(self, call: Call, query: TopicQuery, order: TopicOrder) -> Steps[None]:
+        _, cursor, page_size = page_params(call)
+        topics, next_cursor = yield from search(self._engine.state, query, order, cursor, page_size)
+        _reply_with(call, Page([self._engine.describe(topic) for topic in topics], next_cursor))
 
     def drop(self, call: Call) -> None:
         call.check_query()
-        change = self._engine.drop(call.name, if_empty=call.flag("if_empty", False))
-        change.then(answering(call, self._dropped))
+        dry_run = call.flag("dry_run", False)
+        topic = self._engine.state.by_name.get(call.name)
+        size = (topic.count, topic.bytes) if topic is not None else (0, 0)
+        routers = routers_of(topic) if topic is not None and dry_run else []
+        change = self._engine.drop(call.name, if_empty=call.flag("if_empty", False), dry_run=dry_run)
 
-    def _dropped(self, call: Call, change: PendingChange) -> None:
-        removed = [name for name in change.routers_removed or () if name.startswith(call.principal.prefixes)]
-        reply = DroppedReply(
-            topic=call.name, deleted=change.result, routers_removed=removed, performance=write_performance(call, change)
-        )
-        call.reply(200, encode(reply))
+        def dropped(call: Call, change: PendingChange) -> None:
+            names = change.routers_removed or [router.name for router in routers]
+            reply = DroppedReply(
+                topic=call.name,
+                deleted=change.result,
+                routers_removed=[name for name in names if name.startswith(call.principal.prefixes)],
+                performance=write_performance(call, change),
+            )
+            if dry_run:
+                reply.records, reply.bytes, reply.dry_run = *size, True
+            call.reply(200, encode(reply))
+
+        change.then(answering(call, dropped))
+
+
+def _order_of(text: str) -> TopicOrder:
+    for order in ORDERS:
+        if order == text:
+            return order
+    raise InvalidRequest(f"sort must be one of {', '.join(ORDERS)}", field="sort")
+
+
+def _reply_with(call: Call, page: Page) -> None:
+    reply = TopicList(topics=[_item(state) for state in page.topics], performance=performance(call))
+    if page.next_cursor is not None:
+        reply.next_cursor = page.next_cursor
+    call.reply(200, encode(reply))
+
+
+def _item(state: TopicState) -> TopicItem:
+    item = TopicItem(
+        topic=state.topic,
+        type=state.type,
+        head_seq=state.head_seq,
+        earliest_seq=state.earliest_seq,
+        count=state.count,
+        bytes=state.bytes,
+        durable=state.config.durable,
+        effective_priority=state.effective_priority,
+        durability=state.config.durability,
+        last_write_ts=state.last_write_ts,
+    )
+    if state.queue is not None:
+        item.queue = convert(state.queue, QueueCounters, from_attributes=True)
+    return item
 
 
 def check_config_names(call: Call, params: ConfigRequest) -> None:

@@ -90,6 +90,7 @@ def reset(
     ] = None,
     partition: Annotated[int | None, typer.Option(help="Only this partition.", min=0)] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Remove the group.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the new offsets.")] = False,
 ) -> None:
     """Move a group to another offset. Stop its workers first, because their claims become void."""
     if (to is None) == (not forget):
@@ -100,8 +101,11 @@ def reset(
         None if to is None else _start(to),
         partition="all" if partition is None else partition,
         forget=forget,
+        dry_run=dry_run,
     )
-    if forget:
+    if dry_run:
+        say("a dry run: nothing was changed")
+    elif forget:
         say(f"removed {group} from {topic}")
         return
     for number, next_offset in sorted(places.items()):

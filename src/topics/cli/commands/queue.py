@@ -14,9 +14,11 @@ from topics.cli.connection import takes_client
 from topics.cli.failure import FINE, NOT_SO
 from topics.cli.output import print_json, print_table, say
 from topics.cli.spans import shown_time, span_ms
+from topics.model.requests.jobs import JobAction, JobState
 
 if TYPE_CHECKING:
     from topics.client import Client, Record
+    from topics.client.jobs import QueuedJob
 
 app = typer.Typer(
     help="Inspect queues, claim jobs, run them, redrive dead letters.",
@@ -84,9 +86,13 @@ def _standing(client: Client, queue: str, records: list[Record]) -> Iterator[tup
 
 
 def _shortened(record: Record) -> str:
+    return _cut(record.raw)
+
+
+def _cut(payload: bytes) -> str:
     from topics.cli.lines import bare
 
-    shown = bare(record.raw).decode()
+    shown = bare(payload).decode()
     return shown if len(shown) <= PAYLOAD_CHARS_MAX else shown[: PAYLOAD_CHARS_MAX - 1] + "…"
 
 
@@ -156,6 +162,77 @@ def leases(client: Client, queue: Queue, output: Output = "text") -> None:
 
 def _since(claimed_ts: int | None) -> str:
     return "before the start" if claimed_ts is None else shown_time(claimed_ts)
+
+
+@app.command("jobs")
+@takes_client
+def jobs(
+    client: Client,
+    queue: Queue,
+    state: Annotated[JobState, typer.Option(help="Which jobs.")] = "ready",
+    tag: Annotated[str | None, typer.Option(help="Only jobs with this tag; `user-*` is a prefix.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", help="At most this many jobs.", min=1)] = 20,
+    output: Output = "text",
+) -> None:
+    """Show jobs by their state: ready, leased, delayed or dead, with what is known of their failures."""
+    from itertools import islice
+
+    import msgspec
+
+    found = islice(client.jobs(queue, state, tag=tag, page_size=min(count, 1_000)), count)
+    if output == "json":
+        for job in found:
+            print(msgspec.json.encode(job).decode())
+        return
+    rows = (
+        (job.seq, job.tag or "-", job.deliveries, job.worker or "-", _due(job), job.error or "-", _cut(bytes(job.data)))
+        for job in found
+    )
+    print_table(("seq", "tag", "deliveries", "held by", "until", "error", "data"), rows)
+
+
+def _due(job: QueuedJob) -> str:
+    moment = job.deadline or job.due
+    return "-" if moment is None else shown_time(moment)
+
+
+@app.command("change")
+@takes_client
+def change(
+    client: Client,
+    queue: Queue,
+    action: Annotated[
+        JobAction, typer.Argument(help="retry, release, extend, bury, redrive or delete.", show_default=False)
+    ],
+    seqs: Annotated[
+        list[int] | None, typer.Argument(help="The jobs, by their seqs.", metavar="[SEQ]...", show_default=False)
+    ] = None,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs of this state; bury and delete need it.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Jobs with this tag; `user-*` is a prefix.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All jobs of the state.")] = False,
+    limit: Annotated[int | None, typer.Option(help="At most this many, up to 10000.", min=1)] = None,
+    lease: Annotated[str | None, typer.Option(help="For extend: the time from now on.", metavar="SPAN")] = None,
+    rate: Annotated[int | None, typer.Option(help="For redrive: at most this many per second.", min=1)] = None,
+    error: Annotated[str | None, typer.Option(help="The reason, kept with the job.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report how many would be changed.")] = False,
+) -> None:
+    """Change many jobs at once, by seq, by tag, or all of a state."""
+    changed = client.change_jobs(
+        queue,
+        action,
+        state=state,
+        seqs=seqs or None,
+        match=None if tag is None else ("tag", "Glob" if tag.endswith("*") else "Eq", tag),
+        all=every,
+        limit=limit,
+        lease_ms=None if lease is None else span_ms(lease, "--lease"),
+        rate_per_s=rate,
+        error=error,
+        dry_run=dry_run,
+    )
+    print_json({"changed": changed.changed, "skipped": changed.skipped, "more": changed.more})
+    if dry_run:
+        say("a dry run: nothing was changed")
 
 
 @app.command("redrive")

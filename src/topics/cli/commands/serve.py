@@ -44,7 +44,7 @@ def serve(loaded: Loaded) -> None:
     _forget_secrets()
     run: Callable[..., int] = import_module("topics.server").run
     try:
-        code = run(loaded.settings, log_format=loaded.settings.log_format)
+        code = run(loaded.settings, log_format=loaded.settings.log_format, origins=loaded.origins)
     except OSError as error:
         raise CannotStart(reason_of(error, loaded.settings)) from error
     raise typer.Exit(code)

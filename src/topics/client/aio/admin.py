@@ -8,7 +8,7 @@ import msgspec
 
 from topics.client.aio.backup import AsyncBackup
 from topics.client.aio.wire.transport import AsyncTransport
-from topics.client.request import Request
+from topics.client.request import Request, topic_path, with_query
 from topics.client.values import Health, Readiness
 
 _health = msgspec.json.Decoder(Health)
@@ -32,8 +32,31 @@ class AsyncAdmin:
         return (await self._transport.read("/v0/metrics", accept="text/plain")).decode("utf-8", "replace")
 
     async def openapi(self) -> dict[str, Any]:
-        """The OpenAPI description of the server."""
-        return await self._transport.call(Request(method="GET", path="/v0/openapi.json", decoder=_anything, safe=True))
+        """The machine-readable description of everything the server answers."""
+        return await self._look("/v0/openapi.json")
+
+    async def me(self) -> dict[str, Any]:
+        """What the key of this client may do: scopes and prefixes."""
+        return await self._look("/v0/me")
+
+    async def overview(self) -> dict[str, Any]:
+        """Totals of the topics that the key may see, and what needs attention, in words."""
+        return await self._look("/v0/overview")
+
+    async def server(self, *, log_lines: int | None = None) -> dict[str, Any]:
+        """Settings and where they come from, keys, files, the end of the log."""
+        return await self._look(with_query("/v0/server", {"log_lines": log_lines}))
+
+    async def history(self, *, since: int | None = None) -> dict[str, Any]:
+        """The last hour of the server's own metrics, a point every 5 s, or what is newer than `since`."""
+        return await self._look(with_query("/v0/history", {"since": since}))
+
+    async def readers(self, name: str) -> dict[str, Any]:
+        """Who reads a topic: followers, groups, routers, workers."""
+        return await self._look(topic_path(name, "/readers"))
+
+    async def _look(self, path: str) -> dict[str, Any]:
+        return await self._transport.call(Request(method="GET", path=path, decoder=_anything, safe=True))
 
     def backup(self) -> AsyncBackup:
         """A consistent copy of the running server as pieces of a tar file: enter it, then iterate."""

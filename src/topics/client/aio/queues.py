@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import msgspec
@@ -17,16 +17,21 @@ from topics.client.jobs import (
     Extended,
     Job,
     Jobs,
+    JobsChanged,
     Lease,
     LeasePage,
     Nacked,
     Paused,
+    QueuedJob,
+    QueuedJobPage,
     Redriven,
     held,
 )
 from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
+from topics.model.requests.jobs import JobAction, JobState
 
 PAGE_SIZE: Final = 1_000
+JOBS_PAGE_SIZE: Final = 100
 _claimed = msgspec.json.Decoder(Claimed)
 _acked = msgspec.json.Decoder(Acked)
 _nacked = msgspec.json.Decoder(Nacked)
@@ -34,6 +39,8 @@ _extended = msgspec.json.Decoder(Extended, strict=False)
 _redriven = msgspec.json.Decoder(Redriven)
 _paused = msgspec.json.Decoder(Paused)
 _leases = msgspec.json.Decoder(LeasePage)
+_jobs = msgspec.json.Decoder(QueuedJobPage)
+_changed = msgspec.json.Decoder(JobsChanged)
 
 
 class AsyncQueues:
@@ -127,6 +134,46 @@ class AsyncQueues:
         async for page in self._transport.pages(topic_path(name, "/leases"), query, _leases):
             for lease in page.leases:
                 yield lease
+
+    async def jobs(
+        self, name: str, state: JobState, *, tag: str | None = None, page_size: int = JOBS_PAGE_SIZE
+    ) -> AsyncIterator[QueuedJob]:
+        """Jobs that are ready, leased, delayed or dead; `user-*` is a prefix of tags. Pages are fetched as needed."""
+        query: dict[str, QueryValue] = {"state": state, "tag": tag, "page_size": page_size}
+        async for page in self._transport.pages(topic_path(name, "/jobs"), query, _jobs):
+            for job in page.jobs:
+                yield job
+
+    async def change_jobs(
+        self,
+        name: str,
+        action: JobAction,
+        *,
+        state: JobState | None = None,
+        seqs: Sequence[int] | None = None,
+        match: str | tuple[str, str, str] | None = None,
+        all: bool = False,
+        limit: int | None = None,
+        lease_ms: int | None = None,
+        rate_per_s: int | None = None,
+        error: str | None = None,
+        dry_run: bool = False,
+    ) -> JobsChanged:
+        """Retry, release, extend, bury, redrive or delete the jobs of `seqs`, those whose tag matches, or all."""
+        body = body_of(
+            action=action,
+            state=state,
+            seqs=seqs,
+            match=match,
+            all=all or None,
+            limit=limit,
+            lease_ms=lease_ms,
+            rate_per_s=rate_per_s,
+            error=error,
+            dry_run=dry_run or None,
+        )
+        request = Request(method="POST", path=topic_path(name, "/jobs"), decoder=_changed, body=body, safe=dry_run)
+        return await self._transport.call(request)
 
     def work(
         self,

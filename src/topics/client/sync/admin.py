@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from topics.client.request import Request
+from topics.client.request import Request, topic_path, with_query
 from topics.client.sync.backup import Backup
 from topics.client.sync.wire.transport import Transport
 from topics.client.values import Health, Readiness
@@ -33,8 +33,31 @@ class Admin:
         return (self._transport.read("/v0/metrics", accept="text/plain")).decode("utf-8", "replace")
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI description of the server."""
-        return self._transport.call(Request(method="GET", path="/v0/openapi.json", decoder=_anything, safe=True))
+        """The machine-readable description of everything the server answers."""
+        return self._look("/v0/openapi.json")
+
+    def me(self) -> dict[str, Any]:
+        """What the key of this client may do: scopes and prefixes."""
+        return self._look("/v0/me")
+
+    def overview(self) -> dict[str, Any]:
+        """Totals of the topics that the key may see, and what needs attention, in words."""
+        return self._look("/v0/overview")
+
+    def server(self, *, log_lines: int | None = None) -> dict[str, Any]:
+        """Settings and where they come from, keys, files, the end of the log."""
+        return self._look(with_query("/v0/server", {"log_lines": log_lines}))
+
+    def history(self, *, since: int | None = None) -> dict[str, Any]:
+        """The last hour of the server's own metrics, a point every 5 s, or what is newer than `since`."""
+        return self._look(with_query("/v0/history", {"since": since}))
+
+    def readers(self, name: str) -> dict[str, Any]:
+        """Who reads a topic: followers, groups, routers, workers."""
+        return self._look(topic_path(name, "/readers"))
+
+    def _look(self, path: str) -> dict[str, Any]:
+        return self._transport.call(Request(method="GET", path=path, decoder=_anything, safe=True))
 
     def backup(self) -> Backup:
         """A consistent copy of the running server as pieces of a tar file: enter it, then iterate."""

@@ -109,10 +109,19 @@ class Groups:
         *,
         partition: Partition = "all",
         forget: bool = False,
+        dry_run: bool = False,
     ) -> dict[int, int]:
-        """Move a group, or forget it; the next offset of each partition. Needs role `dba` or `system`."""
+        """Put a group elsewhere, or forget it; the next offset of each partition. Needs role `dba` or `system`.
+
+        A dry run changes nothing.
+        """
         body = body_of(
-            topic_id=topic, group_id=group, start=start_json(start), partition_id=partition, forget=forget or None
+            topic_id=topic,
+            group_id=group,
+            start=start_json(start),
+            partition_id=partition,
+            forget=forget or None,
+            dry_run=dry_run or None,
         )
         reset = self._post("/groups/reset", body, _reset)
         return {place.partition: place.next_offset for place in reset.partitions}

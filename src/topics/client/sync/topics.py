@@ -45,22 +45,34 @@ class Topics:
         path = with_query(topic_path(name), {"touch": None if touch else False})
         return self._transport.call(Request(method="GET", path=path, decoder=_state, safe=True))
 
-    def drop(self, name: str, *, if_empty: bool = False) -> bool:
-        """Remove a topic with all its records, and its routers. False: there was none."""
-        path = with_query(topic_path(name), {"if_empty": True if if_empty else None})
+    def drop(self, name: str, *, if_empty: bool = False, dry_run: bool = False) -> bool:
+        """Remove a topic with all it has, and its routers. False: there was none. A dry run removes nothing."""
+        path = with_query(
+            topic_path(name), {"if_empty": True if if_empty else None, "dry_run": True if dry_run else None}
+        )
         dropped = self._transport.call(Request(method="DELETE", path=path, decoder=_dropped, safe=True))
         return dropped.deleted
 
-    def delete(self, name: str, before_seq: int | None = None, match: str | tuple[str, str, str] | None = None) -> int:
-        """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many."""
-        body = body_of(before_seq=before_seq, match=match)
-        # Without a bound, a retry would also delete records that were appended meanwhile.
+    def delete(
+        self,
+        name: str,
+        before_seq: int | None = None,
+        match: str | tuple[str, str, str] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> int:
+        """Delete records below a seq, or whose tag matches (`"x"`, `("tag", "Glob", "x*")`), or both; how many.
+
+        A dry run only counts them.
+        """
+        body = body_of(before_seq=before_seq, match=match, dry_run=dry_run or None)
+        # Without a bound, asking again would also meet what was appended in between.
         request = Request(
             method="POST",
             path=topic_path(name, "/delete"),
             decoder=_deleted,
             body=body,
-            safe=before_seq is not None,
+            safe=dry_run or before_seq is not None,
         )
         return (self._transport.call(request)).deleted
 

@@ -39,6 +39,7 @@ from topics.model.requests.records import (
     AppendRequest,
     DeleteRequest,
     DiffRequest,
+    TagMatch,
     check_u64,
     parse_match,
 )
@@ -117,8 +118,8 @@ class Engine:
         if limit and len(self.state.by_name) + self.in_flight.topics + count > limit:
             raise Throttled(f"there are {limit} topics already, which is the limit", limit="max_topics", max=limit)
 
-    def drop(self, name: str, *, if_empty: bool = False) -> PendingChange:
-        """Remove the topic and everything in it. `result` is whether there was one."""
+    def drop(self, name: str, *, if_empty: bool = False, dry_run: bool = False) -> PendingChange:
+        """Remove the topic and everything in it. `result` tells whether there was one. A dry run changes nothing."""
         topic = self.find_to_write(name)
         if topic is None:
             return settled(0, False)
@@ -126,6 +127,8 @@ class Engine:
             self.expire(topic)
             if topic.count or topic.pending_count:
                 raise TopicNotEmpty(f'topic "{name}" holds {topic.count} records', topic=name, count=topic.count)
+        if dry_run:
+            return settled(topic.id, True)
         self.commit_log.check_writable()
         op = Dropped(topic.id)
         change = self.commit_log.submit(op, op.encode(), gated=True, urgent=True)
@@ -138,10 +141,15 @@ class Engine:
         self.expire(topic)
         if topic.config.dead_letter in self.state.by_name:
             self.expire(self.state.by_name[topic.config.dead_letter])
-        described = describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms())
+        described = self.describe(topic)
         if touch:
             topic.last_read_ts = self._clock.now_ms()
         return described
+
+    def describe(self, topic: Topic) -> TopicState:
+        """What a look at a topic tells, without waiting for a disk."""
+        self.expire(topic, exact=False)
+        return describe(topic, self.state, self._clock.now_ms(), self.steady.now_ms())
 
     def effective_priority(self, topic: Topic) -> int:
         return effective_priority(topic, self._clock.now_ms())
@@ -338,6 +346,7 @@ class Engine:
             from_seq = max(from_seq, self.seq_before(topic, request.from_ts))
         diff = read(topic, from_seq, view, limit, bytes_max, self.state.cold.load)
         topic.last_read_ts = self._clock.now_ms()
+        self.state.read_total += diff.count
         return diff
 
     def seq_before(self, topic: Topic, ts: int) -> int:
@@ -374,8 +383,11 @@ class Engine:
         before_seq = head + 1
         if request.before_seq is not UNSET:
             before_seq = min(before_seq, check_u64(request.before_seq, "before_seq"))
-        self.commit_log.check_writable()
+        if not request.dry_run:
+            self.commit_log.check_writable()
         yield from attempt(lambda: self.expire(topic))
+        if request.dry_run:
+            return (yield from self._count_deleted(topic, match, before_seq))
         if match is None:
             found = deletion.find_before(topic, before_seq, self.state.cold.load)
         else:
@@ -401,6 +413,17 @@ class Engine:
             until_ms = now_ms() + DELETE_STEP_MS
         yield from self._delete_runs(topic, changes.rest(), changes)
         return changes.last or settled(topic.id, (0, 0))
+
+    def _count_deleted(self, topic: Topic, match: TagMatch | None, before_seq: int) -> Steps[PendingChange]:
+        """How many records a delete would take, and their bytes, as the result of a change that changes nothing."""
+        records = 0
+        for found in deletion.count(topic, match, before_seq, self.state.cold.load):
+            if isinstance(found, ColdMiss):
+                yield found
+            else:
+                records += found
+                yield None
+        return settled(topic.id, (records, 0))
 
     def _delete_runs(self, topic: Topic, runs: list[Run], changes: Deletions) -> Steps[None]:
         """Once something is deleted, a later piece waits by itself: its topic may be about to be dropped."""
@@ -464,8 +487,7 @@ class Engine:
         )
         page: list[TopicState] = []
         for topic in topics:
-            self.expire(topic, exact=False)
-            page.append(describe(topic, state, self._clock.now_ms(), self.steady.now_ms()))
+            page.append(self.describe(topic))
             if touch:
                 topic.last_read_ts = self._clock.now_ms()
         return Page(page, next_cursor)

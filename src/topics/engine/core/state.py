@@ -57,6 +57,8 @@ class State:
         self.next_id = 1
         # totals over all topics; the last one is the most that the next checkpoint would have to pack
         self.count = self.bytes = self.unpacked_bytes = 0
+        # records that came in and went out since the start, whatever the way
+        self.appended_total = self.read_total = 0
         # what the next checkpoint must visit
         self.dirty: set[Topic] = set()
         # Topics with a TTL.
@@ -144,6 +146,7 @@ class State:
             block.extend(batch)
         topic.head_seq += batch.count
         topic.count += batch.count
+        self.appended_total += batch.count
         topic.bytes += size
         topic.segment_events += batch.count
         topic.segment_bytes += size

@@ -90,6 +90,7 @@ class Reading:
         """Claim for a group the records that were just found."""
         numbered = [(number, portion) for (number, _, _), portion in zip(self.partitions, portions, strict=True)]
         total = sum(portion.count for portion in portions)
+        consuming.count_read(total)
         claims: list[PendingChange | None] = []
         if self.group_id is not None:
             claims = [consuming.claim(portion, self.group_id) for portion in portions]

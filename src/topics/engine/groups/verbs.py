@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from topics.engine.core.engine import Engine
 from topics.engine.core.pending import PendingChange, settled
-from topics.engine.groups.group import Group
+from topics.engine.core.waiting.runner import Steps, attempt, published
+from topics.engine.groups.group import Group, GroupClaim
 from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
 from topics.engine.groups.part import groups_of
 from topics.engine.log.block import Block
@@ -23,12 +25,22 @@ from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.log.topic import Topic
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, InvalidRequest, Throttled, TopicNotFound
-from topics.model.requests.groups import LATEST, ConsumeStart, partition_name, split_partition
+from topics.model.requests.groups import (
+    LATEST,
+    ConsumeStart,
+    ResetRequest,
+    check_reset,
+    parse_start,
+    partition_name,
+    split_partition,
+)
 
 GROUPS_PER_TOPIC_MAX = 10_000
 CLAIMS_PER_GROUP_MAX = 10_000
 ACKED_AHEAD_MAX = 10_000
 HELD_BACK_SHOWN_MAX = 100
+CLAIMS_SHOWN_MAX = 100
+NAMES_PER_STEP = 2_000
 PARTITIONS_MAX = 1_024
 _UNTOUCHED = Group()
 
@@ -98,6 +110,23 @@ class Standing(NamedTuple):
     open_claims: int
     expired_claims: int
     acked_ahead: int
+
+
+class ResetPlace(NamedTuple):
+    """Where a reset takes a group in one partition, and how many records that leaves to read."""
+
+    partition: int
+    seq_before: int
+    next_seq: int
+    lag_before: int
+    lag: int
+
+
+class GroupState(NamedTuple):
+    """How far one group is in one partition, and which of its records are claimed until when (by the wall clock)."""
+
+    standing: Standing
+    claims: list[GroupClaim]
 
 
 class Consuming:
@@ -260,6 +289,32 @@ class Consuming:
         group = groups_of(topic).get(group_id, _UNTOUCHED)
         return Acked(group.committed, list(islice(group.undone(seq), HELD_BACK_SHOWN_MAX)))
 
+    def reset_all(self, request: ResetRequest, find: Callable[[], list[tuple[int, Topic]]]) -> Steps[list[ResetPlace]]:
+        """Put the group elsewhere in the partitions that `find` finds, or forget it; what that does, or would do."""
+        check_reset(request)
+        group_id, start = request.group_id, parse_start(request.start)
+
+        def idle() -> list[tuple[int, Topic]]:
+            partitions = find()
+            for _, topic in partitions:
+                self.check_idle(topic, group_id)
+            return partitions
+
+        partitions = yield from attempt(idle)
+        places = [self._place_after(number, topic, request, start) for number, topic in partitions]
+        if request.dry_run:
+            return places
+        reset = self.forget if request.forget else partial(self.reset, start=start)
+        for change in [reset(topic, group_id) for _, topic in partitions]:
+            yield from published(change)
+        return places
+
+    def _place_after(self, number: int, topic: Topic, request: ResetRequest, start: ConsumeStart) -> ResetPlace:
+        group = groups_of(topic).get(request.group_id, _UNTOUCHED)
+        next_seq = 1 if request.forget else min(start.seq(topic.head_seq), topic.head_seq + 1)
+        lag = 0 if request.forget else topic.live_within(next_seq, topic.head_seq)
+        return ResetPlace(number, group.position + 1, next_seq, lag_of(topic, group), lag)
+
     def reset(self, topic: Topic, group_id: str, start: ConsumeStart) -> PendingChange:
         """Move the group; its claims become void. `result` is the seq at which it continues."""
         self._group(topic, group_id)
@@ -279,6 +334,9 @@ class Consuming:
         change = self._stage(topic, GroupReset(topic.id, group_id, FORGOTTEN), gated=True)
         change.result = known
         return change
+
+    def count_read(self, records: int) -> None:
+        self._state.read_total += records
 
     def next_expiry_ms(self, topic: Topic, group_id: str) -> int | None:
         """In how many milliseconds the next claim expires; None if none is open."""
@@ -301,6 +359,38 @@ class Consuming:
                     if len(found) == limit:
                         return found
         return found
+
+    def groups_after(
+        self, after: tuple[str, str], limit: int, wanted: Callable[[str, str], bool], lag_min: int
+    ) -> Steps[list[GroupState]]:
+        """Groups by topic name and group after this one, in steps: most topics have none."""
+        found: list[GroupState] = []
+        name = after[0]
+        while True:
+            names = self._state.names
+            index = bisect_left(names, name)
+            for name in names[index : index + NAMES_PER_STEP]:
+                topic = self._state.by_name[name]
+                if topic.groups is not None:
+                    self._state.expire(topic, self._clock.now_ms(), None)
+                    for group_id in sorted(groups_of(topic)):
+                        if (name, group_id) > after and wanted(name, group_id):
+                            state = self._group_state(topic, group_id)
+                            if state.standing.lag >= lag_min:
+                                found.append(state)
+                        if len(found) == limit:
+                            return found
+            if index + NAMES_PER_STEP >= len(names):
+                return found
+            name += "\0"
+            yield None
+
+    def _group_state(self, topic: Topic, group_id: str) -> GroupState:
+        group, now_ms, wall_ms = groups_of(topic)[group_id], self._steady.now_ms(), self._steady.wall_ms
+        claims = [
+            claim._replace(deadline=wall_ms(claim.deadline)) for claim in group.open_claims(now_ms)[:CLAIMS_SHOWN_MAX]
+        ]
+        return GroupState(_standing(topic, group_id, group, now_ms), claims)
 
     # --- one change of a group at a time ---
 
@@ -368,14 +458,14 @@ def _standing(topic: Topic, group_id: str, group: Group, now_ms: int) -> Standin
         committed=group.committed,
         position=group.position,
         head_seq=topic.head_seq,
-        lag=_lag(topic, group),
+        lag=lag_of(topic, group),
         open_claims=still_open,
         expired_claims=len(group.claims) - still_open,
         acked_ahead=sum(seqs.to_seq - seqs.from_seq + 1 for seqs in group.acked),
     )
 
 
-def _lag(topic: Topic, group: Group) -> int:
+def lag_of(topic: Topic, group: Group) -> int:
     """Records that the group has not acked; deleted records do not count."""
     behind = topic.live_within(group.position + 1, topic.head_seq)
     return behind - sum(topic.live_within(*seqs) for seqs in group.acked)

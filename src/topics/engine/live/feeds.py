@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from itertools import islice
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -200,6 +201,11 @@ class Feed:
         return Frame(topic, diff, seq, head_seq, lines=view.lines)
 
 
+class Followers(NamedTuple):
+    shown: list[tuple[int, bool]]
+    total: int
+
+
 class LiveFeeds:
     """All feeds, and the order in which readers are served. `wake` asks for a tick; `run` is called at its end."""
 
@@ -234,6 +240,14 @@ class LiveFeeds:
                 unfiltered = self.frame_options(view._replace(nodes=frozenset[str]()), limit, bytes_max, strong=strong)
             options = self._options[key] = FrameOptions(view, limit, bytes_max, strong=strong, unfiltered=unfiltered)
         return options
+
+    def followers(self, topic: Topic, limit: int) -> Followers:
+        """Who follows a topic: where each of the first ones is, and whether it is held back."""
+        feed = self._feeds.get(topic)
+        if feed is None:
+            return Followers([], 0)
+        shown = [(subscription.seq, feed.paced) for subscription in islice(feed.subscriptions, limit)]
+        return Followers(shown, len(feed.subscriptions))
 
     # --- subscribing ---
 

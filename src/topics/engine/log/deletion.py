@@ -85,6 +85,20 @@ def _runs_among(block: Block, body: Body, seqs: Sequence[int]) -> list[Run]:
     return _runs(block, body, [number for number in numbers if number >= start and (dead is None or not dead[number])])
 
 
+def count(topic: Topic, match: TagMatch | None, before_seq: int, load: Load) -> Generator[ColdMiss | int, None, None]:
+    """How many live records below `before_seq` have a matching tag, block by block."""
+    for block in _blocks_below(topic, before_seq):
+        stop = block.number_after(before_seq - 1)
+        if match is None:
+            yield sum(end - first for first, end in block.alive_runs(block.start, stop))
+        elif block.may_hold(match):
+            body = yield from _body_of(block, load)
+            dead = block.dead
+            if body is not None:
+                found = (number for number in body.find(match) if block.start <= number < stop)
+                yield sum(dead is None or not dead[number] for number in found)
+
+
 def find_seqs(topic: Topic, seqs: list[int], load: Load) -> list[Run]:
     """Runs of these live records, given in ascending order. May raise ColdMiss."""
     runs: list[Run] = []

@@ -117,6 +117,12 @@ class Store:
         # Synced changes are left to be published; tasks were left to the next tick.
         self._unsettled = self._gave_way = False
 
+    def file_paths(self) -> dict[str, str]:
+        """Where the files of each kind are."""
+        directory = self._directory
+        paths = {"log": directory.wal_path, "packs": directory.packs_path, "snapshots": directory.snapshots_path}
+        return paths if directory.cold_path is None else {**paths, "cold packs": directory.cold_path}
+
     # --- opening ---
 
     def opening(self) -> Iterator[float]:

@@ -13,7 +13,8 @@ reason. Every method takes the time as a parameter; none reads a clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from topics.engine.log.on_disk.cold import ColdMiss
@@ -31,6 +32,7 @@ _LEASED: Final = JobPlace.LEASED
 
 SCAN_RECORDS_MAX = 20_000
 DOOMED_PER_TAKE_MAX = 256
+WORKERS_KEPT_MAX = 200
 
 Load = Callable[["Block"], None]
 
@@ -63,6 +65,7 @@ class Queue:
         "streams",
         "unique",
         "unique_of",
+        "workers",
     )
 
     def __init__(self) -> None:
@@ -94,6 +97,8 @@ class Queue:
         self.next_lease = 0
         # jobs in flight on each connection that jobs are pushed to
         self.streams: dict[int, dict[int, Job]] = {}
+        # workers that have claimed since the start, the latest last, and when
+        self.workers: dict[str, int] = {}
 
     @property
     def ready(self) -> int:
@@ -227,6 +232,15 @@ class Queue:
             if pushed is not None:
                 pushed[seq] = job
         self.in_flight += len(jobs)
+        if now_ms:
+            self._note_worker(node, now_ms)
+
+    def _note_worker(self, node: str, now_ms: int) -> None:
+        workers = self.workers
+        workers.pop(node, None)
+        workers[node] = now_ms
+        if len(workers) > WORKERS_KEPT_MAX:
+            del workers[next(iter(workers))]
 
     def leased_until(self, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> DueGroup:
         """The group of leases with this deadline."""
@@ -515,9 +529,29 @@ class Queue:
                         return found
         return found
 
+    def due_from(self, place: JobPlace, due_ms: int, seq: int) -> Iterator[Job]:
+        """Leased or resting jobs after (due_ms, seq), those that leave their place first, first."""
+        times = self._leases if place is JobPlace.LEASED else self._rests
+        for due, groups in groupby(times.groups_from(due_ms), key=_due_of):
+            for job in sorted((job for group in groups for job in group.jobs.values()), key=_seq_of):
+                if (due, job.seq) > (due_ms, seq):
+                    yield job
+
+    def next_released_seq(self) -> int | None:
+        """Of the jobs that were given back, the one that is claimed next."""
+        jobs = self._draining_group.jobs
+        for seq in reversed(self._draining):
+            if seq in jobs:
+                return seq
+        return next((min(group.jobs) for group in self._ready if group.jobs), None)
+
     def entries(self) -> Iterable[Job]:
         return self.jobs.values()
 
 
 def _seq_of(job: Job) -> int:
     return job.seq
+
+
+def _due_of(group: DueGroup) -> int:
+    return group.due_ms

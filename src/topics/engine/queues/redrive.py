@@ -77,10 +77,12 @@ class Redriver:
         may_touch: Callable[[str], bool],
         before: Driven = NOTHING,
         piece_max: int = LIMIT_MAX,
+        only: frozenset[int] | None = None,
     ) -> PendingChange:
         """Move dead letters back to the queues they came from. `result` is a Driven. May raise ColdMiss.
 
-        At most `piece_max` move at once: unless the result is `done`, call again with it as `before`.
+        At most `piece_max` move at once, `only` those with these seqs if some are given: unless the result is `done`,
+        call again with it as `before`.
         """
         match = None if request.match is None else parse_match(request.match)
         limit = min(LIMIT_MAX, check_u64(request.limit, "limit") or LIMIT_DEFAULT)
@@ -95,7 +97,7 @@ class Redriver:
             self._queues.bring_up(topic, queue)
         piece = min(limit - before.moved, piece_max)
         scan_max = min(SCAN_RECORDS_MAX - before.scanned, SCANNED_PER_MOVED * piece_max)
-        by_home, found = self._choose(topic, match, piece, scan_max, may_touch, before.last_seq)
+        by_home, found = self._choose(topic, match, piece, scan_max, may_touch, before.last_seq, only)
         if before.moved + found.moved == limit or before.scanned + found.scanned == SCAN_RECORDS_MAX:
             found = found._replace(done=True)
         if request.dry_run or not by_home:
@@ -109,11 +111,12 @@ class Redriver:
         request: RedriveRequest,
         may_touch: Callable[[str], bool],
         on_change: Callable[[], None] | None = None,
+        only: frozenset[int] | None = None,
     ) -> Steps[Driven]:
         """Piece by piece, with other work in between; `on_change` is called when some are moved and more will be."""
         driven = NOTHING
         while True:
-            next_piece = partial(self.redrive, name, request, may_touch, driven, PIECE_MAX)
+            next_piece = partial(self.redrive, name, request, may_touch, driven, PIECE_MAX, only)
             try:
                 change = yield from attempt(next_piece)
                 yield from published(change)
@@ -137,12 +140,13 @@ class Redriver:
         scan_max: int,
         may_touch: Callable[[str], bool],
         after_seq: int,
+        only: frozenset[int] | None,
     ) -> tuple[dict[str, list[DeadLetter]], Driven]:
         """Dead letters by destination, and the totals."""
         by_home: dict[str, list[DeadLetter]] = {}
         found = skipped = scanned = last_seq = 0
         more = False
-        for block, number in self._candidates(topic, match, after_seq):
+        for block, number in self._candidates(topic, match, after_seq, only):
             if found == limit or scanned == scan_max:
                 more = True
                 break
@@ -163,12 +167,16 @@ class Redriver:
         homes = {home: len(letters) for home, letters in by_home.items()}
         return by_home, Driven(found, homes, skipped, more, last_seq, scanned, done=not more)
 
-    def _candidates(self, topic: Topic, match: TagMatch | None, after_seq: int) -> Iterator[tuple[Block, int | None]]:
+    def _candidates(
+        self, topic: Topic, match: TagMatch | None, after_seq: int, only: frozenset[int] | None
+    ) -> Iterator[tuple[Block, int | None]]:
         """Live records after a seq that are not leased, and whose tag matches; None: the whole block is damaged."""
         queue = queue_of(topic)
         jobs = queue.jobs if queue is not None else {}
         for block in topic.blocks[topic.block_after(after_seq) :]:
             if match is not None and not block.may_hold(match):
+                continue
+            if only is not None and only.isdisjoint(range(block.first_seq, block.last_seq + 1)):
                 continue
             try:
                 self._engine.state.cold.load(block)
@@ -179,7 +187,10 @@ class Redriver:
             wanted = None if match is None else set(block.body.find(match))
             for first, stop in block.alive_runs(block.number_after(after_seq), block.count):
                 for number in range(first, stop):
-                    if (wanted is None or number in wanted) and _is_free(jobs.get(block.seq_at(number))):
+                    seq = block.seq_at(number)
+                    if only is not None and seq not in only:
+                        continue
+                    if (wanted is None or number in wanted) and _is_free(jobs.get(seq)):
                         yield block, number
 
     def _send(

@@ -79,6 +79,18 @@ def home_of(record: RecordRequest) -> str | None:
         return None
 
 
+def stamps_of(record: RecordRequest) -> dict[str, object]:
+    """What the stamps of a dead letter say: its queue, its seq there, how often it was delivered, and why it failed."""
+    if record.meta is UNSET:
+        return {}
+    try:
+        meta = decode_deep(_decode_meta, bytes(record.meta))
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    names = {FROM: "from", SRC_SEQ: "src_seq", DELIVERIES: "deliveries", ERROR: "error"}
+    return {name: meta[stamped] for stamped, name in names.items() if stamped in meta}
+
+
 def _unstamped(record: RecordRequest) -> dict[str, Raw]:
     if record.meta is UNSET:
         return {}

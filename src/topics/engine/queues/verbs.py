@@ -16,7 +16,10 @@ from topics.engine.log.deletion import Run, find_seqs
 from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues import transfers as moving
 from topics.engine.queues.claims import Claim, Grant, bytes_for, deal, render_jobs, rest_after
+from topics.engine.queues.dead_letters import left_of
 from topics.engine.queues.due import NO_STREAM, Job
+from topics.engine.queues.job_actions import JobActions
+from topics.engine.queues.job_pages import JobPages
 from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
 from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
@@ -62,6 +65,8 @@ class Queues:
         self._waiters = engine.waiters
         self._settings = engine.settings
         self.redriver = Redriver(engine, self)
+        self.job_pages = JobPages(engine, self)
+        self.job_actions = JobActions(engine, self)
 
     # --- looking up ---
 
@@ -84,9 +89,25 @@ class Queues:
         queue.advance(self.now())
         return queue
 
+    def counts(self, name: str) -> dict[str, object]:
+        """How many jobs there are in each state, whether they are handed out, and where dead ones go."""
+        queue, topic = self.existing(name), self._state.by_name[name]
+        return {
+            "ready": queue.ready,
+            "in_flight": queue.in_flight,
+            "delayed": queue.delayed,
+            "dead": left_of(self._state, topic),
+            "paused": queue.paused,
+            "dead_letter": topic.config.dead_letter,
+        }
+
     def now(self) -> int:
         """The time that leases and delays are measured by."""
         return self._steady.now_ms()
+
+    def wall_ms(self) -> int:
+        """The time that records are stamped with."""
+        return self._clock.now_ms()
 
     def bring_up(self, topic: Topic, queue: Queue) -> int:
         now = self.now()
@@ -126,12 +147,13 @@ class Queues:
         deliveries_max = config.max_deliveries if config.max_deliveries and config.dead_letter else UNLIMITED
         wanted = sum([claim.wanted for claim in claims])
         taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load)
+        self._state.read_total += len(taken)
         for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
             if share:
                 grant.change = self._lease(topic, queue, claim, share, grant, now)
             grant.more = len(share) < claim.wanted and queue.ready > 0
         if doomed:
-            self._bury(topic, doomed)
+            self.bury(topic, doomed)
             if len(doomed) >= DOOMED_PER_TAKE_MAX:
                 self._waiters.moved(topic)
         return grants
@@ -251,7 +273,7 @@ class Queues:
             self._commit_log.check_writable()
             find_seqs(topic, sorted(result.jobs), self._state.cold.load)
             queue.take_out(jobs)
-            change = self._bury(topic, jobs)
+            change = self.bury(topic, jobs)
         else:
             change = self._release(topic, jobs, now, request, error)
         change.then(lambda done: setattr(done, "result", result))
@@ -267,9 +289,9 @@ class Queues:
                 due = now + min(DELAY_MS_MAX, request.delay_ms)
             by_due.setdefault(due, []).append(job.seq)
         ops = [Released(topic.id, due, error, seqs, now_ms=now) for due, seqs in by_due.items()]
-        return self._ahead(topic, ops)
+        return self.decide_ahead(topic, ops)
 
-    def _ahead(self, topic: Topic, ops: Sequence[Released | Extended]) -> PendingChange:
+    def decide_ahead(self, topic: Topic, ops: Sequence[Released | Extended]) -> PendingChange:
         """They take effect now, and are in the log before this is done if the leases are durable."""
         for op in ops:
             self._state.fold_ahead(op)
@@ -290,7 +312,9 @@ class Queues:
         for job in jobs:
             rest_ms = rest_after(topic.config, job.deliveries, job.lease)
             by_rest.setdefault(rest_ms, []).append(job.seq)
-        change = self._ahead(topic, [Extended(topic.id, deadline, rest_ms, seqs) for rest_ms, seqs in by_rest.items()])
+        change = self.decide_ahead(
+            topic, [Extended(topic.id, deadline, rest_ms, seqs) for rest_ms, seqs in by_rest.items()]
+        )
         change.result = Held([job.seq for job in jobs], skipped, self._steady.wall_ms(deadline))
         return change
 
@@ -310,7 +334,7 @@ class Queues:
 
     # --- dead letters ---
 
-    def _bury(self, topic: Topic, jobs: list[Job]) -> PendingChange:
+    def bury(self, topic: Topic, jobs: list[Job]) -> PendingChange:
         """Move jobs to the dead-letter topic in one step. If it refuses them they stay, and the move is tried again."""
         config = topic.config
         name = config.dead_letter
@@ -391,7 +415,7 @@ class Queues:
         seqs = list(queue.streams.pop(number, {}))
         if seqs and self._state.by_id.get(topic.id) is topic:
             try:
-                self._ahead(topic, [Released(topic.id, 0, "", seqs, now_ms=now)])
+                self.decide_ahead(topic, [Released(topic.id, 0, "", seqs, now_ms=now)])
             except TopicsError:
                 # If they are not in the log, the leases expire by themselves after a restart.
                 pass

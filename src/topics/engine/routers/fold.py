@@ -36,7 +36,7 @@ from topics.engine.routers.ops import (
     decode_router_dropped,
     decode_router_put,
 )
-from topics.engine.routers.part import RoutingPart, inbound_of, outbound_of, routing_of
+from topics.engine.routers.part import RoutingPart, inbound_of, outbound_of, routers_of, routing_of
 from topics.engine.routers.router import Evidence, EvidenceImage, Router, RouterImage
 from topics.model.errors import DamagedData
 from topics.model.requests.batch import Batch
@@ -103,10 +103,8 @@ class Routes(Feature):
         return None if router is None else self._remove(router)
 
     def dropped(self, topic: Topic) -> list[str]:
-        """Remove the topic from the routes with every router that names it; their names."""
-        inbound = inbound_of(topic)
-        routers = [*outbound_of(topic), *([inbound] if inbound is not None else [])]
-        return sorted(self._remove(router) for router in routers)
+        """The topic goes, and every router that names it; their names."""
+        return sorted(self._remove(router) for router in routers_of(topic))
 
     def _remove(self, router: Router) -> str:
         self._state.touch(router.dest)

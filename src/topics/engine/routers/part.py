@@ -61,6 +61,12 @@ def inbound_of(topic: Topic) -> Router | None:
     return part.inbound if isinstance(part, RoutingPart) else None
 
 
+def routers_of(topic: Topic) -> list[Router]:
+    """The routers that go with the topic when it is dropped."""
+    inbound = inbound_of(topic)
+    return [*outbound_of(topic), *([inbound] if inbound is not None else [])]
+
+
 def outbound_of(topic: Topic) -> list[Router]:
     """The routers out of this topic."""
     part = topic.routing

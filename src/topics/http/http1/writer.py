@@ -18,6 +18,7 @@ from topics.http.reply_head import BODILESS, CONTINUE, as_parts, body_length, he
 from topics.http.request import JSON, Body, Bytes, Header, ReplyStream, Request
 from topics.http.service import Service
 
+CODED = b"Content-Encoding: "
 JOIN_BYTES_MAX = 64 * 1024  # above this, parts go to the kernel one by one instead of being copied together
 
 
@@ -227,7 +228,7 @@ class Http1Writer:
                 rendered = self._render(request, status, parts, lines + header_lines(coding), content_type)
                 self._deliver(request, rendered)
 
-        compress_reply(self._service, request, parts, send)
+        compress_reply(self._service, request, parts, send, coded=CODED in lines)
 
     def _render(
         self, request: Http1Request, status: int, parts: Sequence[Bytes], lines: bytes, content_type: bytes

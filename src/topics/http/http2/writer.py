@@ -98,7 +98,8 @@ class Http2Writer:
                     self.queue(stream, part)
             self.end(stream)
 
-        compress_reply(self._service, request, as_parts(body), send)
+        coded = any(name == b"Content-Encoding" for name, _ in headers)
+        compress_reply(self._service, request, as_parts(body), send, coded=coded)
 
     def send_error(
         self, request: Request, status: int, code: str, message: str, detail: Detail | None, headers: Sequence[Header]

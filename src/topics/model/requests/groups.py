@@ -57,6 +57,22 @@ class ResetRequest(msgspec.Struct):
     partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them with all_partitions.")] = None
     all_partitions: bool | None = False
     forget: bool | None = False
+    dry_run: bool | None = False
+
+
+class GroupResetRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The same by API key. `partition` is a number; absent: all of them."""
+
+    topic: str
+    group: str
+    start: str | dict[str, int] | None = None
+    partition: Annotated[int, Meta(ge=0)] | None = None
+    forget: bool | None = False
+    dry_run: bool | None = False
+
+    def plain(self) -> ResetRequest:
+        every = ALL if self.partition is None else self.partition
+        return ResetRequest(self.topic, self.group, self.start, every, forget=self.forget, dry_run=self.dry_run)
 
 
 class PartitionRequest(msgspec.Struct):

@@ -75,6 +75,7 @@ def node_set(node: str | list[str] | None, bytes_max: int) -> frozenset[str]:
 class DeleteRequest(msgspec.Struct, forbid_unknown_fields=True):
     before_seq: U64 | UnsetType = UNSET
     match: str | list[str] | None = None
+    dry_run: bool | None = False
 
 
 Seqs = Annotated[list[U64], Meta(extra_json_schema={"minItems": 1, "maxItems": 1000})]

@@ -1,0 +1,225 @@
+/** Routers as a graph from left to right, with lag and rate on its edges, and as a table below. */
+
+import { useRef, useState } from "preact/hooks";
+import type { RouterItem } from "topics-client";
+import { count, plural, short } from "../format.ts";
+import { to } from "../route.ts";
+import { can, client } from "../session.ts";
+import { Badge, Button, Check, Confirm, Dialog, Empty, Foreign, Input, Problem, Select, say } from "../ui/parts.tsx";
+import { useAction, useResource } from "../ui/resource.ts";
+
+const EVERY_MS = 2_000;
+const SHOWN_MAX = 1_000;
+const WIDTH = 176;
+const HEIGHT = 34;
+const GAP_X = 150;
+const GAP_Y = 22;
+const PAD = 24;
+
+export function Routers() {
+  const list = useResource(
+    async (signal) => {
+      const found: RouterItem[] = [];
+      let cursor: string | undefined;
+      do {
+        const page = await client.call("GET /v0/routers", { query: { page_size: 500, ...(cursor === undefined ? {} : { cursor }) }, signal });
+        found.push(...page.routers);
+        cursor = page.next_cursor;
+      } while (cursor !== undefined && found.length < SHOWN_MAX);
+      return { routers: found, at: Date.now() };
+    },
+    [],
+    EVERY_MS,
+  );
+  const [creating, setCreating] = useState(false);
+  const [removing, setRemoving] = useState<RouterItem>();
+  const rates = useRates(list.data);
+  const action = useAction();
+  const routers = list.data?.routers;
+  return (
+    <>
+      <div class="head">
+        <h1 class="grow">Routers</h1>
+        {can("admin") && <Button kind="primary" onClick={() => setCreating(true)}>Create a router</Button>}
+      </div>
+      <Problem error={list.error} />
+      {routers !== undefined && routers.length === 0 && (
+        <section class="card"><Empty title="No routers"><p>A router copies what is appended to one topic into another, at once and without a program.</p></Empty></section>
+      )}
+      {routers !== undefined && routers.length > 0 && (
+        <>
+          <section class="card" aria-label="Graph">
+            <header><h2 class="grow">{plural(routers.length, "router")}</h2><span class="muted small">Lag and records a second stand on the arrows</span></header>
+            <Graph routers={routers} rates={rates} />
+          </section>
+          <section class="card">
+            <div class="scroll">
+              <table aria-label="Routers">
+                <thead><tr><th scope="col">Router</th><th scope="col">From</th><th scope="col">To</th><th scope="col" class="right">Lag</th><th scope="col" class="right wide-only">Forwarded</th><th scope="col" class="wide-only">Guarantee</th><th scope="col">State</th>{can("delete") && <th scope="col"><span class="sr">Actions</span></th>}</tr></thead>
+                <tbody>
+                  {routers.map((router) => (
+                    <tr key={router.router}>
+                      <td><Foreign text={router.router} /></td>
+                      <td><a href={to(["topics", router.source])}><Foreign text={router.source} /></a></td>
+                      <td><a href={to(["topics", router.dest])}><Foreign text={router.dest} /></a></td>
+                      <td class="right number">{count(router.lag)}</td>
+                      <td class="right number wide-only">{count(router.forwarded_total)}</td>
+                      <td class="muted wide-only">{router.guarantee.replaceAll("_", " ")}</td>
+                      <td>{router.last_error === null ? <Badge kind="ok">runs</Badge> : <span class="bad"><Foreign text={router.last_error} /></span>}</td>
+                      {can("delete") && <td class="right"><Button kind="quiet" label={`Remove ${router.router}`} onClick={() => setRemoving(router)}>Remove</Button></td>}
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </div>
+          </section>
+        </>
+      )}
+      {creating && <Create onClose={() => setCreating(false)} onDone={list.reload} />}
+      {removing !== undefined && (
+        <Confirm
+          title="Remove the router?"
+          verb="Remove the router"
+          busy={action.busy}
+          error={action.error}
+          onClose={() => setRemoving(undefined)}
+          onConfirm={() =>
+            void action.run(async () => {
+              await client.call("DELETE /v0/routers/{router}", { path: { router: removing.router } });
+              say(`Removed ${removing.router}`);
+              setRemoving(undefined);
+              list.reload();
+            })
+          }
+        >
+          <p><strong class="foreign">{removing.router}</strong> stops copying from {removing.source} to {removing.dest}. The {plural(removing.forwarded_total, "record")} that it copied stay.</p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+function useRates(data: { routers: RouterItem[]; at: number } | undefined): Map<string, number> {
+  const before = useRef<{ totals: Map<string, number>; at: number } | undefined>(undefined);
+  const rates = useRef(new Map<string, number>());
+  if (data !== undefined && before.current?.at !== data.at) {
+    const last = before.current;
+    if (last !== undefined && data.at > last.at) {
+      rates.current = new Map(data.routers.map((router) => [router.router, (1_000 * (router.forwarded_total - (last.totals.get(router.router) ?? router.forwarded_total))) / (data.at - last.at)]));
+    }
+    before.current = { totals: new Map(data.routers.map((router) => [router.router, router.forwarded_total])), at: data.at };
+  }
+  return rates.current;
+}
+
+/** Columns by the longest way from a source; an arrow that closes a cycle goes back and is marked. */
+function layout(routers: RouterItem[]): { at: Map<string, { x: number; y: number }>; cycles: Set<string>; width: number; height: number } {
+  const out = new Map<string, RouterItem[]>();
+  const names = new Set<string>();
+  for (const router of routers) {
+    names.add(router.source).add(router.dest);
+    out.set(router.source, [...(out.get(router.source) ?? []), router]);
+  }
+  const cycles = new Set<string>();
+  const state = new Map<string, "open" | "done">();
+  const order: string[] = [];
+  const visit = (name: string) => {
+    state.set(name, "open");
+    for (const router of out.get(name) ?? []) {
+      const seen = state.get(router.dest);
+      if (seen === "open") cycles.add(router.router);
+      else if (seen === undefined) visit(router.dest);
+    }
+    state.set(name, "done");
+    order.push(name);
+  };
+  const fed = new Set(routers.map((router) => router.dest));
+  for (const name of [...names].sort()) if (!fed.has(name) && !state.has(name)) visit(name);
+  for (const name of [...names].sort()) if (!state.has(name)) visit(name);
+  const rank = new Map<string, number>();
+  for (const name of order.reverse()) {
+    const own = rank.get(name) ?? 0;
+    rank.set(name, own);
+    for (const router of out.get(name) ?? []) if (!cycles.has(router.router)) rank.set(router.dest, Math.max(rank.get(router.dest) ?? 0, own + 1));
+  }
+  const columns: string[][] = [];
+  for (const name of order) (columns[rank.get(name)!] ??= []).push(name);
+  const at = new Map<string, { x: number; y: number }>();
+  const tallest = Math.max(...columns.map((column) => column.length));
+  columns.forEach((column, index) => {
+    const offset = ((tallest - column.length) * (HEIGHT + GAP_Y)) / 2;
+    column.forEach((name, row) => at.set(name, { x: PAD + index * (WIDTH + GAP_X), y: PAD + offset + row * (HEIGHT + GAP_Y) }));
+  });
+  const back = cycles.size > 0 ? 44 : 0;
+  return { at, cycles, width: 2 * PAD + columns.length * (WIDTH + GAP_X) - GAP_X, height: 2 * PAD + tallest * (HEIGHT + GAP_Y) - GAP_Y + back };
+}
+
+function Graph({ routers, rates }: { routers: RouterItem[]; rates: Map<string, number> }) {
+  const { at, cycles, width, height } = layout(routers);
+  const cut = (name: string) => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
+  return (
+    <div class="graph" tabIndex={0} role="region" aria-label="Graph of routers; the table below has the same">
+      <svg width={width} height={height} role="group" aria-label={`${plural(routers.length, "router")} between ${plural(at.size, "topic")}`}>
+        <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" /></marker></defs>
+        {routers.map((router) => {
+          const from = at.get(router.source)!;
+          const dest = at.get(router.dest)!;
+          const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + HEIGHT / 2, dest.x - 2, dest.y + HEIGHT / 2];
+          const cycle = cycles.has(router.router);
+          const bend = (x2 - x1) / 2;
+          const path = cycle
+            ? `M${from.x + WIDTH / 2} ${from.y + HEIGHT} V${height - 14} H${dest.x + WIDTH / 2} V${dest.y + HEIGHT + 3}`
+            : `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
+          const [lx, ly] = cycle ? [(from.x + dest.x + WIDTH) / 2, height - 18] : [x1 + Math.min(bend, GAP_X / 2), (y1 + y2) / 2 - 6];
+          const rate = rates.get(router.router) ?? 0;
+          const label = router.last_error !== null ? "stopped" : `${router.lag > 0 ? `${short(router.lag)} behind · ` : ""}${short(rate)}/s`;
+          return (
+            <g>
+              <path class={`edge ${cycle ? "cycle" : ""} ${router.last_error === null ? "" : "stopped"}`} d={path} marker-end="url(#tip)"><title>{`${router.router}: ${router.source} → ${router.dest}${cycle ? " (closes a cycle)" : ""}`}</title></path>
+              <text class="label" x={lx} y={ly} text-anchor="middle">{cycle ? `cycle · ${label}` : label}</text>
+            </g>
+          );
+        })}
+        {[...at].map(([name, { x, y }]) => (
+          <a href={to(["topics", name])} aria-label={`Topic ${name}`}>
+            <rect x={x} y={y} width={WIDTH} height={HEIGHT} rx="6" />
+            <text x={x + WIDTH / 2} y={y + HEIGHT / 2 + 4} text-anchor="middle">{cut(name)}<title>{name}</title></text>
+          </a>
+        ))}
+      </svg>
+    </div>
+  );
+}
+
+function Create({ onClose, onDone }: { onClose: () => void; onDone: () => void }) {
+  const [name, setName] = useState("");
+  const [source, setSource] = useState("");
+  const [dest, setDest] = useState("");
+  const [tag, setTag] = useState("");
+  const [guarantee, setGuarantee] = useState<"at_least_once" | "exactly_once">("at_least_once");
+  const [backfill, setBackfill] = useState(false);
+  const [cycle, setCycle] = useState(false);
+  const action = useAction(["router", "source", "dest", "filter"]);
+  const shown = name === "" && source !== "" && dest !== "" ? `${source}>${dest}` : name;
+  const submit = () =>
+    void action
+      .run(async () => {
+        const filter = tag === "" ? {} : { filter: tag.endsWith("*") ? ["tag", "Glob", tag] : tag };
+        await client.call("PUT /v0/routers/{router}", { path: { router: shown }, body: { source, dest, guarantee, backfill, allow_cycle: cycle, ...filter } });
+        say(`Created ${shown}`);
+        onDone();
+      })
+      .then((done) => done && onClose());
+  return (
+    <Dialog title="Create a router" onClose={onClose} onSubmit={submit} actions={<Button kind="primary" type="submit" disabled={action.busy || source === "" || dest === ""}>Create</Button>}>
+      <Input label="From topic" value={source} onInput={setSource} error={action.about("source")} autoFocus required />
+      <Input label="To topic" value={dest} onInput={setDest} error={action.about("dest")} hint="It is created if it does not exist." required />
+      <Input label="Name" value={name} onInput={setName} error={action.about("router")} placeholder={shown} />
+      <Input label="Only records with this tag" value={tag} onInput={setTag} error={action.about("filter")} placeholder="user-*" />
+      <Select label="Guarantee" value={guarantee} options={[["at_least_once", "at least once"], ["exactly_once", "exactly once"]]} onChange={setGuarantee} />
+      <Check label="Also copy what is there already" checked={backfill} onChange={setBackfill} />
+      <Check label="Allow a cycle" checked={cycle} onChange={setCycle} />
+      <Problem error={action.error} />
+    </Dialog>
+  );
+}

@@ -1,0 +1,370 @@
+/** Records of a topic: at a seq, at a time, the newest or the oldest; filtered by tag, node and text. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { DiffReply, Record as TopicRecord, StateReply } from "topics-client";
+import { count, plural } from "../../format.ts";
+import { go, place, to } from "../../route.ts";
+import { can, client } from "../../session.ts";
+import { Button, Copy, Empty, Foreign, Input, Json, Preview, Problem, Time } from "../../ui/parts.tsx";
+import { useResource } from "../../ui/resource.ts";
+
+const PAGE = 100;
+const SCAN_PAGE = 1_000;
+const SCAN_MAX = 200_000;
+
+interface Filter {
+  tag: string;
+  node: string;
+  text: string;
+}
+
+const ANY: Filter = { tag: "", node: "", text: "" };
+
+export function Records({ topic }: { topic: StateReply; arg: string | undefined }) {
+  const query = place.value.query;
+  const linked = query.get("seq");
+  const first = linked === null ? undefined : Number(linked);
+  // The seq after which the page begins; undefined: the newest ones, and what comes.
+  const [from, setFrom] = useState<number | undefined>(first === undefined ? undefined : Math.max(0, first - 1 - PAGE / 4));
+  const [picked, setPicked] = useState<number | undefined>(first);
+  const [filter, setFilter] = useState<Filter>(ANY);
+  const newest = from === undefined;
+  const after = from ?? Math.max(0, topic.head_seq - PAGE);
+  const filtering = filter.tag !== "" || filter.node !== "" || filter.text !== "";
+
+  useEffect(() => {
+    if (first !== undefined && first !== picked) {
+      setPicked(first);
+      setFrom(Math.max(0, first - 1 - PAGE / 4));
+    }
+  }, [first]);
+
+  const page = useResource(
+    (signal) =>
+      client.call("POST /v0/topics/{topic}/diff", {
+        path: { topic: topic.topic },
+        body: { from_seq: after, limit: PAGE, include_tags: true, max_batch_bytes: 4_000_000 },
+        signal,
+      }),
+    [topic.topic, topic.epoch, newest ? topic.head_seq : after, newest],
+  );
+  const last = useRef<DiffReply | undefined>(undefined);
+  if (page.data !== undefined) last.current = page.data;
+  const shown = page.data ?? last.current;
+  const pick = (seq: number | undefined) => {
+    setPicked(seq);
+    go(["topics", topic.topic, "records"], { seq }, true);
+  };
+
+  if (topic.head_seq === 0) {
+    return (
+      <section class="card">
+        <Empty title="No records yet">
+          <p>Append one here, or from a shell:</p>
+          <pre class="commands"><code>{`topics append ${topic.topic} '{"hello": "world"}'`}</code></pre>
+          {can("write") && <a class="button" href={to(["topics", topic.topic, "append"])}>Append a record</a>}
+        </Empty>
+      </section>
+    );
+  }
+  return (
+    <>
+      <Jump topic={topic} filter={filter} onFilter={setFilter} onJump={(seq) => { pick(undefined); setFrom(seq); }} />
+      {filtering ? (
+        <Filtered topic={topic} filter={filter} from={newest ? 0 : after} picked={picked} onPick={pick} />
+      ) : (
+        <Page
+          topic={topic.topic}
+          records={shown?.records ?? []}
+          gap={shown?.tombstone ?? null}
+          error={page.error}
+          picked={picked}
+          onPick={pick}
+          footer={
+            <div class="pager">
+              <Button disabled={(shown?.records[0]?.$seq ?? after + 1) <= topic.earliest_seq} onClick={() => setFrom(Math.max(0, (shown?.records[0]?.$seq ?? after) - 1 - PAGE))}>Older</Button>
+              <Button disabled={newest} onClick={() => setFrom(shown !== undefined && !shown.caught_up ? shown.next_from_seq : undefined)}>Newer</Button>
+              <span class="muted small">{newest ? "The newest records; new ones appear here" : `After seq ${count(after)}`}</span>
+            </div>
+          }
+        />
+      )}
+    </>
+  );
+}
+
+type JumpProps = { topic: StateReply; filter: Filter; onFilter: (filter: Filter) => void; onJump: (from: number | undefined) => void };
+
+function Jump({ topic, filter, onFilter, onJump }: JumpProps) {
+  const [seq, setSeq] = useState("");
+  const [when, setWhen] = useState("");
+  const [typed, setTyped] = useState<Filter>(filter);
+  const [wrong, setWrong] = useState<string>();
+  const jump = async () => {
+    setWrong(undefined);
+    if (seq !== "") {
+      if (!/^\d+$/.test(seq)) return setWrong("A seq is a whole number");
+      go(["topics", topic.topic, "records"], { seq: Number(seq) });
+      return onJump(Math.max(0, Number(seq) - 1));
+    }
+    const ms = new Date(when).getTime();
+    if (Number.isNaN(ms)) return setWrong("Enter a seq or a time");
+    const found = await client.call("POST /v0/topics/{topic}/diff", { path: { topic: topic.topic }, body: { from_ts: ms, limit: 1 } });
+    onJump(found.records[0] === undefined ? undefined : found.records[0].$seq - 1);
+  };
+  return (
+    <section class="card" aria-label="Find records">
+      <form
+        class="toolbar"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (seq !== "" || when !== "") void jump();
+          else onFilter(typed);
+        }}
+      >
+        <Input label="Go to seq" value={seq} size={9} onInput={(value) => { setSeq(value); setWhen(""); }} placeholder={String(topic.head_seq)} error={wrong} />
+        <Input label="or time" type="datetime-local" value={when} onInput={(value) => { setWhen(value); setSeq(""); }} />
+        <Button type="submit" disabled={seq === "" && when === ""}>Go</Button>
+        <span class="row"><Button kind="quiet" onClick={() => onJump(0)}>Oldest</Button><Button kind="quiet" onClick={() => onJump(undefined)}>Newest</Button></span>
+        <Input label="Tag" value={typed.tag} size={12} onInput={(tag) => setTyped({ ...typed, tag })} placeholder="user-*" />
+        <Input label="Node" value={typed.node} size={10} onInput={(node) => setTyped({ ...typed, node })} />
+        <Input label="Text" type="search" value={typed.text} size={14} onInput={(text) => setTyped({ ...typed, text })} />
+        <Button onClick={() => onFilter(typed)} disabled={JSON.stringify(typed) === JSON.stringify(filter)}>Filter</Button>
+        {filter !== ANY && <Button kind="quiet" onClick={() => { setTyped(ANY); onFilter(ANY); }}>Clear</Button>}
+      </form>
+    </section>
+  );
+}
+
+function matches(record: TopicRecord, filter: Filter): boolean {
+  const { tag, node, text } = filter;
+  if (tag !== "") {
+    const own = record.$tag;
+    if (own === undefined || (tag.endsWith("*") ? !own.startsWith(tag.slice(0, -1)) : own !== tag)) return false;
+  }
+  if (node !== "" && record.$node !== node) return false;
+  if (text === "") return true;
+  const wanted = text.toLowerCase();
+  return record.data.source.toLowerCase().includes(wanted) || (record.meta?.source.toLowerCase().includes(wanted) ?? false);
+}
+
+type FilteredProps = { topic: StateReply; filter: Filter; from: number; picked: number | undefined; onPick: (seq: number | undefined) => void };
+
+/** Reads on until a page is full; says how far it is, and can be stopped. */
+function Filtered({ topic, filter, from, picked, onPick }: FilteredProps) {
+  const [found, setFound] = useState<TopicRecord[]>([]);
+  const [progress, setProgress] = useState({ scanned: 0, at: from, done: false });
+  const [start, setStart] = useState(from);
+  const [error, setError] = useState<Error>();
+  const stop = useRef<AbortController | undefined>(undefined);
+
+  useEffect(() => {
+    const control = (stop.current = new AbortController());
+    setFound([]);
+    setError(undefined);
+    const run = async () => {
+      let at = start;
+      let scanned = 0;
+      const hits: TopicRecord[] = [];
+      for (;;) {
+        const page = await client.call("POST /v0/topics/{topic}/diff", {
+          path: { topic: topic.topic },
+          body: { from_seq: at, limit: SCAN_PAGE, include_tags: true, max_batch_bytes: 4_000_000 },
+          signal: control.signal,
+        });
+        scanned += page.records.length;
+        hits.push(...page.records.filter((record) => matches(record, filter)));
+        at = page.next_from_seq;
+        const done = page.caught_up || hits.length >= PAGE || scanned >= SCAN_MAX;
+        setFound(hits.slice(0, PAGE));
+        setProgress({ scanned, at: hits.length > PAGE ? hits[PAGE - 1]!.$seq : at, done });
+        if (done) return;
+      }
+    };
+    run().catch((problem: unknown) => {
+      if (control.signal.aborted) setProgress((old) => ({ ...old, done: true }));
+      else setError(problem as Error);
+    });
+    return () => control.abort();
+  }, [JSON.stringify(filter), start, topic.topic]);
+
+  return (
+    <Page
+      topic={topic.topic}
+      records={found}
+      gap={null}
+      error={error}
+      picked={picked}
+      onPick={onPick}
+      empty={progress.done ? "Nothing matches so far" : "Searching…"}
+      footer={
+        <div class="pager" role="status">
+          <span class="muted small">
+            {found.length === 1 ? "1 match" : `${count(found.length)} matches`} in {count(progress.scanned)} records, up to seq {count(progress.at)} of {count(topic.head_seq)}
+          </span>
+          {progress.done ? (
+            <Button disabled={progress.at >= topic.head_seq} onClick={() => setStart(progress.at)}>Search on</Button>
+          ) : (
+            <Button onClick={() => stop.current?.abort()}>Stop</Button>
+          )}
+        </div>
+      }
+    />
+  );
+}
+
+type PageProps = {
+  topic: string;
+  records: TopicRecord[];
+  gap: DiffReply["tombstone"];
+  error: Error | undefined;
+  picked: number | undefined;
+  onPick: (seq: number | undefined) => void;
+  footer: preact.ComponentChildren;
+  empty?: string;
+};
+
+function Page({ topic, records, gap, error, picked, onPick, footer, empty }: PageProps) {
+  const at = records.findIndex((record) => record.$seq === picked);
+  const chosen = records[at];
+  const missing = picked !== undefined && chosen === undefined && records.length > 0;
+  const table = useRef<HTMLTableElement>(null);
+
+  useEffect(() => {
+    table.current?.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest" });
+  }, [picked, records.length > 0]);
+
+  useEffect(() => {
+    const walk = (event: KeyboardEvent) => {
+      const target = event.target as HTMLElement;
+      if (target.matches("input, textarea, select, dialog *, .json") || records.length === 0) return;
+      if (event.key === "Escape" && picked !== undefined) return onPick(undefined);
+      const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+      if (step === 0) return;
+      event.preventDefault();
+      const next = records[Math.max(0, Math.min(records.length - 1, at < 0 ? (step > 0 ? 0 : records.length - 1) : at + step))];
+      if (next !== undefined) onPick(next.$seq);
+    };
+    document.addEventListener("keydown", walk);
+    return () => document.removeEventListener("keydown", walk);
+  });
+
+  return (
+    <div class={`split ${chosen === undefined ? "" : "open"}`}>
+      <section class="card">
+        <Problem error={error} />
+        {missing && <p class="notice warn">There is no record with seq {count(picked!)}: it was deleted, expired, or is still to come.</p>}
+        {records.length === 0 && gap === null ? (
+          <Empty title={empty ?? "No records here"} />
+        ) : (
+          <div class="scroll">
+            <table ref={table} aria-label="Records" role="grid">
+              <thead>
+                <tr>
+                  <th scope="col" class="right">Seq</th>
+                  <th scope="col">Time</th>
+                  <th scope="col" class="wide-only">Tag</th>
+                  <th scope="col" class="wide-only">Node</th>
+                  <th scope="col">Data</th>
+                </tr>
+              </thead>
+              <tbody>
+                {gap !== null && (
+                  <tr class="gap">
+                    <td colSpan={5}>
+                      Seqs {count(gap.gap_from)} – {count(gap.gap_to)} are gone ({gap.reason.replaceAll("_", " ")}), about {plural(gap.missed_estimate, "record")}
+                    </td>
+                  </tr>
+                )}
+                {records.map((record) => (
+                  <tr key={record.$seq} class="pick" aria-selected={record.$seq === picked} onClick={() => onPick(record.$seq === picked ? undefined : record.$seq)}>
+                    <td class="right number">
+                      <a href={to(["topics", topic, "records"], { seq: record.$seq })} onClick={(event) => event.preventDefault()}>{count(record.$seq)}</a>
+                    </td>
+                    <td><Time ms={record.$ts} /></td>
+                    <td class="wide-only">{record.$tag !== undefined && <Foreign text={record.$tag} max={60} />}</td>
+                    <td class="wide-only muted">{record.$node !== undefined && <Foreign text={record.$node} max={40} />}</td>
+                    <td class="payload"><Preview source={record.data.source} /></td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        )}
+        {footer}
+      </section>
+      {chosen !== undefined && <Detail topic={topic} record={chosen} onClose={() => onPick(undefined)} />}
+    </div>
+  );
+}
+
+export function Detail({ topic, record, onClose }: { topic: string; record: TopicRecord; onClose: () => void }) {
+  const address = `${location.origin}${location.pathname}${to(["topics", topic, "records"], { seq: record.$seq })}`;
+  return (
+    <section class="card detail" aria-label={`Record ${record.$seq}`}>
+      <header>
+        <h2 class="grow">Record {count(record.$seq)}</h2>
+        <Button kind="quiet" label="Close the record" onClick={onClose}>✕</Button>
+      </header>
+      <div class="body stack">
+        <dl class="facts">
+          <dt>Time</dt><dd><Time ms={record.$ts} /></dd>
+          {record.$tag !== undefined && <><dt>Tag</dt><dd><Foreign text={record.$tag} /></dd></>}
+          {record.$node !== undefined && <><dt>Node</dt><dd><Foreign text={record.$node} /></dd></>}
+          <dt>Link</dt><dd><a href={address}>#{record.$seq}</a> <Copy text={() => address}>Copy</Copy></dd>
+        </dl>
+        <h3>Data</h3>
+        <Json source={record.data.source} label="Data" />
+        {record.meta !== undefined && <><h3>Meta</h3><Json source={record.meta.source} label="Meta" /></>}
+        <div class="row">
+          <span class="muted small">Copy as</span>
+          <Copy text={() => asCurl(topic, record)}>curl</Copy>
+          <Copy text={() => asPython(topic, record)}>Python</Copy>
+          <Copy text={() => asLine(record)}>NDJSON</Copy>
+          <Copy text={() => record.data.source}>Data</Copy>
+        </div>
+      </div>
+    </section>
+  );
+}
+
+function asRecord(record: TopicRecord): string {
+  const fields = [`"data":${record.data.source}`];
+  if (record.$tag !== undefined) fields.push(`"tag":${JSON.stringify(record.$tag)}`);
+  if (record.$node !== undefined) fields.push(`"node":${JSON.stringify(record.$node)}`);
+  if (record.meta !== undefined) fields.push(`"meta":${record.meta.source}`);
+  return `{${fields.join(",")}}`;
+}
+
+function quoted(text: string): string {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+/** The key is the reader's to add: it is never part of what is copied. */
+function asCurl(topic: string, record: TopicRecord): string {
+  const key = client.key === undefined ? "" : ' -H "Authorization: Bearer $TOPICS_API_KEY"';
+  const body = quoted(`{"records":[${asRecord(record)}]}`);
+  return `curl -sS${key} -H 'Content-Type: application/json' ${quoted(`${client.url}/v0/topics/${encodeURIComponent(topic)}`)} -d ${body}`;
+}
+
+function asPython(topic: string, record: TopicRecord): string {
+  const tag = record.$tag === undefined ? "" : `, tag=${JSON.stringify(record.$tag)}`;
+  const key = client.key === undefined ? "" : ', key=os.environ["TOPICS_API_KEY"]';
+  return [
+    ...(key === "" ? [] : ["import os"]),
+    "import json",
+    "import topics",
+    "",
+    `client = topics.Client(${JSON.stringify(client.url)}${key})`,
+    `client.append(${JSON.stringify(topic)}, json.loads(${JSON.stringify(record.data.source)})${tag})`,
+  ].join("\n");
+}
+
+function asLine(record: TopicRecord): string {
+  const fields = [`"$seq":${record.$seq}`, `"$ts":${record.$ts}`];
+  if (record.$node !== undefined) fields.push(`"$node":${JSON.stringify(record.$node)}`);
+  if (record.$tag !== undefined) fields.push(`"$tag":${JSON.stringify(record.$tag)}`);
+  fields.push(`"data":${record.data.source}`);
+  if (record.meta !== undefined) fields.push(`"meta":${record.meta.source}`);
+  return `{${fields.join(",")}}`;
+}

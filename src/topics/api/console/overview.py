@@ -1,0 +1,236 @@
+"""The state of everything in one answer: totals of what a key may see, and what needs attention, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from topics.api.auth import Principal, Scope
+from topics.api.call import Call
+from topics.api.console.history import disk_bytes
+from topics.api.metrics import TOPICS_PER_TURN, Usage, visible
+from topics.api.replies import encode, performance
+from topics.api.routes import Route
+from topics.api.schema import Performance
+from topics.engine.core.waiting.runner import Steps
+from topics.engine.groups.part import groups_of
+from topics.engine.groups.verbs import lag_of
+from topics.engine.log.topic import Topic
+from topics.engine.queues.dead_letters import left_of
+from topics.engine.queues.job_pages import oldest_ready_ts
+from topics.engine.queues.part import queue_of
+from topics.engine.routers.fold import Routes
+from topics.engine.routers.router import Router
+from topics.model.requests.groups import split_partition
+
+if TYPE_CHECKING:
+    from topics.engine.opening.store import Store
+    from topics.engine.queues.queue import Queue
+
+FINDINGS_MAX = 100
+WAITS_MS_MAX = 300_000
+LAG_MAX = 10_000
+DISK_FREE_SHARE_MIN = 0.1
+PIPELINES_MAX = 1_000
+SEVERITIES = ("error", "warning", "notice")
+
+Severity = Literal["error", "warning", "notice"]
+Kind = Literal["server", "queue", "router", "pipeline", "group"]
+
+
+class Finding(msgspec.Struct):
+    """Something that needs attention: what it is about, what is wrong, how many or how long, and all that in words."""
+
+    severity: Severity
+    kind: Kind
+    name: str
+    problem: str
+    value: int
+    text: str
+    # of a group: its topic
+    topic: str | UnsetType = UNSET
+
+
+class OldestJob(msgspec.Struct):
+    topic: str
+    ts: int
+
+
+class OverviewReply(msgspec.Struct):
+    """`attention` lists the gravest first, at most 100; `more` counts the rest."""
+
+    topics: int
+    queues: int
+    records: int
+    bytes: int
+    ready: int
+    in_flight: int
+    delayed: int
+    dead: int
+    live_readers: int
+    routers: int
+    oldest_job: OldestJob | None
+    attention: list[Finding]
+    more: int
+    performance: Performance
+
+
+class Overview:
+    def __init__(self, store: Store, usage: Usage, data_dir: str, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._usage = usage
+        self._data_dir = data_dir
+        self._now_ms = now_ms
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/v0/overview",
+                handler=self.show,
+                summary="Totals of the topics that the key may see, and what needs attention.",
+                scopes=Scope.READ,
+                replies={200: OverviewReply},
+            )
+        ]
+
+    def show(self, call: Call) -> Steps[None]:
+        survey = Survey(self._store, self._now_ms())
+        topics = visible(self._store, call.principal)
+        while some := list(islice(topics, TOPICS_PER_TURN)):
+            for topic in some:
+                survey.look_at(topic)
+            yield None
+        survey.found.extend(self._elsewhere(call.principal))
+        survey.found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+        reply = OverviewReply(
+            topics=survey.topics,
+            queues=survey.queues,
+            records=survey.records,
+            bytes=survey.bytes,
+            ready=survey.ready,
+            in_flight=survey.in_flight,
+            delayed=survey.delayed,
+            dead=survey.dead,
+            live_readers=self._usage.sse_connections,
+            routers=len(list(self._routers(call.principal))),
+            oldest_job=survey.oldest,
+            attention=survey.found[:FINDINGS_MAX],
+            more=max(0, len(survey.found) - FINDINGS_MAX) + survey.more,
+            performance=performance(call),
+        )
+        call.reply(200, encode(reply))
+
+    def _elsewhere(self, principal: Principal) -> Iterator[Finding]:
+        """What is not about a topic."""
+        store = self._store
+        if store.commit_log.read_only is not None:
+            yield Finding(
+                "error", "server", "", "read_only", 1, "The server is read-only since a sync of its log failed"
+            )
+        if principal.sees_all_names:
+            total, free = disk_bytes(self._data_dir)
+            if free < DISK_FREE_SHARE_MIN * total:
+                text = f"The disk is {100 - 100 * free // total}% full"
+                yield Finding("warning", "server", "", "disk_full", free, text)
+        for router in self._routers(principal):
+            if router.last_error is not None:
+                text = f"Router {router.name} is stopped: {router.last_error.message}"
+                yield Finding("error", "router", router.name, "stopped", router.lag, text)
+        yield from self._pipelines(principal)
+
+    def _routers(self, principal: Principal) -> Iterator[Router]:
+        for router in self._store.state.feature(Routes).by_name.values():
+            names = (router.name, router.source.name, router.dest.name)
+            if all(name.startswith(principal.prefixes) for name in names):
+                yield router
+
+    def _pipelines(self, principal: Principal) -> Iterator[Finding]:
+        pipelines = self._store.pipelines
+        page = pipelines.list(page_size=PIPELINES_MAX, wanted=lambda state: state.name.startswith(principal.prefixes))
+        for state in page.pipelines:
+            status = state.status
+            if status is None or state.definition.enabled is False:
+                continue
+            if status.state == "failed":
+                text = f"Pipeline {state.name} failed: {(status.last_error or 'no reason given').splitlines()[0]}"
+                yield Finding("error", "pipeline", state.name, "failed", status.restarts, text)
+            elif status.state != "stopped" and not pipelines.is_up(status):
+                text = f"Nothing was heard of the runner of pipeline {state.name} lately"
+                yield Finding("warning", "pipeline", state.name, "silent", status.ts, text)
+
+
+class Survey:
+    """What the topics come to, and what needs attention among them."""
+
+    def __init__(self, store: Store, now_ms: int) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._steady_ms = store.engine.steady.now_ms()
+        self.topics = self.queues = self.records = self.bytes = 0
+        self.ready = self.in_flight = self.delayed = self.dead = 0
+        self.oldest: OldestJob | None = None
+        self.found: list[Finding] = []
+        self.more = 0
+
+    def look_at(self, topic: Topic) -> None:
+        self.topics += 1
+        self.records += topic.count
+        self.bytes += topic.bytes
+        queue = queue_of(topic)
+        if queue is not None:
+            self._look_at_queue(topic, queue)
+        if topic.groups is not None:
+            self._look_at_groups(topic)
+
+    def _look_at_queue(self, topic: Topic, queue: Queue) -> None:
+        queue.advance(self._steady_ms)
+        self.queues += 1
+        self.ready += queue.ready
+        self.in_flight += queue.in_flight
+        self.delayed += queue.delayed
+        dead = left_of(self._store.state, topic)
+        self.dead += dead
+        name = topic.name
+        if queue.refused:
+            text = f"{jobs(queue.refused)} of {name} cannot be moved to the dead letters: {queue.refusal or 'not yet'}"
+            self._note("error", name, "refused", queue.refused, text)
+        if dead:
+            self._note("warning", name, "dead", dead, f"{jobs(dead)} of {name} {'is' if dead == 1 else 'are'} dead")
+        if queue.paused and queue.ready:
+            self._note("notice", name, "paused", queue.ready, f"{name} is paused while {jobs(queue.ready)} wait")
+        oldest_ts = oldest_ready_ts(topic)
+        if oldest_ts is None:
+            return
+        if self.oldest is None or oldest_ts < self.oldest.ts:
+            self.oldest = OldestJob(name, oldest_ts)
+        waits_ms = self._now_ms - oldest_ts
+        if waits_ms > WAITS_MS_MAX and not queue.paused:
+            text = f"A job of {name} has been waiting for {waits_ms // 60_000} minutes"
+            self._note("warning", name, "waits", waits_ms, text)
+
+    def _look_at_groups(self, topic: Topic) -> None:
+        for group_id, group in groups_of(topic).items():
+            lag = lag_of(topic, group)
+            if lag > LAG_MAX:
+                base, _ = split_partition(topic.name)
+                text = f"Group {group_id} is {lag} records behind in {topic.name}"
+                self._add(Finding("warning", "group", group_id, "lags", lag, text, topic=base))
+
+    def _note(self, severity: Severity, name: str, problem: str, value: int, text: str) -> None:
+        self._add(Finding(severity, "queue", name, problem, value, text))
+
+    def _add(self, finding: Finding) -> None:
+        """Bounded: a thousand queues with the same fault are one fault."""
+        if len(self.found) < 10 * FINDINGS_MAX:
+            self.found.append(finding)
+        else:
+            self.more += 1
+
+
+def jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
