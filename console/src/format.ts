@@ -39,9 +39,14 @@ export function span(ms: number): string {
   const size = Math.abs(ms);
   if (size < 1_000) return `${Math.round(ms)} ms`;
   if (size < 60_000) return `${precise.format(Math.round(ms / 100) / 10)} s`;
-  if (size < 3_600_000) return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
-  if (size < 86_400_000) return `${Math.floor(ms / 3_600_000)} h ${Math.floor((ms % 3_600_000) / 60_000)} min`;
-  return `${Math.floor(ms / 86_400_000)} d ${Math.floor((ms % 86_400_000) / 3_600_000)} h`;
+  if (size < 3_600_000) return pair(ms, 60_000, "min", 1_000, "s");
+  if (size < 86_400_000) return pair(ms, 3_600_000, "h", 60_000, "min");
+  return pair(ms, 86_400_000, "d", 3_600_000, "h");
+}
+
+function pair(ms: number, large: number, largeName: string, small: number, smallName: string): string {
+  const rest = Math.floor((ms % large) / small);
+  return `${Math.floor(ms / large)} ${largeName}${rest === 0 ? "" : ` ${rest} ${smallName}`}`;
 }
 
 /** Local time; the day is left out if it is today. */

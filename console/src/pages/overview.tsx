@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import type { Finding, HistoryReply, Record as TopicRecord } from "topics-client";
-import { bytes, count, rate, short, span } from "../format.ts";
+import { bytes, count, plural, rate, short, span } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client, has, seesAll } from "../session.ts";
 import { Chart } from "../ui/chart.tsx";
@@ -23,7 +23,7 @@ export function Overview() {
       <div class="head"><h1>Overview</h1></div>
       <Attention findings={overview.attention} more={overview.more} />
       <dl class="tiles">
-        <Tile name="Topics" value={count(overview.topics)} note={overview.queues > 0 ? `${count(overview.queues)} queues` : undefined} />
+        <Tile name="Topics" value={count(overview.topics)} note={overview.queues > 0 ? plural(overview.queues, "queue") : undefined} />
         <Tile name="Records" value={short(overview.records)} note={bytes(overview.bytes)} />
         <Tile name="Jobs ready" value={short(overview.ready)} note={overview.delayed > 0 ? `${short(overview.delayed)} delayed` : undefined} />
         <Tile name="In flight" value={short(overview.in_flight)} />
@@ -115,9 +115,9 @@ function Charts() {
       <Chart title="Records" ts={past.ts} show={perSecond} series={[{ name: "in", values: of("records_in_per_s"), colour: "--accent" }, { name: "out", values: of("records_out_per_s"), colour: "--ok" }]} />
       <Chart title="Requests" ts={past.ts} show={perSecond} series={[{ name: "requests", values: of("requests_per_s"), colour: "--accent" }]} />
       <Chart title="Latency" ts={past.ts} show={ms} series={[{ name: "request", values: of("handler_ms"), colour: "--accent" }, { name: "sync", values: of("sync_ms"), colour: "--warn" }, { name: "loop", values: of("loop_lag_ms"), colour: "--bad" }]} />
-      <Chart title="Written to the log" ts={past.ts} show={(value) => `${bytes(value)}/s`} series={[{ name: "log", values: of("log_bytes_per_s"), colour: "--accent" }]} />
-      <Chart title="Memory" ts={past.ts} show={bytes} series={[{ name: "memory", values: of("memory_bytes"), colour: "--accent" }]} />
-      <Chart title="Free disk" ts={past.ts} show={bytes} series={[{ name: "free", values: of("disk_free_bytes"), colour: "--accent" }]} />
+      <Chart binary title="Written to the log" ts={past.ts} show={(value) => `${bytes(value)}/s`} series={[{ name: "log", values: of("log_bytes_per_s"), colour: "--accent" }]} />
+      <Chart binary title="Memory" ts={past.ts} show={bytes} series={[{ name: "memory", values: of("memory_bytes"), colour: "--accent" }]} />
+      <Chart binary title="Free disk" ts={past.ts} show={bytes} series={[{ name: "free", values: of("disk_free_bytes"), colour: "--accent" }]} />
       <Chart title="Live readers and connections" ts={past.ts} show={rate} series={[{ name: "readers", values: of("live_readers"), colour: "--accent" }, { name: "connections", values: of("connections"), colour: "--muted" }]} />
       <Chart title="Records held" ts={past.ts} show={short} series={[{ name: "records", values: of("records"), colour: "--accent" }]} />
     </section>

@@ -168,7 +168,7 @@ function Graph({ routers, rates }: { routers: RouterItem[]; rates: Map<string, n
           const cycle = cycles.has(router.router);
           const bend = (x2 - x1) / 2;
           const path = cycle
-            ? `M${from.x + WIDTH / 2} ${from.y + HEIGHT} V${height - 14} H${dest.x + WIDTH / 2} V${dest.y + HEIGHT + 3}`
+            ? `M${x1} ${y1} h18 V${height - 14} H${dest.x - 18} V${y2} H${x2}`
             : `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
           const [lx, ly] = cycle ? [(from.x + dest.x + WIDTH) / 2, height - 18] : [x1 + Math.min(bend, GAP_X / 2), (y1 + y2) / 2 - 6];
           const rate = rates.get(router.router) ?? 0;

@@ -5,8 +5,8 @@ import type { ServerReply } from "topics-client";
 import { ApiError } from "topics-client";
 import { bytes, count, span } from "../format.ts";
 import { to } from "../route.ts";
-import { can, client } from "../session.ts";
-import { Badge, Button, Empty, Field, Foreign, Input, Json, Problem, Tabs, Tile, Time, download } from "../ui/parts.tsx";
+import { can, client, has, readOnly, type Scope } from "../session.ts";
+import { Badge, Button, Confirm, Empty, Field, Foreign, Input, Json, Problem, Tabs, Tile, Time, download } from "../ui/parts.tsx";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 5_000;
@@ -236,7 +236,9 @@ function Try({ operation }: { operation: Operation }) {
   const inPlace = (where: string) => operation.parameters.filter((parameter) => parameter.in === where);
   const reads = operation.method === "GET" || operation.path.endsWith("/diff");
   const streams = /stream$|\/work$|\/ws$|\/backup$|\/watch/.test(operation.path);
-  const allowed = (reads || can("read", "write")) && !streams;
+  const held = operation.scopes as Scope[];
+  const allowed = !streams && (reads ? held.every(has) : !readOnly.value && can(...held));
+  const [asking, setAsking] = useState(false);
   const send = () =>
     void action.run(async () => {
       const path = operation.path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(values[name] ?? ""));
@@ -251,7 +253,7 @@ function Try({ operation }: { operation: Operation }) {
       }
     });
   return (
-    <form class="body stack" onSubmit={(event) => { event.preventDefault(); send(); }}>
+    <form class="try stack" onSubmit={(event) => { event.preventDefault(); if (reads) send(); else setAsking(true); }}>
       <div class="row end">
         {[...inPlace("path"), ...inPlace("query")].map((parameter) => (
           <Input label={`${parameter.name}${parameter.required ? " *" : ""}`} value={values[parameter.name] ?? ""} onInput={(value) => setValues({ ...values, [parameter.name]: value })} hint={parameter.description} />
@@ -270,6 +272,11 @@ function Try({ operation }: { operation: Operation }) {
       </div>
       <Problem error={action.error} />
       {answer !== undefined && <Json source={answer.text} label="Answer" />}
+      {asking && (
+        <Confirm title="Send it?" verb={`Send ${operation.method}`} onClose={() => setAsking(false)} onConfirm={() => { setAsking(false); send(); }}>
+          <p>{operation.summary} This may change or delete data: <code class="foreign">{operation.method} {operation.path.replace(/\{(\w+)\}/g, (_, name: string) => values[name] ?? "")}</code></p>
+        </Confirm>
+      )}
     </form>
   );
 }

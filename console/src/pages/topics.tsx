@@ -50,7 +50,7 @@ export function Topics({ queues }: { queues: boolean }) {
           setCursors([]);
         }}
       >
-        {name} {sort === down ? "↓" : sort === by ? "↑" : ""}
+        {name} {sort === by ? "↑" : sort === down ? "↓" : ""}
       </button>
     </th>
   );

@@ -4,6 +4,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 
 const HEIGHT = 120;
+const SPAN_S_MIN = 300;
+const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 
 export interface Series {
   name: string;
@@ -12,9 +15,9 @@ export interface Series {
   colour: string;
 }
 
-type Props = { title: string; ts: readonly number[]; series: Series[]; show: (value: number) => string };
+type Props = { title: string; ts: readonly number[]; series: Series[]; show: (value: number) => string; binary?: boolean };
 
-export function Chart({ title, ts, series, show }: Props) {
+export function Chart({ title, ts, series, show, binary }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
   const [at, setAt] = useState<number | null>(null);
@@ -46,10 +49,14 @@ export function Chart({ title, ts, series, show }: Props) {
         padding: [8, 4, 0, 0],
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 5 } },
-        scales: { y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
+        scales: {
+          // At least five minutes, so that a young server does not look busy.
+          x: { range: (_, min, max) => [Math.min(min, max - SPAN_S_MIN), max] },
+          y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] },
+        },
         axes: [
-          { ...axis, size: 24, grid: { show: false }, space: 70 },
-          { ...axis, size: 54, space: 34, values: (_, splits) => splits.map((split) => show(split)) },
+          { ...axis, size: 24, grid: { show: false }, space: 80, values: (_, splits) => splits.map((split) => clock.format(split * 1_000)) },
+          { ...axis, size: 62, space: 34, ...(binary === true ? { incrs: BINARY } : {}), values: (_, splits) => splits.map((split) => show(split)) },
         ],
         series: [
           {},

@@ -41,7 +41,7 @@ export function Relative({ ms, past = "ago" }: { ms: number; past?: string }) {
   const rounded = Math.round(Math.abs(left) / 1_000) * 1_000;
   return (
     <time class="number nowrap" dateTime={new Date(ms).toISOString()} title={`${format.time(ms)} · ${format.utc(ms)}`}>
-      {left > 0 ? `in ${format.span(rounded)}` : `${format.span(rounded)} ${past}`}
+      {rounded === 0 ? "now" : left > 0 ? `in ${format.span(rounded)}` : `${format.span(rounded)} ${past}`}
     </time>
   );
 }

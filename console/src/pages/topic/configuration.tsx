@@ -94,7 +94,7 @@ export function Configuration({ topic, onDone }: { topic: StateReply; onDone: ()
                 const value = edited[row.name] ?? shown(config[row.name]);
                 return (
                   <tr key={row.name} class={changed.includes(row) ? "on" : ""}>
-                    <td class="mono nowrap">{row.name}</td>
+                    <td><span class="mono">{row.name}</span><span class="narrow-only muted small">{row.help}</span></td>
                     <td>
                       {may && row.kind !== "fixed" ? (
                         <Control row={row} value={value} error={action.about(row.name)} onInput={(text) => setEdited({ ...edited, [row.name]: text })} />
@@ -112,7 +112,7 @@ export function Configuration({ topic, onDone }: { topic: StateReply; onDone: ()
         </div>
         {may && (
           <div class="pager">
-            <Button kind="primary" type="submit" disabled={changed.length === 0 || action.busy}>Preview {plural(changed.length, "change")}</Button>
+            <Button kind="primary" type="submit" disabled={changed.length === 0 || action.busy}>{changed.length === 0 ? "Preview changes" : `Preview ${plural(changed.length, "change")}`}</Button>
             {changed.length > 0 && <Button kind="quiet" onClick={() => setEdited({})}>Undo</Button>}
             <Problem error={preview === undefined ? action.error : undefined} />
           </div>

@@ -144,7 +144,7 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
                       )}
                       <td class="right number"><Button kind="link" label={`Open job ${job.$seq}`}>{count(job.$seq)}</Button></td>
                       <Standing job={job} />
-                      <td class="wide-only">{job.$tag !== undefined && <Foreign text={job.$tag} max={40} />}</td>
+                      <td class="wide-only clip">{job.$tag !== undefined && <Foreign text={job.$tag} max={40} />}</td>
                       <td class="payload"><Preview source={job.data.source} /></td>
                     </tr>
                   ))}
@@ -208,12 +208,12 @@ function columns(state: JobState): [string, string][] {
 
 function Standing({ job }: { job: JobItem }) {
   const deliveries = <td class="right number wide-only">{count(job.deliveries ?? 0)}</td>;
-  const error = <td class={job.error === undefined ? "muted" : "bad"}>{job.error === undefined ? "–" : <Foreign text={job.error} max={120} />}</td>;
+  const error = <td class={`clip long ${job.error === undefined ? "muted" : "bad"}`}>{job.error === undefined ? "–" : <Foreign text={job.error} max={120} />}</td>;
   switch (job.state) {
     case "ready":
       return <><td class="muted"><Relative ms={job.$ts} past="" /></td>{deliveries}{error}</>;
     case "leased":
-      return <><td><Foreign text={job.worker ?? ""} max={60} /></td><td><Relative ms={job.deadline ?? 0} /></td>{deliveries}</>;
+      return <><td class="clip"><Foreign text={job.worker ?? ""} max={60} /></td><td><Relative ms={job.deadline ?? 0} /></td>{deliveries}</>;
     case "delayed":
       return <><td><Relative ms={job.due ?? 0} /></td>{deliveries}{error}</>;
     case "dead":

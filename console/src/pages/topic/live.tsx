@@ -113,9 +113,11 @@ export function LiveRecords({ topic }: { topic: StateReply }) {
           </span>
         </form>
         <p class="pager small muted number" data-testid="live-numbers">
-          {plural(numbers.received, "record")} received
-          {numbers.skipped > 0 && <span>, {count(numbers.skipped)} not drawn</span>}
-          {(paused || held) && numbers.waiting > 0 && <span>, {held && !paused ? "held while the pointer is on the list" : "paused"}</span>}
+          {[
+            `${plural(numbers.received, "record")} received`,
+            ...(numbers.skipped > 0 ? [`${count(numbers.skipped)} not drawn`] : []),
+            ...((paused || held) && numbers.waiting > 0 ? [paused ? "paused" : "held while the pointer is on the list"] : []),
+          ].join(" · ")}
         </p>
         {rows.length === 0 ? (
           <Empty title="Waiting for the next record"><p>Records that are appended from now on appear here, the newest on top.</p></Empty>

@@ -28,12 +28,15 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
   const [from, setFrom] = useState<number | undefined>(first === undefined ? undefined : Math.max(0, first - 1 - PAGE / 4));
   const [picked, setPicked] = useState<number | undefined>(first);
   const [filter, setFilter] = useState<Filter>(ANY);
+  const shownSeq = useRef(first);
   const newest = from === undefined;
   const after = from ?? Math.max(0, topic.head_seq - PAGE);
   const filtering = filter.tag !== "" || filter.node !== "" || filter.text !== "";
 
   useEffect(() => {
-    if (first !== undefined && first !== picked) {
+    // A link to another record of this topic; one that was picked here is shown already.
+    if (first !== undefined && first !== shownSeq.current) {
+      shownSeq.current = first;
       setPicked(first);
       setFrom(Math.max(0, first - 1 - PAGE / 4));
     }
@@ -52,6 +55,7 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
   if (page.data !== undefined) last.current = page.data;
   const shown = page.data ?? last.current;
   const pick = (seq: number | undefined) => {
+    shownSeq.current = seq;
     setPicked(seq);
     go(["topics", topic.topic, "records"], { seq }, true);
   };
@@ -69,7 +73,7 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
   }
   return (
     <>
-      <Jump topic={topic} filter={filter} onFilter={setFilter} onJump={(seq) => { pick(undefined); setFrom(seq); }} />
+      <Jump topic={topic} filter={filter} onFilter={setFilter} onJump={(start, seq) => { pick(seq); setFrom(start); }} />
       {filtering ? (
         <Filtered topic={topic} filter={filter} from={newest ? 0 : after} picked={picked} onPick={pick} />
       ) : (
@@ -93,7 +97,7 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
   );
 }
 
-type JumpProps = { topic: StateReply; filter: Filter; onFilter: (filter: Filter) => void; onJump: (from: number | undefined) => void };
+type JumpProps = { topic: StateReply; filter: Filter; onFilter: (filter: Filter) => void; onJump: (from: number | undefined, seq?: number) => void };
 
 function Jump({ topic, filter, onFilter, onJump }: JumpProps) {
   const [seq, setSeq] = useState("");
@@ -104,8 +108,7 @@ function Jump({ topic, filter, onFilter, onJump }: JumpProps) {
     setWrong(undefined);
     if (seq !== "") {
       if (!/^\d+$/.test(seq)) return setWrong("A seq is a whole number");
-      go(["topics", topic.topic, "records"], { seq: Number(seq) });
-      return onJump(Math.max(0, Number(seq) - 1));
+      return onJump(Math.max(0, Number(seq) - 1), Number(seq));
     }
     const ms = new Date(when).getTime();
     if (Number.isNaN(ms)) return setWrong("Enter a seq or a time");
@@ -282,8 +285,8 @@ function Page({ topic, records, gap, error, picked, onPick, footer, empty }: Pag
                       <a href={to(["topics", topic, "records"], { seq: record.$seq })} onClick={(event) => event.preventDefault()}>{count(record.$seq)}</a>
                     </td>
                     <td><Time ms={record.$ts} /></td>
-                    <td class="wide-only">{record.$tag !== undefined && <Foreign text={record.$tag} max={60} />}</td>
-                    <td class="wide-only muted">{record.$node !== undefined && <Foreign text={record.$node} max={40} />}</td>
+                    <td class="wide-only clip">{record.$tag !== undefined && <Foreign text={record.$tag} max={60} />}</td>
+                    <td class="wide-only muted clip">{record.$node !== undefined && <Foreign text={record.$node} max={40} />}</td>
                     <td class="payload"><Preview source={record.data.source} /></td>
                   </tr>
                 ))}
