@@ -31,7 +31,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Otherwise every worker of every run would compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test check lint fast slow spark torture soak simulate bench packages clean
+.PHONY: help run test check lint fast slow spark torture soak simulate bench packages console pictures clean
 
 help: ## What can be done here
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
@@ -79,6 +79,12 @@ bench: $(VENV)/.ready-dev packages ## Measure (BENCH="name ..." for some only); 
 
 # What `bench peers` compares with; Go, for NATS, is not installed by this.
 PEERS := redis-server postgresql
+
+console: ## Build the console from its sources; what is built is committed, so that running needs no Node
+	cd console && npm ci --no-audit --no-fund && npm run build
+
+pictures: $(VENV)/.ready-dev ## Take the pictures of docs/CONSOLE.md anew, with Chromium
+	CONSOLE_PICTURES=1 $(PYTEST) -m slow tests/console
 
 packages:
 	@.ci/packages wrk $(if $(BENCH),$(if $(filter peers,$(BENCH)),$(PEERS)),$(PEERS))

@@ -20,4 +20,6 @@ def test_the_wheel_holds_the_typed_package_and_the_command(tmp_path: Path) -> No
         (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
         assert "topics = topics.cli:main" in archive.read(entry_points).decode()
     assert "topics/py.typed" in names
+    assert "topics/api/console/static/index.html" in names
+    assert [name for name in names if name.startswith("topics/api/console/static/assets/") and name.endswith(".js")]
     assert not [name for name in names if name.startswith("tests/")]

@@ -103,7 +103,7 @@ class Console:
 
     def picture(self, name: str) -> None:
         """For the documentation, if pictures are wanted."""
-        if os.environ.get("TOPICS_PICTURES"):
+        if os.environ.get("CONSOLE_PICTURES"):
             PICTURES.mkdir(exist_ok=True)
             self.page.screenshot(path=PICTURES / f"console-{name}.png")
 

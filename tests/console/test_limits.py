@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -49,7 +50,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def settle(console: Console) -> None:
     """Until the page has its content."""
-    console.page.wait_for_load_state("networkidle") if "live" not in console.page.url else None
+    if "live" not in console.page.url:
+        console.page.wait_for_load_state("networkidle")
     expect(console.page.get_by_role("heading", level=1)).to_be_visible()
     expect(console.page.locator(".card").first).to_be_visible()
 
@@ -61,8 +63,8 @@ def test_axe_finds_no_violation_on_any_page(browser: Browser, server: ServerProc
         for where in PAGES:
             console.go(where)
             settle(console)
-            if scheme == "dark" and where in ("overview", "topics/mail/ready"):
-                console.picture(where.replace("/", "-"))
+            if scheme == "dark" and where == "topics/mail/ready":
+                console.picture("queue-dark")
             if violations := console.violations():
                 found[where] = violations
         console.go("topics/mail/dead")
@@ -135,6 +137,9 @@ def test_a_console_that_only_reads_offers_no_change(browser: Browser, tmp_path: 
         with opened(browser, server) as console:
             for where in PAGES:
                 console.go(where)
+                if where.endswith(("append", "delete")):
+                    console.see("This key may not do that, or the console only reads")
+                    continue
                 settle(console)
                 buttons = [button.inner_text() for button in console.page.get_by_role("button").all()]
                 words = ("Append", "Delete", "Create", "Pause the queue", "Redrive", "Reset", "Abort", "Stop", "Remove")
@@ -149,7 +154,7 @@ def test_a_live_page_goes_on_after_a_restart_without_a_reload(browser: Browser, 
         first.client().append("orders", 0)
         with opened(browser, first) as console:
             console.go("topics/orders/live")
-            expect(console.page.get_by_text("Live", exact=True).last).to_be_visible()
+            expect(console.page.locator(".badge.ok", has_text="Live")).to_be_visible()
             console.page.evaluate("window.sameDocument = true")
             first.client().append("orders", "before")
             console.see('"before"')
@@ -189,8 +194,8 @@ def test_contents_of_records_are_text_and_nothing_else(browser: Browser, tmp_pat
         expect(shown).to_contain_text("\\u202e")
         text = console.page.evaluate("document.body.innerText")
         assert not set("\u202e\u2066\u200b\u001b\u0007") & set(text)
-        console.go("topics/<img src=x onerror=window.hurt=3>")
-        console.see("topic")
+        console.go(f"topics/{quote('<img src=x onerror=window.hurt=3>')}")
+        console.see("<img src=x onerror=window.hurt=3>")
         assert console.page.evaluate("window.hurt") is None
 
 
@@ -248,7 +253,7 @@ def test_a_flood_of_records_is_counted_where_it_is_not_drawn(browser: Browser, t
         client = server.client()
         client.append("flood", 0)
         console.go("topics/flood/live")
-        expect(console.page.get_by_text("Live", exact=True).last).to_be_visible()
+        expect(console.page.locator(".badge.ok", has_text="Live")).to_be_visible()
         for _ in range(20):
             client.append("flood", *range(1_000))
         console.see("20,000 records received")

@@ -1,5 +1,6 @@
 """The console as a person uses it, in a real Chromium against a real server."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.console.browser import MARKS, Console, opened
 from tests.console.filling import FAILURE, fill, fill_queue
+from tests.live.rig import eventually
 from tests.serving import ServerProcess, serving
 
 pytestmark = MARKS
@@ -37,6 +39,23 @@ def test_a_new_server_teaches_and_shows_the_first_record_as_it_arrives(browser: 
         console.see("The first record is here")
         console.page.get_by_role("link", name="Open orders").click()
         console.see("Record 1")
+
+
+def test_the_overview_draws_what_the_server_did(console: Console, server: ServerProcess) -> None:
+    client = server.client()
+
+    def busy() -> bool:
+        client.append("orders", *[{"order": number} for number in range(40)])
+        client.diff("orders", limit=100)
+        series = client.get("/v0/history").json["series"]["records_in_per_s"]
+        return len([value for value in series if value > 0]) >= 3
+
+    eventually(busy, within_s=300)
+    console.go("overview")
+    expect(console.page.locator(".chart canvas")).to_have_count(8)
+    legend = console.page.locator(".chart", has_text="Records").first.locator(".legend")
+    expect(legend).to_contain_text(re.compile(r"in [1-9]"))
+    console.picture("overview")
 
 
 def test_a_dead_job_is_found_from_the_overview_and_rescued(browser: Browser, tmp_path: Path) -> None:

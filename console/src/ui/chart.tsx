@@ -87,7 +87,7 @@ export function Chart({ title, ts, series, show, binary }: Props) {
   return (
     <figure class="card chart">
       <figcaption>
-        <h3>{title}</h3>
+        <h2>{title}</h2>
         <span class="legend">
           {series.map((one) => (
             <span>

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { DiffReply, Record as TopicRecord, StateReply } from "topics-client";
-import { count, plural } from "../../format.ts";
+import { count } from "../../format.ts";
 import { go, place, to } from "../../route.ts";
 import { can, client } from "../../session.ts";
 import { Button, Copy, Empty, Foreign, Input, Json, Preview, Problem, Time } from "../../ui/parts.tsx";
@@ -43,15 +43,15 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
   }, [first]);
 
   const page = useResource(
-    (signal) =>
-      client.call("POST /v0/topics/{topic}/diff", {
-        path: { topic: topic.topic },
-        body: { from_seq: after, limit: PAGE, include_tags: true, max_batch_bytes: 4_000_000 },
-        signal,
-      }),
+    async (signal) => {
+      const body = { from_seq: after, limit: PAGE, include_tags: true, max_batch_bytes: 4_000_000 };
+      const reply = await client.call("POST /v0/topics/{topic}/diff", { path: { topic: topic.topic }, body, signal });
+      return { ...reply, after };
+    },
     [topic.topic, topic.epoch, newest ? topic.head_seq : after, newest],
   );
-  const last = useRef<DiffReply | undefined>(undefined);
+  // While the next page is on its way, the last one stays.
+  const last = useRef<(DiffReply & { after: number }) | undefined>(undefined);
   if (page.data !== undefined) last.current = page.data;
   const shown = page.data ?? last.current;
   const pick = (seq: number | undefined) => {
@@ -81,6 +81,7 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
           topic={topic.topic}
           records={shown?.records ?? []}
           gap={shown?.tombstone ?? null}
+          {...(shown === undefined ? {} : { after: shown.after })}
           error={page.error}
           picked={picked}
           onPick={pick}
@@ -225,9 +226,23 @@ type PageProps = {
   onPick: (seq: number | undefined) => void;
   footer: preact.ComponentChildren;
   empty?: string;
+  /** The seq after which the page begins, if every record after it is shown: what is missing is gone then. */
+  after?: number;
 };
 
-function Page({ topic, records, gap, error, picked, onPick, footer, empty }: PageProps) {
+/** Seqs between two records that nobody can read any more, and why, as far as the server says. */
+function Gap({ after, before, gap }: { after: number; before: number; gap: DiffReply["tombstone"] }) {
+  if (before <= after + 1) return null;
+  const reported = gap !== null && gap.gap_from <= after + 1 && gap.gap_to >= before - 1;
+  const reason = reported ? gap.reason.replaceAll("_", " ") : "deleted or expired";
+  return (
+    <tr class="gap">
+      <td colSpan={5}>{before === after + 2 ? `Seq ${count(after + 1)} is gone` : `Seqs ${count(after + 1)} – ${count(before - 1)} are gone`} ({reason})</td>
+    </tr>
+  );
+}
+
+function Page({ topic, records, gap, error, picked, onPick, footer, empty, after }: PageProps) {
   const at = records.findIndex((record) => record.$seq === picked);
   const chosen = records[at];
   const missing = picked !== undefined && chosen === undefined && records.length > 0;
@@ -272,14 +287,9 @@ function Page({ topic, records, gap, error, picked, onPick, footer, empty }: Pag
                 </tr>
               </thead>
               <tbody>
-                {gap !== null && (
-                  <tr class="gap">
-                    <td colSpan={5}>
-                      Seqs {count(gap.gap_from)} – {count(gap.gap_to)} are gone ({gap.reason.replaceAll("_", " ")}), about {plural(gap.missed_estimate, "record")}
-                    </td>
-                  </tr>
-                )}
-                {records.map((record) => (
+                {records.map((record, index) => (
+                  <>
+                  {after !== undefined && <Gap after={records[index - 1]?.$seq ?? after} before={record.$seq} gap={gap} />}
                   <tr key={record.$seq} class="pick" aria-selected={record.$seq === picked} onClick={() => onPick(record.$seq === picked ? undefined : record.$seq)}>
                     <td class="right number">
                       <a href={to(["topics", topic, "records"], { seq: record.$seq })} onClick={(event) => event.preventDefault()}>{count(record.$seq)}</a>
@@ -289,7 +299,9 @@ function Page({ topic, records, gap, error, picked, onPick, footer, empty }: Pag
                     <td class="wide-only muted clip">{record.$node !== undefined && <Foreign text={record.$node} max={40} />}</td>
                     <td class="payload"><Preview source={record.data.source} /></td>
                   </tr>
+                  </>
                 ))}
+                {records.length === 0 && gap !== null && <Gap after={gap.gap_from - 1} before={gap.gap_to + 1} gap={gap} />}
               </tbody>
             </table>
           </div>
