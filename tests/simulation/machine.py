@@ -15,6 +15,7 @@ from tests.simulation.network import Network
 from tests.simulation.scheduler import Killed, Process, Scheduler
 from tests.simulation.substitutes import Surroundings
 from topics.api.auth import authenticator_of
+from topics.api.console.recent_log import RecentLog
 from topics.api.groups.tokens import Tokens
 from topics.model.errors import StorageFull
 from topics.model.settings import Settings
@@ -37,7 +38,8 @@ class ServerProcess(Process):
         settings = self._machine.settings
         authenticator = authenticator_of(settings)
         try:
-            self.loop.run_main(serve(settings, authenticator, Tokens(settings, authenticator), self.disk))
+            tokens = Tokens(settings, authenticator)
+            self.loop.run_main(serve(settings, authenticator, tokens, {}, RecentLog(), self.disk))
         except Killed:
             raise
         except Exception as error:  # noqa: BLE001  a checker judges whether it was right to give up
