@@ -85,6 +85,7 @@ def change() -> PendingChange:
 def topic_like() -> Topic:
     """As much of a topic as waiters look at."""
     topic = Topic.__new__(Topic)
+    topic.id = 1
     topic.waiters = None
     return topic
 

@@ -81,7 +81,7 @@ export interface BackoffRequest {
   jitter?: number;
 }
 
-/** A field of a configuration: what it is, and what it is asked to be. */
+/** A field of a configuration: its current value and the requested one. */
 export interface Change {
   from: unknown;
   to: unknown;
@@ -116,7 +116,7 @@ export interface ClaimedJob {
   meta?: RawJson;
 }
 
-/** `topics` is left out for a version below the highest one, whose outcome is not kept. */
+/** `topics` is absent for a version below the highest one, whose outcome is not kept. */
 export interface CommitReply {
   committed: boolean;
   deduped: boolean;
@@ -254,7 +254,7 @@ export interface DroppedReply {
   dry_run?: boolean;
 }
 
-/** `config` is what the topic has after the change, or would have after it; `evicts`: records that this takes. */
+/** `config` is the topic's after the change, or what it would be; `evicts`: how many records this removes. */
 export interface EditedReply {
   topic: string;
   config: TopicConfig;
@@ -666,7 +666,7 @@ export interface PausedReply {
   performance: Performance;
 }
 
-/** How long the server took, and what it did in that time; a field that does not apply is left out. */
+/** How long the server took, and what it did in that time; a field that does not apply is absent. */
 export interface Performance {
   server_total_ms: number;
   wal_append_ms?: number;
@@ -767,7 +767,7 @@ export interface PipelineTrigger {
   cron?: string | null;
 }
 
-/** `delayed` jobs rest until their time comes; they are neither ready nor in flight. `dead_lettered` counts all jobs that ever went to the dead-letter topic, `dead` those that are there now. `dead_letter_error` says why a job that belongs there is still here. */
+/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. */
 export interface QueueCounters {
   ready: number;
   in_flight: number;
@@ -829,7 +829,7 @@ export interface RecordRequest {
   unique_key?: string | null;
 }
 
-/** `skipped` dead letters have no queue to go home to, or one that the key may not touch. */
+/** `skipped` dead letters have no queue to move back to, or one that the key may not use. */
 export interface RedriveReply {
   topic: string;
   moved: number;
@@ -923,7 +923,7 @@ export interface RouterPutReply {
   warnings?: string[];
 }
 
-/** `lag`: seqs of the source not dealt with yet; `last_error`: what stops the router, if something does. */
+/** `lag`: seqs of the source not processed yet; `last_error`: what stops the router, if anything. */
 export interface RouterReply {
   router: string;
   source: string;
@@ -998,7 +998,7 @@ export interface StageRecord {
   topic?: string | null;
 }
 
-/** `expires_ms` is when the stage is dropped if nothing more happens. `done` if the version is committed already; `fence` is the token with which the highest version was, 0 without. */
+/** `expires_ms` is when the stage is dropped if nothing more happens. `done` if the version is committed already; `fence` is the token of the highest version, 0 if it had none. */
 export interface StageReply {
   stage: string;
   part: number;
@@ -1174,7 +1174,7 @@ export interface WorkerItem {
   last_claim_ts: number;
 }
 
-/** `acknowledged_offset` is what is committed now, null if nothing is. If a range was acked and something below it is not done, `held_back` lists (at most 100) ranges of that. */
+/** `acknowledged_offset` is the committed offset, null if there is none. If a range was acked and something below it is not, `held_back` lists those ranges (at most 100). */
 export interface ConsumersAckReply {
   success: boolean;
   acknowledged_offset: number | null;
@@ -1235,7 +1235,7 @@ export interface Routes {
     body: GroupResetRequest;
     reply: GroupResetReply;
   };
-  /** Whether the process answers. */
+  /** Whether the process responds. */
   "GET /v0/health": {
     path: object;
     query: object;
@@ -1298,7 +1298,7 @@ export interface Routes {
     body: undefined;
     reply: PipelineReply;
   };
-  /** Remove a pipeline; its runner stops it, and what it wrote stays. */
+  /** Remove a pipeline; its runner stops it, and the records it wrote stay. */
   "DELETE /v0/pipelines/{pipeline}": {
     path: { pipeline: string };
     query: object;
@@ -1340,7 +1340,7 @@ export interface Routes {
     body: undefined;
     reply: RouterReply;
   };
-  /** Stop forwarding and remove a router; what it copied stays. */
+  /** Stop forwarding and remove a router; the records it copied stay. */
   "DELETE /v0/routers/{router}": {
     path: { router: string };
     query: object;
@@ -1417,7 +1417,7 @@ export interface Routes {
     body: ClaimRequest;
     reply: ClaimReply;
   };
-  /** Delete records by seq and/or tag. */
+  /** Delete records by seq, by tag, or both. */
   "POST /v0/topics/{topic}/delete": {
     path: { topic: string };
     query: object;
@@ -1431,14 +1431,14 @@ export interface Routes {
     body: DiffRequest;
     reply: DiffReply;
   };
-  /** All records of a range, one line of JSON each; the last line says that it is complete. */
+  /** All records of a range, one line of JSON each; the last line confirms that it is complete. */
   "GET /v0/topics/{topic}/export": {
     path: { topic: string };
     query: { from_seq?: number; to_seq?: number; from_ts?: number; node?: string; include_tags?: boolean; include_meta?: boolean; include_data?: boolean };
     body: undefined;
     reply: string;
   };
-  /** Set the deadline of held leases anew. */
+  /** Set a new deadline for held leases. */
   "POST /v0/topics/{topic}/extend": {
     path: { topic: string };
     query: object;
@@ -1466,14 +1466,14 @@ export interface Routes {
     body: undefined;
     reply: LeaseList;
   };
-  /** Give jobs back, or up. */
+  /** Give jobs back, or give them up. */
   "POST /v0/topics/{topic}/nack": {
     path: { topic: string };
     query: object;
     body: NackRequest;
     reply: NackReply;
   };
-  /** Hand out no more jobs until resumed. */
+  /** Stop handing out jobs until resumed. */
   "POST /v0/topics/{topic}/pause": {
     path: { topic: string };
     query: object;
@@ -1487,7 +1487,7 @@ export interface Routes {
     body: undefined;
     reply: ReadersReply;
   };
-  /** Send dead letters back to the queues they came from. */
+  /** Move dead letters back to the queues they came from. */
   "POST /v0/topics/{topic}/redrive": {
     path: { topic: string };
     query: object;
@@ -1564,7 +1564,7 @@ export interface Routes {
     body: StageRequest;
     reply: StageReply;
   };
-  /** Create a watch session: which topics, from where. */
+  /** Create a watch session for topics, each with a start. */
   "POST /v0/watch": {
     path: object;
     query: { lenient?: boolean };
@@ -1578,7 +1578,7 @@ export interface Routes {
     body: undefined;
     reply: string;
   };
-  /** A WebSocket to subscribe and publish by. */
+  /** A WebSocket to subscribe and publish. */
   "GET /v0/ws": {
     path: object;
     query: object;
@@ -1613,21 +1613,21 @@ export interface Routes {
     body: ConsumeRequest;
     reply: ConsumeReply;
   };
-  /** How far groups are. */
+  /** The progress of groups. */
   "GET /v1/api/topics/groups": {
     path: object;
     query: { topic_id?: string; group_id?: string; limit?: number };
     body: undefined;
     reply: GroupsReply;
   };
-  /** Put a group elsewhere, or forget it. */
+  /** Set a group's position, or remove it. */
   "POST /v1/api/topics/groups/reset": {
     path: object;
     query: object;
     body: ResetRequest;
     reply: ResetReply;
   };
-  /** Where partitions end. */
+  /** Latest offsets of partitions. */
   "POST /v1/api/topics/latest-offsets": {
     path: object;
     query: object;

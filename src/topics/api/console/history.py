@@ -99,6 +99,9 @@ def memory_bytes() -> int:
 
 
 def disk_bytes(path: str) -> tuple[int, int]:
-    """All bytes of the file system, and those that are free."""
-    found = os.statvfs(path)
+    """All bytes of the file system, and those that are free; 0 while the directory cannot be read."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0, 0
     return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
