@@ -28,7 +28,13 @@ queue claim jobs --count 2                       | "lease_id"
 queue leases jobs                                | cli@
 queue ack jobs 1                                 | "acked":1
 queue nack jobs 2 --dead                         | "nacked":1
+queue jobs jobs --state dead                     | DELIVERIES
 queue redrive dead                               | "moved":1
+queue change jobs bury --state ready --all --dry-run | "changed":3
+server status                                    | TOPICS
+server me                                        | "scopes"
+server show                                      | "settings"
+server history                                   | REQUESTS_PER_S
 queue pause jobs                                 | is paused
 queue claim jobs                             = 1 |
 queue resume jobs                                | resumed

@@ -1,4 +1,4 @@
-"""One Chromium for the tests of a file."""
+"""A browser: one Chromium for all tests of a file that want one."""
 
 from collections.abc import Iterator
 

@@ -202,10 +202,11 @@ def change(
     client: Client,
     queue: Queue,
     action: Annotated[
-        JobAction, typer.Argument(help="retry, release, extend, bury, redrive or delete.", show_default=False)
+        JobAction,
+        typer.Argument(help="retry, release, extend, bury, redrive or delete.", metavar="ACTION", show_default=False),
     ],
     seqs: Annotated[
-        list[int] | None, typer.Argument(help="The jobs, by their seqs.", metavar="[SEQ]...", show_default=False)
+        list[int] | None, typer.Argument(help="The jobs, by their seqs.", metavar="SEQ", show_default=False)
     ] = None,
     state: Annotated[JobState | None, typer.Option(help="Only jobs of this state; bury and delete need it.")] = None,
     tag: Annotated[str | None, typer.Option(help="Jobs with this tag; `user-*` is a prefix.")] = None,
