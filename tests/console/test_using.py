@@ -45,8 +45,8 @@ def test_the_overview_draws_what_the_server_did(console: Console, server: Server
     client = server.client()
 
     def busy() -> bool:
-        client.append("orders", *[{"order": number} for number in range(40)])
-        client.diff("orders", limit=100)
+        client.append("traffic", *[{"click": number} for number in range(40)])
+        client.diff("traffic", limit=100)
         series = client.get("/v0/history").json["series"]["records_in_per_s"]
         return len([value for value in series if value > 0]) >= 3
 
