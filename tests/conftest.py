@@ -6,11 +6,16 @@ Few examples by default, many and fresh ones with HYPOTHESIS_PROFILE=soak.
 import gc
 import os
 import signal
+import sys
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from topics.model.variant import VARIANT
 
 settings.register_profile("fast", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("fast"), derandomize=True)
@@ -53,3 +58,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marker := item.get_closest_marker("timeout"):
             seconds[item.path] = max(seconds[item.path], marker.args[0])
     items.sort(key=lambda item: -seconds[item.path])
+
+
+def pytest_report_header() -> str:
+    return f"topics: {VARIANT}"
+
+
+def pytest_configure() -> None:
+    """`make test-compiled` says what it means to test."""
+    wanted = os.environ.get("VARIANT", VARIANT)
+    if wanted != VARIANT:
+        raise pytest.UsageError(f"the tests are meant for the {wanted} variant, and this is the {VARIANT} one")
+
+
+@pytest.fixture
+def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Skips a test that replaces a part of a compiled module: its other parts would not notice."""
+    if VARIANT == "compiled":
+        replace = monkeypatch.setattr
+
+        def checked(target: object, *arguments: Any, **options: Any) -> None:
+            if is_compiled(target):
+                pytest.skip("replaces a part of a compiled module")
+            replace(target, *arguments, **options)
+
+        object.__setattr__(monkeypatch, "setattr", checked)
+    return monkeypatch
+
+
+def is_compiled(target: object) -> bool:
+    """A module, a class or an instance of one, or a name with the dots of its module."""
+    if isinstance(target, str):
+        modules = [target.rsplit(".", dots)[0] for dots in range(1, 3)]
+    elif isinstance(target, ModuleType):
+        modules = [target.__name__]
+    else:
+        modules = [(target if isinstance(target, type) else type(target)).__module__]
+    files = [getattr(sys.modules.get(name), "__file__", None) or "" for name in modules]
+    return any(name.startswith("topics.") for name in modules) and any(file.endswith(".so") for file in files)

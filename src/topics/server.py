@@ -65,6 +65,7 @@ from topics.http.refusal import Refusal
 from topics.http.request import Request
 from topics.model.clock import Clock, SystemClock
 from topics.model.settings import Settings
+from topics.model.variant import VARIANT
 from topics.storage.disk import Disk
 from topics.storage.secret import make_secret, read_secret
 
@@ -197,7 +198,7 @@ class Server:
 
     async def listen(self) -> None:
         settings = self._settings
-        log.info("topics %s, data in %s", VERSION, settings.data_dir)
+        log.info("topics %s (%s), data in %s", VERSION, VARIANT, settings.data_dir)
         if isinstance(self._authenticator, KeyAuthenticator):
             log.info(_counted(len(self._authenticator.keys), "API key"))
         else:

@@ -16,6 +16,7 @@ import topics
 from topics import cli
 from topics.cli.settings_page import markdown
 from topics.model.settings import Settings, load_settings
+from topics.model.variant import VARIANT
 
 ROOT = Path(__file__).parent.parent.parent
 TOPICS = Path(sys.executable).parent / "topics"
@@ -43,7 +44,7 @@ def test_the_settings_page_is_current() -> None:
 
 
 def test_version_is_that_of_the_package() -> None:
-    assert run_topics("--version").stdout == f"topics {topics.__version__}\n"
+    assert run_topics("--version").stdout == f"topics {topics.__version__} ({VARIANT})\n"
 
 
 def test_help_loads_neither_server_nor_engine() -> None:

@@ -137,12 +137,12 @@ def test_after_a_failed_sync_the_server_is_read_only_and_says_so(server: ServerT
 
 
 def test_a_bug_is_a_500_with_a_trace_id_that_the_log_has_too(
-    server: ServerThread, client: Client, caplog: pytest.LogCaptureFixture
+    server: ServerThread, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def boom(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("boom")
 
-    server.server.store.engine.look = boom
+    monkeypatch.setattr(server.server.store.engine, "look", boom)
     with caplog.at_level(logging.ERROR):
         reply = client.get("/v0/topics/a")
     assert (reply.status, reply.code) == (500, "internal")

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import topics
 from tests.patience import PATIENCE_S
 from tests.serving import Client, ServerProcess, serving
+from topics.model.variant import VARIANT
 
 AGGREGATES = (
     "topics_topics",
@@ -45,9 +46,9 @@ LOG = (
 
 
 @pytest.mark.parametrize("path", ["/v0/health", "/healthz"])
-def test_health_tells_version_and_uptime(client: Client, path: str) -> None:
+def test_health_tells_version_variant_and_uptime(client: Client, path: str) -> None:
     reply = client.get(path).json
-    assert (reply["status"], reply["version"]) == ("ok", topics.__version__)
+    assert (reply["status"], reply["version"], reply["variant"]) == ("ok", topics.__version__, VARIANT)
     assert reply["uptime_ms"] >= 0
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topics.api.v0.queues import LeasePlace
+from topics.api.v0.queue_schema import LeasePlace
 from topics.model.cursors import AfterName, CursorWriter, page_cursor, place_of, positions_of, single_id
 from topics.model.errors import InvalidRequest
 

@@ -284,7 +284,7 @@ def test_a_damaged_source_stops_the_router_and_says_so(open_rig: OpenRoutedRig) 
     assert state.last_error is not None
 
 
-def test_a_failed_write_leaves_the_cursor_where_it_was(rig: RoutedRig) -> None:
+def test_a_failed_write_leaves_the_cursor_where_it_was(rig: RoutedRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.route("a->b", "a", "b")
     rig.append("a", 1)
     flush, failures = rig.store.wal.flush, [OSError(5, "injected")]
@@ -295,7 +295,7 @@ def test_a_failed_write_leaves_the_cursor_where_it_was(rig: RoutedRig) -> None:
             raise failures.pop()
         return flush()
 
-    rig.store.wal.flush = failing
+    monkeypatch.setattr(rig.store.wal, "flush", failing)
     rig.store.forwarder.step()
     assert rig.look("b").count == 0
     assert rig.router("a->b").lag == 1

@@ -168,7 +168,7 @@ def test_stopping_syncs_everything_and_ends_the_thread(tmp_path: Path) -> None:
     rig.syncer.stop()
 
     assert rig.syncer.poll() == (end, end)
-    assert not rig.syncer._thread.is_alive()
+    assert not rig.syncer._commit_thread.is_alive()
     rig.wal.close()
     rig.disk.power_loss(tmp_path / "wal", tmp_path / "after", "drop")
     assert bodies(tmp_path / "after") == [b"one", b"two"]
@@ -258,7 +258,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_ever_again(rig: Rig) -> Non
 
     assert rig.wal.synced_to == synced
     assert rig.disk.calls["fdatasync"] == calls
-    assert not rig.syncer._thread.is_alive()
+    assert not rig.syncer._commit_thread.is_alive()
 
 
 def test_a_failed_sync_of_an_older_file_holds_back_the_newer_one(rig: Rig) -> None:
@@ -456,7 +456,7 @@ def test_stopping_with_an_unsettled_failure_ends(rig: Rig) -> None:
 
     rig.syncer.stop()
 
-    assert not rig.syncer._thread.is_alive()
+    assert not rig.syncer._commit_thread.is_alive()
     assert bodies(rig.path) == [b"the one that stalls"]
 
 

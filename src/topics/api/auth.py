@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from enum import IntFlag
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from topics.api.cors import DEFAULT_PORTS, Cors
 from topics.model.errors import Forbidden, Unauthorized
 from topics.model.setting_types import WrongSetting
@@ -47,6 +49,7 @@ SCOPES: Final[Mapping[str, Scope]] = {
 }
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Principal:
     """The authenticated caller: what it may do, and how much of the server it uses now."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -233,6 +233,7 @@ class DeletedReply(msgspec.Struct):
 class HealthReply(msgspec.Struct):
     status: str
     version: str
+    variant: Literal["compiled", "pure"]
     uptime_ms: int
     performance: Performance
 

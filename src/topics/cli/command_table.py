@@ -168,7 +168,9 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
     if version:
-        print(f"topics {topics.__version__}")
+        from topics.model.variant import VARIANT
+
+        print(f"topics {topics.__version__} ({VARIANT})")
         raise typer.Exit
 
 

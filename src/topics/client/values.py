@@ -344,6 +344,8 @@ class Router(msgspec.Struct, kw_only=True):
 class Health(msgspec.Struct, kw_only=True):
     status: str
     version: str
+    # compiled or pure; empty from a server that does not say
+    variant: str = ""
     uptime_ms: int
 
 

@@ -8,6 +8,7 @@ body ─────────────────────────
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from topics.http.budget import Reservation
 from topics.http.content_coding import Decompression
@@ -118,9 +119,7 @@ def _decompress(service: Service, request: ReceivedRequest, ready: Callable[[], 
         if not request.held:
             ready()
 
-    def start() -> None:
-        service.in_thread(decompression.finish, decompressed)
-
+    start = partial(service.in_thread, decompression.finish, decompressed)
     if request.awaits_memory:
         request.release_memory()
     if request.memory is None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from topics.http import target
 from topics.http.refusal import Detail, Refusal
 
@@ -17,7 +19,7 @@ JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
 
-class AlreadyAnswered(RuntimeError):
+class AlreadyAnswered(Exception):
     """A handler replied twice to the same request: a bug in the handler."""
 
 
@@ -152,6 +154,7 @@ class Request:
         self.answered = True
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReplyStream:
     """An open reply. Writes are sent at the end of the tick; callbacks report whether the client keeps up."""
 

@@ -7,6 +7,8 @@ client does not keep up ─▶ nothing is read or rendered until it does
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from topics.engine.live.feeds import Frame, FrameOptions, LiveFeeds, Subscription
 from topics.engine.log.on_disk.cold import ColdMiss, Reader
 from topics.engine.log.retention import Tombstone
@@ -19,6 +21,7 @@ LARGE_FRAME_BYTES = 8 * 1024
 LOST_BY_RETENTION = frozenset(("cap", "ttl", "mixed"))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Follower:
     """The part that SSE and WebSocket share. A protocol defines how to write, and whether there is room."""
 

@@ -61,11 +61,13 @@ class WsConnection(Follower, asyncio.Protocol):
         "unacked",
     )
 
+    # from the moment the transport is there
+    _transport: asyncio.Transport
+
     def __init__(self, sockets: Sockets, principal: Principal, protocol: ServerProtocol) -> None:
         super().__init__(sockets.live, sockets.reader)
         self._sockets = sockets
         self._ws = protocol
-        self._transport = cast("asyncio.Transport", None)
         self.principal = principal
         # receiving: bytes not yet parsed and how far that is, whether a slice of it is due, memory for a large message
         self._scanner = WsFrameScanner(sockets.heartbeats.now_s)

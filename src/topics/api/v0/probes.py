@@ -10,11 +10,18 @@ from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.api.schema import HealthReply, ReadyReply
 from topics.engine.opening.store import Store
+from topics.model.variant import VARIANT
 
 
 def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
     def health(call: Call) -> None:
-        reply = HealthReply(status="ok", version=VERSION, uptime_ms=lifecycle.uptime_ms, performance=performance(call))
+        reply = HealthReply(
+            status="ok",
+            version=VERSION,
+            variant=VARIANT,
+            uptime_ms=lifecycle.uptime_ms,
+            performance=performance(call),
+        )
         call.reply(200, encode(reply))
 
     def ready(call: Call) -> None:

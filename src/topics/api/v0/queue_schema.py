@@ -100,3 +100,10 @@ class LeaseList(msgspec.Struct):
     in_flight: int
     performance: Performance
     next_cursor: str | UnsetType = UNSET
+
+
+class LeasePlace(msgspec.Struct):
+    """The place in a list of leases."""
+
+    deadline: int
+    seq: int

@@ -20,6 +20,7 @@ from topics.api.v0.queue_schema import (
     ExtendReply,
     Lease,
     LeaseList,
+    LeasePlace,
     NackReply,
     PausedReply,
     RedriveReply,
@@ -248,13 +249,6 @@ def claimed(call: Call, queue: Queue, grant: Grant) -> bytes:
         (perf_counter() - call.request.received_s) * 1000,
         call.throttled_s * 1000,
     )
-
-
-class LeasePlace(msgspec.Struct):
-    """The position in a list of leases."""
-
-    deadline: int
-    seq: int
 
 
 def _write(path: str, handler: Handler, summary: str, body: type[msgspec.Struct], reply: type[msgspec.Struct]) -> Route:

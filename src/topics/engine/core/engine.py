@@ -370,7 +370,8 @@ class Engine:
             try:
                 return (yield from self._delete(name, request, on_change))
             except Busy as busy:
-                yield busy.change
+                change = busy.change
+            yield change
 
     def _delete(self, name: str, request: DeleteRequest, on_change: Callable[[], None] | None) -> Steps[PendingChange]:
         if request.before_seq is UNSET and request.match is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from topics.engine.core.checkpoints.image import TopicImage
     from topics.engine.core.listing import QueueState
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Feature:
     """Core calls these, and knows nothing else of a feature. The default of each method does nothing."""
 

@@ -10,11 +10,9 @@ An expired claim stays in the list but holds nothing: its records are free. So e
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
-
-import msgspec
 
 from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced, SeqRange
 
@@ -28,17 +26,6 @@ class GroupClaim(NamedTuple):
     from_seq: int
     to_seq: int
     deadline: int
-
-
-class GroupImage(msgspec.Struct, array_like=True):
-    """A group as a snapshot stores it; version 0.1 wrote the first four fields."""
-
-    name: str
-    committed: int
-    claims: list[GroupClaim]
-    acked: list[SeqRange]
-    begin_seq: int = NOTHING_YET
-    latest_seq: int = NOTHING_YET
 
 
 class Group:
@@ -176,23 +163,3 @@ class Group:
                 kept.append(claim._replace(from_seq=to_seq + 1))
             stop += 1
         claims[start:stop] = kept
-
-
-def picture(groups: Mapping[str, Group]) -> list[GroupImage]:
-    """Copies, because the group may change before its image is written."""
-    return [
-        GroupImage(name, group.committed, group.claims[:], group.acked[:], group.begin_seq, group.latest_seq)
-        for name, group in groups.items()
-    ]
-
-
-def restore(images: list[GroupImage]) -> dict[str, Group]:
-    groups: dict[str, Group] = {}
-    for image in images:
-        group = groups[image.name] = Group(image.committed)
-        group.claims, group.acked = image.claims, image.acked
-        group.begin_seq, group.latest_seq = image.begin_seq, image.latest_seq
-        if image.committed < 0 and image.begin_seq < 0 and image.claims:
-            # written by version 0.1
-            group.begin_seq = image.claims[0].from_seq
-    return groups

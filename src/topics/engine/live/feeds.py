@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from topics.engine.core.engine import Engine
 from topics.engine.log.reading import Diff, View, read
@@ -31,6 +32,7 @@ SHARED_BYTES_MAX = 4 * 1024 * 1024
 _encode_string = msgspec.json.Encoder().encode
 
 
+@mypyc_attr(native_class=False)  # native ones have no weak references
 class FrameOptions:
     """How a reader wants its frames. Equal options are one object, so that frames are found by identity."""
 

@@ -128,8 +128,10 @@ def _body_of(block: Block, load: Load) -> Generator[ColdMiss, None, Body | None]
     while block.body is None and block.live:
         try:
             load(block)
-        except ColdMiss as miss:
-            yield miss
+            break
+        except ColdMiss as error:
+            miss = error
+        yield miss
     return block.body
 
 

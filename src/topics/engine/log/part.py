@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic
     from topics.model.requests.batch import Batch
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TopicPart:
     """Changed only by folds, like its topic. The default of each method does nothing."""
 

@@ -48,10 +48,12 @@ class Http1Connection(asyncio.Protocol):
         "_writer",
     )
 
+    # from the moment the transport is there
+    _transport: asyncio.Transport
+    _writer: Http1Writer
+
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._transport = cast("asyncio.Transport", None)
-        self._writer = cast("Http1Writer", None)
         self._reader: RequestReader | None = None
         self._receiving = Receiving.DETECTING
         self._part = -1

@@ -6,7 +6,7 @@ bytes ─▶ llhttp ─▶ on_url, on_header* ─▶ on_headers_complete ─▶ 
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import httptools
 
@@ -92,6 +92,7 @@ class RequestReader:
         "_writer",
         "weight",
     )
+    __deletable__: ClassVar = ["_parser"]
 
     def __init__(
         self,

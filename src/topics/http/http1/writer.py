@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from topics.http.content_coding import VARY, compress_reply
 from topics.http.http1.request import Http1Request
@@ -52,6 +52,7 @@ class Http1Writer:
         "sending",
         "unsent_bytes",
     )
+    __deletable__: ClassVar = ["_connection"]
 
     def __init__(self, service: Service, transport: asyncio.Transport, connection: Connection) -> None:
         self._service = service

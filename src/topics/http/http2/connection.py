@@ -49,10 +49,12 @@ class Http2Connection(asyncio.Protocol):
         "_writer",
     )
 
+    # from the moment the transport is there
+    _transport: asyncio.Transport
+    _writer: Http2Writer
+
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._transport = cast("asyncio.Transport", None)
-        self._writer = cast("Http2Writer", None)
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
         self._part = -1
         self._since_s = service.connections.now_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import h2.connection
 import h2.errors
@@ -43,6 +43,7 @@ class Http2Writer:
         "streams",
         "write_paused",
     )
+    __deletable__: ClassVar = ["_connection"]
 
     def __init__(
         self,

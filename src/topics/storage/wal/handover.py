@@ -37,11 +37,14 @@ class LogChunk(NamedTuple):
     frames: int
 
 
-class WriteFailure(NamedTuple):
+class WriteFailure:
     """A failed write of the thread; its file is already cut back."""
 
-    file: LogFile
-    error: OSError
+    __slots__ = ("error", "file")
+
+    def __init__(self, file: LogFile, error: OSError) -> None:
+        self.file = file
+        self.error = error
 
 
 class Handover:

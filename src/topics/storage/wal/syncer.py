@@ -74,7 +74,7 @@ class Syncer:
         self._clock = clock
         self._interval_s = interval_s
         self._debt_bytes = debt_bytes
-        self._thread = Thread(target=self._run, name="topics-commit", daemon=True)
+        self._commit_thread = Thread(target=self._run, name="topics-commit", daemon=True)
 
         # set by the owner, read by the thread
         self._wanted_to = 0
@@ -91,15 +91,15 @@ class Syncer:
 
     def start(self) -> None:
         self._disk.hold_dir(self._wal.path)
-        self._thread.start()
+        self._commit_thread.start()
 
     def stop(self) -> None:
         """Write what is queued, sync everything, end the thread. `failed` holds the error, if any."""
-        if not self._thread.is_alive():
+        if not self._commit_thread.is_alive():
             return
         self._stopping = True
         self._ring()
-        self._thread.join()
+        self._commit_thread.join()
         if self._mark is not None:
             self._mark.close()
 
@@ -119,7 +119,9 @@ class Syncer:
     def poll(self) -> Progress:
         """How far the log is written and durable; always raises once a sync has failed."""
         if self.failed is not None:
-            raise SyncFailed(f"a sync of the log failed: {self.failed}") from self.failed
+            failure = SyncFailed(f"a sync of the log failed: {self.failed}")
+            failure.__cause__ = self.failed  # mypyc leaves out `from`
+            raise failure
         wal = self._wal
         return Progress(wal.written_to, wal.synced_to)
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from topics.engine.core.pending import Busy, PendingChange
 from topics.engine.core.waiting.deadlines import Deadline, Deadlines
 from topics.engine.log.on_disk.cold import ColdMiss, Reader
@@ -29,6 +31,7 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Signal:
     """An event for one task: it resumes the task that has yielded it, or the next task that does."""
 
