@@ -55,6 +55,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 test: check $(VENV)/declarative ## Everything: check, the fast tests compiled, the slow and the crash tests, under 25 minutes on two cores

@@ -73,13 +73,13 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Skips a test that replaces a part of a compiled module: its other parts would not notice."""
+    """Skips a test that replaces a function of a compiled module, which the module itself would not notice."""
     if VARIANT == "compiled":
         replace = monkeypatch.setattr
 
         def checked(target: object, *arguments: Any, **options: Any) -> None:
-            if is_compiled(target):
-                pytest.skip("replaces a part of a compiled module")
+            if is_compiled(target) and not isinstance(arguments[-1], int | float):
+                pytest.skip("replaces a function of a compiled module")
             replace(target, *arguments, **options)
 
         object.__setattr__(monkeypatch, "setattr", checked)

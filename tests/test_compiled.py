@@ -43,7 +43,32 @@ def names_no_keyword_of_c(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
-RULES: tuple[Rule, ...] = (defines_no_message, yields_outside_of_except, slices_by_colon, names_no_keyword_of_c)
+def calls_no_function_beside_it(tree: ast.Module) -> Iterator[int]:
+    """Nested functions that refer to each other are kept by each other, and the server collects no cycles."""
+    for outer in ast.walk(tree):
+        if isinstance(outer, ast.FunctionDef):
+            nested = [node for node in ast.walk(outer) if isinstance(node, ast.FunctionDef) and node is not outer]
+            names = {node.name for node in nested}
+            for node in (inner for function in nested for inner in ast.walk(function)):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names:
+                    yield node.lineno
+
+
+def has_no_weak_references(tree: ast.Module) -> Iterator[int]:
+    """A native class has none: @mypyc_attr(native_class=False)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and "__weakref__" in (text := ast.unparse(node)):
+            yield from () if "native_class=False" in text else (node.lineno,)
+
+
+RULES: tuple[Rule, ...] = (
+    defines_no_message,
+    yields_outside_of_except,
+    slices_by_colon,
+    names_no_keyword_of_c,
+    calls_no_function_beside_it,
+    has_no_weak_references,
+)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -66,6 +91,8 @@ def test_every_compiled_module(rule: Rule) -> None:
         ),
         (slices_by_colon, "a = data[slice(*bounds)]\n"),
         (names_no_keyword_of_c, "self._thread = thread\n"),
+        (calls_no_function_beside_it, "def f():\n    def g(): ...\n    def h():\n        g()\n    return h\n"),
+        (has_no_weak_references, "class A:\n    __slots__ = ('__weakref__',)\n"),
     ],
 )
 def test_a_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:

@@ -18,6 +18,7 @@ from topics.engine.log.topic import Topic
 from topics.engine.log.waiters import Waiters
 from topics.model.clock import ManualClock
 from topics.model.errors import StorageError, TopicNotFound, TopicsError
+from topics.model.requests.config import TopicConfig
 from topics.storage.pack import Extent
 
 
@@ -82,12 +83,8 @@ def change() -> PendingChange:
     return PendingChange(None, 1, gated=False)
 
 
-def topic_like() -> Topic:
-    """As much of a topic as waiters look at."""
-    topic = Topic.__new__(Topic)
-    topic.id = 1
-    topic.waiters = None
-    return topic
+def a_topic() -> Topic:
+    return Topic(1, "a", 1, TopicConfig(), 0)
 
 
 def test_steps_that_need_not_wait_make_no_task(turns: Turns) -> None:
@@ -156,7 +153,7 @@ def test_a_cold_miss_is_read_and_a_failure_is_thrown_into_the_steps(turns: Turns
 
 
 def test_news_of_a_topic_that_come_before_the_wait_are_not_lost(turns: Turns) -> None:
-    owner, topic, looks = Outcome(), topic_like(), []
+    owner, topic, looks = Outcome(), a_topic(), []
 
     def steps() -> Steps[None]:
         news = turns.runner.news([topic], 1_000)
@@ -234,7 +231,7 @@ def test_a_task_with_much_to_do_leaves_room_for_the_others(turns: Turns) -> None
 
 
 def test_a_cancelled_task_cleans_up_and_is_never_resumed(turns: Turns) -> None:
-    owner, topic, went_on = Outcome(), topic_like(), []
+    owner, topic, went_on = Outcome(), a_topic(), []
 
     def steps() -> Steps[None]:
         news = turns.runner.news([topic], 1_000)
@@ -326,7 +323,7 @@ def test_each_resumed_task_is_measured(turns: Turns) -> None:
 
 
 def test_a_task_that_is_over_is_freed_without_a_collection(turns: Turns) -> None:
-    topic = topic_like()
+    topic = a_topic()
 
     def steps() -> Steps[None]:
         news = turns.runner.news([topic], 1_000)

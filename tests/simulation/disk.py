@@ -177,7 +177,8 @@ class SimulatedDisk(Disk):
             platter.kill_in_calls -= 1
             if platter.kill_in_calls <= 0:
                 platter.kill_in_calls = None
-                self._die(f"in {kind} of {path}")
+                # The name of the file, not its directory: worlds in other directories are the same.
+                self._die(f"in {kind} of {os.path.basename(path)}")
         for fault in platter.faults:
             if fault.kind == kind and fault.path in path:
                 fault.times -= 1

@@ -15,12 +15,12 @@ An app has an id like a topic's, so that its ops are published in log order as t
 from __future__ import annotations
 
 import struct
-from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 
 from topics.engine.core.appended import Appended, DeferredBody, decode_appended
+from topics.model.requests.batch import Batch
 
 _PREFIX = struct.Struct("<BI")
 _encode = msgspec.msgpack.Encoder().encode
@@ -71,7 +71,10 @@ class TxnStaged(TxnOp):
             return self.encode()
         bodies = [appended.pieces() for _, appended in self.shelves]
         head = self._head([len(DeferredBody(body)) for body in bodies])
-        return DeferredBody([_joined(STAGED, head, []), *chain(*bodies)])
+        pieces: list[bytes | Batch] = [_joined(STAGED, head, [])]
+        for body in bodies:
+            pieces += body
+        return DeferredBody(pieces)
 
     def _head(self, lengths: list[int]) -> tuple[object, ...]:
         shelves = [(name, length) for (name, _), length in zip(self.shelves, lengths, strict=True)]
