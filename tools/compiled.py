@@ -51,7 +51,9 @@ MODULES: Final = {
     "http/loop": "slices tick watchdog",
     "api": "admission app auth call cors errors lifecycle replies route_family routes waiting",
     "api/v0": "queues records",
-    "api/live": "delivery following pulse sse topic_stream watch watch_session work_stream ws ws_connection ws_frames",
+    "api/live": (
+        "delivery following heartbeats sse topic_stream watch watch_session work_stream ws ws_connection ws_frames"
+    ),
 }
 
 
