@@ -302,13 +302,13 @@ def list_leases(root: Path) -> Iterator[ServerProcess]:
 # --- reading ---
 
 
-def filled(client: Client) -> None:
+def filled(client: Client, topic: str = "t") -> None:
     body = batch(
         [{"data": n, "tag": f"{'ab'[n % 2]}:{n}", "node": f"node-{n % 50}", "meta": {"n": n}} for n in range(BATCH)]
     )
-    put("/v0/topics/t")(client)
+    put(f"/v0/topics/{topic}")(client)
     for _ in range(100):
-        post("/v0/topics/t?return_seqs=false", body)(client)
+        post(f"/v0/topics/{topic}?return_seqs=false", body)(client)
 
 
 @scenario("a diff of 1,000 records that leaves out 49 of 50 nodes, with tags, without meta")
@@ -326,8 +326,9 @@ def empty_diff(root: Path) -> Iterator[ServerProcess]:
 
 @scenario("a delete of 1,000,000 records by seq, and of the topic")
 def delete_all(root: Path) -> Iterator[ServerProcess]:
-    drop: Send = lambda client: well(client.delete("/v0/topics/t"))  # noqa: E731
-    return sent(root, filled, post("/v0/topics/t/delete", {"before_seq": 999_999}), filled, drop)
+    drop: Send = lambda client: well(client.delete("/v0/topics/u"))  # noqa: E731
+    prepare = several(filled, lambda client: filled(client, "u"))
+    return sent(root, prepare, post("/v0/topics/t/delete", {"before_seq": 999_999}), drop)
 
 
 @scenario("a cap of one record on a topic of 1,000,000")
