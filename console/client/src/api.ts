@@ -411,6 +411,7 @@ export interface GroupsReply {
 export interface HealthReply {
   status: string;
   version: string;
+  variant: "compiled" | "pure";
   uptime_ms: number;
   performance: Performance;
 }
