@@ -58,10 +58,8 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(VENV)/declarative ## Everything: check, the fast tests compiled, the slow and the crash tests, under 25 minutes on two cores
-	@.ci/packages gcc chromium nginx
-	@if $(BIN)/python tools/compiled.py --check; then $(MAKE) --no-print-directory quick-compiled; \
-		else echo "make: what is compiled is not tested" >&2; fi
+test: check $(VENV)/declarative ## Everything: check, then the slow and the crash tests, under 25 minutes on two cores
+	@.ci/packages chromium nginx
 	@$(MAKE) --no-print-directory --jobs=2 slow spark
 
 test-compiled: fast $(VENV)/declarative ## Every test with the compiled modules
@@ -72,7 +70,7 @@ test-compiled: fast $(VENV)/declarative ## Every test with the compiled modules
 quick: $(VENV)/.ready-dev
 	$(ONCE_MORE) -n $(WORKERS) $(PARALLEL) -m "not slow and not crash"
 
-quick-compiled: fast
+quick-compiled: fast ## The fast tests of what is compiled, with the compiled modules
 	$(COMPILED) $(ONCE_MORE) -n $(WORKERS) $(PARALLEL) -m "not slow and not crash" $(SERVED)
 
 slow: $(VENV)/.ready-dev

@@ -1,4 +1,4 @@
-"""The build hook of wheels: adds the compiled modules where there is a C compiler, unless TOPICS_PURE is set.
+"""The build hook of wheels: with TOPICS_PURE=0 it adds the compiled modules where there is a C compiler.
 
 Whatever prevents that is said, and the wheel is one of pure Python. An editable install stays pure: an extension module
 beside a source that changes would be imported instead of it.
@@ -53,8 +53,8 @@ class CompiledWheel(BuildHookInterface[Any]):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _why_pure(self) -> str:
-        if os.environ.get(PURE, "0") not in ("", "0"):
-            return f"{PURE} is set"
+        if os.environ.get(PURE, "1") != "0":
+            return f"{PURE}=0 asks for the compiled modules"
         return self._compile("--check")
 
     def _compile(self, *arguments: str) -> str:
