@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.engine.conftest import COLD
 from tests.engine.rig import Rig
 from tests.engine.test_checkpoint import MOMENTS, drive, everything
 from tests.faults import FaultyDisk, Kind, Mode
+from topics.model.errors import StorageError
 
 ROUNDS = max(6, int(os.environ.get("TOPICS_TORTURE", "0")) // 10)
 MODES: list[Mode] = ["drop", "torn", "reorder", "keep"]
@@ -179,6 +181,26 @@ def test_a_lost_suffix_is_a_tombstone_and_numbering_goes_on_above_what_was_seen(
         assert (again.tombstone.gap_from, again.tombstone.gap_to, again.tombstone.reason) == (4, head, "lost")
     finally:
         after.abandon()
+
+
+def test_a_start_that_cannot_note_what_was_lost_fails_and_the_next_one_goes_on_above_it(tmp_path: Path) -> None:
+    """Seed 23 of the simulation: the write of the note failed, the start went on, and seqs were given twice."""
+    disk = FaultyDisk()
+    rig = Rig(tmp_path / "data", disk=disk)
+    rig.configure("a")
+    gate = disk.hold("fdatasync", path=".log")
+    rig.append("a", *range(10))
+    after = disk.power_loss(rig.path, tmp_path / "after", "drop")
+    gate.open()
+    rig.abandon()
+    after.fail("pwritev", path=".log", error=errno.ENOMEM)
+    with pytest.raises(StorageError):
+        Rig(tmp_path / "after", disk=after, clock=rig.clock)
+    with Rig(tmp_path / "after", disk=after, clock=rig.clock) as again:
+        assert again.append("a", 10).first_seq > 10
+        tombstone = again.diff("a").tombstone
+        assert tombstone is not None
+        assert (tombstone.gap_from, tombstone.reason) == (1, "lost")
 
 
 def test_caps_and_deletes_work_over_a_hole(tmp_path: Path) -> None:

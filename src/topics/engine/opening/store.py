@@ -36,7 +36,7 @@ from topics.engine.routers.forwarding import Forwarder
 from topics.engine.routers.verbs import Routers
 from topics.engine.transactions.verbs import Transactions
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import StorageError
+from topics.model.errors import StorageError, TopicsError
 from topics.model.requests.config import Durability
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
@@ -139,6 +139,9 @@ class Store:
                     yield self.progress
                     until_ms = now_ms() + SLICE_MS
         except BaseException:
+            if hasattr(self, "worker"):
+                self.syncer.stop()
+                self.worker.stop()
             if hasattr(self, "packs"):
                 self.packs.close()
             self._directory.close()
@@ -273,19 +276,24 @@ class Store:
         `whole` are the durability classes of which the log has everything: all classes in the log after a kill of the
         process, only `fsync` after a power failure, none after a repair of the log or in a copy whose original
         continued.
+        Without a note in the log the same seqs would be assigned again: then the start fails.
         """
+        failures: list[TopicsError] = []
         for topic in list(self.state.by_id.values()):
             if topic.config.durability not in whole and topic.counted:
                 # An `fsync` topic reserves nothing: here it is as far ahead as any other would be.
                 ahead = max(seqs_min, SEQ_CHUNK if topic.config.durable else 0)
                 seen = max(topic.ceiling, topic.head_seq + ahead)
                 op = Resumed(topic.id, seen, seen + topic.chunk, min(lost(topic), seen - topic.head_seq))
-                self.commit_log.submit(op, op.encode(), gated=False, urgent=True)
+                change = self.commit_log.submit(op, op.encode(), gated=False, urgent=True)
+                change.then(lambda done: failures.append(done.error) if done.error is not None else None)
                 if self.wal.buffered_to - self.wal.written_to >= SKIPPED_BYTES_PER_STEP:
                     self.commit_log.flush()
             yield
         self.commit_log.flush()
         yield from self._wait_synced()
+        if failures:
+            raise failures[0]
 
     def _wait_synced(self) -> Steps[None]:
         position = self.wal.written_to
