@@ -22,7 +22,7 @@ from tests.simulation.world import Final, World
 # How long after its acknowledgement a `disk` record must be durable, whatever the disk does short of failing a sync.
 DURABLE_AFTER_S = 20.0
 # What a server ends with that could not start because of its disk.
-DISK_ERRORS = ("OSError", "StorageFull")
+DISK_ERRORS = ("OSError", "StorageFull", "[Errno", "the disk refused the write")
 
 
 @dataclass
@@ -362,7 +362,6 @@ def _brief(records: list[dict[str, Any]] | None) -> str:
 
 def leases_are_exclusive(evidence: Evidence) -> Iterator[str]:
     """While a lease lasts, no other worker gets the job. It lasts from when its claim began, or was extended."""
-    config = evidence.plan.topic("jobs").config
     by_seq: dict[int, list[Call]] = defaultdict(list)
     for call in evidence.history.of("claim"):
         if call.ok:
@@ -371,11 +370,16 @@ def leases_are_exclusive(evidence: Evidence) -> Iterator[str]:
     for seq, claims in by_seq.items():
         for index, first in enumerate(claims):
             for second in claims[index + 1 :]:
-                earlier, later = sorted((first, second), key=lambda call: call.ended_s)
-                lease_s = earlier.request.get("lease_ms", config["lease_ms"]) / 1000
-                until_s = earlier.began_s + lease_s
-                if later.ended_s < until_s and not _was_released(evidence, seq, earlier, later.ended_s):
-                    yield f"job {seq} was leased by {earlier} and by {later}"
+                if all(_overlaps(evidence, seq, *pair) for pair in ((first, second), (second, first))):
+                    yield f"job {seq} was leased by {first} and by {second}"
+
+
+def _overlaps(evidence: Evidence, seq: int, earlier: Call, later: Call) -> bool:
+    """Whether, if `earlier` was granted before `later`, its lease certainly still stood when that was."""
+    lease_ms = earlier.request.get("lease_ms", evidence.plan.topic("jobs").config["lease_ms"])
+    return later.ended_s < earlier.began_s + lease_ms / 1000 and not _was_released(
+        evidence, seq, earlier, later.ended_s
+    )
 
 
 def _was_released(evidence: Evidence, seq: int, claim: Call, before_s: float) -> bool:

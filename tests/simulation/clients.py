@@ -267,7 +267,8 @@ class Transactor(SimulatedClient):
                 for record in records:
                     record["topic"] = self.rng.choice((left, right))
                 body = {"stage": stage, "part": part, "records": records}
-                self.insist("stage", "", "POST", f"{path}/stage", body)
+                if not self.insist("stage", "", "POST", f"{path}/stage", body).ok:
+                    return
             stages.append(stage)
         self.pause()
         if self.rng.random() < 0.1:
@@ -321,7 +322,7 @@ class Admin(SimulatedClient):
             case "priority":
                 self.ask("patch", topic, "PATCH", f"/v0/topics/{topic}", {"priority": self.rng.randint(-5, 5)})
             case "window":
-                body = {"idempotency_window_ms": self.rng.choice((3_600_000, 7_200_000))}
+                body = {"idempotency_window_ms": self.rng.choice((30, 60)) * 24 * 3_600_000}
                 self.ask("patch", topic, "PATCH", f"/v0/topics/{topic}", body)
             case "list":
                 self.ask("list", "", "GET", "/v0/topics?page_size=3")

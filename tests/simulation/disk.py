@@ -219,20 +219,29 @@ class SimulatedDisk(Disk):
         self._open[fd] = (path, file)
         return fd
 
+    def _file(self, fd: int) -> tuple[str, SimulatedFile]:
+        found = self._open.get(fd)
+        if found is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return found
+
     def close(self, fd: int) -> None:
         if self._process.dead:
             raise Killed
-        _, file = self._open.pop(fd)
+        _, file = self._file(fd)
+        del self._open[fd]
         if file.locked_by is self:
             file.locked_by = None
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        path, file = self._open[fd]
+        path, file = self._file(fd)
         data = b"".join(buffers)
         fault = self._enter("pwritev", path)
-        if fault is not None and fault.keep is None:
-            raise OSError(fault.error, os.strerror(fault.error), path)
-        kept = data if fault is None else data[: int(len(data) * (fault.keep or 0.0))]
+        share = 1.0
+        if fault is not None:
+            # A write that fails may have written some of it, or all.
+            share = fault.keep if fault.keep is not None else self._platter.rng.choice((0.0, 0.5, 1.0))
+        kept = data[: int(len(data) * share)]
         self._take_room(file, offset + len(kept), path)
         if kept:
             if len(file.content) < offset + len(kept):
@@ -244,7 +253,7 @@ class SimulatedDisk(Disk):
         return len(kept)
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
-        path, file = self._open[fd]
+        path, file = self._file(fd)
         self._check("pread", path)
         return bytes(file.content[offset : offset + length])
 
@@ -253,12 +262,12 @@ class SimulatedDisk(Disk):
             raise Killed
         if self._platter.rng.random() < 0.3:
             return None
-        _, file = self._open[fd]
+        _, file = self._file(fd)
         data = bytes(file.content[offset : offset + length])
         return data if len(data) == length else None
 
     def fdatasync(self, fd: int) -> None:
-        path, file = self._open[fd]
+        path, file = self._file(fd)
         count = len(file.ops)
         self._wait_for_platter()
         fault = self._enter("fdatasync", path)
@@ -272,7 +281,7 @@ class SimulatedDisk(Disk):
             file.sync(min(count, len(file.ops)))
 
     def truncate(self, fd: int, length: int) -> None:
-        path, file = self._open[fd]
+        path, file = self._file(fd)
         self._check("truncate", path)
         if length < len(file.content):
             del file.content[length:]
@@ -281,7 +290,7 @@ class SimulatedDisk(Disk):
         file.ops.append(Change("truncate", length))
 
     def allocate(self, fd: int, length: int) -> None:
-        path, file = self._open[fd]
+        path, file = self._file(fd)
         self._check("allocate", path)
         self._take_room(file, length, path)
         if length > len(file.content):
@@ -289,7 +298,7 @@ class SimulatedDisk(Disk):
             file.ops.append(Change("allocate", length))
 
     def size(self, fd: int) -> int:
-        return len(self._open[fd][1].content)
+        return len(self._file(fd)[1].content)
 
     def _take_room(self, file: SimulatedFile, end: int, path: str) -> None:
         room = self._platter.room_bytes

@@ -174,7 +174,7 @@ def _faults(rng: random.Random) -> list[Fault]:
     at_s = 0.0
     faults: list[Fault] = []
     for _ in range(rng.randint(1, 14)):
-        at_s += rng.expovariate(1.0) * rng.choice((0.01, 0.2, 2.0, 20.0))
+        at_s += rng.expovariate(1.0) * rng.choice((0.002, 0.01, 0.2, 2.0, 20.0))
         kind = kinds[rng.choices(range(len(kinds)), weights)[0]][0]
         faults.append(Fault(at_s, kind, *_details(kind, rng)))
     return faults
@@ -189,12 +189,9 @@ def _details(kind: FaultKind, rng: random.Random) -> tuple[str, float]:
         case "cut":
             return "", rng.choice((0.3, 1.0))
         case "disk":
-            call = rng.choice(
-                ("open", "pwritev", "pwritev", "fdatasync", "fsync_dir", "truncate", "allocate", "rename")
-            )
-            return f"{call} {rng.choice(_errors(call))} {rng.choice(('', '.log', '.snap', '.pack'))}", rng.choice(
-                (1, 1, 2, 5)
-            )
+            call = rng.choice(("pwritev",) * 5 + ("open", "fdatasync", "fsync_dir", "truncate", "allocate", "rename"))
+            path = rng.choice((".log", ".log", ".log", "", ".snap", ".pack"))
+            return f"{call} {rng.choice(_errors(call))} {path}", rng.choice((1, 1, 2, 5))
         case "short":
             return "", rng.choice((0.0, 0.1, 0.5, 0.99))
         case "stall":

@@ -27,6 +27,8 @@ from topics.model.settings import Settings
 SETUP_S_MAX, FINAL_S_MAX = 600.0, 3_000.0
 # How often a server may end before it is ready, when nothing is in its way.
 STARTS_MAX = 5
+# Longer than all that clocks are put forward in a world: the window follows the clock.
+WINDOW_MS = 30 * 24 * 3_600_000
 # A router that does nothing for so long has nothing to do: it tries again every 500 ms.
 ROUTER_REST_S = 5.0
 # How long the disk stays full, or slow.
@@ -145,7 +147,7 @@ class World:
     def _set_up(self) -> None:
         client = SimulatedClient(self, ClientPlan("", "setup", 0, ()))
         for topic in self.plan.topics:
-            config = {"durability": topic.durability, "idempotency_window_ms": 7_200_000, **topic.config}
+            config = {"durability": topic.durability, "idempotency_window_ms": WINDOW_MS, **topic.config}
             call = client.insist("put", topic.name, "PUT", f"/v0/topics/{topic.name}", config)
             assert call.ok, f"the topics of this world cannot be made: {call}"
         client.http.close()
