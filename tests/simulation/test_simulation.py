@@ -47,7 +47,7 @@ def test_a_disk_that_forgets_what_it_synced_is_found() -> None:
 
 def test_the_same_seed_is_the_same_world_to_the_byte(tmp_path: Path) -> None:
     one = simulate("--seeds", "3-4", "--digests", hash_seed="1")
-    other = simulate("--seeds", "3-4", "--digests", "--data-dir", "/elsewhere/data", hash_seed="2", cwd=tmp_path)
+    other = simulate("--seeds", "3-4", "--digests", "--data-dir", "/elsewhere", hash_seed="2", cwd=tmp_path)
     assert one.returncode == other.returncode == 0, one.stdout + one.stderr + other.stdout + other.stderr
     assert digests(one) == digests(other)
 
@@ -56,7 +56,7 @@ def test_the_same_seed_is_the_same_world_to_the_byte(tmp_path: Path) -> None:
 def test_many_seeds_are_the_same_worlds_to_the_byte(tmp_path: Path) -> None:
     seeds = f"0-{TWICE - 1}"
     one = simulate("--seeds", seeds, "--digests", hash_seed="1")
-    other = simulate("--seeds", seeds, "--digests", "--data-dir", "/elsewhere/data", hash_seed="2", cwd=tmp_path)
+    other = simulate("--seeds", seeds, "--digests", "--data-dir", "/elsewhere", hash_seed="2", cwd=tmp_path)
     assert digests(one) == digests(other)
     assert len(digests(one)) == TWICE
 
