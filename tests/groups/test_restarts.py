@@ -77,7 +77,7 @@ WORKER = """
             f"http://127.0.0.1:{port}/v1/api/topics/{path}", json.dumps(body).encode(),
             {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+        with urllib.request.urlopen(request, timeout=300) as reply:
             return json.load(reply)
     def note(word, offset):
         # One write: a kill leaves whole lines.
