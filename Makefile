@@ -12,10 +12,9 @@ PYTEST := $(BIN)/python -m pytest
 # alone. One that passes then is named under FLAKY, which is a defect to fix; one that fails again fails the target.
 # Nothing else is run again, and nothing in silence.
 ONCE_MORE := $(BIN)/python .ci/once_more.py
-# Tests wait for servers, disks and clocks more than they compute. A file stays with one worker, as servers and Spark do;
-# tests/conftest.py says which files come first.
+# Tests wait for servers, disks and clocks more than they compute. A file stays with one process, as servers and Spark do
+# (tests/parallel.py); tests/conftest.py says which files come first.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
-PARALLEL := --dist loadfile --no-loadscope-reorder
 
 # The compiled copy comes before the sources; a run that gets the sources all the same is refused by tests/conftest.py.
 COMPILED := PYTHONPATH=$(CURDIR)/build/compiled VARIANT=compiled
@@ -37,7 +36,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Otherwise every worker of every run would compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-compiled check lint quick quick-compiled slow spark fast torture soak simulate bench packages console pictures clean
+.PHONY: help run test test-compiled test-spark check lint quick quick-compiled slow spark fast torture soak simulate fuzz real-run flips endurance bench packages console pictures dist site clean
 
 help: ## What can be done here
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
@@ -58,30 +57,44 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(VENV)/declarative ## Everything: check, then the slow and the crash tests, under 25 minutes on two cores
-	@.ci/packages chromium nginx
-	@$(MAKE) --no-print-directory --jobs=2 slow spark
+# Half of compiling has one thread, and slow tests wait for clocks and processes: what runs beside them has the processor
+# then. Compiling is over before the slow tests begin, because some of them install what it made.
+test: $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(VENV)/quick-java ## Everything: check, the fast tests compiled, the slow and the crash tests, under 25 minutes on two cores
+	@.ci/packages $(PACKAGES)
+	@if $(BIN)/python tools/compiled.py --check; then compiled=yes; else compiled=; \
+		echo "the compiled variant is not tested" >&2; test "$${CI:-false}" = false; fi; \
+	$(MAKE) --no-print-directory --jobs=3 lint quick $${compiled:+fast}; \
+	$(MAKE) --no-print-directory --jobs=3 slow spark $${compiled:+quick-compiled WORKERS=2}
 
-test-compiled: fast $(VENV)/declarative ## Every test with the compiled modules
-	@.ci/packages chromium nginx
+test-compiled: fast $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing ## Every test with the compiled modules
+	@.ci/packages $(PACKAGES)
 	@$(COMPILED) $(MAKE) --no-print-directory quick
 	@$(COMPILED) $(MAKE) --no-print-directory --jobs=2 slow spark
 
 quick: $(VENV)/.ready-dev
-	$(ONCE_MORE) -n $(WORKERS) $(PARALLEL) -m "not slow and not crash"
+	$(ONCE_MORE) --processes $(WORKERS) -m "not slow and not crash"
 
 quick-compiled: fast ## The fast tests of what is compiled, with the compiled modules
-	$(COMPILED) $(ONCE_MORE) -n $(WORKERS) $(PARALLEL) -m "not slow and not crash" $(SERVED)
+	$(COMPILED) $(ONCE_MORE) --processes $(WORKERS) -m "not slow and not crash" $(SERVED)
 
 slow: $(VENV)/.ready-dev
-	$(ONCE_MORE) -n 2 $(PARALLEL) -m "slow or crash" --ignore=tests/spark
+	$(ONCE_MORE) --processes 2 -m "slow or crash" --ignore=tests/spark
 
 # In processes of its own: py4j waits by select(), which knows no file number above 1023, and other tests open more.
 # Spark gives a new Python process 10 s to report, and has no setting for that: a busy machine may be slower. A test that
 # fails with that message, and with no other, is run again at once.
 WORKER_LATE := Python worker (failed )?to connect back
 spark: $(VENV)/declarative $(VENV)/quick-java
-	$(ONCE_MORE) -n 2 $(PARALLEL) -m "slow or crash" --reruns 2 --only-rerun "$(WORKER_LATE)" tests/spark
+	$(ONCE_MORE) --processes 2 -m "slow or crash" --reruns 2 --only-rerun "$(WORKER_LATE)" tests/spark
+
+# The oldest Spark that is supported, which has Iceberg, and the newest that has Delta; `spark` has the newest of all.
+SPARK_OLDEST := 4.1.4
+SPARK_DELTA := 4.2.1
+# Their py4j leaves sockets to the garbage collector.
+OLDER := -m "slow or crash" -W ignore::pytest.PytestUnraisableExceptionWarning --reruns 2 --only-rerun "$(WORKER_LATE)"
+test-spark: spark $(VENV)/spark-$(SPARK_OLDEST) $(VENV)/spark-$(SPARK_DELTA) ## The tests of Spark with the newest version, the oldest, and the newest that has Delta
+	$(VENV)/spark-$(SPARK_OLDEST)/bin/python .ci/once_more.py --processes 2 $(OLDER) --ignore=tests/spark/test_declarative.py tests/spark
+	$(VENV)/spark-$(SPARK_DELTA)/bin/python .ci/once_more.py $(OLDER) tests/spark/test_open_tables.py tests/spark/test_stream.py tests/spark/test_sink.py
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
 	TOPICS_TORTURE=$${TORTURE:-10} $(PYTEST) -m crash --timeout=3600
@@ -92,8 +105,23 @@ soak: $(VENV)/.ready-dev ## Property tests with 50 times the usual examples, oth
 simulate: $(VENV)/.ready-dev ## Search worlds drawn from SEEDS (default 1000, or a range like 500-599); SEED=n replays one
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --shrink,--seeds $(or $(SEEDS),1000))
 
+flips: $(VENV)/.ready-dev ## Flip every byte of a small data directory, one at a time (FLIP_STEP=n: every n-th)
+	FLIP_STEP=$(or $(FLIP_STEP),1) $(PYTEST) -s -m crash -k wanted tests/crash/test_flips.py
+
+endurance: $(VENV)/.ready-dev ## A mixed load for MINUTES (60), and whether memory, files and latency stay flat
+	$(BIN)/python -m tests.endurance --minutes $(or $(MINUTES),60)
+
+real-run: $(VENV)/.ready-dev ## The clients and checkers of the simulation on real processes: kills, pauses, full disks, clock steps, for MINUTES (10)
+	$(BIN)/python -m tests.real_run --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+fuzz: $(VENV)/.ready-fuzz ## Search every reader of foreign bytes for SECONDS_EACH seconds (default 60); FUZZ="http1 log" for some only
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),60) $(FUZZ)
+
 bench: $(VENV)/.ready-dev packages ## Measure (BENCH="name ..." for some only); BENCH_WRITE=1 puts cpu and peers into docs/BENCHMARKS.md
 	$(BIN)/python -m bench $(BENCH)
+
+# What the slow tests run and pip does not have: a browser, proxies, Prometheus, systemd's checks, namespaces.
+PACKAGES := chromium nginx caddy prometheus systemd iproute2 openssl curl
 
 # What `bench peers` compares with; Go, for NATS, is not installed by this.
 PEERS := redis-server postgresql
@@ -106,6 +134,14 @@ pictures: $(VENV)/.ready-dev ## Take the pictures of docs/CONSOLE.md anew, with 
 
 packages:
 	@.ci/packages wrk $(if $(BENCH),$(if $(filter peers,$(BENCH)),$(PEERS)),$(PEERS))
+
+dist: $(VENV)/publish ## Build what is published into dist: sources, a wheel of pure Python and, with a C compiler, a compiled one
+	rm -rf dist
+	$(BIN)/python tools/dist.py dist
+	$(VENV)/publish/bin/twine check --strict dist/*
+
+site: $(VENV)/publish ## Build all pages as a searchable site into build/site, with their links checked
+	$(VENV)/publish/bin/python tools/site.py build/site
 
 clean: ## Remove the venv and every cache; ./data stays
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -125,12 +161,52 @@ $(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
 	TOPICS_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
 	@touch $(VENV)/.ready-run $@
 
+# Apart from the rest: with cryptography, which twine brings along, other types would be checked.
+$(VENV)/publish: constraints.txt | $(VENV)/.ready-dev
+	$(BIN)/python -m venv $@
+	$@/bin/python -m pip install --quiet mkdocs-material twine
+	@touch $@
+
+# The extra as users install it, and a collector of OpenTelemetry for it to send to.
+$(VENV)/tracing: pyproject.toml constraints.txt | $(VENV)/.ready-dev
+	$(BIN)/python -m venv $@
+	TOPICS_PURE=1 $@/bin/python -m pip install --quiet --editable '.[tracing]'
+	$@/bin/python -m pip install --quiet --pre rotel || test "$${CI:-false}" = false
+	@touch $@
+
+# Atheris guides the search; where it has no package, inputs are changed at random.
+$(VENV)/.ready-fuzz: pyproject.toml constraints.txt | $(VENV)/.ready-dev
+	$(BIN)/python -m pip install --quiet --editable '.[fuzz]' || true
+	@touch $@
+
 $(VENV)/quick-java: tests/spark/quick_java.py constraints.txt | $(VENV)/.ready-dev
 	$(BIN)/python -m tests.spark.quick_java $@ 2>/dev/null
+	@touch $@
+
+# An S3 server for the tests of buckets, about three minutes once; without Go they are skipped, and fail in CI.
+VERSITYGW := v1.8.0
+$(VENV)/.ready-s3: | $(VENV)/.ready-dev
+	@if command -v go >/dev/null; then GOBIN=$(CURDIR)/$(BIN) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW); \
+		else echo "Go is not installed: the tests with an S3 server are skipped" >&2; test "$${CI:-false}" = false; fi
+	@touch $@
+
+# A venv with another Spark; everything else is that of the first one, after its own.
+$(VENV)/spark-%: constraints.txt | $(VENV)/.ready-dev
+	$(BIN)/python -m venv --clear $@
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($@/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rest.pth
+	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= $@/bin/python -m pip install --quiet --no-deps --ignore-installed pyspark==$* py4j==0.10.9.9
+	sed '1s|.*|#!$(CURDIR)/$@/bin/python|' $(BIN)/topics > $@/bin/topics && chmod +x $@/bin/topics
 	@touch $@
 
 # What `spark-pipelines` needs lies aside: with pandas among the rest, nothing would show what needs it by mistake.
 $(VENV)/declarative: constraints.txt | $(VENV)/.ready-dev
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $@ \
 		googleapis-common-protos grpcio grpcio-status pandas protobuf pytz zstandard
+	@touch $@
+
+# The wheel is read where it is: its 17,000 files would take longer to install than to use.
+$(VENV)/kubernetes-schemas: constraints.txt | $(VENV)/.ready-dev
+	rm -rf $@
+	$(BIN)/python -m pip download --quiet --no-deps --dest $@ kubernetes-validate
 	@touch $@

@@ -16,7 +16,7 @@ from pathlib import Path
 TESTS_FAILED = 1
 RERUN_MAX = 5
 WIDTH = 100
-ALONE = ["-n", "0", "--last-failed", "--last-failed-no-failures", "none"]
+ALONE = ["--processes", "0", "--last-failed", "--last-failed-no-failures", "none"]
 
 
 def main(arguments: list[str]) -> int:

@@ -73,8 +73,8 @@ def round_of(number: int, wanted: Sequence[Contestant], root: Path, results: con
 def measure(wanted: Sequence[Tree], root: Path, rounds: int = ROUNDS) -> tuple[contest.Results, int]:
     """The results, and how many rounds there was time for."""
     notes: list[str] = []
-    started_s = time.monotonic()
     present = prepared(contestants(wanted, root), root, notes)
+    started_s = time.monotonic()
     results = contest.Results([contest.Entrant(each.name, each.kind, each.promise) for each in present])
     results.notes = notes
     for note in notes:

@@ -222,7 +222,7 @@ def replay_jobs(root: Path) -> Iterator[ServerProcess]:
 
 
 def main() -> None:
-    for module in ("attacks", "maxima"):
+    for module in ("attacks", "maxima", "lists"):
         importlib.import_module(f"bench.{module}")
     print(
         "| while | longest wait of /v0/health | without a core | CPU in a wait "

@@ -1,6 +1,6 @@
 """What holds for every test: which environment it has, how hard the property tests look, what comes first.
 
-Few examples by default, many and fresh ones with HYPOTHESIS_PROFILE=soak.
+Few examples by default, many and fresh ones with HYPOTHESIS_PROFILE=soak, hardly any with `few` (tools/mutants.py).
 """
 
 import gc
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,10 +16,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.serving import ServerProcess, serving
 from topics.model.variant import VARIANT
 
-settings.register_profile("fast", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+pytest_plugins = ["tests.parallel"]
+
+settings.register_profile(
+    "fast", deadline=None, print_blob=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("ci", settings.get_profile("fast"), derandomize=True)
+settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
 settings.register_profile("soak", settings.get_profile("fast"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "fast"))
 
@@ -60,6 +67,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -seconds[item.path])
 
 
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One for all tests that need nothing special: no keys, on loopback, all defaults. They use names of their own."""
+    with serving(tmp_path_factory.mktemp("data")) as server:
+        yield server
+
+
 def pytest_report_header() -> str:
     return f"topics: {VARIANT}"
 
@@ -69,21 +83,20 @@ def pytest_configure() -> None:
     wanted = os.environ.get("VARIANT", VARIANT)
     if wanted != VARIANT:
         raise pytest.UsageError(f"the tests are meant for the {wanted} variant, and this is the {VARIANT} one")
-
-
-@pytest.fixture
-def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Skips a test that replaces a function of a compiled module, which the module itself would not notice."""
     if VARIANT == "compiled":
-        replace = monkeypatch.setattr
+        skip_what_replaces_functions()
 
-        def checked(target: object, *arguments: Any, **options: Any) -> None:
-            if is_compiled(target) and not isinstance(arguments[-1], int | float):
-                pytest.skip("replaces a function of a compiled module")
-            replace(target, *arguments, **options)
 
-        object.__setattr__(monkeypatch, "setattr", checked)
-    return monkeypatch
+def skip_what_replaces_functions() -> None:
+    """A compiled module would not notice that a function of it was replaced."""
+    replace = pytest.MonkeyPatch.setattr
+
+    def checked(self: pytest.MonkeyPatch, target: Any, *arguments: Any, **options: Any) -> None:
+        if is_compiled(target) and not isinstance(arguments[-1], int | float):
+            pytest.skip("replaces a function of a compiled module")
+        replace(self, target, *arguments, **options)
+
+    pytest.MonkeyPatch.setattr = checked
 
 
 def is_compiled(target: object) -> bool:

@@ -96,7 +96,7 @@ class QuickDisk(Disk):
 class SmallDisk(Disk):
     """A disk of a fixed number of bytes, counted in pages of the files that are created on it; then it is full.
 
-    `allocate` takes its pages at once, a write those up to its end; unlinking and cutting give back.
+    `allocate` takes its pages at once, a write those up to its end; unlinking, replacing and cutting give back.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -134,6 +134,12 @@ class SmallDisk(Disk):
         super().unlink(path)
         with self._lock:
             self._pages.pop(inode, None)
+
+    def rename(self, source: str, target: str) -> None:
+        replaced = os.stat(target).st_ino if os.path.exists(target) else 0
+        super().rename(source, target)
+        with self._lock:
+            self._pages.pop(replaced, None)
 
     def _take(self, fd: int, end: int) -> None:
         inode, pages = os.fstat(fd).st_ino, -(-end // PAGE_BYTES)

@@ -10,6 +10,7 @@ imports, which take a server 0.4 s of processor time. Tests of the start itself 
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import io
 import json
@@ -93,6 +94,17 @@ class Launched:
                 self._status.close()
             return self.returncode
 
+    def communicate(self, given: bytes = b"", timeout: float = PATIENCE_S) -> tuple[bytes, bytes]:
+        """Write this to standard input and close it; what came on the other pipes, at the end of the process."""
+        with ThreadPoolExecutor(2) as readers:
+            printed = [readers.submit(_read, pipe) for pipe in (self.stdout, self.stderr)]
+            if self.stdin is not None:
+                with contextlib.suppress(BrokenPipeError), self.stdin:
+                    self.stdin.write(given)
+            out, err = (each.result(timeout) for each in printed)
+        self.wait(timeout)
+        return out, err
+
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -111,18 +123,13 @@ def run(
     """From start to end, with this on standard input."""
     pipe = subprocess.PIPE
     process = Launched(arguments, env, code=code, stdin=pipe, stdout=pipe, stderr=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with ThreadPoolExecutor(2) as readers:
-        printed = [readers.submit(_read, pipe) for pipe in (process.stdout, process.stderr)]
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(given)
-        out, err = (each.result(PATIENCE_S) for each in printed)
-    return subprocess.CompletedProcess(arguments, process.wait(PATIENCE_S), out, err)
+    out, err = process.communicate(given)
+    return subprocess.CompletedProcess(arguments, process.wait(), out, err)
 
 
-def _read(pipe: IO[bytes]) -> bytes:
+def _read(pipe: IO[bytes] | None) -> bytes:
+    if pipe is None or pipe.closed:
+        return b""
     with pipe:
         return pipe.read()
 
@@ -182,13 +189,23 @@ def _serve(control: socket.socket) -> None:
 
 
 def _preload() -> None:
-    """What `topics serve` and other commands import."""
+    """What `topics serve` and other commands import, also while they read their arguments.
+
+    Frozen, it is shared by all forks: no look for garbage passes over it, and none copies its pages.
+    """
+    import encodings.idna  # noqa: F401 - by the first look-up of a host
+
     import topics.client
     import topics.server  # noqa: F401
+    from topics.cli import run as run_command
     from topics.cli.command_table import TABLE
 
     for row in TABLE.values():
         importlib.import_module(f"topics.cli.commands.{row.module}")
+    run_command(["completion", "bash"])
+    sys.stdout.flush()
+    gc.collect()
+    gc.freeze()
 
 
 def _exactly(control: socket.socket, count: int) -> bytes:
@@ -199,14 +216,21 @@ def _exactly(control: socket.socket, count: int) -> bytes:
 
 
 def _keep(request: Any, descriptors: list[int]) -> NoReturn:
-    """Fork once more, and report that process: only its parent learns how it ended."""
+    """Fork once more, and report that process: only its parent learns how it ended.
+
+    It is reported when it has the descriptors and takes the signals that a new process would.
+    """
     *given, status = descriptors
+    ready, prepared = os.pipe()
     pid = os.fork()
     if not pid:
         os.close(status)
-        _become(request, given)
-    for descriptor in given:
+        os.close(ready)
+        _become(request, given, prepared)
+    for descriptor in (*given, prepared):
         os.close(descriptor)
+    os.read(ready, 1)
+    os.close(ready)
     os.write(status, NUMBER.pack(pid))
     _, wait_status = os.waitpid(pid, 0)
     with contextlib.suppress(OSError):
@@ -214,7 +238,7 @@ def _keep(request: Any, descriptors: list[int]) -> NoReturn:
     os._exit(0)
 
 
-def _become(request: Any, given: list[int]) -> NoReturn:
+def _become(request: Any, given: list[int], prepared: int) -> NoReturn:
     """What the installed program does, from its first line to the end of the process."""
     for target, descriptor in enumerate(given):
         os.dup2(descriptor, target)
@@ -226,6 +250,7 @@ def _become(request: Any, given: list[int]) -> NoReturn:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = _stream(1, "strict"), _stream(2, "backslashreplace")
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.close(prepared)
     code: object = None
     try:
         exec(request["code"], {"__name__": "__main__"})

@@ -200,7 +200,7 @@ class ServerProcess:
 
     @property
     def port(self) -> int:
-        return int(self.wait_for_log(r"listening on http://\S+:(\d+)")[1])
+        return int(self.wait_for_log(r"listening on https?://\S+:(\d+)")[1])
 
     def ready(self) -> "ServerProcess":
         self.wait_for_log(r"\bready: ")

@@ -26,14 +26,14 @@ def test(name: str) -> None:
 """
 
 
-def run(place: Path, *names: str, text: str = TEST, workers: int = 0) -> tuple[int, list[str]]:
+def run(place: Path, *names: str, text: str = TEST, processes: int = 0) -> tuple[int, list[str]]:
     """The exit code, and what was printed."""
     place.joinpath("test_it.py").write_text(text.format(names=names))
     place.joinpath("pytest.ini").write_text("[pytest]\n")
     done = subprocess.run(
-        [sys.executable, SCRIPT, "-q", "-p", "xdist", "-n", str(workers), "--dist", "loadfile"],
+        [sys.executable, SCRIPT, "-q", "-p", "tests.parallel", "--processes", str(processes)],
         cwd=place,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(SCRIPT.parents[1])},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -47,7 +47,7 @@ def flaky(lines: list[str]) -> list[str]:
 
 
 def test_a_test_that_fails_once_is_named_and_stops_nobody(tmp_path: Path) -> None:
-    code, lines = run(tmp_path, "good", "flaky", "flaky, with a::b and [c]", workers=2)
+    code, lines = run(tmp_path, "good", "flaky", "flaky, with a::b and [c]", processes=2)
     assert code == 0
     assert flaky(lines) == [
         "FLAKY: test_it.py::test[flaky] (a defect: fix it)",

@@ -42,7 +42,7 @@ class Ours:
 
     def prepare(self, root: Path) -> None:  # noqa: ARG002 - shared with other trees
         if not self._filled.exists():
-            code = f"from bench.contestants.ours import fill_singles; fill_singles({str(self._filled)!r})"
+            code = f"from bench.engine import fill_log; fill_log({str(self._filled)!r}, 1, 16)"
             command = [sys.executable, "-c", code]
             subprocess.run(
                 command, check=True, timeout=FILL_S_MAX, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
@@ -95,14 +95,3 @@ def _fine(run: wrk.Run) -> wrk.Run:
     if run.errors:
         raise wrk.WrkFailed(f"{run.errors} requests failed")
     return run
-
-
-def fill_singles(path: str) -> None:
-    """A million single records in a log without a checkpoint, left as by a kill."""
-    from bench.engine import fill, kill, opened
-
-    store = opened(Path(path), checkpoint_bytes=1 << 36, checkpoint_ms=86_400_000)
-    store.state.cooling = 0
-    for _ in range(10):
-        fill(store, "t", RECOVERED // 10, 1, 16)
-    kill(store)

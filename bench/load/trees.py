@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import subprocess
@@ -61,9 +60,7 @@ def trees() -> list[Tree]:
 
 
 def _compiled_here() -> list[Tree]:
-    """A compiled copy of the working tree, if its build supports that; otherwise a message says that there is none."""
-    if "mypy" not in (ROOT / "pyproject.toml").read_text():
-        return []
+    """A compiled copy of the working tree; if it cannot be compiled, a message says so."""
     try:
         return [tree_of(COMPILED + HERE)]
     except TreeUnusable as error:
@@ -124,35 +121,31 @@ def _checkout(revision: str) -> Path:
 
 
 def _compiled(wanted: str) -> Tree:
-    """The result of `pip install` of a tree, in a separate directory; built once for the same sources."""
-    here = wanted == HERE
-    name = commit() if here else _revision(wanted)
-    source = ROOT if here else _checkout(name)
-    path = CACHE / "compiled" / (_digest(source) if here else name)
+    """The working tree as `make fast` compiles it; a revision as `pip install` does, in a directory."""
+    if wanted == HERE:
+        _build([sys.executable, "tools/compiled.py"], "the working tree")
+        return Tree(f"{commit()}, compiled", ROOT / "build" / "compiled")
+    name = _revision(wanted)
+    path = CACHE / "compiled" / name
     if not path.exists():
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(fresh), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_S_MAX)
-        if done.returncode:
-            raise TreeUnusable(f"compiling {name} failed: {done.stderr[-2000:]}")
+        fresh = path.with_name(f"{name}.{os.getpid()}")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+        _build([*command, str(fresh), str(_checkout(name))], name)
         fresh.rename(path)
     if not any(path.rglob("*.so")):
         shutil.rmtree(path)
-        raise TreeUnusable(f"{name}: pip install compiled nothing (is there a C compiler, and is TOPICS_PURE unset?)")
+        raise TreeUnusable(f"{name}: pip install compiled nothing (is there a C compiler?)")
     return Tree(f"{name}, compiled", path)
 
 
-def _digest(source: Path) -> str:
-    """A digest of the sources of a tree."""
-    digest = hashlib.sha256()
-    files = [
-        *sorted((source / "src").rglob("*.py")),
-        *sorted((source / "tools").rglob("*.py")),
-        source / "pyproject.toml",
-    ]
-    for path in files:
-        digest.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+def _build(command: list[str], name: str) -> None:
+    # The first revisions that can be compiled want to be asked.
+    environ = {**os.environ, "TOPICS_PURE": "0"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=BUILD_S_MAX, cwd=ROOT, env=environ
+    )
+    if done.returncode:
+        raise TreeUnusable(f"compiling {name} failed: {done.stderr[-2000:]}")
 
 
 def _checked(tree: Tree) -> Tree:

@@ -11,11 +11,14 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 SCRIPT = Path(__file__).with_suffix(".lua")
 SPARE_S = 30.0
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class WrkFailed(Exception):
@@ -43,14 +46,22 @@ class Aim(NamedTuple):
 
     port: int
     bearer: str = ""
+    tls: bool = False
 
 
 def static(
-    aim: Aim, path: str, body: object = None, connections: int = 16, seconds: int = 2, *, method: str = "POST"
+    aim: Aim,
+    path: str,
+    body: object = None,
+    connections: int = 16,
+    seconds: int = 2,
+    *,
+    method: str = "POST",
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Run:
     """The same request on every connection until time is up."""
     environ = {"METHOD": method, **({} if body is None else {"BODY": json.dumps(body)})}
-    return _timed(aim, path, connections, seconds, environ)
+    return _timed(aim, path, connections, seconds, environ, headers)
 
 
 def scripted(aim: Aim, call: str, topic: str, count: int, connections: int = 16, seconds: int = 2) -> Run:
@@ -76,8 +87,15 @@ def completed_s(aim: Aim, call: str, topic: str, count: int, body: object = None
         process.communicate()
 
 
-def _timed(aim: Aim, path: str, connections: int, seconds: int, environ: dict[str, str]) -> Run:
-    command = _command(aim, path, connections, seconds)
+def _timed(
+    aim: Aim,
+    path: str,
+    connections: int,
+    seconds: int,
+    environ: dict[str, str],
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> Run:
+    command = _command(aim, path, connections, seconds, headers)
     done = subprocess.run(
         command,
         env=_environ(aim, environ),
@@ -94,9 +112,10 @@ def _timed(aim: Aim, path: str, connections: int, seconds: int, environ: dict[st
     return Run(told["requests"], told["us"] / 1e6, p50_ms, p99_ms, told["errors"], told["finished"])
 
 
-def _command(aim: Aim, path: str, connections: int, seconds: int) -> list[str]:
-    url = f"http://127.0.0.1:{aim.port}{path}"
-    return ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(SCRIPT), url]
+def _command(aim: Aim, path: str, connections: int, seconds: int, headers: Mapping[str, str] = NO_HEADERS) -> list[str]:
+    url = f"{'https' if aim.tls else 'http'}://127.0.0.1:{aim.port}{path}"
+    given = [f"-H{name}: {value}" for name, value in headers.items()]
+    return ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", *given, "-s", str(SCRIPT), url]
 
 
 def _environ(aim: Aim, more: dict[str, str]) -> dict[str, str]:

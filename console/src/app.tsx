@@ -13,7 +13,8 @@ import { Server } from "./pages/server.tsx";
 import { TopicPage } from "./pages/topic.tsx";
 import { Topics } from "./pages/topics.tsx";
 import { Transactions } from "./pages/transactions.tsx";
-import { go, place, to } from "./route.ts";
+import { Icon } from "./icons.tsx";
+import { go, inQueues, place, to } from "./route.ts";
 import { client, forget, has, me, needsKey, reach, readOnly, seesAll } from "./session.ts";
 import { Button, Dialog, Toasts } from "./ui/parts.tsx";
 
@@ -30,7 +31,7 @@ const ITEMS: readonly Item[] = [
   { name: "Queues", path: "queues", key: "q", allowed: () => has("read") },
   { name: "Routers", path: "routers", key: "r", allowed: () => has("read") },
   { name: "Groups", path: "groups", key: "g", allowed: () => has("read") },
-  { name: "Transactions", path: "transactions", key: "x", allowed: () => has("read") },
+  { name: "Transactions", path: "transactions", key: "x", allowed: () => has("write") },
   { name: "Pipelines", path: "pipelines", key: "p", allowed: () => has("read") },
   { name: "Server", path: "server", key: "s", allowed: () => has("admin") && seesAll() },
 ];
@@ -54,7 +55,8 @@ function Shell() {
   useKeys(() => {
     help.value = true;
   });
-  const current = place.value.path[0] ?? "overview";
+  const section = place.value.path[0] ?? "overview";
+  const current = section === "topics" && inQueues.value ? "queues" : section;
   useEffect(() => {
     open.value = false;
     document.title = [...place.value.path].reverse().concat("topics").join(" · ");
@@ -79,7 +81,7 @@ function Shell() {
             {ITEMS.filter((item) => item.allowed()).map((item) => (
               <li>
                 <a href={to([item.path])} aria-current={current === item.path ? "page" : undefined}>
-                  {item.name} <kbd aria-hidden="true">g {item.key}</kbd>
+                  <Icon name={item.path} /> {item.name} <kbd aria-hidden="true">g {item.key}</kbd>
                 </a>
               </li>
             ))}
@@ -90,7 +92,7 @@ function Shell() {
           {me.value!.prefixes.length > 0 && <span>Names that start with {me.value!.prefixes.join(" or ")}</span>}
           <span class="row">
             <span>topics {me.value!.version}</span>
-            <Button kind="link" onClick={() => (help.value = true)}>Keys</Button>
+            <Button kind="link" onClick={() => (help.value = true)}>Shortcuts</Button>
             {client.key !== undefined && (
               <Button
                 kind="link"
@@ -126,7 +128,7 @@ function Page(): ComponentChildren {
       return rest[0] === undefined ? (
         <Topics key={section} queues={section === "queues"} />
       ) : (
-        <TopicPage key={rest[0]} name={rest[0]} tab={rest[1]} arg={rest[2]} />
+        <TopicPage key={rest[0]} name={rest[0]} tab={rest[1]} />
       );
     case "routers":
       return <Routers />;
@@ -190,7 +192,7 @@ function Help({ onClose }: { onClose: () => void }) {
     ["?", "This list"],
   ];
   return (
-    <Dialog title="Keys" onClose={onClose}>
+    <Dialog title="Keyboard shortcuts" onClose={onClose}>
       <dl class="facts">
         {rows.map(([key, what]) => (
           <>

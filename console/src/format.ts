@@ -1,27 +1,32 @@
-/** Numbers, bytes, spans and times as people read them. */
+/** Numbers, bytes, spans and times as people read them. Without `Intl`: its first use takes longer than the rest of a page. */
 
-const plain = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const precise = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
-const day = new Intl.DateTimeFormat("sv", { year: "numeric", month: "2-digit", day: "2-digit" });
-const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** 1,234,567 */
 export function count(value: number): string {
-  return plain.format(value);
+  return grouped(String(Math.round(value)));
+}
+
+/** At most two digits after the point: 12.5, 0.07 */
+function precise(value: number): string {
+  return grouped(String(Number(value.toFixed(2))));
+}
+
+function grouped(digits: string): string {
+  return digits.replace(/\B(?<!\.\d*)(?=(\d{3})+(?!\d))/g, ",");
 }
 
 /** 12.5, 1,234 */
 export function rate(value: number): string {
-  return Math.abs(value) >= 100 ? plain.format(value) : precise.format(value);
+  return Math.abs(value) >= 100 ? count(value) : precise(value);
 }
 
 /** 12.3k: where there is little room. */
 export function short(value: number): string {
   const size = Math.abs(value);
-  if (size >= 1e9) return `${precise.format(value / 1e9)}G`;
-  if (size >= 1e6) return `${precise.format(value / 1e6)}M`;
-  if (size >= 1e4) return `${precise.format(Math.round(value / 100) / 10)}k`;
+  if (size >= 1e9) return `${precise(value / 1e9)}G`;
+  if (size >= 1e6) return `${precise(value / 1e6)}M`;
+  if (size >= 1e4) return `${precise(Math.round(value / 100) / 10)}k`;
   return rate(value);
 }
 
@@ -31,14 +36,15 @@ export function bytes(value: number): string {
     value /= 1024;
     unit++;
   }
-  return `${unit === 0 ? plain.format(value) : value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${UNITS[unit]}`;
+  return `${unit === 0 ? count(value) : value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${UNITS[unit]}`;
 }
 
-/** 3 days, 4 min, 12 s, 80 ms */
+/** 3 d 2 h, 4 min, 12 s, 80 ms, 0.4 ms */
 export function span(ms: number): string {
   const size = Math.abs(ms);
+  if (size < 10) return `${precise(ms)} ms`;
   if (size < 1_000) return `${Math.round(ms)} ms`;
-  if (size < 60_000) return `${precise.format(Math.round(ms / 100) / 10)} s`;
+  if (size < 60_000) return `${precise(Math.round(ms / 100) / 10)} s`;
   if (size < 3_600_000) return pair(ms, 60_000, "min", 1_000, "s");
   if (size < 86_400_000) return pair(ms, 3_600_000, "h", 60_000, "min");
   return pair(ms, 86_400_000, "d", 3_600_000, "h");
@@ -52,17 +58,30 @@ function pair(ms: number, large: number, largeName: string, small: number, small
 /** Local time; the day is left out if it is today. */
 export function time(ms: number): string {
   const date = new Date(ms);
-  const fraction = String(date.getMilliseconds()).padStart(3, "0");
-  const today = day.format(date) === day.format(new Date());
-  return `${today ? "" : `${day.format(date)} `}${clock.format(date)}.${fraction}`;
+  const day = dayOf(date);
+  return `${day === dayOf(new Date()) ? "" : `${day} `}${clock(ms, true)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+}
+
+function dayOf(date: Date): string {
+  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+}
+
+/** 14:05, 14:05:30 */
+export function clock(ms: number, seconds: boolean): string {
+  const date = new Date(ms);
+  return [date.getHours(), date.getMinutes(), ...(seconds ? [date.getSeconds()] : [])].map(pad).join(":");
+}
+
+function pad(part: number): string {
+  return String(part).padStart(2, "0");
 }
 
 export function utc(ms: number): string {
   return new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC");
 }
 
-export function plural(value: number, noun: string): string {
-  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+export function plural(value: number, noun: string, many = `${noun}s`): string {
+  return `${count(value)} ${value === 1 ? noun : many}`;
 }
 
 // Characters that cannot be seen, or that change how their neighbours look: shown as the escapes they would have in JSON.

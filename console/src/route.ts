@@ -23,6 +23,8 @@ function decode(part: string): string {
 }
 
 export const place = signal<Place>(read());
+/** Whether the topic that is looked at is a queue, which belongs to the queues. */
+export const inQueues = signal(false);
 
 window.addEventListener("hashchange", () => {
   place.value = read();

@@ -6,15 +6,15 @@ listen ─▶ replay in slices (503, progress) ─▶ serve ─▶ SIGTERM ─�
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
-import json
 import logging
+import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import uvloop
 
@@ -40,10 +40,14 @@ from topics.api.live.delivery import Delivery
 from topics.api.live.stream_tokens import StreamTokens
 from topics.api.live.topic_stream import route_before_ready
 from topics.api.live.work_stream import Work
+from topics.api.logs.lines import BufferedLines, start_logging
+from topics.api.logs.requests import ObservedApi, RequestLog, on_reply
+from topics.api.logs.spans import RequestSpans, start_exporting
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.routes import Route, RouteTable
 from topics.api.v0.backup import Backups
+from topics.api.v0.compaction import Compaction
 from topics.api.v0.groups import KeyedGroups
 from topics.api.v0.jobs import Jobs
 from topics.api.v0.multi_append import MultiAppend
@@ -52,6 +56,7 @@ from topics.api.v0.probes import probe_routes
 from topics.api.v0.queues import Queues
 from topics.api.v0.records import Records
 from topics.api.v0.routers import Routers
+from topics.api.v0.schedules import Schedules
 from topics.api.v0.topics import Topics
 from topics.api.v0.transactions import Txns
 from topics.api.waiting import Handlers
@@ -61,8 +66,11 @@ from topics.engine.opening.store import Store
 from topics.http.descriptors import connections_within, raise_limit
 from topics.http.limits import HttpLimits
 from topics.http.listener import Listener
+from topics.http.loop.sampler import REST_S, Sampler
+from topics.http.loop.systemd import ServiceManager
 from topics.http.refusal import Refusal
 from topics.http.request import Request
+from topics.http.tls.certificate import Tls, UnusableCertificate, tls_of
 from topics.model.clock import Clock, SystemClock
 from topics.model.settings import Settings
 from topics.model.variant import VARIANT
@@ -71,28 +79,31 @@ from topics.storage.secret import make_secret, read_secret
 
 log = logging.getLogger("topics.server")
 
+STDERR = 2
 DRAIN_GRACE_S = 10.0
 # The interval of turns when nothing happens, and the pause after a turn that failed.
 HOUSEKEEPING_S, FAILED_REST_S = 0.02, 1.0
+# A certificate that expires sooner is worth a warning.
+CERTIFICATE_DAYS_MIN = 14
 # How long durable changes are published at once; what is left then is answered with the next tick.
 SETTLED_S = 0.001
-# Objects made since the last collection: when it is worth one while idle, and when it is forced. A collection takes
-# about 0.15 µs for each of them and then ignores them, so the limit decides how long one takes, not what all of them
-# cost.
-YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 20_000, 50_000
 
 
 def run(settings: Settings, *, log_format: str, origins: Mapping[str, str] | None = None) -> int:
     """Serve until stopped; returns the exit code. Invalid settings are raised before anything is opened."""
     recent_log = RecentLog()
-    start_logging(log_format, settings.log_level, recent_log)
+    handler = start_logging(log_format, settings.log_level, recent_log)
     authenticator = authenticator_of(settings)
     tokens = Tokens(settings, authenticator)
+    tls = tls_of(settings)
     settings.forget_secrets()
     raise_limit()
     gc.collect()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, authenticator, tokens, origins or {}, recent_log))
+    with contextlib.ExitStack() as stack:
+        if settings.tracing:
+            stack.callback(start_exporting())
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        runner.run(serve(settings, authenticator, tokens, origins or {}, recent_log, tls, handler))
     return 0
 
 
@@ -102,12 +113,26 @@ async def serve(
     tokens: Tokens,
     origins: Mapping[str, str],
     recent_log: RecentLog,
+    tls: Tls | None = None,
+    handler: logging.StreamHandler[Any] | None = None,
     disk: Disk | None = None,
 ) -> None:
     loop = asyncio.get_running_loop()
-    server = Server(settings, authenticator, loop, disk or Disk(), tokens, origins=origins, recent_log=recent_log)
+    server = Server(
+        settings,
+        authenticator,
+        loop,
+        disk or Disk(),
+        tokens,
+        origins=origins,
+        recent_log=recent_log,
+        process=Process(ServiceManager(loop, os.environ), tls, handler),
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
+    # Without a certificate to read again, only a terminal that was closed should end the server.
+    ends = tls is None and os.isatty(STDERR)
+    loop.add_signal_handler(signal.SIGHUP, server.stop if ends else server.reload)
     await server.listen()
     try:
         if await server.open():
@@ -116,6 +141,22 @@ async def serve(
     finally:
         await server.close()
     log.info("stopped")
+
+
+class Process(NamedTuple):
+    """What a server in a process of its own has, and one inside a test has not."""
+
+    manager: ServiceManager
+    tls: Tls | None = None
+    log_handler: logging.StreamHandler[Any] | None = None
+
+    def request_lines(
+        self, settings: Settings, recent_log: RecentLog, loop: asyncio.AbstractEventLoop
+    ) -> BufferedLines | None:
+        """Where lines about requests go; None if there are none."""
+        if self.log_handler is None or not (settings.access_log or settings.slow_request_ms or settings.tracing):
+            return None
+        return BufferedLines(self.log_handler, recent_log, loop)
 
 
 class Server:
@@ -132,10 +173,15 @@ class Server:
         *,
         origins: Mapping[str, str] | None = None,
         recent_log: RecentLog | None = None,
+        process: Process | None = None,
     ) -> None:
+        process = process or Process(ServiceManager(loop, {}))
+        self._manager = process.manager
         self._settings = settings
         self._origins = origins or {}
         self._recent_log = recent_log or RecentLog()
+        self._spans = RequestSpans() if settings.tracing else None
+        self._request_lines = process.request_lines(settings, self._recent_log, loop)
         self._authenticator = authenticator
         self._tokens = tokens or Tokens(settings, authenticator)
         self._proxies = TrustedProxies(settings.trusted_proxies)
@@ -162,25 +208,18 @@ class Server:
         self._stream_tokens = StreamTokens(authenticator, read_secret(disk, settings.data_dir) or b"", self._clock)
         cors = Cors(settings.cors_origins)
         self._api = self._new_api(cors)
-        self._listener = Listener(
-            self._api.handle,
-            loop=loop,
-            limits=http_limits(settings),
-            render_error=render_error,
-            on_head=self._api.handle_head,
-            reply_headers=cors.reply_headers if cors else None,
-        )
+        self._listener = self._new_listener(cors, process.tls)
         self._usage.listener = self._listener
         self._api.add_slices = self._listener.slices.add
         self._watchdog = self._usage.watchdog = self._listener.watchdog
+        self._pace = self._listener.pace
         self._runner.on_ran = self._ran
-        # between two samples of the loop's lag
-        self._sample_due_s = 0.0
-        self._ticked = False
+        self._sampler = Sampler(loop, SAMPLE_MS / 1000, self._sampled, self._is_idle, self._collect)
 
     def _new_api(self, cors: Cors) -> Api:
         """With the routes that need no store; the others follow when it is open."""
-        return Api(
+        api_class = Api if self._request_lines is None else ObservedApi
+        api = api_class(
             self._authenticator,
             self._lifecycle,
             Handlers(self._runner),
@@ -189,6 +228,27 @@ class Server:
             cors=cors,
             stream_tokens=self._stream_tokens,
         )
+        if isinstance(api, ObservedApi):
+            api.spans = self._spans
+        return api
+
+    def _new_listener(self, cors: Cors, tls: Tls | None) -> Listener:
+        return Listener(
+            self._api.handle,
+            loop=self._loop,
+            limits=http_limits(self._settings),
+            render_error=render_error,
+            on_head=self._api.handle_head,
+            on_reply=on_reply(cors, self._request_log()),
+            tls=tls,
+        )
+
+    def _request_log(self) -> RequestLog | None:
+        settings = self._settings
+        if self._request_lines is None:
+            return None
+        every = settings.access_log_sample if settings.access_log else 0
+        return RequestLog(self._request_lines, every=every, slow_ms=settings.slow_request_ms, spans=self._spans)
 
     # --- starting ---
 
@@ -214,9 +274,42 @@ class Server:
                 "consumer groups are off, /v1/api replies 401: set TOPICS_JWT_SECRET to 32 or more characters, and "
                 "TOPICS_USERS for users who log in with a password"
             )
+        self._say_tls()
         await self._listener.start(settings.host, settings.port)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        log.info("listening on http://%s:%d", host, self.port)
+        scheme = "http" if self._listener.tls is None else "https"
+        log.info("listening on %s://%s:%d", scheme, host, self.port)
+
+    def _say_tls(self) -> None:
+        tls = self._listener.tls
+        if tls is not None:
+            severity = logging.WARNING if tls.days_left < CERTIFICATE_DAYS_MIN else logging.INFO
+            log.log(severity, "TLS: the certificate is valid for %.0f more days", tls.days_left)
+        elif not is_loopback(self._settings.host):
+            log.warning(
+                "NO TLS: keys and records cross the network unencrypted; set TOPICS_TLS_CERT and TOPICS_TLS_KEY, or "
+                "let only a proxy with TLS reach this port"
+            )
+
+    def reload(self) -> None:
+        """Use a new certificate for new connections; the old one stays if the new one cannot be used."""
+        tls = self._listener.tls
+        if tls is None:
+            log.info("SIGHUP: there is no certificate to read again")
+            return
+        # A manager that waits for the start would take the end of the reload for it.
+        serving = self._lifecycle.serving
+        if serving:
+            self._manager.reloading()
+        try:
+            tls.reload()
+        except UnusableCertificate as error:
+            log.error("the certificate was not replaced: %s", error)
+        else:
+            log.info("the certificate was read again")
+            self._say_tls()
+        if serving:
+            self._manager.ready()
 
     async def open(self) -> bool:
         """Recover while replying "not ready"; False if stopped before it was done."""
@@ -227,6 +320,7 @@ class Server:
         step_s = started_s
         for _ in opening:
             self._watchdog.note(time.monotonic() - step_s, "recovery")
+            self._manager.starting(self.store.progress)
             await asyncio.sleep(0)
             step_s = time.monotonic()
             if self._stop.is_set():
@@ -243,8 +337,8 @@ class Server:
         self.take_requests()
         # Collections need not look at the existing objects again.
         gc.freeze()
-        self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
-        self._loop.call_later(SAMPLE_MS / 1000, self._sample)
+        self._sampler.start()
+        self._manager.ready()
 
     def take_requests(self) -> None:
         """From here on a tick ends with one write of everything submitted in it."""
@@ -272,7 +366,7 @@ class Server:
         self._lifecycle.opened()
 
     def _routes_without_store(self) -> list[Route]:
-        metrics = Metrics(self.store, self._lifecycle, self._usage)
+        metrics = Metrics(self.store, self._lifecycle, self._usage, self._settings.data_dir)
         return [*probe_routes(self._lifecycle, self.store), *metrics.routes()]
 
     def _console_routes(self) -> list[Route]:
@@ -300,10 +394,12 @@ class Server:
                 *Routers(self.store.routers).routes(),
                 *Txns(self.store.transactions).routes(),
                 *Pipelines(self.store.pipelines).routes(),
+                *Schedules(self.store.schedules).routes(),
                 *delivery.routes(),
                 *self._stream_tokens.routes(),
                 *self._group_routes(engine),
                 *self._backups().routes(),
+                *Compaction(self.store, self._settings.data_dir, self._settings.cold_dir).routes(),
                 *self._server_state().routes(),
                 *Readers(self.store).routes(),
                 *Overview(self.store, self._usage, self._settings.data_dir, self._clock.now_ms).routes(),
@@ -340,7 +436,10 @@ class Server:
 
     def _end_tick(self) -> None:
         """Changes that requests have submitted are written, and answered, in the same tick."""
-        self._ticked = True
+        self._sampler.ticked = True
+        if self._sampler.resting:
+            self._sampler.end_rest()
+            self._turn_by(HOUSEKEEPING_S)
         self.store.tick()
         if self.store.has_work:
             self._turn_soon()
@@ -353,6 +452,8 @@ class Server:
 
     def _settle(self) -> None:
         """What became durable is answered at once; the turn comes after, because replies leave between callbacks."""
+        if self._pace.puts_off(self._settle):
+            return
         self._notified = False
         if not self.store.ready or self._stopped:
             return
@@ -362,7 +463,7 @@ class Server:
         except Exception:
             log.exception("what the store's threads have done could not be published and is tried again")
         took_s = time.monotonic() - started_s
-        self._watchdog.note(took_s, "what has become durable")
+        self._note(took_s, "what has become durable")
         if took_s < SETTLED_S:
             self._listener.end_tick()
         self._turn_soon()
@@ -374,6 +475,9 @@ class Server:
 
     def _turn(self) -> None:
         """Durable changes, background work, housekeeping: between two ticks, so that replies are sent first."""
+        if self._pace.puts_off(self._turn):
+            self._turn_due = True
+            return
         self._turn_due = False
         if not self.store.ready or self._stopped:
             return
@@ -384,14 +488,15 @@ class Server:
         except Exception:
             log.exception("a turn of the store failed and will be tried again")
             wait_s = FAILED_REST_S
-        self._watchdog.note(time.monotonic() - started_s, "a turn of the store")
+        self._note(time.monotonic() - started_s, "a turn of the store")
         if wait_s == 0.0 and not self.store.has_work:
             # Only tasks can continue, and they have asked for a tick: a turn as well would do the same work twice.
             wait_s = None
         if wait_s == 0.0:
             self._turn_soon()
         else:
-            self._turn_by(HOUSEKEEPING_S if wait_s is None else wait_s)
+            pause_s = REST_S if self._sampler.resting and self.store.is_quiet else HOUSEKEEPING_S
+            self._turn_by(pause_s if wait_s is None else wait_s)
 
     def _turn_by(self, wait_s: float) -> None:
         """Run the next turn at that time at the latest."""
@@ -416,19 +521,23 @@ class Server:
     def _debt_bytes(self) -> int:
         return self.store.syncer.unsynced_bytes
 
-    def _sample(self) -> None:
-        now_s = time.monotonic()
-        lag_ms = max(0.0, now_s - self._sample_due_s) * 1000
+    def _sampled(self, lag_ms: float, now_s: float) -> None:
         self._pressure.sample(lag_ms)
         self._history.note(lag_ms, now_s)
-        young = gc.get_count()[0]
-        if young > YOUNG_OBJECTS_MAX or (young > YOUNG_OBJECTS_IDLE and not self._ticked):
-            started_s = time.monotonic()
-            gc.collect(0)
-            self._watchdog.note(time.monotonic() - started_s, "a garbage collection")
-        self._ticked = False
-        self._sample_due_s = time.monotonic() + SAMPLE_MS / 1000
-        self._loop.call_later(SAMPLE_MS / 1000, self._sample)
+
+    def _is_idle(self) -> bool:
+        return self.store.is_quiet and self._pressure.is_none
+
+    def _collect(self) -> None:
+        if self._pace.puts_off(self._collect):
+            return
+        started_s = time.monotonic()
+        gc.collect(0)
+        self._note(time.monotonic() - started_s, "a garbage collection")
+
+    def _note(self, took_s: float, what: str) -> None:
+        self._watchdog.note(took_s, what)
+        self._pace.took(took_s)
 
     # --- stopping ---
 
@@ -444,6 +553,7 @@ class Server:
     async def close(self) -> None:
         """Stop accepting, end waiting calls, let replies be sent, then write the last checkpoint."""
         self._lifecycle.drain()
+        self._manager.stopping()
         log.info("draining %s", _counted(self._listener.connections_open, "connection"))
         drained = asyncio.ensure_future(self._listener.drain(DRAIN_GRACE_S))
         await asyncio.sleep(0)
@@ -462,6 +572,9 @@ class Server:
         if self._turn_timer is not None:
             self._turn_timer.cancel()
         self.store.close()
+        self._manager.close()
+        if self._request_lines is not None:
+            self._request_lines.close()
 
 
 def _counted(number: int, noun: str) -> str:
@@ -483,33 +596,3 @@ def http_limits(settings: Settings) -> HttpLimits:
         # A request on a connection sees what the one before it did.
         pipelined_max=1,
     )
-
-
-class TextLines(logging.Formatter):
-    """A line for people; times are UTC."""
-
-    converter = time.gmtime
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "ts": int(record.created * 1000),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-def start_logging(log_format: str, level: str, recent_log: RecentLog) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    logging.basicConfig(level=level.upper(), handlers=[handler, recent_log], force=True)

@@ -82,6 +82,15 @@ def submit(context: typer.Context, url: Url = None, key: Key = None) -> None:
     os.execve(arguments[0], [*arguments, *context.args], environ)
 
 
+@app.command()
+def stop() -> None:
+    """End the Spark that `topics sql` keeps for the next queries; it also ends by itself after ten idle minutes."""
+    from topics.cli.output import say
+    from topics_spark.sql.warm.asking import stop_all
+
+    say(f"{stop_all()} stopped")
+
+
 def point_at(url: str | None, key: str | None) -> None:
     """Sources and sinks without `url` and `key` find them in the environment, so that they appear in no plan."""
     for name, value in (("TOPICS_URL", url), ("TOPICS_API_KEY", key)):

@@ -19,6 +19,16 @@ class OptionError(ConnectorError, ValueError):
         return f"option `{self.option}` {self.complaint}"
 
 
+class NoTable(ConnectorError):
+    """`CREATE TABLE … USING topics`: Spark hands the options of such a table over under other names, or not at all."""
+
+    def __str__(self) -> str:
+        return (
+            "a topic cannot be a table of Spark's catalog, which does not keep the options of this source. Use "
+            "CREATE TEMPORARY VIEW name USING topics OPTIONS (subscribe 'topic'), or spark.read.format(\"topics\")"
+        )
+
+
 class SchemaError(ConnectorError, ValueError):
     """Rows of a topic cannot have this schema."""
 
@@ -44,6 +54,18 @@ class MalformedPayload(ConnectorError):
 
     def __str__(self) -> str:
         return f"record {self.seq} of topic {self.topic!r} does not fit the schema (mode is FAILFAST)"
+
+
+class NeedsDecision(ConnectorError):
+    """A pipeline must not run before its operator has decided something; `problem` is a code, the text the choices."""
+
+    def __init__(self, problem: str, choices: str) -> None:
+        super().__init__(problem, choices)
+        self.problem = problem
+        self.choices = choices
+
+    def __str__(self) -> str:
+        return self.choices
 
 
 class ServerFailed(ConnectorError):

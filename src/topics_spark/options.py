@@ -13,6 +13,8 @@ from topics_spark.errors import OptionError
 
 URL_DEFAULT = "http://127.0.0.1:4000"
 COLUMNS: Final = ("topic", "seq", "ts", "node", "tag", "data", "meta")
+# A payload that does not fit the schema, unless the option says otherwise.
+CORRUPT: Final = "_corrupt"
 MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 # Kafka's numbers for the two ends of a topic, as in `startingOffsets`.
 EARLIEST = -2
@@ -141,7 +143,7 @@ class SourceOptions:
             raise OptionError(unknown[0], "is not an option of this source; docs/SPARK.md lists the options")
         path = options.get("path")
         url = options.get("url") or (None if path else os.environ.get("TOPICS_URL", URL_DEFAULT))
-        corrupt = options.get("columnnameofcorruptrecord", "_corrupt")
+        corrupt = options.get("columnnameofcorruptrecord", CORRUPT)
         parses = "schema" in options or flag(options, "inferSchema", default=False)
         if "schema" in options and flag(options, "inferSchema", default=False):
             raise OptionError("inferSchema", "cannot be combined with `schema`: give one of them")

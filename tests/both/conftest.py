@@ -11,16 +11,9 @@ import pytest
 
 import topics
 from tests.patience import PATIENCE_S
-from tests.serving import ServerProcess, serving
 
 _numbers = itertools.count(1)
 WAIT_S = PATIENCE_S
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("served")) as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -27,9 +27,12 @@ SERVER_ONLY = {
     "socket": "a WebSocket; append and watch do the same here",
     "url": "there is none",
     "me": "whoever has the directory may do everything",
+    "traces": "of requests, which a database in the same process does not make",
+    "compact": "the disk of a server; closing a database writes its last checkpoint",
     "overview": "what needs attention at a server",
     "server": "the program has its settings",
     "history": "the past of a server's own metrics",
+    "queue_history": "the past of a server's queues",
     "readers": "connections that follow a topic",
 }
 # The same name for the same purpose, in a form of its own.

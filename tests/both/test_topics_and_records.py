@@ -52,6 +52,23 @@ def test_a_state_and_a_list_tell_the_same(verbs: Any, topic: str) -> None:
     ]
 
 
+def test_topics_are_found_by_part_of_the_name_by_type_and_in_any_order(verbs: Any, topic: str) -> None:
+    for number in (2, 3, 1):
+        verbs.append_many(f"{topic}.Shop.{number}", range(number))
+    verbs.create(f"{topic}.jobs", type="queue")
+
+    def names(**query: Any) -> list[str]:
+        return [item.topic.removeprefix(f"{topic}.") for item in verbs.list(f"{topic}.", page_size=2, **query)]
+
+    assert names(contains="sHOP") == ["Shop.1", "Shop.2", "Shop.3"]
+    assert names(sort="-records") == ["Shop.3", "Shop.2", "Shop.1", "jobs"]
+    assert names(sort="records", type="log") == ["Shop.1", "Shop.2", "Shop.3"]
+    assert names(type="queue") == ["jobs"]
+    for wrong in ({"sort": "size"}, {"type": "heap"}):
+        with pytest.raises(topics.InvalidRequest):
+            names(**wrong)
+
+
 def test_topics_are_dropped_and_records_deleted(verbs: Any, topic: str) -> None:
     verbs.append_many(topic, [Outgoing(number, tag=f"t{number % 2}") for number in range(10)])
     assert verbs.delete(topic, 3) == 2

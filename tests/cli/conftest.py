@@ -1,4 +1,4 @@
-"""One server for all tests of the folder, a topic name of its own for each, and commands run within this process."""
+"""A topic name of its own for each test, and commands run within this process."""
 
 import itertools
 import logging
@@ -9,16 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.terminal import Done, Invoke, environ
-from tests.serving import Client, ServerProcess, serving
+from tests.serving import Client, ServerProcess
 from topics import cli
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("data")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -29,7 +23,7 @@ def client(server: ServerProcess) -> Client:
 @pytest.fixture
 def topic() -> str:
     """A name that no other test uses."""
-    return f"t{next(_numbers)}"
+    return f"c{next(_numbers)}"
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests import launching
+from tests.launching import Launched
 from tests.patience import PATIENCE_S
 from tests.serving import TOPICS, ServerProcess
 
@@ -57,14 +58,7 @@ def run(server: ServerProcess | None, *arguments: object, stdin: str | None = No
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def start(
-    server: ServerProcess | None, *arguments: object, stdin: int | IO[bytes] | None = subprocess.DEVNULL
-) -> subprocess.Popen[bytes]:
+def start(server: ServerProcess | None, *arguments: object, stdin: int = subprocess.DEVNULL) -> Launched:
     """A real process that keeps running; standard output and error are pipes."""
-    return subprocess.Popen(
-        [TOPICS, *map(str, arguments)],
-        env=environ(server),
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    pipe = subprocess.PIPE
+    return Launched([*map(str, arguments)], environ(server), stdin=stdin, stdout=pipe, stderr=pipe)

@@ -13,18 +13,13 @@ from types import ModuleType
 import pytest
 
 import topics
+from tests.cli.terminal import run
 from topics import cli
 from topics.cli.settings_page import markdown
 from topics.model.settings import Settings, load_settings
 from topics.model.variant import VARIANT
 
 ROOT = Path(__file__).parent.parent.parent
-TOPICS = Path(sys.executable).parent / "topics"
-
-
-def run_topics(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
-    return subprocess.run([TOPICS, *arguments], env=clean | environ, capture_output=True, text=True)
 
 
 def serve_with(monkeypatch: pytest.MonkeyPatch, run: Callable[..., int], *arguments: str) -> int | str | None:
@@ -44,7 +39,7 @@ def test_the_settings_page_is_current() -> None:
 
 
 def test_version_is_that_of_the_package() -> None:
-    assert run_topics("--version").stdout == f"topics {topics.__version__} ({VARIANT})\n"
+    assert run(None, "--version").out == f"topics {topics.__version__} ({VARIANT})\n"
 
 
 def test_help_loads_neither_server_nor_engine() -> None:
@@ -56,9 +51,9 @@ def test_help_loads_neither_server_nor_engine() -> None:
 
 
 def test_config_show_prints_a_file_that_gives_the_same_settings(tmp_path: Path) -> None:
-    shown = run_topics("config", "show", "--max-body-bytes", "8MiB", TOPICS_ALLOWED_HOSTS='a,b"c')
+    shown = run(None, "config", "show", "--max-body-bytes", "8MiB", TOPICS_ALLOWED_HOSTS='a,b"c')
     path = tmp_path / "topics.toml"
-    path.write_text(shown.stdout)
+    path.write_text(shown.out)
     settings, _ = load_settings({}, {}, str(path))
     assert settings == Settings(max_body_bytes=8 << 20, allowed_hosts=("a", 'b"c'))
 
@@ -66,27 +61,27 @@ def test_config_show_prints_a_file_that_gives_the_same_settings(tmp_path: Path) 
 def test_config_show_origin_names_the_source_of_each_value(tmp_path: Path) -> None:
     path = tmp_path / "topics.toml"
     path.write_text("max_topics = 7\n")
-    done = run_topics("config", "show", "--origin", "--port", "5", TOPICS_HOST="::1", TOPICS_CONFIG=str(path))
-    lines = {line.split()[0]: line.partition("# ")[2] for line in done.stdout.splitlines()}
+    done = run(None, "config", "show", "--origin", "--port", "5", TOPICS_HOST="::1", TOPICS_CONFIG=str(path))
+    lines = {line.split()[0]: line.partition("# ")[2] for line in done.out.splitlines()}
     assert lines["port"] == "flag --port"
     assert lines["host"] == "environment TOPICS_HOST"
     assert lines["max_topics"] == f"file {path}"
     assert lines["max_routers"] == "default"
-    assert tomllib.loads(done.stdout)["port"] == 5
+    assert tomllib.loads(done.out)["port"] == 5
 
 
 def test_config_show_counts_keys_and_never_prints_them() -> None:
-    done = run_topics("config", "show", "--origin", TOPICS_API_KEYS="s3cret,0ther:rw")
-    assert "# api_keys: 2 set" in done.stdout
-    assert "s3cret" not in done.stdout + done.stderr
-    assert "0ther" not in done.stdout + done.stderr
+    done = run(None, "config", "show", "--origin", TOPICS_API_KEYS="s3cret,0ther:rw")
+    assert "# api_keys: 2 set" in done.out
+    assert "s3cret" not in done.out + done.err
+    assert "0ther" not in done.out + done.err
 
 
 @pytest.mark.parametrize("command", [["serve"], ["config", "show"]])
 def test_a_wrong_setting_is_one_line_and_exit_code_2(command: list[str]) -> None:
-    done = run_topics(*command, TOPICS_PORT="70000")
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+    done = run(None, *command, TOPICS_PORT="70000")
+    assert done.code == 2
+    assert done.err.splitlines() == [
         "topics: TOPICS_PORT is '70000', but must be a whole number from 0 to 65535 (0: any free port)"
     ]
 
@@ -94,18 +89,18 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(command: list[str]) -> None
 def test_a_variable_that_sets_nothing_is_warned_of_without_its_value(tmp_path: Path) -> None:
     (tmp_path / "topics.toml").touch()
     environ = {"TOPICS_CONFIG": str(tmp_path / "topics.toml"), "TOPICS_PORT": "5", "TOPICS_API_KEY": "s3cret"}
-    done = run_topics("config", "show", **environ, TOPICS_QQQ="1")
-    assert done.returncode == 0
-    assert done.stderr.splitlines() == [
+    done = run(None, "config", "show", **environ, TOPICS_QQQ="1")
+    assert done.code == 0
+    assert done.err.splitlines() == [
         "topics: TOPICS_API_KEY sets nothing, did you mean TOPICS_API_KEYS?",
         "topics: TOPICS_QQQ sets nothing",
     ]
 
 
 def test_an_unknown_flag_is_exit_code_2() -> None:
-    done = run_topics("serve", "--max-bodi-bytes", "5")
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    done = run(None, "serve", "--max-bodi-bytes", "5")
+    assert done.code == 2
+    assert "Traceback" not in done.err
 
 
 def test_serve_passes_settings_and_returns_the_servers_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,8 +129,8 @@ def test_a_file_that_has_grown_since_its_import_is_not_imported_twice_by_mistake
 def test_a_pipe_leads_from_one_topic_into_another(server: ServerProcess, client: Client, topic: str) -> None:
     fill(client, topic, 1_200)
     export = start(server, "export", topic)
-    done = start(server, "import", f"{topic}-copy", stdin=export.stdout)
     assert export.stdout is not None
+    done = start(server, "import", f"{topic}-copy", stdin=export.stdout.fileno())
     export.stdout.close()
     out, _ = done.communicate(timeout=DEADLINE_S)
     assert export.wait(timeout=DEADLINE_S) == 0

@@ -1,6 +1,7 @@
 """How every command behaves: quick help, one line for an error, exit codes, clean ends, shells and plug-ins."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Invoke, environ, run, start
+from tests.launching import Launched
 from tests.patience import PATIENCE_S
 from tests.serving import TOPICS, Client, ServerProcess, serving
 from topics import cli
@@ -229,7 +231,7 @@ def completed(invoke: Invoke) -> Complete:
 
 
 def test_the_shell_is_told_commands_and_options(completed: Complete) -> None:
-    assert completed("topics", "co") == ["config", "completion"]
+    assert completed("topics", "co") == ["config", "compact", "completion"]
     assert completed("topics", "queue", "re") == ["redrive", "resume"]
     assert "--until-end" in completed("topics", "tail", "--u")
 
@@ -255,7 +257,6 @@ def test_bash_completes_names_with_colons(invoke: Invoke, server: ServerProcess,
     script = invoke("completion", "bash").out
     for typed, offered in (
         (f"topics tail {topic}:a:", ["items", "orders"]),
-        (f"topics tail {topic}:a:or", ["orders"]),
         (f"topics tail -f {topic}:b {topic}:a:i", ["items"]),
         (f"topics tail {topic[:-1]}", None),
         ("topics queue re", ["redrive", "resume"]),
@@ -289,6 +290,8 @@ def test_the_server_of_this_machine_is_found_by_its_port(
         2,
         "TOPICS_PORT must be a port from 1 to 65535, not '0'; or give its URL (TOPICS_URL)",
     )
+    linked = invoke("topic", "ls", TOPICS_URL="", TOPICS_PORT="tcp://10.0.0.1:4000")
+    assert "set by Kubernetes for a Service named topics" in linked.complaint
 
 
 @pytest.fixture
@@ -315,6 +318,7 @@ def test_commands_of_other_packages_are_listed_and_loaded_when_named(plugged: Pa
     assert "Commands of other packages" in listed
     assert "extra" in listed.split("other packages")[1]
     assert "From extra_commands." in listed
+    assert "From topics_spark" not in listed, "our own commands say what they do"
     done = run(None, "extra", "one", **env)
     assert (done.code, done.out) == (0, "one of another package\n")
     broken = run(None, "broken", **env)
@@ -352,10 +356,10 @@ def test_a_full_disk_is_one_line(server: ServerProcess, client: Client, topic: s
     client.append(topic, 1)
     named = (*arguments, topic) if arguments in (("tail",), ("export",)) else arguments
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([TOPICS, *named], env=environ(server), stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1
-    said = "topics: cannot write the output: No space left on device; free some space, and run the command again\n"
-    assert done.stderr == said
+        process = Launched(named, environ(server), stdout=full.fileno(), stderr=subprocess.PIPE)
+    said = b"topics: cannot write the output: No space left on device; free some space, and run the command again\n"
+    assert process.communicate() == (b"", said)
+    assert process.returncode == 1
 
 
 def test_closed_streams_are_empty_or_go_nowhere(server: ServerProcess, client: Client, topic: str) -> None:
@@ -365,7 +369,8 @@ def test_closed_streams_are_empty_or_go_nowhere(server: ServerProcess, client: C
         line = f"exec {TOPICS} {command}"
         return subprocess.run(["/bin/sh", "-c", line], env=environ(server), capture_output=True, text=True)
 
-    assert (shell(f"tail {topic} >&-").returncode, shell(f"tail {topic} >&-").stderr) == (0, "")
+    silent = shell(f"tail {topic} >&-")
+    assert (silent.returncode, silent.stderr) == (0, "")
     assert shell(f"append {topic} <&-").stderr == "topics: nothing to append\n"
     nobody = shell("tail nobody 2>&-")
     assert (nobody.returncode, nobody.stdout, nobody.stderr) == (3, "", "")
@@ -375,13 +380,28 @@ def test_a_missing_extra_is_told_in_one_line(tmp_path: Path) -> None:
     # Stands before the installed packages: an import of pyspark fails as it does where the extra is missing.
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')")
     done = run(None, "spark", "submit", "job.py", PYTHONPATH=str(tmp_path))
-    assert done.complaint == f"this needs the package pyspark: pip install -e '.[spark]' in {ROOT}"
+    pip = ".venv/bin/pip" if Path(sys.prefix).resolve() == ROOT / ".venv" else "pip"
+    assert done.complaint == f"this needs the package pyspark: {pip} install -e '.[spark]' in {ROOT}"
     assert done.code == 1
 
 
-def test_an_extra_of_an_installed_package_comes_from_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("origin", ["an index", "a wheel", "a wheel that is gone"])
+def test_an_extra_comes_from_where_the_package_came_from(
+    origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "a folder" / "topicsd.whl"
+    wheel.parent.mkdir()
+    if origin == "a wheel":
+        wheel.touch()
+    metadata = tmp_path / "topicsd-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.4\nName: topicsd\nVersion: 0.1.0\n")
+    if origin != "an index":
+        (metadata / "direct_url.json").write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
     monkeypatch.setattr("topics.cli.failure.__file__", "/usr/lib/python3/site-packages/topics/cli/failure.py")
-    assert spark_install() == "pip install 'topicsd[spark]'"
+    monkeypatch.syspath_prepend(tmp_path)
+    source = f" @ {wheel.as_uri()}" if origin == "a wheel" else ""
+    assert spark_install() == f"pip install 'topicsd[spark]{source}'"
 
 
 def test_an_empty_password_is_not_hashed() -> None:

@@ -31,6 +31,12 @@ queue nack jobs 2 --dead                         | "nacked":1
 queue jobs jobs --state dead                     | DELIVERIES
 queue redrive dead                               | "moved":1
 queue change jobs bury --state ready --all --dry-run | "changed":3
+queue history jobs                               | WAITING_MS
+topic readers log                                | BEHIND
+topic delete-records log --tag x --dry-run       | "deleted":0
+txn ls                                           | APP
+txn show nobody                                  | EXPIRES
+txn abort nobody 1 part-0                    = 1 | "aborted":0
 server status                                    | TOPICS
 server me                                        | "scopes"
 server show                                      | "settings"
@@ -47,6 +53,8 @@ group ls                                         | workers
 group lag log workers                            | 2
 group reset log workers --to latest              | "next_offset":3
 bench --seconds 0.1                              | append 1
+top --once --interval 0.2                        | per second
+compact                                          | freed
 backup all.tar                                   | files
 restore all.tar restored                         | restored
 verify restored                                  | all fine
@@ -55,6 +63,10 @@ hash                                             | scrypt
 config show                                      | port = 4000
 completion zsh                                   | compdef
 page                                             | # Command line
+schedule create tick log 9 --every 1h            | created the schedule tick
+schedule ls                                      | every 3600000 ms
+schedule run tick                                | 4
+schedule rm tick                                 | removed tick
 topic rm copy --yes                              | removed copy
 topic info copy                              = 3 | does not exist
 """
@@ -104,5 +116,6 @@ def test_the_script_leaves_no_command_out() -> None:
         subcommands = getattr(root.get_command(context, name), "commands", {})
         known |= {f"{name} {sub}" for sub in subcommands if sub != "page"} or {name}
     ran = {" ".join(arguments[:2]) for arguments, _, _ in lines()} | {arguments[0] for arguments, _, _ in lines()}
-    # `serve` is what every test here runs against.
-    assert known - ran == {"serve"}
+    # `serve` is what every test here runs against; what `doctor` finds, and so its exit code, depends on the machine;
+    # `worker` needs an app of its own (tests/workers).
+    assert known - ran == {"doctor", "serve", "worker"}

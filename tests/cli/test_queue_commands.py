@@ -213,7 +213,7 @@ def test_jobs_run_beside_each_other_and_their_leases_are_extended(
     wait_for(lambda: all(new > old for new, old in zip(deadlines_of(client, queue), deadlines, strict=True)))
     (tmp_path / "go").touch()
     _, err = process.communicate(timeout=DEADLINE_S)
-    done = Done(process.returncode, "", err.decode())
+    done = Done(process.wait(), "", err.decode())
     assert done.err.splitlines()[-1] == "topics: 3 done, 0 retried, 0 dead, 0 rejected"
 
 

@@ -89,6 +89,21 @@ def test_lists_are_aligned_text_or_json(invoke: Invoke, client: Client, topic: s
     ]
 
 
+def test_lists_are_searched_and_sorted(invoke: Invoke, client: Client, topic: str) -> None:
+    client.append(f"{topic}.b.Orders", 1, 2)
+    client.append(f"{topic}.a.orders", 1)
+    client.put(f"/v0/topics/{topic}.orders", {"type": "queue"})
+
+    def names(*flags: str) -> list[str]:
+        return [
+            item["topic"].removeprefix(f"{topic}.") for item in invoke("topic", "ls", topic, "-o", "json", *flags).json
+        ]
+
+    assert names("--contains", "ORDERS", "--type", "log") == ["a.orders", "b.Orders"]
+    assert names("--sort", "-records") == ["b.Orders", "a.orders", "orders"]
+    assert names("--contains", "a.") == ["a.orders"]
+
+
 def test_info_shows_state_and_what_is_not_default(invoke: Invoke, client: Client, topic: str) -> None:
     client.put(f"/v0/topics/{topic}", {"type": "queue", "ttl_ms": 60_000})
     client.append(topic, "x")
@@ -96,6 +111,9 @@ def test_info_shows_state_and_what_is_not_default(invoke: Invoke, client: Client
     assert (shown["type"], shown["seqs"], shown["ttl_ms"]) == ("queue", "1 to 1", "60000")
     assert shown["jobs"] == "1 ready, 0 in flight, 0 delayed, 0 dead"
     assert "discard" not in shown
+    assert shown["workers"] == "none has asked since the server started"
+    client.post(f"/v0/topics/{topic}/claim", {"node": "w"})
+    assert "last asked 20" in invoke("topic", "info", topic).out
     (told,) = invoke("topic", "info", topic, "-o", "json").json
     assert (told["topic"], told["head_seq"], told["config"]["ttl_ms"]) == (topic, 1, 60_000)
 

@@ -1,26 +1,36 @@
-"""docs/CLIENT.md is true: its blocks run, one after the other, against a live server."""
+"""docs/CLIENT.md and docs/COMING_FROM.md are true: their blocks run, one after the other, against a live server."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.client.conftest import SECRET
 from tests.patience import PATIENCE_S
 from tests.serving import serving
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "CLIENT.md").read_text()
+DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
-def test_every_block_runs(tmp_path: Path, users: str) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == PAGE.count("```python") > 10
+@pytest.mark.parametrize(("page", "printed"), [("CLIENT.md", "nobody"), ("COMING_FROM.md", "no such user")])
+def test_every_block_runs(page: str, printed: str, tmp_path: Path, users: str) -> None:
+    text = (DOCS / page).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == text.count("```python") > 10
     with serving(tmp_path, jwt_secret=SECRET, users=users) as server:
         script = "\n".join(blocks).replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
+        environ = {**os.environ, "TOPICS_PORT": str(server.port)}
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S
+            [sys.executable, "-W", "error", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env=environ,
         )
     assert done.returncode == 0, done.stderr
-    assert "nobody" in done.stdout
+    assert printed in done.stdout

@@ -27,6 +27,7 @@ PAGES = (
     "topics/mail/leased",
     "topics/mail/delayed",
     "topics/mail/dead",
+    "topics/mail/activity",
     "routers",
     "groups",
     "transactions",
@@ -142,7 +143,17 @@ def test_a_console_that_only_reads_offers_no_change(browser: Browser, tmp_path: 
                     continue
                 settle(console)
                 buttons = [button.inner_text() for button in console.page.get_by_role("button").all()]
-                words = ("Append", "Delete", "Create", "Pause the queue", "Redrive", "Reset", "Abort", "Stop", "Remove")
+                words = (
+                    "Append",
+                    "Delete",
+                    "Create",
+                    "Pause the queue",
+                    "Put back",
+                    "Reset",
+                    "Abort",
+                    "Stop",
+                    "Remove",
+                )
                 assert not [text for text in buttons if text.startswith(words)], where
                 expect(console.page.get_by_role("checkbox")).to_have_count(0)
             console.see("This console only reads")
@@ -164,7 +175,8 @@ def test_a_live_page_goes_on_after_a_restart_without_a_reload(browser: Browser, 
                 expect(console.page.get_by_role("status").get_by_text("does not answer")).to_be_hidden()
                 second.client().append("orders", "after")
                 console.see('"after"')
-                expect(console.page.locator("tbody tr")).to_have_count(2)
+                # A gap, if the kill left one, has a row of its own.
+                expect(console.page.locator("tbody tr.pick")).to_have_count(2)
                 assert console.page.evaluate("window.sameDocument") is True
 
 
@@ -238,14 +250,21 @@ def test_a_million_records_are_browsed_by_seq_and_time(browser: Browser, tmp_pat
             assert reply.status in (200, 201), reply
         console.go("topics/many/records")
         console.see("1,000,000 records")
-        expect(console.page.locator("tbody tr").last).to_contain_text("1,000,000")
+        expect(console.page.locator("tbody tr").first).to_contain_text("1,000,000")
         console.page.get_by_label("Go to seq").fill("500000")
         console.page.keyboard.press("Enter")
         console.see("Record 500,000")
         console.button("Older").click()
         expect(console.page.locator("tbody tr").first).to_contain_text("499,")
         console.button("Newest").click()
-        expect(console.page.locator("tbody tr").last).to_contain_text("1,000,000")
+        expect(console.page.locator("tbody tr").first).to_contain_text("1,000,000")
+        middle = client.post("/v0/topics/many/diff", {"from_seq": 500_000, "limit": 1}).json["records"][0]["$ts"]
+        second = middle // 1000 * 1000
+        found = client.post("/v0/topics/many/diff", {"from_ts": second, "limit": 1}).json["records"][0]["$seq"]
+        local = "ms => { const at = new Date(ms); return new Date(ms - 60000 * at.getTimezoneOffset()).toISOString() }"
+        console.page.get_by_label("or time").fill(str(console.page.evaluate(local, second))[:19])
+        console.button("Go").click()
+        expect(console.page.locator("tbody tr").first).to_contain_text(f"{found:,}")
 
 
 def test_a_flood_of_records_is_counted_where_it_is_not_drawn(browser: Browser, tmp_path: Path) -> None:

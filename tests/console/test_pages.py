@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving import ServerProcess, serving
+from topics.api.console.pages import STATIC
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,10 @@ def test_parts_are_cached_for_ever_and_the_page_is_asked_for_again(server: Serve
 def test_parts_are_sent_compressed_and_are_the_same_without(server: ServerProcess) -> None:
     stranger = server.stranger()
     compressed: dict[str, int] = {}
-    for path in assets_of(stranger.get("/console/").body):
+    for path in [
+        *assets_of(stranger.get("/console/").body),
+        *(f"assets/{file.name}" for file in STATIC.glob("assets/*")),
+    ]:
         plain = stranger.get(f"/console/{path}")
         assert "content-encoding" not in plain.headers
         for _ in range(2):

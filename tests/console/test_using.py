@@ -1,31 +1,17 @@
 """The console as a person uses it, in a real Chromium against a real server."""
 
 import re
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.console.browser import MARKS, Console, opened
-from tests.console.filling import FAILURE, fill, fill_queue
+from tests.console.filling import FAILURE, fill_queue
 from tests.live.rig import eventually
 from tests.serving import ServerProcess, serving
 
 pytestmark = MARKS
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("data")) as server:
-        fill(server.client())
-        yield server
-
-
-@pytest.fixture
-def console(browser: Browser, server: ServerProcess) -> Iterator[Console]:
-    with opened(browser, server) as console:
-        yield console
 
 
 def test_a_new_server_teaches_and_shows_the_first_record_as_it_arrives(browser: Browser, tmp_path: Path) -> None:
@@ -52,7 +38,7 @@ def test_the_overview_draws_what_the_server_did(console: Console, server: Server
 
     eventually(busy, within_s=300)
     console.go("overview")
-    expect(console.page.locator(".chart canvas")).to_have_count(8)
+    expect(console.page.locator(".chart canvas")).to_have_count(10)
     legend = console.page.locator(".chart", has_text="Records").first.locator(".legend")
     expect(legend).to_contain_text(re.compile(r"in [1-9]"))
     console.picture("overview")
@@ -69,11 +55,60 @@ def test_a_dead_job_is_found_from_the_overview_and_rescued(browser: Browser, tmp
         console.see("SMTP 550: mailbox unavailable")
         page.get_by_label("Select this page").check()
         console.picture("dead-jobs")
-        console.button("Redrive").click()
-        console.button("Redrive 6 jobs").click()
+        console.button("Put back in the queue").click()
+        expect(page.get_by_label("Jobs a second, at most")).to_be_visible()
+        console.button("Put 6 jobs back").click()
         console.see("No job is dead")
         queue = client.state("mail")["queue"]
         assert (queue["dead"], queue["ready"], queue["in_flight"]) == (0, 66, 8)
+
+
+def test_one_dead_job_is_explained_and_put_back_for_a_worker_that_must_still_come(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with serving(tmp_path) as server:
+        client = server.client()
+        client.put("/v0/topics/mail", {"type": "queue", "dead_letter": "mail.dead", "max_deliveries": 3})
+        client.post("/v0/topics/mail", {"records": [{"data": {"to": "user0"}, "tag": "tenant-0"}]})
+        client.post("/v0/topics/mail/claim", {"node": "w"})
+        client.post("/v0/topics/mail/nack", {"node": "w", "seqs": [1], "dead_letter": True, "error": "SMTP 550"})
+    # After a restart nobody has asked for jobs yet.
+    with serving(tmp_path) as server, opened(browser, server) as console:
+        page = console.page
+        console.go("overview")
+        page.get_by_role("link", name="Look at it").click()
+        console.see("0 jobs, 1 dead")
+        expect(page.get_by_role("navigation", name="Main").locator("[aria-current]")).to_contain_text("Queues")
+        row = page.locator("tbody tr")
+        expect(row).to_contain_text("1 of 3")
+        expect(row).to_contain_text("rejected")
+        row.click()
+        console.see("gave it up (rejected it) at delivery 1 of 3")
+        # Beside the open job, its list still shows what tells jobs apart.
+        for cell in ("SMTP 550", "tenant-0", '{"to": "user0"}'):
+            expect(row.get_by_text(cell)).to_be_in_viewport()
+        console.button("Put back in the queue").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("It is tried again")
+        expect(dialog).to_contain_text("No worker is asking for jobs")
+        expect(dialog).to_contain_text("The job waits until one comes")
+        expect(dialog).to_contain_text("redrive")
+        expect(page.get_by_label("Jobs a second, at most")).to_have_count(0)
+        console.button("Put 1 job back").click()
+        console.see("1 job of mail is back in the queue")
+        console.see("No job is dead")
+        page.get_by_role("link", name="Ready").click()
+        console.see("1 job waits, and no worker is asking for jobs: none has since the server started")
+        console.see("topics queue work mail --exec")
+        client = server.client()
+        assert client.post("/v0/topics/mail/claim", {"node": "w"}).json["claimed"][0]["data"] == {"to": "user0"}
+        console.see("Workers are busy with 1 job")
+        client.post("/v0/topics/mail/ack", {"node": "w", "seqs": [2]})
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(server.client().post, "/v0/topics/mail/claim", {"node": "w", "wait_ms": 30_000})
+            console.see("1 worker is connected and takes jobs as they come")
+            client.append("mail", "next")
+            assert waiting.result().json["count"] == 1
 
 
 def test_jobs_are_released_by_tag_after_they_were_counted(browser: Browser, tmp_path: Path) -> None:

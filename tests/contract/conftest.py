@@ -1,20 +1,13 @@
-"""One server for all tests that need nothing special, and a topic name of its own for each."""
+"""A connection to the common server, and a topic name of its own for each test."""
 
 import itertools
 from collections.abc import Iterator
 
 import pytest
 
-from tests.serving import Client, ServerProcess, serving
+from tests.serving import Client, ServerProcess
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """No keys, on loopback, all defaults."""
-    with serving(tmp_path_factory.mktemp("data")) as server:
-        yield server
 
 
 @pytest.fixture

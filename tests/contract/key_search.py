@@ -1,6 +1,6 @@
 """`topics serve` in a process that can be asked which of its objects hold a key; the test beside it asks.
 
-The key is only ever kept backwards here: what holds it forwards is the server's.
+The key comes backwards and is kept in halves here: what holds it whole and forwards is the server's.
 """
 
 import gc
@@ -14,14 +14,15 @@ from typing import Any
 
 from topics import cli
 
-BACKWARDS = sys.argv[1]
+LENGTH = len(sys.argv[1])
+TAIL, HEAD = (half[::-1] for half in (sys.argv[1][: LENGTH // 2], sys.argv[1][LENGTH // 2 :]))
 
 
 def holds(value: object) -> bool:
     if isinstance(value, str):
-        return BACKWARDS in value[::-1]
+        return len(value) >= LENGTH and any(part.startswith(TAIL) for part in value.split(HEAD)[1:])
     if isinstance(value, bytes | bytearray | memoryview):
-        return BACKWARDS.encode() in bytes(value)[::-1]
+        return any(part.startswith(TAIL.encode()) for part in bytes(value).split(HEAD.encode())[1:])
     return False
 
 

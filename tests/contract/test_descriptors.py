@@ -6,13 +6,15 @@ import contextlib
 import json
 import logging
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.launching import PROGRAM, Launched
 from tests.patience import PATIENCE_S
-from tests.serving import START_S_MAX, TOPICS, Client, ServerProcess, serving
+from tests.serving import START_S_MAX, Client, ServerProcess, serving
 from topics.http.descriptors import FILES_RESERVED, REFUSED_MAX, connections_within
 
 LIMIT = 512
@@ -21,11 +23,15 @@ LIMIT = 512
 class FewFiles(ServerProcess):
     """May open no more than `LIMIT` files, whatever it asks for."""
 
-    command = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$0" "$@"', TOPICS)
+    limits = f"({LIMIT}, {LIMIT})"
+
+    def _started(self, arguments: list[str], env: dict[str, str]) -> Launched:
+        limited = f"from resource import *; setrlimit(RLIMIT_NOFILE, {self.limits})"
+        return Launched(arguments, env, code=f"{limited}\n{PROGRAM}", stderr=subprocess.PIPE)
 
 
-class FewFilesAtFirst(ServerProcess):
-    command = ("sh", "-c", 'ulimit -Sn 64; exec "$0" "$@"', TOPICS)
+class FewFilesAtFirst(FewFiles):
+    limits = "(64, getrlimit(RLIMIT_NOFILE)[1])"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from tests.faults import FaultyDisk
+from tests.faults import FaultyDisk, Kind
 from tests.serving import START_S_MAX, Client
 from topics.api.auth import authenticator_of
 from topics.api.call import Call
@@ -119,7 +119,9 @@ def test_a_full_disk_is_507_while_reads_go_on_and_writing_resumes(server: Server
     assert client.payloads("a") == [1, 2]
 
 
-def test_after_a_failed_sync_the_server_is_read_only_and_says_so(server: ServerThread, client: Client) -> None:
+def test_after_a_failed_sync_the_server_is_read_only_and_says_so(
+    server: ServerThread, client: Client, tmp_path: Path
+) -> None:
     client.put("/v0/topics/f", {"durable": True})
     client.append("f", 1)
     server.disk.fail("fdatasync", path=".log", error=errno.EIO)
@@ -131,6 +133,7 @@ def test_after_a_failed_sync_the_server_is_read_only_and_says_so(server: ServerT
     assert client.payloads("f") == [1]
     ready = client.get("/v0/ready")
     assert (ready.status, ready.code) == (503, "read_only")
+    assert str(tmp_path).encode() not in ready.body + reply.body
     assert client.get("/v0/health").status == 200
     metrics = client.get("/v0/metrics", headers={"Accept": "application/json"}).json
     assert (metrics["topics_wal_read_only"], metrics["topics_ready"]) == (1, 0)
@@ -224,3 +227,31 @@ def test_a_damaged_segment_is_a_500_that_names_the_range_and_never_wrong_data(
     assert reply.detail["from_seq"] == 1
     assert reply.detail["to_seq"] >= 1
     assert cold.client.append("c", "still writable").status == 200
+
+
+@pytest.mark.parametrize("kind", ["allocate", "open"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_write_that_needs_a_file_which_cannot_be_made_does_not_name_its_path(
+    tmp_path: Path, kind: Kind, error: int
+) -> None:
+    server = ServerThread(Settings(port=0, data_dir=str(tmp_path / "data"), wal_file_bytes=1 << 20), FaultyDisk())
+    try:
+        server.disk.fail(kind, error=error, times=1_000)
+        replies = [server.client.append("a", *["x" * 1000] * 900) for _ in range(8)]
+    finally:
+        server.stop()
+        gc.enable()
+        gc.unfreeze()
+    refused = [reply for reply in replies if reply.status >= 500]
+    assert refused
+    assert not [reply.body for reply in refused if str(tmp_path).encode() in reply.body]
+
+
+def test_a_pack_that_is_missing_is_named_without_its_directory(cold: ServerThread, tmp_path: Path) -> None:
+    for pack in (tmp_path / "data" / "shard-00" / "packs").glob("*.pack"):
+        pack.unlink()
+    cold.on_loop(cold.server.store.packs._open.close)
+    reply = cold.client.post("/v0/topics/c/diff", {})
+    assert (reply.status, reply.code) == (500, "internal")
+    assert ".pack is missing" in reply.json["error"]["message"]
+    assert str(tmp_path).encode() not in reply.body

@@ -18,7 +18,7 @@ from tests.serving import START_S_MAX, TOPICS, Client, ServerProcess, free_port,
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program as it is installed, from its first line."""
     monkeypatch.setattr(ServerProcess, "command", (TOPICS,))
@@ -30,6 +30,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 BUSY = "a server may already run there: --port or TOPICS_PORT chooses another"
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -56,6 +57,7 @@ def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> Non
         assert str(tmp_path) in second.log
 
 
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("keys", "counted"), [("k1,k2:read", "2 API keys"), ("k1", "1 API key")])
 def test_the_boot_log_says_what_holds_and_can_be_json_lines(tmp_path: Path, keys: str, counted: str) -> None:
     with serving(tmp_path, "--log-format", "json", api_keys=keys) as server:
@@ -80,6 +82,7 @@ def test_host_may_carry_the_port(tmp_path: Path) -> None:
 # --- stopping ---
 
 
+@pytest.mark.usefixtures("installed")
 def test_sigterm_ends_long_polls_properly_and_exits_0(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         client, waiting = server.client(), server.client()
@@ -98,6 +101,7 @@ def test_sigterm_ends_long_polls_properly_and_exits_0(tmp_path: Path) -> None:
         assert "stopped" in server.log
 
 
+@pytest.mark.usefixtures("installed")
 def test_sigint_drains_too_and_nothing_is_accepted_any_more(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         port = server.port

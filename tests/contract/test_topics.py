@@ -219,6 +219,7 @@ def test_list_items_have_their_fields(client: Client, topic: str) -> None:
         "effective_priority": 3,
         "durability": "fsync",
         "last_write_ts": client.state(topic)["last_write_ts"],
+        "epoch": client.state(topic)["epoch"],
     }
 
 

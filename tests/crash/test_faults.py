@@ -47,6 +47,22 @@ def restart(rig: Rig) -> None:
     rig.crash()
 
 
+# --- a write that fails and cannot be removed ---
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_failed_write_that_stays_in_the_log_is_no_clean_refusal(rig: Rig, disk: FaultyDisk, error: int) -> None:
+    disk.fail("pwritev", error=error, path=".log", keep_bytes=1 << 20)
+    disk.fail("truncate", path=".log")
+    with pytest.raises(StorageError, match="may be there after a restart"):
+        rig.append("a", 4)
+    with pytest.raises(ReadOnly):
+        rig.append("a", 5)
+    assert rig.seqs("a") == [1, 2, 3]
+    restart(rig)
+    assert [record["data"] for record in rig.records("a")] == [1, 2, 3, 4]
+
+
 # --- a sync that fails ---
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tests.crash.test_repair import check, damage_found, put_away, repair, writt
 from tests.engine.rig import Rig
 
 STEP = 211
+# `make flips`: every byte.
+WANTED = [int(step) for step in (os.environ.get("FLIP_STEP"),) if step]
 SPARED = ("lock",)
 
 
@@ -38,6 +41,7 @@ def places(path: Path, step: int) -> list[tuple[str, int]]:
     [
         pytest.param(STEP, marks=pytest.mark.timeout(1200)),
         pytest.param(37, marks=[pytest.mark.crash, pytest.mark.timeout(3600)]),
+        *(pytest.param(step, marks=[pytest.mark.crash, pytest.mark.timeout(36_000)], id="wanted") for step in WANTED),
     ],
 )
 def test_a_flipped_byte_is_never_served_nor_passed_over(
@@ -45,7 +49,8 @@ def test_a_flipped_byte_is_never_served_nor_passed_over(
 ) -> None:
     rig, told = whole
     refusals = 0
-    for name, offset in places(tmp_path / "whole", step):
+    chosen = places(tmp_path / "whole", step)
+    for name, offset in chosen:
         shutil.rmtree(rig.path, ignore_errors=True)
         shutil.copytree(tmp_path / "whole", rig.path)
         content = bytearray((rig.path / name).read_bytes())
@@ -60,4 +65,5 @@ def test_a_flipped_byte_is_never_served_nor_passed_over(
         rig.open()
         check(rig, told)
         put_away(rig)
+    print(f"{len(chosen)} bytes flipped, each in a directory of its own; {refusals} were refused and repaired")
     assert refusals > 10

@@ -66,10 +66,10 @@ def test_a_disk_full_of_records_takes_more_after_most_were_deleted(tmp_path: Pat
         taken = fill(rig)
         assert taken * 900 > mib * MIB
         if killed:
-            # Somebody else takes the rest of the disk before the next start.
-            disk.size_bytes = disk.used_bytes
             rig.abandon()
             rig.store._directory.close()
+            # Somebody else takes the rest of the disk before the next start; the threads take nothing any more.
+            disk.size_bytes = disk.used_bytes
             rig.open()
 
         delete_most(rig)

@@ -1,6 +1,8 @@
 """A copy of a store in use: what is in it, what it pins while it is made, and how the copy continues."""
 
+import errno
 import io
+import os
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -10,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.engine.rig import Rig
+from tests.faults import FaultyDisk, Kind
 from topics.engine.opening.store import SEQS_PER_S_MAX
-from topics.model.errors import ReadOnly
+from topics.model.errors import DamagedData, InvalidRequest, ReadOnly
 from topics.storage.archive import ArchiveReader
 from topics.storage.backup import Backup
 from topics.storage.disk import Disk
@@ -203,3 +206,49 @@ def test_no_copy_is_begun_when_the_log_cannot_be_synced(tmp_path: Path) -> None:
         rig.store.settle()
         with pytest.raises(ReadOnly):
             rig.store.begin_backup("topics test")
+
+
+def test_a_copy_gets_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    target = tmp_path / "copy.tar"
+    with Rig(tmp_path / "data", disk=disk) as rig:
+        rig.append("a", *range(100))
+        rig.checkpoint()
+        kinds: tuple[Kind, ...] = ("pwritev", "fdatasync", "rename")
+        for kind in kinds:
+            backup = begin(rig)
+            disk.fail(kind, path=target.name, error=errno.EIO)
+            with pytest.raises(OSError, match="Input/output error"):
+                backup.save(str(target))
+            backup.release()
+            assert [path.name for path in tmp_path.iterdir()] == ["data"], kind
+        backup = begin(rig)
+        backup.save(str(target))
+        backup.release()
+        with restored(target.read_bytes(), tmp_path / "copy", rig) as copy:
+            assert [record["data"] for record in copy.records("a", limit=100)] == list(range(100))
+        # The copy is whole by then, and an error all the same: its name may not outlast a power failure.
+        backup = begin(rig)
+        disk.fail("fsync_dir", error=errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            backup.save(str(tmp_path / "unsynced.tar"))
+        backup.release()
+        assert (tmp_path / "unsynced.tar").stat().st_size == target.stat().st_size
+        before = target.read_bytes()
+        backup = begin(rig)
+        with pytest.raises(InvalidRequest, match="does not replace files"):
+            backup.save(str(target))
+        backup.release()
+        assert target.read_bytes() == before
+
+
+def test_a_file_that_ends_too_soon_ends_the_copy(tmp_path: Path) -> None:
+    with Rig(tmp_path / "data") as rig:
+        rig.append("a", *range(100))
+        rig.checkpoint()
+        backup = begin(rig)
+        (snapshot,) = (tmp_path / "data").rglob("snapshots/0*")
+        os.truncate(snapshot, 64)
+        with pytest.raises(DamagedData, match="ends at byte 64"):
+            read_all(backup)
+        backup.release()

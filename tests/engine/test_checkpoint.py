@@ -120,6 +120,38 @@ def test_what_happens_while_a_checkpoint_runs_is_kept_whenever_it_happens(
     assert everything(rig) == before
 
 
+def bytes_of_packs(rig: Rig) -> int:
+    return sum(path.stat().st_size for path in (rig.path / "shard-00" / "packs").iterdir())
+
+
+@pytest.mark.parametrize("moment", [None, *MOMENTS[:4]], ids=lambda moment: "-".join(moment or ("before",)))
+def test_compaction_frees_a_pack_that_another_topic_was_copied_out_of(
+    open_rig: OpenRig, moment: tuple[Kind, str] | None
+) -> None:
+    """Both topics are in one pack; the larger one is dropped after the checkpoint that wrote it, or while it ran."""
+    disk = FaultyDisk()
+    rig = open_rig(disk=disk, hot_retain_bytes=0)
+    rig.append("dropped", *["x" * 1000] * 2000)
+    rig.append("kept", *range(10))
+    steps = rig.store._checkpointer.steps()
+    gate = None if moment is None else disk.hold(moment[0], path=moment[1])
+    drive(rig, steps, until=gate)
+    change = rig.engine.drop("dropped")
+    rig.store.commit_log.flush()
+    outcome: list[bool] = []
+    rig.store.compact(outcome.append)
+    if gate is not None:
+        gate.open()
+        assert drive(rig, steps)
+    rig.finish(change)
+    assert bytes_of_packs(rig) > 2_000_000
+    rig.checkpoint()
+    assert outcome == [True]
+    assert bytes_of_packs(rig) < 300_000
+    rig.crash()
+    assert [record["data"] for record in rig.records("kept")] == list(range(10))
+
+
 def drive(rig: Rig, steps: Steps[bool], until: Gate | None = None) -> bool | None:
     """Run a checkpoint to its end, or until a call hangs; its outcome, None if it has none yet."""
     while until is None or not until.reached.is_set():

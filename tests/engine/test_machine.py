@@ -207,4 +207,4 @@ def _rendered(record: ModelRecord) -> dict[str, Any]:
 
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = settings(settings.default, max_examples=40, stateful_step_count=40, deadline=None)
+TestEngine.settings = settings(settings.default, max_examples=30, stateful_step_count=40, deadline=None)

@@ -144,7 +144,7 @@ def test_another_start_still_decides_before_the_first_commit(partition: Partitio
 def test_a_group_that_has_not_committed_lags_by_what_came_since(rig: Rig, partition: Partition) -> None:
     partition.consume(start="Latest")
     rig.append("t", "a", "b")
-    (standing,) = partition.consuming.standings(10, lambda *_: True)
+    (standing,) = rig.drive(partition.consuming.standings(10, lambda *_: True))
     assert (standing.committed, standing.position, standing.lag) == (-1, 12, 2)
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import jwt
 import pytest
 
 from tests.groups.consumers import SECRET, Consumer, token
@@ -45,6 +46,21 @@ def test_a_restart_in_the_middle_of_open_claims(tmp_path: Path, how: str) -> Non
         assert consumer.offsets() == []
         consumer.ack(4, from_offset=2)
         assert consumer.standing()["committed_offset"] == 6
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+def test_who_holds_a_claim_is_known_after_a_restart(tmp_path: Path, how: str) -> None:
+    with serving(tmp_path / "data", jwt_secret=SECRET) as server:
+        server.stranger().append("t", *range(10))
+        consumer_of(server).offsets(limit=2)
+        consumer_of(server).offsets(limit=2, member="host-7")
+        refused = consumer_of(server).ask(member="x" * 300)
+        assert (refused.status, refused.json["error"]) == (400, "member must be at most 256 bytes")
+        getattr(server, how)()
+    with serving(tmp_path / "data", jwt_secret=SECRET) as server:
+        (group,) = server.stranger().get("/v0/groups").json["groups"]
+        user = jwt.decode(token(), options={"verify_signature": False})["sub"]
+        assert [claim["member"] for claim in group["claims"]] == [user, "host-7"]
 
 
 def test_the_first_latest_is_kept_while_its_poll_still_waits(tmp_path: Path) -> None:

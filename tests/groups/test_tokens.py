@@ -96,7 +96,7 @@ def test_a_signed_token_is_enough_for_any_subject(server: ServerProcess) -> None
     [
         token(secret="another secret of sufficient length!!"),
         token(algorithm="HS512"),
-        jwt.encode({"sub": "x", "iss": "kalamdb", "exp": time.time() + DAY_S, "role": "system"}, None, "none"),
+        jwt.encode({"sub": "x", "iss": "kalamdb", "exp": time.time() + DAY_S, "role": "system"}, "", "none"),
         token(iss="somebody"),
         token(iss=None),
         signed(iss=["kalamdb"]),

@@ -87,6 +87,10 @@ REQUESTS = [
     b"POST /x HTTP/1.1\r\n" + KEY + b"\r\nHost: a\r\ncontent-length:4\r\n\r\nbody",
     b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 0004\r\n\r\nbody",
     post(b"body", path=b"/y"),
+    get(b"/a", b"X-Request-Id: 1"),
+    get(b"/a", b"X-Request-Id: 2"),
+    get(b"/a", b"X-Request-Id: not an id"),
+    post(b"body", b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     post(b"x" * 300),
     post(b"x" * 9_000),
     chunked(b"one", b"two"),
@@ -230,6 +234,7 @@ def test_neither_key_nor_body_is_kept_with_a_head() -> None:
     "lines",
     [
         (b"Cookie: a=b",),
+        (b"X-Request-Id: always-the-same",),
         (b"Expect: nothing",),
         (b"TE: trailers",),
         (b"Upgrade: h2c",),

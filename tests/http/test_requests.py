@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.http.wire import Server, chunked, echo, get, park, post, serving
+from tests.http.wire2 import Client2
 from topics.http.limits import HttpLimits
 from topics.http.refusal import BadRequest
 from topics.http.request import AlreadyAnswered, Request
@@ -291,3 +292,14 @@ def test_more_connections_than_allowed_are_sent_away() -> None:
         server.until(lambda: server.listener.connections_open == 1)
         with server.connect() as four:
             assert four.request(get()).status == 200
+
+
+def test_ids_of_a_request_come_back_over_both_versions() -> None:
+    given = (b"X-Request-Id: a-1", b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
+    with serving(echo) as server, server.connect() as first, Client2(server.connect()) as second:
+        reply = first.request(get(b"/x", *given))
+        fields = tuple((name.decode().lower(), value.decode()) for name, value in (line.split(b": ") for line in given))
+        for headers in (reply.headers, second.request(fields=fields).headers):
+            assert headers["x-request-id"] == "a-1"
+            assert headers["traceparent"].startswith("00-0af7651916cd43dd")
+        assert "x-request-id" not in first.request(get()).headers

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from topics.http.loop.pace import LONG_S, PUT_OFF_MAX, Pace
 from topics.http.loop.tick import LARGE_S, Tick
 from topics.http.loop.watchdog import Watchdog
 
@@ -33,7 +34,9 @@ class Bench:
         self.happened: list[str] = []
         self.loop = Loop()
         clock = lambda: self.now_s  # noqa: E731
-        self.tick = Tick(cast("asyncio.AbstractEventLoop", self.loop), Watchdog(clock), clock)
+        loop = cast("asyncio.AbstractEventLoop", self.loop)
+        self.pace = Pace(loop)
+        self.tick = Tick(loop, Watchdog(clock), self.pace, clock)
         self.tick.on_end(lambda: self.happened.append("end"))
 
     def large(self, name: str, took_s: float) -> None:
@@ -83,12 +86,53 @@ def test_requests_that_keep_coming_do_not_keep_the_end_away(bench: Bench) -> Non
     assert ended == 5
 
 
-def test_after_a_long_tick_replies_that_are_ready_leave_before_anything_else(bench: Bench) -> None:
-    bench.large("a", LARGE_S)
+def test_after_long_work_an_iteration_only_sends_the_replies_that_are_ready(bench: Bench) -> None:
+    bench.large("a", LONG_S)
     assert bench.iteration() == ["a"]
-    # The next iteration reads a small request, and its reply is ready.
+    # The poll after it reads a small request, and its reply is ready: it is sent at the end of the next iteration.
     bench.tick.unflushed.append(Connection(bench))
-    assert bench.iteration() == ["reply", "end"]
+    assert bench.iteration() == ["reply"]
+    assert bench.iteration() == ["end"]
     bench.tick.arm()
     bench.tick.unflushed.append(Connection(bench))
     assert bench.iteration() == ["end", "reply"], "one write for all replies of a connection"
+
+
+def test_two_pieces_of_long_work_never_share_an_iteration_nor_follow_each_other(bench: Bench) -> None:
+    def work() -> None:
+        if not bench.pace.puts_off(work):
+            bench.happened.append("turn")
+            bench.now_s += LONG_S
+            bench.pace.took(LONG_S)
+
+    bench.large("a", LONG_S)
+    bench.loop.call_soon(work)
+    assert [bench.iteration() for _ in range(4)] == [["a"], [], ["end", "turn"], []]
+
+
+def test_a_loop_that_is_always_busy_still_gets_to_work_that_was_put_off(bench: Bench) -> None:
+    def work() -> None:
+        if not bench.pace.puts_off(work):
+            bench.happened.append("turn")
+
+    bench.pace.took(LONG_S)
+    bench.loop.call_soon(work)
+    happened: list[str] = []
+    for _ in range(PUT_OFF_MAX + 1):
+        bench.pace.took(LONG_S)
+        happened += bench.iteration()
+    assert happened == ["turn"]
+    bench.pace.took(LONG_S)
+    bench.large("a", 0.0)
+    happened.clear()
+    for _ in range(PUT_OFF_MAX + 1):
+        bench.pace.took(LONG_S)
+        happened += bench.iteration()
+    assert happened == ["a", "end"]
+
+
+def test_short_work_is_never_put_off(bench: Bench) -> None:
+    bench.pace.took(LONG_S / 2)
+    assert not bench.pace.is_resting
+    bench.large("a", 0.0)
+    assert bench.iteration() == ["a", "end"]

@@ -1,4 +1,4 @@
-"""One server for the tests that can share it, and names that no other test uses."""
+"""A watcher of the common server, and names that no other test uses."""
 
 import itertools
 from collections.abc import Iterator
@@ -6,13 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.live.rig import Watcher, watching
-from tests.serving import Client, ServerProcess, serving
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("live")) as server:
-        yield server
+from tests.serving import Client, ServerProcess
 
 
 @pytest.fixture

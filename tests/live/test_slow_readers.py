@@ -104,6 +104,9 @@ def test_a_reader_that_stops_for_good_is_told_and_cut_off_and_loses_nothing(tmp_
         again = watcher.open(url, stream.last_id)
         while not seqs or seqs[-1] < 1001:
             frame = again.event()
+            if frame.event == "error":
+                # On a busy machine this reader, too, may pause for that long.
+                again = watcher.open(url, again.last_id)
             seqs += frame.seqs if frame.event == "record" else []
         assert seqs == list(range(2, 1002))
 

@@ -19,6 +19,7 @@ from topics.model.requests.batch import (
     NO_HEAD,
     NO_KEY,
     Batch,
+    Draft,
     check_batch,
     checking_metas,
     render,
@@ -85,6 +86,16 @@ def test_a_batch_is_what_its_records_say(given: list[RecordRequest], node: str |
 def test_so_is_one_whose_heads_come_later(given: list[RecordRequest], node: str | None) -> None:
     batch = render_headless(AppendRequest(given, node), 8, 99, bare=False)
     check_columns(batch, given, node, [text_of(record, NO_HEAD, node) for record in given])
+
+
+@given(st.lists(records, min_size=1, max_size=6), st.none() | names, st.integers(1, 4))
+def test_so_is_one_that_is_drafted_piece_by_piece(given: list[RecordRequest], node: str | None, piece: int) -> None:
+    draft = Draft(bare=False)
+    for at in range(0, len(given), piece):
+        draft.add(given[at : at + piece], node)
+    batch = render(AppendRequest(given, node), 9, 99, bare=False, draft=draft)
+    texts = [text_of(record, b'{"$seq":%d,"$ts":99' % seq, node) for seq, record in enumerate(given, 9)]
+    check_columns(batch, given, node, texts)
 
 
 def test_the_digest_of_a_unique_key_is_the_one_that_the_log_has() -> None:

@@ -59,7 +59,7 @@ payloads = st.recursive(
 records = st.lists(
     st.fixed_dictionaries({"data": payloads}, optional={"tag": st.text(max_size=5), "meta": st.just({"a": [{}, {}]})}),
     min_size=1,
-    max_size=40,
+    max_size=12,
 )
 
 

@@ -7,6 +7,7 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from topics.engine.core import ops
 from topics.engine.core.appended import Appended, DeferredBody
@@ -29,6 +30,7 @@ from topics.engine.log.deletion import Run
 from topics.engine.opening.composition import OPS
 from topics.engine.queues.ops import Buried, Extended, Leased, Moved, Paused, Released
 from topics.engine.routers.ops import FULL, Forwarded, RouterDropped, RouterPut
+from topics.engine.schedules.ops import ScheduleDropped, ScheduledRun, SchedulePut, ScheduleRan
 from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten
 from topics.model.clock import Moment
 from topics.model.requests import batch as batch_module
@@ -36,6 +38,7 @@ from topics.model.requests.batch import ALWAYS_JOINED, Batch, render
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
 from topics.model.requests.routers import RouterConfig
+from topics.model.schedules.schedule_config import ScheduleConfig
 
 U64S = st.integers(0, 2**63 - 1)
 IDS = st.integers(1, 2**32 - 1)
@@ -60,7 +63,6 @@ def rendered(
     records: list[dict[str, object]], first_seq: int, ts: int, node: str | None, joined_bytes_max: int = ALWAYS_JOINED
 ) -> Batch:
     import msgspec
-    from msgspec import Raw
 
     raw = [
         {name: Raw(value) if isinstance(value, bytes) else value for name, value in record.items()}
@@ -138,6 +140,9 @@ def test_a_delete_reads_back_however_many_runs_it_has(runs: list[Run], topic_id:
         Buried(7, 3, None),
         Buried(7, 3, Deleted(7, 9, [Run(1, 2, 3)])),
         RouterPut(7, 8, 2**64 - 1, "r", RouterConfig("a", "b")),
+        SchedulePut(9, 5, 2**63, "nightly", ScheduleConfig("t", cron="0 3 * * *", data=Raw(b'{"a": 1.10}'))),
+        ScheduleDropped(9),
+        ScheduleRan([ScheduledRun(1, 2, 3, 4, 9, 0), ScheduledRun(5, 0, 7, 8, 10, 1)], None),
         RouterDropped(7),
     ],
 )
@@ -180,7 +185,10 @@ def test_what_carries_records_reads_back_with_them() -> None:
     assert isinstance(buried, Buried)
     assert isinstance(forwarded, Forwarded)
     assert isinstance(buried.rest, Appended)
-    for found in (moved.appended.batch, buried.rest.batch, forwarded.batch):
+    ran = OPS.decode(ScheduleRan([ScheduledRun(1, 2, 3, 4, 9, 1)], appended).encode())
+    assert isinstance(ran, ScheduleRan)
+    assert ran.appended is not None
+    for found in (moved.appended.batch, buried.rest.batch, forwarded.batch, ran.appended.batch):
         assert columns_of(found) == columns_of(batch_of(4))
     assert (forwarded.to_seq, forwarded.lost, forwarded.runs) == (5, 1, [(2, 2)])
 
@@ -196,7 +204,7 @@ def test_every_op_and_every_code_is_declared_once() -> None:
     with pytest.raises(AssertionError, match="declared once"):
         OpTable(CORE_OPS, CORE_OPS)
     codes = [code for kind in OPS.kinds.values() for code in kind.codes]
-    assert sorted(codes) == [*range(1, 15), 32, 33, 34, 40, 41, 42, *range(48, 53), 80, 84, 85, 86, 88, 92]
+    assert sorted(codes) == [*range(1, 15), 32, 33, 34, 40, 41, 42, *range(48, 53), 80, 84, 85, 86, 88, *range(92, 96)]
 
 
 def test_what_an_op_adds_ends_where_its_batch_does() -> None:

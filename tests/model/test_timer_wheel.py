@@ -52,3 +52,22 @@ def test_items_survive_the_removal_of_empty_buckets() -> None:
         if item not in kept:
             wheel.remove(item, number)
     assert wheel.take_due(1_000_000) == list(kept)
+
+
+@given(
+    dues=st.lists(st.integers(0, 60), max_size=40),
+    now=st.integers(0, 70),
+    most=st.integers(1, 7),
+    width=st.integers(1, 9),
+)
+def test_taking_a_few_at_a_time_gives_the_same_in_the_end(dues: list[int], now: int, most: int, width: int) -> None:
+    at_once, bit_by_bit = TimerWheel[int](width), TimerWheel[int](width)
+    for item, due in enumerate(dues):
+        at_once.add(item, due)
+        bit_by_bit.add(item, due)
+    taken: list[int] = []
+    while some := bit_by_bit.take_some(now, most):
+        assert len(some) <= most
+        taken += some
+    assert taken == at_once.take_due(now)
+    assert bit_by_bit.next_due == at_once.next_due

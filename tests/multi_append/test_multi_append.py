@@ -96,6 +96,21 @@ def test_a_write_is_one_op_of_the_log(rig: MultiRig, monkeypatch: pytest.MonkeyP
     assert op.encode() == body
 
 
+def test_topics_that_it_creates_during_a_checkpoint_are_not_part_of_it(rig: MultiRig) -> None:
+    rig.append("old", 1)
+    state, steps = rig.store.state, rig.store._checkpointer.steps()
+    number = state.checkpoint
+    while state.checkpoint == number:
+        next(steps)
+        rig.store.settle()
+    rig.append_all({"new": [2], "old": [3]})
+    for _ in steps:
+        rig.store.settle()
+    rig.crash()
+    assert rig.store.state.names == ["new", "old"]
+    assert (rig.payloads("old"), rig.payloads("new")) == ([1, 3], [2])
+
+
 def test_delays_and_unique_keys_work_in_it(rig: MultiRig) -> None:
     rig.configure("q", type="queue")
     first = rig.landed({"q": {"records": [job(1, unique_key="k"), job(2, delay_ms=60_000)]}, "log": ["x"]})

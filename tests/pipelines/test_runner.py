@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,24 +15,27 @@ import pytest
 from topics import testing
 from topics.client import Client, Fenced, Record
 from topics.model.clock import ManualClock
-from topics_spark.pipelines import building
+from topics.model.requests.pipelines import LOG_LINES_MAX, LOG_MESSAGE_CHARS_MAX
+from topics_spark.errors import NeedsDecision
+from topics_spark.pipelines import building, pipeline_run
 from topics_spark.pipelines import runner as runner_module
 from topics_spark.pipelines.assignment import Assignment, RunnerConfig, app_of
 from topics_spark.pipelines.leases import LEASE_MS
 from topics_spark.pipelines.runner import PROGRESS, Runner
 
 COPY = {"sources": {"logs": {"topic": "logs"}}, "sql": "SELECT * FROM logs", "sink": {"topic": "copy"}}
-CONFIG = RunnerConfig("/nowhere/state", "/nowhere/tables")
 
 
 seconds = itertools.count()
 
 
 class Told:
-    def __init__(self, batch: int, rows: int, *, idle: bool = False) -> None:
-        sources = [{"latestOffset": json.dumps({"logs": {"lag": 4, "seq": 9}})}]
+    def __init__(self, batch: int, rows: int, *, idle: bool = False, late: int = 0) -> None:
         told = {"batchId": batch, "numInputRows": rows, "processedRowsPerSecond": 2.5 if rows else 0.0}
-        told |= {"sources": sources, "durationMs": {"triggerExecution": 3} | ({} if idle else {"addBatch": 2})}
+        told |= {
+            "stateOperators": [{"numRowsDroppedByWatermark": late}],
+            "durationMs": {"triggerExecution": 3} | ({} if idle else {"addBatch": 2}),
+        }
         told["timestamp"] = f"2026-01-01T00:00:{next(seconds):06}Z"
         self.json = json.dumps(told)
 
@@ -56,6 +61,9 @@ class Query:
 
 
 class Spark:
+    def __init__(self, cores: int) -> None:
+        self.sparkContext = SimpleNamespace(defaultParallelism=cores, uiWebUrl=None)
+
     def newSession(self) -> Spark:  # noqa: N802
         return self
 
@@ -63,21 +71,25 @@ class Spark:
 class World:
     """A server in this process, and runners on one clock with it."""
 
-    def __init__(self, engine: testing.Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, engine: testing.Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, state: Path
+    ) -> None:
         self.engine = engine
         self.clock = clock
         self.client = engine.client()
         self.queries: list[Query] = []
-        monkeypatch.setattr(building, "start", self._start)
+        self.state = state
+        monkeypatch.setattr(building, "start", self.start)
 
-    def _start(self, spark: Any, assignment: Assignment, config: RunnerConfig, client: Client) -> Query:
+    def start(self, spark: Any, assignment: Assignment, config: RunnerConfig, client: Client) -> Query:
         query = Query(assignment)
         self.queries.append(query)
         return query
 
-    def runner(self, name: str, *only: str) -> Runner:
-        spark: Any = Spark()
-        return Runner(spark, self.engine.client(), CONFIG, name, only, clock=lambda: self.clock.monotonic_ms() / 1000)
+    def runner(self, name: str, *only: str, cores: int = 1) -> Runner:
+        spark: Any = Spark(cores)
+        config = RunnerConfig(str(self.state), "/nowhere/tables")
+        return Runner(spark, self.engine.client(), config, name, only, clock=lambda: self.clock.monotonic_ms() / 1000)
 
     def put(self, name: str, **changes: Any) -> None:
         self.client.put_pipeline(name, {**COPY, **changes})
@@ -97,10 +109,10 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     clock = ManualClock()
     with testing.engine(clock=clock) as engine:
-        yield World(engine, clock, monkeypatch)
+        yield World(engine, clock, monkeypatch, tmp_path / "state")
 
 
 def test_a_definition_is_run_and_its_end_ends_it(world: World) -> None:
@@ -130,7 +142,9 @@ def test_two_runners_never_run_the_same_pipeline(world: World) -> None:
     for number in range(3):
         world.put(f"p{number}")
     world.later(60, first, second)
-    assert len(world.queries) == 3
+    assert sorted(query.assignment.name for query in world.queries if query.isActive) == ["p0", "p1", "p2"]
+    assert sorted((len(first.running), len(second.running))) == [1, 2], "one has moved"
+    assert len(world.queries) == 4
     assert all(len(world.active(f"p{number}")) == 1 for number in range(3))
 
 
@@ -210,20 +224,84 @@ def test_a_failure_is_told_and_tried_again_after_growing_pauses(world: World) ->
     ]
 
 
-def test_batches_are_told_once_each_with_rate_and_lag(world: World) -> None:
+def test_batches_are_told_once_each_with_rate_and_late_rows(world: World) -> None:
     runner = world.runner("a")
     world.put("p")
     world.later(2, runner)
     query = world.active("p")[0]
     query.recentProgress = [Told(0, 3), Told(1, 2)]
     runner.turn()
-    query.recentProgress.append(Told(2, 1))
+    query.recentProgress.append(Told(2, 1, late=4))
     world.later(6, runner)
     status = world.client.pipeline("p").status
     assert status is not None
-    assert (status["batch"], status["rows_total"], status["rows_per_second"], status["lag"]) == (2, 6, 2.5, 4)
-    told = world.told()
-    assert [event["batchId"] for event in told if "batchId" in event] == [0, 1, 2]
+    assert [status[field] for field in ("batch", "rows_total", "rows_per_second", "late_rows")] == [2, 6, 2.5, 4]
+    told = [event for event in world.told() if "batchId" in event]
+    assert [(event["batchId"], event.get("late_rows")) for event in told] == [(0, None), (1, None), (2, 4)]
+
+
+def test_lag_grows_while_a_batch_runs_restarts_or_is_paused(world: World) -> None:
+    def lag() -> int | None:
+        return world.client.pipeline("p").lag
+
+    runner = world.runner("a")
+    world.put("p")
+    world.client.append_many("logs", list(range(10)))
+    world.later(6, runner)
+    assert lag() == 10, "before its first batch"
+    batch_done(world, 0, 8)
+    world.later(6, runner)
+    assert lag() == 2
+    world.client.append_many("logs", list(range(3_000)))
+    assert lag() == 3_002, "before the runner looks again"
+    world.active("p")[0].fail("no paper")
+    world.later(1, runner)
+    assert lag() == 3_002
+    world.put("p", enabled=False)
+    world.later(6, runner)
+    assert not world.active("p")
+    assert lag() == 3_002
+    status = world.client.pipeline("p").status
+    assert status is not None
+    assert status["last_error_ts"] > 0
+
+
+def batch_done(world: World, number: int, seq: int) -> None:
+    """What Spark leaves in the checkpoint of a finished batch, and of one that is planned."""
+    generation = world.client.pipeline("p").generation
+    epoch = world.client.state("logs").epoch
+    for log, batch in (("offsets", number), ("commits", number), ("offsets", number + 1)):
+        place = world.state / "p" / str(generation) / log / str(batch)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        end = {"logs": {"epoch": epoch, "from": 0, "seq": seq if batch == number else 10}}
+        place.write_text(f"v1\n{{}}\n-\n{json.dumps(end)}")
+
+
+def test_the_end_of_its_log_is_told_with_a_pipeline(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines_max = 10
+    monkeypatch.setattr(pipeline_run, "LOG_LINES_MAX", lines_max)
+    runner = world.runner("a")
+    world.put("p")
+    world.later(2, runner)
+    query = world.active("p")[0]
+    query.recentProgress = [Told(7, 3)]
+    runner.turn()
+    query.fail("x" * 1_000)
+    world.later(3, runner)
+    status = world.client.pipeline("p").status
+    assert status is not None
+    lines = [(line["level"], line["message"]) for line in status["log"]]
+    assert lines[:2] == [("info", "starts, revision 1"), ("info", "batch 7: 3 rows in 0 ms")]
+    assert lines[2][0] == "error"
+    assert lines[2][1].startswith("failed: xxx")
+    assert len(lines[2][1]) == LOG_MESSAGE_CHARS_MAX
+    assert lines[3:] == [("info", "starts again in 1 s"), ("info", "starts, revision 1")]
+    for _ in range(lines_max):
+        world.active("p")[0].fail("again")
+        world.later(61, runner)
+    status = world.client.pipeline("p").status
+    assert status is not None
+    assert len(status["log"]) == lines_max < LOG_LINES_MAX
 
 
 def test_a_number_heard_of_while_there_was_nothing_to_do_is_told_with_its_batch(world: World) -> None:
@@ -273,6 +351,28 @@ def test_once_runs_to_its_end_and_not_again(world: World) -> None:
     status = world.client.pipeline("p").status
     assert status is not None
     assert status["state"] == "idle"
+
+
+def test_what_needs_a_decision_is_not_tried_again_and_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = world.runner("a")
+    world.put("p")
+
+    def start(spark: Any, assignment: Assignment, config: RunnerConfig, client: Client) -> Query:
+        raise NeedsDecision("no_checkpoint", "choose")
+
+    monkeypatch.setattr(building, "start", start)
+    world.later(40, runner)
+    status = world.client.pipeline("p").status
+    assert status is not None
+    assert [status[field] for field in ("state", "problem", "last_error")] == ["failed", "no_checkpoint", "choose"]
+    assert status.get("restarts", 0) == 0
+    assert not is_up(world, "p")
+    assert status["checkpoint"].startswith(str(world.state))
+    monkeypatch.setattr(building, "start", world.start)
+    world.later(25, runner)
+    status = world.client.pipeline("p").status
+    assert status is not None
+    assert (status["state"], status.get("problem")) == ("running", None)
 
 
 def is_up(world: World, pipeline: str) -> bool:
@@ -326,3 +426,35 @@ def test_a_definition_that_this_runner_is_too_old_for_is_reported(
 class OlderRequest(msgspec.Struct, forbid_unknown_fields=True):
     sources: dict[str, Any]
     sql: str
+
+
+def test_pipelines_are_shared_by_cores_and_come_back_from_a_runner_that_leaves(world: World) -> None:
+    small, large = world.runner("small"), world.runner("large", cores=3)
+    # Both are known to each other before there is anything to share.
+    world.later(1, small, large)
+    for number in range(4):
+        world.put(f"p{number}")
+    world.later(8, small, large)
+    assert (len(small.running), len(large.running)) == (1, 3)
+    large.drain()
+    world.later(3, small)
+    assert (len(small.running), len(large.running)) == (4, 0)
+    assert sorted(query.assignment.name for query in world.queries if query.isActive) == ["p0", "p1", "p2", "p3"]
+
+
+def test_a_restart_stops_the_query_and_starts_it_again_at_once(world: World) -> None:
+    runner = world.runner("a")
+    world.put("p")
+    world.later(2, runner)
+    world.queries[-1].fail("boom")
+    world.later(1, runner)
+    world.queries[-1].fail("again")
+    generation = world.client.pipeline("p").generation
+    world.client.restart_pipeline("p")
+    world.later(2, runner)
+    (query,) = world.active("p")
+    assert (query.assignment.generation, query.assignment.revision > generation) == (generation, True)
+    anew = world.client.restart_pipeline("p", anew=True)
+    world.later(2, runner)
+    (query,) = world.active("p")
+    assert query.assignment.generation == anew.generation == anew.revision > generation

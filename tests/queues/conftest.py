@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.queues.queue_rig import QueueRig
-from tests.serving import Client, ServerProcess, serving
+from tests.serving import Client, ServerProcess
 
 OpenRig = Callable[..., QueueRig]
 
@@ -34,13 +34,6 @@ def rig(open_rig: OpenRig) -> QueueRig:
 
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """No keys, on loopback, all defaults."""
-    with serving(tmp_path_factory.mktemp("data")) as server:
-        yield server
 
 
 @pytest.fixture

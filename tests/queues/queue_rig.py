@@ -9,9 +9,9 @@ import msgspec
 from tests.engine.rig import Rig
 from topics.engine.core.listing import QueueState
 from topics.engine.log.topic import Topic
+from topics.engine.queues.operator.redrive import Driven
 from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import Queue
-from topics.engine.queues.redrive import Driven
 from topics.engine.queues.verbs import Held
 from topics.model.requests.records import (
     AckRequest,
@@ -31,6 +31,9 @@ def request_of(kind: type[W], **fields: Any) -> W:
 
 
 class QueueRig(Rig):
+    def __enter__(self) -> QueueRig:
+        return self
+
     def queue(self, name: str = "q", **config: Any) -> None:
         self.configure(name, type="queue", **config)
 

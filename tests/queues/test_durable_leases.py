@@ -150,15 +150,15 @@ def test_an_ack_that_the_log_refuses_leaves_the_job_claimable(open_rig: OpenRig)
     disk = FaultyDisk()
     rig = open_rig(disk=disk)
     rig.queue()
-    rig.jobs(1)
-    rig.claim()
+    rig.jobs(4)
+    rig.claim(max=4)
     disk.fail("pwritev", path=".log")
     with pytest.raises(TopicsError):
-        rig.ack("w", 1)
+        rig.ack("w", 1, 2, 3)
     disk.heal()
-    assert rig.seqs("q") == [1]
-    assert rig.places() == (1, 0, 0)
-    assert rig.claim()[0]["deliveries"] == 2
+    assert rig.seqs("q") == [1, 2, 3, 4]
+    assert rig.places() == (3, 1, 0)
+    assert [(job["$seq"], job["deliveries"]) for job in rig.claim(max=4)] == [(1, 2), (2, 2), (3, 2)]
 
 
 def test_an_acked_job_stays_gone_after_a_crash(rig: QueueRig) -> None:

@@ -74,6 +74,7 @@ def test_the_state_of_a_queue_counts_its_jobs(client: Client, queue: str) -> Non
     claim(client, queue)
     state = client.state(queue)
     assert state["type"] == "queue"
+    assert state["queue"].pop("last_claim_ts") >= client.diff(queue)["records"][2]["$ts"]
     assert state["queue"] == {
         "ready": 2,
         "in_flight": 1,
@@ -82,6 +83,7 @@ def test_the_state_of_a_queue_counts_its_jobs(client: Client, queue: str) -> Non
         "paused": False,
         "dead": 0,
         "dead_letter_error": None,
+        "claimers": 0,
     }
     client.append("plain", 1)
     assert "queue" not in client.state("plain")

@@ -375,6 +375,114 @@ def test_an_extension_is_clamped(rig: QueueRig, asked: int, given: int) -> None:
     assert rig.extend("w", 1, lease_ms=asked).deadline == rig.clock.now_ms() + given
 
 
+# --- jobs that one claim took together ---
+
+
+def test_one_object_stands_for_all_jobs_of_a_claim_until_something_happens_to_one_alone(rig: QueueRig) -> None:
+    rig.queue(lease_ms=30_000)
+    rig.jobs(8)
+    tokens = [job["lease_id"] for job in rig.claim(max=8)]
+    _, queue = rig.parts()
+    (run,) = set(queue.jobs.values())
+    rig.clock.advance(10_000)
+    assert rig.extend("w", 3, lease_ms=60_000).jobs == [3]
+    assert rig.nack("w", 5, delay_ms=1_000, error="no").jobs == [5]
+    assert rig.delete("q", before_seq=2) == 1
+    assert [seq for seq, job in queue.jobs.items() if job is run] == [2, 4, 6, 7, 8]
+    assert rig.places() == (0, 6, 1)
+    assert rig.ack("w", 6, 7, lease_ids=[tokens[5], tokens[6]]).jobs == [6, 7]
+    assert rig.ack("w", 1, 2, 3, 4, 5, lease_ids=tokens[:5]).skipped == [1, 5]
+    assert rig.places() == (0, 1, 1)
+    rig.clock.advance(1_000)
+    assert [(job["$seq"], job["deliveries"]) for job in rig.claim(max=8)] == [(5, 2)]
+    assert rig.ack("w", 8, lease_ids=[tokens[6]]).skipped == [8]
+    assert rig.ack("w", 8, lease_ids=[tokens[7]]).jobs == [8]
+
+
+def test_what_is_left_of_a_claim_expires_together(rig: QueueRig) -> None:
+    rig.queue(lease_ms=1_000)
+    rig.jobs(6)
+    first = rig.claim(max=5)
+    assert rig.ack("w", 2, 3).jobs == [2, 3]
+    rig.clock.advance(1_001)
+    assert rig.places() == (4, 0, 0)
+    assert rig.ack("w", 1).skipped == [1]
+    again = rig.claim(max=6)
+    assert [(job["$seq"], job["deliveries"]) for job in again] == [(1, 2), (4, 2), (5, 2), (6, 1)]
+    assert not {job["lease_id"] for job in first} & {job["lease_id"] for job in again}
+
+
+@pytest.mark.parametrize("delay_ms", [0, 700])
+def test_neighbours_that_are_given_back_together_keep_the_error_and_are_redelivered(
+    rig: QueueRig, delay_ms: int
+) -> None:
+    rig.queue(lease_ms=30_000)
+    rig.jobs(6)
+    rig.claim(max=5)
+    assert rig.nack("w", 2, 3, 4, delay_ms=delay_ms, error="no").jobs == [2, 3, 4]
+    assert rig.places() == ((4, 2, 0) if not delay_ms else (1, 2, 3))
+    assert rig.nack("w", 2, 3, 4).skipped == [2, 3, 4], "they are not held any more"
+    assert rig.delete("q", before_seq=3) == 2, "one that is held, and one that was given back"
+    assert rig.places() == ((3, 1, 0) if not delay_ms else (1, 1, 2))
+    rig.clock.advance(delay_ms)
+    _, queue = rig.parts()
+    assert [queue.jobs[seq].error for seq in (3, 4, 5)] == ["no", "no", ""]
+    assert [(job["$seq"], job["deliveries"]) for job in rig.claim("v", max=9)] == [(3, 2), (4, 2), (6, 1)]
+    assert queue.jobs[3].error == "no"
+    assert rig.ack("v", 3, 4, 6).jobs == [3, 4, 6]
+    assert rig.places() == (0, 1, 0)
+
+
+def test_neighbours_that_are_extended_together_outlive_the_rest_of_their_claim(rig: QueueRig) -> None:
+    rig.queue(lease_ms=1_000)
+    rig.jobs(4)
+    tokens = [job["lease_id"] for job in rig.claim(max=4)]
+    assert rig.extend("w", 2, 3, lease_ms=1_000, lease_ids=tokens[1:3]).jobs == [2, 3], "to the same deadline"
+    assert rig.extend("w", 2, 3, lease_ms=5_000, lease_ids=tokens[1:3]).jobs == [2, 3]
+    rig.clock.advance(1_001)
+    assert rig.places() == (2, 2, 0)
+    assert rig.ack("w", 2, 3, lease_ids=tokens[1:3]).jobs == [2, 3]
+    assert rig.claimed(max=4) == [1, 4]
+
+
+def test_a_lease_of_the_same_millisecond_as_one_that_was_acked_expires_too(rig: QueueRig) -> None:
+    rig.queue(lease_ms=1_000)
+    rig.jobs(2)
+    assert rig.claimed() == [1]
+    rig.ack("w", 1)
+    assert rig.claimed() == [2]
+    rig.clock.advance(1_001)
+    assert rig.places() == (1, 0, 0)
+
+
+@pytest.mark.parametrize("seqs", [(1, 2, 3), (3, 2, 1), (1, 3), (2,), (1, 2, 4), (1, 1, 2)])
+def test_an_ack_takes_the_jobs_of_a_claim_in_any_order_and_number(rig: QueueRig, seqs: tuple[int, ...]) -> None:
+    rig.queue()
+    rig.jobs(4)
+    rig.claim(max=3)
+    rig.claim("other")
+    held = rig.ack("w", *seqs)
+    acked = {seq for seq in seqs if seq < 4}
+    assert sorted(held.jobs) == sorted(acked)
+    assert sorted(held.skipped) == sorted([4] * seqs.count(4) + [1] * (seqs.count(1) - 1 if 1 in seqs else 0))
+    assert [record["$seq"] for record in rig.records("q")] == sorted({1, 2, 3, 4} - acked)
+    assert rig.places() == (0, 4 - len(acked), 0)
+
+
+def test_jobs_of_one_claim_show_their_own_time_producer_and_tag(rig: QueueRig) -> None:
+    rig.queue()
+    sent = [("a%d%%", None), (None, "t"), (None, None), ("a%d%%", "50%"), ("é", "é")]
+    for number, (node, tag) in enumerate(sent):
+        rig.append("q", {"data": {"n": number}, "node": node, "tag": tag})
+        rig.clock.advance(number)
+    times = [record["$ts"] for record in rig.records("q")]
+    jobs = rig.claim(max=5)
+    shown = [(job["$seq"], job["data"]["n"], job["$ts"], job.get("$node"), job.get("$tag")) for job in jobs]
+    assert shown == [(number + 1, number, times[number], *sent[number]) for number in range(5)]
+    leases = [int(job["lease_id"].removeprefix("lease_"), 16) for job in jobs]
+    assert leases == list(range(leases[0], leases[0] + 5))
+
+
 # --- counters, and what else happens to records ---
 
 

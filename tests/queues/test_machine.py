@@ -28,6 +28,7 @@ class ModelJob:
     seq: int
     data: int
     tag: str
+    priority: int = 0
     # None: not leased
     node: str | None = None
     lease_id: str = ""
@@ -92,13 +93,21 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- producing ---
 
-    @rule(delays=st.lists(st.sampled_from([0, 0, 0, 300, 1500]), min_size=1, max_size=8), tag=st.sampled_from("xyz"))
-    def produce(self, delays: list[int], tag: str) -> None:
-        records = [{"data": next(self.values), "tag": tag, "delay_ms": delay} for delay in delays]
+    @rule(
+        delays=st.lists(st.sampled_from([0, 0, 0, 300, 1500]), min_size=1, max_size=8),
+        priorities=st.lists(st.sampled_from([0, 0, 1, 9]), min_size=1, max_size=3),
+        tag=st.sampled_from("xyz"),
+    )
+    def produce(self, delays: list[int], priorities: list[int], tag: str) -> None:
+        records = [
+            {"data": next(self.values), "tag": tag, "delay_ms": delay, "job_priority": priority}
+            for delay, priority in zip(delays, itertools.cycle(priorities), strict=False)
+        ]
         change = self.rig.append("q", *records)
         for seq, record in enumerate(records, change.first_seq):
             delay = record["delay_ms"]
-            self.jobs[seq] = ModelJob(seq, record["data"], tag, due=self.now + delay if delay else 0)
+            due = self.now + delay if delay else 0
+            self.jobs[seq] = ModelJob(seq, record["data"], tag, record["job_priority"], due=due)
             self.jobs[seq].before_fresh = delay > 0
 
     # --- working ---
@@ -121,8 +130,12 @@ class QueueMachine(RuleBasedStateMachine):
         if len(seqs) < wanted:
             assert set(moved) == ready - deliverable, "nothing is left that could not be delivered"
         left_out = [self.jobs[seq] for seq in deliverable - set(seqs)]
-        if any(job.before_fresh for job in left_out):
-            assert all(self.jobs[seq].before_fresh is not False for seq in seqs), "fresh ones come last"
+        taken = [self.jobs[seq] for seq in seqs]
+        for left in left_out:
+            assert all(job.priority >= left.priority for job in taken), "higher priorities come first"
+            if left.before_fresh:
+                equals = [job for job in taken if job.priority == left.priority]
+                assert all(job.before_fresh is not False for job in equals), "of one priority, fresh ones come last"
         for answer in found:
             job = self.jobs[answer["$seq"]]
             job.deliveries += 1
@@ -258,10 +271,10 @@ class QueueMachine(RuleBasedStateMachine):
     def nobody_holds_what_another_holds(self) -> None:
         if not hasattr(self, "jobs"):
             return
-        _, queue = self.rig.parts()
-        held = {job.seq: (job.node, job.deadline) for job in queue.leases_from(0, 0, 1000)}
+        topic, queue = self.rig.parts()
+        held = {seq: (job.node, job.deadline) for seq, job in queue.leases_from(topic, 0, 0, 1000)}
         assert held == {seq: (job.node, job.deadline) for seq, job in self.jobs.items() if self.held(job)}
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(settings.default, max_examples=60, stateful_step_count=40, deadline=None)
+TestQueue.settings = settings(settings.default, max_examples=40, stateful_step_count=40, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,27 @@ def test_jobs_that_come_later_are_pushed_when_they_come(client: Client, queue: s
     assert stream.event().data["data"] == "a"
     client.append(queue, "b", "c")
     assert [stream.event().data["data"] for _ in range(2)] == ["b", "c"]
+
+
+def test_the_state_tells_who_waits_for_jobs_and_when_they_were_last_asked_for(
+    server: ServerProcess, client: Client, queue: str, work: Work
+) -> None:
+    def waiting() -> int:
+        return client.state(queue)["queue"]["claimers"]
+
+    assert (waiting(), client.state(queue)["queue"]["last_claim_ts"]) == (0, None)
+    stream = work()
+    eventually(waiting, 1)
+    with ThreadPoolExecutor(1) as pool:
+        claim = pool.submit(server.client().post, f"/v0/topics/{queue}/claim", {"node": "v", "wait_ms": 30_000})
+        eventually(waiting, 2)
+        client.append(queue, 1, 2)
+        assert claim.result().json["count"] == 1
+    # The claim has its job; the stream stays, whether or not it holds one.
+    assert waiting() == 1
+    assert client.state(queue)["queue"]["last_claim_ts"] >= client.diff(queue)["records"][0]["$ts"]
+    stream.close()
+    eventually(waiting, 0)
 
 
 def test_a_lease_that_runs_out_makes_room_and_the_job_comes_again(client: Client, queue: str, work: Work) -> None:

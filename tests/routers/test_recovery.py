@@ -53,6 +53,21 @@ def test_what_was_not_forwarded_yet_is_forwarded_after_a_restart(rig: RoutedRig,
     assert rig.copies("b") == [1, 2, 3]
 
 
+@pytest.mark.parametrize("way", ["crash", "checkpoint and crash"])
+def test_seqs_that_a_source_skips_after_a_crash_are_no_lag(rig: RoutedRig, way: str) -> None:
+    rig.configure("a", durability="ephemeral")
+    rig.route("a->b", "a", "b")
+    rig.append("a", 1, 2)
+    assert rig.copies("b") == [1, 2]
+    restart(rig, way)
+    assert rig.look("a").head_seq > 2
+    assert rig.router("a->b").lag == 0
+    rig.append("a", 3)
+    assert rig.router("a->b").lag > 0
+    assert rig.copies("b") == [1, 2, 3]
+    assert rig.router("a->b").lag == 0
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_router_and_its_counter_survive(rig: RoutedRig, way: str) -> None:
     fields = {"preserve_node": False, "filter": ["tag", "Glob", "p*"], "guarantee": "exactly_once"}

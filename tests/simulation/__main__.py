@@ -17,7 +17,7 @@ PROGRESS_S = 10.0
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", default="100", help="how many, from 0 on, or a range like 500-599")
+    parser.add_argument("--seeds", default="100", help="how many, from 0 on, or ranges like 2,500-599")
     parser.add_argument("--seed", type=int, help="replay one, with everything that happened in it")
     parser.add_argument("--shrink", action="store_true", help="leave out what a failing seed does not need")
     parser.add_argument("--without-faults", default="", help="numbers of faults to leave out, like 0,3")
@@ -40,8 +40,7 @@ def search(options: argparse.Namespace) -> int:
     from tests.simulation.plan import plan_of
     from tests.simulation.search import run, shrink
 
-    first, _, last = options.seeds.partition("-")
-    seeds = range(int(first), int(last) + 1) if last else range(int(first))
+    seeds = seeds_of(options.seeds)
     began_s = told_s = REAL_PERF_COUNTER()
     failed: list[int] = []
     simulated_s = cpu_s = 0.0
@@ -66,6 +65,14 @@ def search(options: argparse.Namespace) -> int:
         f"{simulated_s:.0f} simulated seconds in {cpu_s:.1f} s of CPU, {simulated_s / max(cpu_s, 1e-9):.0f} a second"
     )
     return 1 if failed else 0
+
+
+def seeds_of(text: str) -> list[int]:
+    """`3` is how many, from 0 on; `2,500-599` names them."""
+    if text.isdecimal():
+        return list(range(int(text)))
+    ranges = [part.partition("-") for part in text.split(",") if part]
+    return [seed for first, _, last in ranges for seed in range(int(first), int(last or first) + 1)]
 
 
 def replay(options: argparse.Namespace) -> int:

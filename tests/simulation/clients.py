@@ -9,22 +9,50 @@ import json
 import random
 from typing import Any, ClassVar, Protocol
 
+import h2.config
+import h2.connection
+from websockets.client import ClientProtocol
+from websockets.protocol import OPEN
+from websockets.uri import parse_uri
+
+from tests.fuzz.mutation import changed
 from tests.simulation.history import Call, History
-from tests.simulation.http_client import USUAL_TIMEOUT_S, HttpClient, Unanswered, read_events
-from tests.simulation.network import ConnectionLost, Network
+from tests.simulation.http2_client import Http2Client
+from tests.simulation.http_client import (
+    USUAL_TIMEOUT_S,
+    Connecting,
+    HttpClient,
+    Unanswered,
+    Watch,
+    read_events,
+    request_bytes,
+)
+from tests.simulation.network import ConnectionLost
 from tests.simulation.plan import ClientPlan, Plan
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.socket_client import SocketClient
 
 RETRIES_MAX = 25
+# How many clients use HTTP/2, and how often a request that may be repeated is also sent on another connection.
+HTTP2_SHARE, DOUBLE_SHARE = 0.25, 0.05
+# What an error of a WebSocket would be as an answer.
+STATUS_OF = {"storage_full": 507, "internal": 500}
 
 
 class Surrounding(Protocol):
     """What a client needs of its world."""
 
-    plan: Plan
-    scheduler: Scheduler
-    network: Network
-    history: History
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def scheduler(self) -> Watch: ...
+    @property
+    def network(self) -> Connecting: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def over(self) -> bool:
+        """Whether clients stop, even if they have steps left."""
+        ...
 
 
 class SimulatedClient:
@@ -42,11 +70,14 @@ class SimulatedClient:
         self.plan = plan
         self.name = plan.name
         self.rng = random.Random(f"{plan.name} {world.plan.seed}")
-        self.http = HttpClient(world.network)
+        drawn = random.Random(f"protocol {plan.name} {world.plan.seed}").random()
+        self.http = (Http2Client if drawn < HTTP2_SHARE else HttpClient)(world.network)
         self._payloads = 0
 
     def run(self) -> None:
         for _ in range(self.plan.steps):
+            if self.world.over:
+                break
             self.pause()
             self.step()
         self.http.close()
@@ -66,10 +97,15 @@ class SimulatedClient:
         path: str,
         body: dict[str, Any] | None = None,
         timeout_s: float = USUAL_TIMEOUT_S,
+        *,
+        twice: bool = False,
     ) -> Call:
         """One request; its status is 0 if no answer came."""
         call = self.world.history.begin(self.name, verb, topic, body or {}, self.world.scheduler.now_s)
+        call.twice = twice
         try:
+            if twice:
+                self.http.send_double(method, path, body)
             self.http.call(call, method, path, body, timeout_s)
         except Unanswered:
             pass
@@ -77,7 +113,7 @@ class SimulatedClient:
 
     def insist(self, verb: str, topic: str, method: str, path: str, body: dict[str, Any] | None = None) -> Call:
         """Repeat a request that may be repeated until it is answered, with yes or with a lasting no."""
-        call = self.ask(verb, topic, method, path, body)
+        call = self.ask(verb, topic, method, path, body, twice=self.rng.random() < DOUBLE_SHARE)
         for _ in range(RETRIES_MAX):
             if call.ok or call.status in (400, 404, 409, 422):
                 break
@@ -116,7 +152,7 @@ class Writer(SimulatedClient):
 
 
 class Producer(SimulatedClient):
-    """Adds jobs, some of them delayed, some under a unique key."""
+    """Adds jobs, some of them delayed, some with a priority, some under a unique key."""
 
     kind = "producer"
 
@@ -126,6 +162,8 @@ class Producer(SimulatedClient):
         for record in records:
             if self.rng.random() < 0.2:
                 record["delay_ms"] = self.rng.choice((50, 1_000, 10_000))
+            if self.rng.random() < 0.2:
+                record["job_priority"] = self.rng.choice((1, 5, 9))
         body = {"records": records, "idempotency_key": f"{self.name}-{self._payloads}"}
         self.insist("append", topic, "POST", f"/v0/topics/{topic}", body)
 
@@ -192,6 +230,68 @@ class Follower(SimulatedClient):
         call.ended_s = scheduler.now_s
         call.request["to"] = self._last_id
         connection.close()
+
+
+class Watcher(SimulatedClient):
+    """Follows a topic by WebSocket, resumes where it was cut off, publishes. A step is one connection."""
+
+    kind = "watcher"
+
+    def __init__(self, world: Surrounding, plan: ClientPlan) -> None:
+        super().__init__(world, plan)
+        self._position = 0
+
+    def step(self) -> None:
+        topic, scheduler = self.plan.topics[0], self.world.scheduler
+        until_s = scheduler.now_s + self.rng.choice((0.05, 1.0, 10.0))
+        try:
+            socket = SocketClient(self.world.network, "/v0/ws", USUAL_TIMEOUT_S)
+        except (ConnectionLost, TimeoutError):
+            return
+        call = self.world.history.begin(self.name, "stream", topic, {"from": str(self._position)}, scheduler.now_s)
+        call.answer, call.sent = {"records": [], "tombstones": []}, True
+        try:
+            socket.send({"op": "subscribe", "topic": topic, "from_seq": self._position})
+            while scheduler.now_s < until_s:
+                if self.rng.random() < 0.2:
+                    self._publish(socket, call)
+                else:
+                    self._take(socket.receive(max(0.001, until_s - scheduler.now_s)), call)
+        except (ConnectionLost, TimeoutError):
+            pass
+        call.ended_s = scheduler.now_s
+        call.request["to"] = str(self._position)
+        socket.close()
+
+    def _take(self, frame: dict[str, Any], stream: Call) -> None:
+        match frame["op"]:
+            case "record":
+                stream.answer["records"] += frame["records"]
+                stream.status = 200
+                self._position = frame["to_seq"]
+            case "tombstone":
+                stream.answer["tombstones"].append(frame)
+                self._position = frame["gap_to"]
+            case _:
+                pass
+
+    def _publish(self, socket: SocketClient, stream: Call) -> None:
+        scheduler, topic = self.world.scheduler, self.plan.topics[0]
+        body = {"records": self.records()}
+        call = self.world.history.begin(self.name, "append", topic, body, scheduler.now_s)
+        call.sent = True
+        until_s = scheduler.now_s + USUAL_TIMEOUT_S
+        try:
+            socket.send({"op": "publish", "topic": topic, "request_id": call.number, **body})
+            while not call.status:
+                frame = socket.receive(max(0.001, until_s - scheduler.now_s))
+                if frame.get("request_id") == call.number:
+                    call.status = 200 if frame["op"] == "ack" else STATUS_OF.get(frame["code"], 503)
+                    call.answer = frame
+                else:
+                    self._take(frame, stream)
+        finally:
+            call.ended_s = scheduler.now_s
 
 
 class QueueWorker(SimulatedClient):
@@ -363,3 +463,49 @@ class Churner(SimulatedClient):
                 self.ask("append", topic, "POST", f"/v0/topics/{topic}", {"records": self.records()})
             case _:
                 self.ask("diff", topic, "POST", f"/v0/topics/{topic}/diff", {"from_seq": self.rng.randint(0, 5)})
+
+
+class Garbler(SimulatedClient):
+    """Sends requests, frames and messages that are changed somewhere; nobody else may notice. Answers are not read.
+
+    What it writes, if it does, goes to a topic of its own.
+    """
+
+    kind = "garbler"
+
+    def step(self) -> None:
+        try:
+            connection = self.world.network.connect()
+        except ConnectionLost:
+            return
+        try:
+            whole, garbled = self._bytes()
+            connection.send(whole + changed(garbled, [whole, garbled], self.rng))
+            for _ in range(self.rng.randint(0, 3)):
+                connection.receive(self.rng.random())
+        except (ConnectionLost, TimeoutError):
+            pass
+        connection.close()
+
+    def _bytes(self) -> tuple[bytes, bytes]:
+        """What is sent as it is, and what is changed."""
+        topic = self.plan.topics[0]
+        request = request_bytes("POST", f"/v0/topics/{topic}", {"records": self.records()})
+        match self.rng.choice(("http1", "http1", "http2", "websocket")):
+            case "http1":
+                return b"", request + request_bytes("GET", f"/v0/topics/{topic}", None)
+            case "http2":
+                session = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+                session.initiate_connection()
+                head = {":method": "GET", ":path": f"/v0/topics/{topic}", ":scheme": "http", ":authority": "a"}
+                session.send_headers(1, list(head.items()), end_stream=True)
+                session.ping(b"12345678")
+                return b"", session.data_to_send()
+            case _:
+                protocol = ClientProtocol(parse_uri("ws://localhost/v0/ws"))
+                protocol.send_request(protocol.connect())
+                hands = b"".join(protocol.data_to_send())
+                protocol.state = OPEN
+                for message in ({"op": "subscribe", "topic": topic}, {"op": "publish", "topic": topic, "records": []}):
+                    protocol.send_text(json.dumps(message).encode())
+                return hands, b"".join(protocol.data_to_send())

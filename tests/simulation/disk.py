@@ -18,6 +18,7 @@ from typing import Literal
 
 from tests.platter import (
     PAGE_BYTES,
+    SECTOR_BYTES,
     Change,
     EntryChange,
     Image,
@@ -80,6 +81,11 @@ class Platter:
         self.calls: Counter[str] = Counter()
         self.failed_syncs = self.faults_met = 0
         self.on_failed_sync: Callable[[str], None] = lambda _: None
+        # The next write that is synced to a file with this in its path lands elsewhere on the disk: the kernel's pages
+        # are as they should be, until the power is gone. Where it was meant for and where it went.
+        self.misdirect: str | None = None
+        self.misdirected = ""
+        self.on_misdirected: Callable[[str], None] = lambda _: None
 
     def new_file(self) -> SimulatedFile:
         self._numbers += 1
@@ -116,26 +122,24 @@ class Platter:
                 fresh[name] = file
             directory.durable, directory.current, directory.changes = fresh, dict(fresh), []
 
-    def damage(self, path: str) -> str:
-        """Put a page of a file in the place of another one, or flip a bit of it: what a misdirected write leaves."""
-        files = [(name, file) for name, file in self.files().items() if path in name and any(file.content)]
-        if not files:
-            return ""
-        name, file = self.rng.choice(files)
-        offset = self.rng.choice([at for at in range(len(file.content)) if file.content[at]])
-        if self.rng.random() < 0.5:
-            file.content[offset] ^= 1 << self.rng.randrange(8)
-            what = f"a bit at {offset} of {name}"
-        else:
-            start = offset // 512 * 512
-            end = min(start + 512, len(file.content))
-            file.content[start:end] = bytes(end - start)
-            what = f"a sector at {start} of {name}"
-        file.ops.clear()
-        image = Image({}, 0)
-        image.write(0, bytes(file.content))
-        file.pages, file.size = image.pages, len(file.content)
-        return what
+    def sync(self, path: str, file: SimulatedFile, count: int) -> None:
+        """Make the first changes of a file durable; one of its writes in a wrong place, if that is due."""
+        writes = [index for index, op in enumerate(file.ops[:count]) if op.data]
+        if self.misdirect is None or self.misdirect not in path or not writes:
+            file.sync(count)
+            return
+        self.misdirect = None
+        strayed = file.ops.pop(self.rng.choice(writes))
+        file.sync(count - 1)
+        # Its length is the file system's, which knows nothing of it.
+        file.size = max(file.size, strayed.offset + len(strayed.data))
+        name, other = self.rng.choice([(name, one) for name, one in self.files().items() if one.size] or [(path, file)])
+        offset = strayed.offset % SECTOR_BYTES + SECTOR_BYTES * self.rng.randrange(max(1, other.size // SECTOR_BYTES))
+        image = Image(dict(other.pages), other.size)
+        image.write(offset, strayed.data[: max(0, other.size - offset)])
+        other.pages = image.pages
+        self.misdirected = f"{_base(path)} {strayed.offset} → {_base(name)} {offset}, {len(strayed.data)} bytes"
+        self.on_misdirected(self.misdirected)
 
 
 def _content(image: Image) -> bytearray:
@@ -145,6 +149,10 @@ def _content(image: Image) -> bytearray:
         piece = page[: max(0, image.size - start)]
         content[start : start + len(piece)] = piece
     return content
+
+
+def _base(path: str) -> str:
+    return os.path.basename(path)
 
 
 class SimulatedDisk(Disk):
@@ -178,7 +186,7 @@ class SimulatedDisk(Disk):
             if platter.kill_in_calls <= 0:
                 platter.kill_in_calls = None
                 # The name of the file, not its directory: worlds in other directories are the same.
-                self._die(f"in {kind} of {os.path.basename(path)}")
+                self._die(f"in {kind} of {_base(path)}")
         for fault in platter.faults:
             if fault.kind == kind and fault.path in path:
                 fault.times -= 1
@@ -278,7 +286,7 @@ class SimulatedDisk(Disk):
             self._platter.on_failed_sync(path)
             raise OSError(fault.error, os.strerror(fault.error), path)
         if not (self._platter.lies and path.endswith(".log")):
-            file.sync(min(count, len(file.ops)))
+            self._platter.sync(path, file, min(count, len(file.ops)))
 
     def truncate(self, fd: int, length: int) -> None:
         path, file = self._file(fd)

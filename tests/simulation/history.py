@@ -22,8 +22,9 @@ class Call:
     ended_s: float = float("inf")
     status: int = 0
     answer: dict[str, Any] = field(default_factory=dict)
-    # Whether its bytes can have reached the server at all.
+    # Whether its bytes can have reached the server at all; and on a second connection, at some time.
     sent: bool = False
+    twice: bool = False
 
     @property
     def ok(self) -> bool:
@@ -31,7 +32,7 @@ class Call:
 
     @property
     def may_have_happened(self) -> bool:
-        return self.ok or (self.status == 0 and self.sent)
+        return self.ok or (self.status == 0 and self.sent) or self.twice
 
     def __str__(self) -> str:
         request, answer = (json.dumps(part, separators=(",", ":"))[:300] for part in (self.request, self.answer))
@@ -70,11 +71,9 @@ class History:
     def times(self, *kinds: str) -> list[float]:
         return [event.at_s for event in self.events if event.kind in kinds]
 
-    def digest(self) -> str:
-        """The same for the same history."""
+    def digest(self, data_dir: str) -> str:
+        """The same for the same history, wherever the data is: answers and log lines may name a file of it."""
         lines = hashlib.sha256()
-        for call in self.calls:
-            lines.update(repr(call).encode())
-        for event in self.events:
-            lines.update(repr(event).encode())
+        for entry in (*self.calls, *self.events):
+            lines.update(repr(entry).replace(data_dir, "").encode())
         return lines.hexdigest()

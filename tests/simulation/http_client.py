@@ -1,14 +1,42 @@
-"""A small HTTP/1.1 client over the simulated network: one connection at a time, one request at a time, no retries."""
+"""A small HTTP/1.1 client over the simulated network: one connection at a time, one request at a time, no retries.
+
+The network may also be a real one (`tests/real_run`): a client needs a clock, and connections that send and receive.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import Any
+from typing import Any, Protocol
 
 from tests.simulation.history import Call
-from tests.simulation.network import ClientSide, ConnectionLost, Network
+from tests.simulation.network import ConnectionLost
 
 USUAL_TIMEOUT_S = 8.0
+
+
+class Watch(Protocol):
+    """The time, and a way to let some pass."""
+
+    @property
+    def now_s(self) -> float: ...
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Line(Protocol):
+    """One end of a connection: b"" is its end; ConnectionLost, or TimeoutError."""
+
+    def send(self, data: bytes) -> None: ...
+    def receive(self, timeout_s: float) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Connecting(Protocol):
+    """What a client needs of a network."""
+
+    @property
+    def scheduler(self) -> Watch: ...
+    def connect(self) -> Line: ...
 
 
 class Unanswered(Exception):
@@ -18,10 +46,12 @@ class Unanswered(Exception):
 class HttpClient:
     """Used by one fiber."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Connecting) -> None:
         self._network = network
-        self._connection: ClientSide | None = None
+        self._connection: Line | None = None
         self._received = b""
+        # Connections on which a request was sent a second time.
+        self._doubles: list[Line] = []
 
     def call(self, call: Call, method: str, path: str, body: object, timeout_s: float = USUAL_TIMEOUT_S) -> None:
         """Send a request and note its answer; Unanswered if there is none."""
@@ -30,18 +60,27 @@ class HttpClient:
         try:
             if self._connection is None:
                 self._connection, self._received = self._network.connect(), b""
+                self._opened()
             # From here on it may arrive, whatever is heard of it.
             call.sent = True
-            self._connection.send(request_bytes(method, path, body))
-            call.status, content = self._answer(until_s)
+            call.status, content = self._exchange(method, path, body, until_s)
         except (ConnectionLost, TimeoutError) as error:
+            call.status = 0
             self.close()
             raise Unanswered from error
         finally:
             call.ended_s = scheduler.now_s
         call.answer = json.loads(content) if content else {}
 
-    def open_stream(self, path: str) -> ClientSide:
+    def send_double(self, method: str, path: str, body: object) -> None:
+        """Send a request on a connection of its own too, as a proxy that tries again; its answer is not read."""
+        while self._doubles:
+            self._doubles.pop().close()
+        with contextlib.suppress(ConnectionLost):
+            self._doubles.append(self._network.connect())
+            self._doubles[-1].send(request_bytes(method, path, body))
+
+    def open_stream(self, path: str) -> Line:
         """Send a request whose answer has no end; the caller reads it."""
         self.close()
         connection = self._network.connect()
@@ -54,14 +93,21 @@ class HttpClient:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        while self._doubles:
+            self._doubles.pop().close()
 
-    def _answer(self, until_s: float) -> tuple[int, bytes]:
+    def _opened(self) -> None:
+        """The connection is new."""
+
+    def _exchange(self, method: str, path: str, body: object, until_s: float) -> tuple[int, bytes]:
+        """Send a request; its status and content."""
+        self._send(request_bytes(method, path, body))
         head = self._read_to(b"\r\n\r\n", until_s)
         status = int(head[9:12])
         headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if line)
         length = int(headers.get(b"content-length", b"0"))
         while len(self._received) < length:
-            self._read(until_s)
+            self._received += self._more(until_s)
         content, self._received = self._received[:length], self._received[length:]
         if headers.get(b"connection") == b"close":
             self.close()
@@ -69,16 +115,21 @@ class HttpClient:
 
     def _read_to(self, end: bytes, until_s: float) -> bytes:
         while end not in self._received:
-            self._read(until_s)
+            self._received += self._more(until_s)
         head, _, self._received = self._received.partition(end)
         return head
 
-    def _read(self, until_s: float) -> None:
+    def _send(self, data: bytes) -> None:
+        assert self._connection is not None
+        if data:
+            self._connection.send(data)
+
+    def _more(self, until_s: float) -> bytes:
         assert self._connection is not None
         data = self._connection.receive(max(0.0, until_s - self._network.scheduler.now_s))
         if not data:
             raise ConnectionLost("end of stream")
-        self._received += data
+        return data
 
 
 def request_bytes(method: str, path: str, body: object) -> bytes:
@@ -87,7 +138,7 @@ def request_bytes(method: str, path: str, body: object) -> bytes:
     return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
-def read_events(connection: ClientSide, timeout_s: float) -> Any:
+def read_events(connection: Line, timeout_s: float) -> Any:
     """The events of an event stream, as (name, id, data), until it ends; a chunked answer of this server."""
     received, text = b"", b""
     while b"\r\n\r\n" not in received:
@@ -111,7 +162,7 @@ def read_events(connection: ClientSide, timeout_s: float) -> Any:
             yield _parsed(event)
 
 
-def _more(connection: ClientSide, timeout_s: float) -> bytes:
+def _more(connection: Line, timeout_s: float) -> bytes:
     data = connection.receive(timeout_s)
     if not data:
         raise ConnectionLost("end of stream")

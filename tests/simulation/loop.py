@@ -20,7 +20,7 @@ LATE_S_MAX = 0.0005
 ITERATION_S = 5e-6
 # Timers that come again and again and do nothing while nothing happens. With nothing else to come for long, they are as
 # late as on a machine that was suspended; they are on time again this long before something happens.
-PERIODIC = frozenset({"Server._turn_timed", "Server._sample", "Connections._turn"})
+PERIODIC = frozenset({"Server._turn_timed", "Sampler._sample", "Connections._turn"})
 IDLE_S_MIN, AWAKE_S = 0.015, 0.3
 # How often the end of a coroutine may wait for something.
 AWAITS_MAX = 20

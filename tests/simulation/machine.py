@@ -17,6 +17,7 @@ from tests.simulation.substitutes import Surroundings
 from topics.api.auth import authenticator_of
 from topics.api.console.recent_log import RecentLog
 from topics.api.groups.tokens import Tokens
+from topics.engine.opening.store import Store
 from topics.model.errors import StorageFull
 from topics.model.settings import Settings
 from topics.server import serve
@@ -39,7 +40,7 @@ class ServerProcess(Process):
         authenticator = authenticator_of(settings)
         try:
             tokens = Tokens(settings, authenticator)
-            self.loop.run_main(serve(settings, authenticator, tokens, {}, RecentLog(), self.disk))
+            self.loop.run_main(serve(settings, authenticator, tokens, {}, RecentLog(), disk=self.disk))
         except Killed:
             raise
         except Exception as error:  # noqa: BLE001  a checker judges whether it was right to give up
@@ -49,6 +50,21 @@ class ServerProcess(Process):
             self.ended = True
             if not self.dead:
                 self._machine.process_ended(self)
+
+
+class RepairProcess(Process):
+    """One run of `topics repair`."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__("repair")
+        self._settings = machine.settings
+        self._disk = SimulatedDisk(machine.platter, machine.scheduler, self)
+
+    def main(self) -> None:
+        store = Store(self._settings.data_dir, self._settings, disk=self._disk, repair=True)
+        for _ in store.opening():
+            pass
+        store.close()
 
 
 class Machine:
@@ -93,6 +109,13 @@ class Machine:
         if self.server is not None:
             self._on_event("stop", self.server.name)
             self.server.loop.signal(signal.SIGTERM)
+
+    def repair(self) -> None:
+        """Called by a fiber while no server runs; what cannot be repaired ends the world."""
+        self._on_event("repair", "")
+        repair = RepairProcess(self)
+        self.scheduler.join(self.scheduler.start(repair, repair.main, "main"), None)
+        self.refused = False
 
     def kill(self, where: str = "") -> None:
         """SIGKILL."""

@@ -14,8 +14,15 @@ from typing import Literal
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 DURABILITIES: tuple[Durability, ...] = ("ephemeral", "memory", "disk", "disk", "fsync", "fsync")
 FaultKind = Literal[
-    "kill", "kill in a call", "power", "stop", "cut", "disk", "short", "stall", "full", "clock", "damage"
+    "kill", "kill in a call", "power", "stop", "cut", "disk", "short", "stall", "full", "clock", "misdirect"
 ]
+# Worlds in which the disk puts a write in a wrong place.
+MISDIRECTED_SHARE = 0.1
+# From then until the power goes and the machine reads what is on its disk: longer than the log's mark of what was
+# synced can be behind, as nothing else shows that the end of a log is missing.
+MISDIRECTED_S_MIN, MISDIRECTED_S_MAX = 3.0, 30.0
+# Worlds with a client that sends what is not quite HTTP, HTTP/2 or WebSocket.
+GARBLED_SHARE = 0.15
 POWER_MODES = ("keep", "drop", "torn", "torn", "reorder", "reorder")
 
 
@@ -94,11 +101,20 @@ def plan_of(seed: int) -> Plan:
         TopicPlan("right", rng.choice(("disk", "fsync"))),
     ]
     length = rng.choice((10, 30, 60))
+    clients, faults = _clients(rng, length), _faults(rng)
+    # What came later is drawn apart: a seed keeps the rest of its world.
+    more = random.Random(f"more {seed}")
+    watched = [topic for topic in ("log-a", "log-b", "copies", "left", "routed") if more.random() < 0.2]
+    clients += [ClientPlan("watcher", f"watcher-{topic}", more.randint(1, length), (topic,)) for topic in watched]
+    if more.random() < MISDIRECTED_SHARE:
+        faults = _misdirected(more)
+    if random.Random(f"noise {seed}").random() < GARBLED_SHARE:
+        clients.append(ClientPlan("garbler", "garbler", more.randint(1, length), ("garbled",)))
     return Plan(
         seed,
         tuple(topics),
-        tuple(_clients(rng, length)),
-        tuple(_faults(rng)),
+        tuple(clients),
+        tuple(faults),
         {
             "wal_file_bytes": rng.choice((4_096, 16_384, 65_536)),
             "checkpoint_bytes": rng.choice((2_000, 20_000, 1 << 20)),
@@ -177,6 +193,19 @@ def _faults(rng: random.Random) -> list[Fault]:
         at_s += rng.expovariate(1.0) * rng.choice((0.002, 0.01, 0.2, 2.0, 20.0))
         kind = kinds[rng.choices(range(len(kinds)), weights)[0]][0]
         faults.append(Fault(at_s, kind, *_details(kind, rng)))
+    return faults
+
+
+def _misdirected(rng: random.Random) -> list[Fault]:
+    """Kills and cuts, and then a write in a wrong place; that is found when the machine starts again."""
+    at_s = 0.0
+    faults: list[Fault] = []
+    for _ in range(rng.randint(0, 5)):
+        at_s += rng.expovariate(1.0) * rng.choice((0.01, 0.2, 2.0))
+        kind: FaultKind = rng.choice(("kill", "kill in a call", "stop", "cut"))
+        faults.append(Fault(at_s, kind, *_details(kind, rng)))
+    path = rng.choice((".log", ".log", ".log", ".pack", ".snap", ""))
+    faults.append(Fault(at_s, "misdirect", path, rng.uniform(MISDIRECTED_S_MIN, MISDIRECTED_S_MAX)))
     return faults
 
 

@@ -22,6 +22,8 @@ from greenlet import getcurrent, greenlet
 READ_S = 2e-6
 STALL_READS_MIN, STALL_READS_MAX = 500, 20_000
 STALL_S_MAX = 0.03
+# A program that looks at the clock this often within a second does nothing else: it waits without giving way.
+SPIN_READS, SPIN_S = 200_000, 1.0
 # How many events a world may need; more are a loop without an end.
 EVENTS_MAX = 3_000_000
 
@@ -79,6 +81,7 @@ class Scheduler:
         self._number = 0
         self.current: Fiber | None = None
         self._reads_left = STALL_READS_MAX
+        self._spin_reads, self._spin_since_s = 0, 0.0
         self.events_total = 0
 
     # --- time ---
@@ -90,6 +93,12 @@ class Scheduler:
             self._reads_left = self.rng.randint(STALL_READS_MIN, STALL_READS_MAX)
             self.now_s += self.rng.random() ** 3 * STALL_S_MAX
         self.now_s += READ_S
+        self._spin_reads += 1
+        if self.now_s - self._spin_since_s > SPIN_S:
+            self._spin_reads, self._spin_since_s = 0, self.now_s
+        elif self._spin_reads > SPIN_READS:
+            self._spin_reads = 0
+            raise Stuck(f"the clock was read {SPIN_READS} times within {SPIN_S:g} s: something waits and does not rest")
         return self.now_s
 
     # --- events ---
@@ -203,10 +212,14 @@ class SimulatedLock:
         self._scheduler = scheduler
         self._held = False
         self._waiting: deque[Fiber] = deque()
+        # A lock of a module belongs to the interpreter rather than to the server: whether it is used at all may depend
+        # on Python's version, and the world must not.
+        self._gives_way = scheduler().current is not None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         scheduler = self._scheduler()
-        scheduler.give_way()
+        if self._gives_way:
+            scheduler.give_way()
         if not self._held:
             self._held = True
             return True

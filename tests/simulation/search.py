@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def digests(self) -> str:
-        return f"{self.world.history.digest()} {self.world.disk_digest()}"
+        return f"{self.world.history_digest()} {self.world.disk_digest()}"
 
 
 def run(plan: Plan, *, trace: bool = False, data_dir: str = "/data", lying_disk: bool = False) -> Outcome:

@@ -10,7 +10,6 @@ import gc
 import hashlib
 import logging
 import random
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tests.platter import Mode
@@ -20,6 +19,7 @@ from tests.simulation.history import Event, History
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.plan import ClientPlan, Fault, Plan
+from tests.simulation.reading import Final, Unreadable, make_topics, read_all
 from tests.simulation.scheduler import Fiber, Process, Scheduler, Stuck
 from tests.simulation.substitutes import SURROUNDINGS
 from topics.model.settings import Settings
@@ -27,25 +27,9 @@ from topics.model.settings import Settings
 SETUP_S_MAX, FINAL_S_MAX = 600.0, 3_000.0
 # How often a server may end before it is ready, when nothing is in its way.
 STARTS_MAX = 5
-# Longer than all that clocks are put forward in a world: the window follows the clock.
-WINDOW_MS = 30 * 24 * 3_600_000
-# A router that does nothing for so long has nothing to do: it tries again every 500 ms.
-ROUTER_REST_S = 5.0
+LOG_BROKEN = "the log accepts no more writes"
 # How long the disk stays full, or slow.
 SPELL_S_MAX = 20.0
-
-
-@dataclass
-class Final:
-    """What is there in the end, by topic."""
-
-    states: dict[str, dict[str, Any]] = field(default_factory=dict)
-    records: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    tombstones: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    router: dict[str, Any] = field(default_factory=dict)
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    apps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    read_s: float = 0.0
 
 
 class Collected(logging.Handler):
@@ -60,6 +44,7 @@ class Collected(logging.Handler):
         if self._world.in_dead_process():
             return
         line = f"{record.name} {record.getMessage()}"
+        self._world.broken_logs += LOG_BROKEN in line
         if record.exc_info:
             line += "\n" + logging.Formatter().formatException(record.exc_info)
             self._world.bugs.append(line)
@@ -90,7 +75,10 @@ class World:
         )
         self.machine.platter.lies = lying_disk
         self.machine.platter.on_failed_sync = lambda path: self.note("failed sync", path)
+        self.machine.platter.on_misdirected = self._misdirected
         self.bugs: list[str] = []
+        # Failed writes that could not be removed from the log.
+        self.broken_logs = 0
         self.finals: list[Final] = []
         self._trace = trace
         self._outside = Process("outside")
@@ -99,6 +87,32 @@ class World:
         # Whether a server that has ended is started again.
         self._restart = True
         self._supervisor: Fiber | None = None
+        # How long after a write in a wrong place the power goes; whether it has yet to.
+        self._power_after_s = 0.0
+        self._power_due = False
+
+    @property
+    def over(self) -> bool:
+        """Clients do all their steps."""
+        return False
+
+    # --- what the checkers ask for ---
+
+    @property
+    def failed_syncs(self) -> int:
+        """Or failed writes that could not be removed: their requests may have been carried out all the same."""
+        return self.machine.platter.failed_syncs + self.broken_logs
+
+    @property
+    def damaged(self) -> bool:
+        """Whether records may be lost at any place, as long as readers hear of it."""
+        return bool(self.machine.platter.misdirected)
+
+    @property
+    def mistakes(self) -> list[str]:
+        """What the server itself took for a bug."""
+        logged = [f"a bug was logged: {line}" for line in self.bugs]
+        return logged + [f"a callback failed: {line}" for line in self.machine.failures]
 
     def note(self, kind: str, detail: str) -> None:
         self.history.events.append(Event(self.scheduler.now_s, kind, detail))
@@ -127,7 +141,7 @@ class World:
     def _life(self) -> None:
         self.machine.start()
         self._wait_ready(SETUP_S_MAX)
-        self._set_up()
+        make_topics(self)
         started_s = self.scheduler.now_s
         self._clients = [
             self.scheduler.start(self._outside, SimulatedClient.kinds[client.kind](self, client).run, client.name)
@@ -144,14 +158,6 @@ class World:
         self._end()
         self._done = True
 
-    def _set_up(self) -> None:
-        client = SimulatedClient(self, ClientPlan("", "setup", 0, ()))
-        for topic in self.plan.topics:
-            config = {"durability": topic.durability, "idempotency_window_ms": WINDOW_MS, **topic.config}
-            call = client.insist("put", topic.name, "PUT", f"/v0/topics/{topic.name}", config)
-            assert call.ok, f"the topics of this world cannot be made: {call}"
-        client.http.close()
-
     def _supervise(self) -> None:
         """Start the server again whenever it has ended, also by itself; and when it is read-only."""
         platter, rng = self.machine.platter, self.rng
@@ -161,6 +167,7 @@ class World:
                 self.scheduler.park()
                 continue
             refused = refused + 1 if self.machine.refused else 0
+            self._repair_if_refused()
             if refused > STARTS_MAX:
                 raise Stuck(f"the server does not start any more: {self._last_end()}")
             self.scheduler.sleep(rng.random() * self.plan.restart_s_max + 0.001)
@@ -206,8 +213,24 @@ class World:
                 self.scheduler.after(self.rng.random() * SPELL_S_MAX, self._make_room)
             case "clock":
                 machine.step_clock(fault.number)
+            case "misdirect":
+                platter.misdirect, self._power_after_s = fault.detail, fault.number
             case _:
                 raise AssertionError(fault.kind)
+
+    def _misdirected(self, detail: str) -> None:
+        self.note("misdirected write", detail)
+        self._power_due = True
+        self.scheduler.after(self._power_after_s, self._lose_power_after_it)
+
+    def _lose_power_after_it(self) -> None:
+        self._power_due = False
+        self.machine.lose_power("keep")
+
+    def _repair_if_refused(self) -> None:
+        """What its operator does, if the disk has put a write in a wrong place and the server has found that."""
+        if self.machine.refused and self.damaged:
+            self.machine.repair()
 
     def _calm(self) -> None:
         self.machine.platter.stalled = 0.0
@@ -220,9 +243,11 @@ class World:
     def _end(self) -> None:
         platter = self.machine.platter
         platter.faults.clear()
-        platter.kill_in_calls = platter.room_bytes = None
+        platter.kill_in_calls = platter.room_bytes = platter.misdirect = None
         platter.stalled = 0.0
         self.network.trouble = 0.0
+        if self._power_due:
+            self.scheduler.sleep(self._power_after_s)
         self.note("end of faults", "")
         if not self.machine.running:
             self.machine.start()
@@ -262,6 +287,7 @@ class World:
                 self._wait_ended()
             if not self.machine.running:
                 starts_left -= 1
+                self._repair_if_refused()
                 self.machine.start()
             self.scheduler.sleep(1.0)
         client.http.close()
@@ -271,49 +297,26 @@ class World:
         return ends[-1] if ends else ""
 
     def _read_all(self) -> Final:
-        client = SimulatedClient(self, ClientPlan("", "final", 0, ()))
-        final = Final()
-        if any(plan.kind == "router" for plan in self.plan.clients):
-            final.router = self._router_at_rest(client)
-        names = [topic.name for topic in self.plan.topics] + ["dead", "churn"]
-        for name in names:
-            state = client.insist("state", name, "GET", f"/v0/topics/{name}")
-            if state.status == 404:
-                continue
-            final.states[name] = state.answer
-            records = final.records[name] = []
-            tombstones = final.tombstones[name] = []
-            from_seq = 0
-            while True:
-                body = {"from_seq": from_seq, "include_tags": True, "limit": 1_000}
-                call = client.insist("diff", name, "POST", f"/v0/topics/{name}/diff", body)
-                if not call.ok:
-                    raise Stuck(f"a topic cannot be read in the end: {call}")
-                records += call.answer["records"]
-                if call.answer["tombstone"] is not None:
-                    tombstones.append(call.answer["tombstone"])
-                from_seq = call.answer["next_from_seq"]
-                if call.answer["caught_up"]:
-                    break
-        for plan in self.plan.clients:
-            if plan.kind == "transactor":
-                final.apps[plan.name] = client.insist("app", "", "GET", f"/v0/txns/{plan.name}").answer
-        client.http.close()
-        final.read_s = self.scheduler.now_s
-        return final
-
-    def _router_at_rest(self, client: SimulatedClient) -> dict[str, Any]:
-        """Seqs that the source skipped after a crash count as its lag until the next record comes: it need not be 0."""
-        before = -1
         while True:
-            call = client.insist("router state", "", "GET", "/v0/routers/copying")
-            lag = call.answer.get("lag", 0)
-            if not call.ok or lag in (0, before):
-                return call.answer if call.ok else {}
-            before = lag
-            self.scheduler.sleep(ROUTER_REST_S)
+            try:
+                return read_all(self)
+            except Unreadable as error:
+                code = error.call.answer.get("error", {}).get("code")
+                if not self.damaged or code != "internal":
+                    raise
+                self._repair_stopped()
+
+    def _repair_stopped(self) -> None:
+        self.machine.stop()
+        self._wait_ended()
+        self.machine.repair()
+        self.machine.start()
+        self._wait_ready(FINAL_S_MAX)
 
     # --- what is compared between two runs ---
+
+    def history_digest(self) -> str:
+        return self.history.digest(self._data_dir)
 
     def disk_digest(self) -> str:
         """The same for the same bytes on disk."""

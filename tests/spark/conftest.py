@@ -13,6 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 import topics_spark
 from tests.serving import Client, ServerProcess, serving
 from tests.spark import quick_java
+from tests.spark.pipeline_world import World
+from topics.client import Client as TopicsClient
+from topics_spark.open_tables import jars
 
 SECRET = "never-to-be-seen-0815"
 
@@ -20,8 +23,18 @@ if (quick_java.HOME / "bin" / "java").exists():
     os.environ["JAVA_HOME"] = str(quick_java.HOME)
 
 
+# The open formats that have a release for this Spark.
+FORMATS = [name for name, known in (("delta", jars.DELTA), ("iceberg", jars.ICEBERG)) if jars.spark_version() in known]
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of tables in open formats, which the session knows as a catalog."""
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="session")
+def spark(lake: Path) -> Iterator[SparkSession]:
     session = topics_spark.session(
         "tests",
         master="local[2]",
@@ -32,6 +45,7 @@ def spark() -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             # `tables.NAME` of `topics sql`, which is set once for all sessions.
             "spark.sql.globalTempDatabase": "tables",
+            **jars.spark_settings(FORMATS, str(lake)),
         },
     )
     yield session
@@ -110,3 +124,18 @@ def drained(tmp_path: Path) -> Callable[..., list[Any]]:
         return found
 
     return drained
+
+
+@pytest.fixture(scope="session")
+def open_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicsClient]:
+    """Of a server without keys."""
+    with (
+        serving(tmp_path_factory.mktemp("open")) as server,
+        TopicsClient(f"http://127.0.0.1:{server.port}") as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def world(spark: SparkSession, open_client: TopicsClient, tmp_path: Path) -> World:
+    return World(spark, open_client, tmp_path)

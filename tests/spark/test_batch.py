@@ -249,3 +249,15 @@ def test_a_wrong_key_is_told_and_not_shown(spark: SparkSession, at: dict[str, An
     with pytest.raises(PySparkException, match=r"(?i)\bkey\b") as told:
         wrong.collect()
     assert "wrong-0816" not in str(told.value)
+
+
+def test_a_topic_is_a_temporary_view_and_no_table(
+    spark: SparkSession, at: dict[str, Any], client: Client, topic: str
+) -> None:
+    client.append(topic, {"n": 1}, {"n": 2})
+    told = {**at, "subscribe": topic, "schema": "n INT"}
+    options = ", ".join(f"{name} '{value}'" for name, value in told.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v_{topic} USING topics OPTIONS ({options})")
+    assert [row.n for row in spark.sql(f"SELECT data.n FROM v_{topic} ORDER BY seq").collect()] == [1, 2]
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW name USING topics"):
+        spark.sql(f"CREATE TABLE t_{topic} USING topics OPTIONS ({options})")

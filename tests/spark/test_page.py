@@ -33,7 +33,7 @@ def test_the_page_can_be_copied(
     where = f'.options(url="http://127.0.0.1:{server.port}", key="{SECRET}")'
     names: dict[str, Any] = {"spark": spark}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         block = re.sub(r'(\.format\("topics"\))', rf"\1{where}", block).replace("/checkpoints", str(tmp_path))
         exec(block.replace(".start()", ".trigger(availableNow=True).start().awaitTermination()"), names)
@@ -41,4 +41,7 @@ def test_the_page_can_be_copied(
     assert names["found"].select("data.price").first() == (2.5,)
     assert names["any_shape"].first() == (2.5,)
     assert client.payloads("orders-copy") == [{"id": 1, "price": 2.5}] * 3
+    for _ in range(2):
+        names["write"](spark.createDataFrame([('{"id": 1}',)], "data STRING"), 0)
+    assert client.payloads("copy") == [{"id": 1}]
     assert re.search(r"\|\s*a\|\s+3\|", capfd.readouterr().out)

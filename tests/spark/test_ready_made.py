@@ -2,86 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.serving import serving
-from topics.client import Client, Fenced, Outgoing, Record
+from tests.spark.pipeline_world import END_S_MAX, World
+from topics.client import Fenced
+from topics.model.errors import InvalidRequest
+from topics_spark.errors import NeedsDecision
 from topics_spark.pipelines import building, tables
-from topics_spark.pipelines.assignment import Assignment, RunnerConfig, app_of
+from topics_spark.pipelines.checkpoints.positions import positions
 from topics_spark.pipelines.compaction import compact
-from topics_spark.pipelines.definition import parse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-END_S_MAX = 360.0
-_numbers = itertools.count(1)
-
-
-class World:
-    def __init__(self, spark: SparkSession, client: Client, home: Path) -> None:
-        self.spark = spark
-        self.client = client
-        self.config = RunnerConfig(str(home / "state"), str(home / "tables"), ("tests.spark.functions",), client.url)
-        self.name = f"w{next(_numbers)}"
-
-    def topic(self, name: str) -> str:
-        return f"{self.name}.{name}"
-
-    def append(self, topic: str, *payloads: Any, **fields: Any) -> None:
-        self.client.append_many(self.topic(topic), [Outgoing(payload, **fields) for payload in payloads])
-
-    def assignment(self, definition: dict[str, Any], generation: int = 1) -> Assignment:
-        request = parse(definition, self.name, "test")
-        fence = self.client.take_fence(app_of(self.name))
-        return Assignment(self.name, request, generation, generation, fence)
-
-    def run(self, definition: dict[str, Any], generation: int = 1) -> None:
-        """Runs to its end over the existing records."""
-        whole = {"trigger": {"once": True}, **definition}
-        query = building.start(self.spark.newSession(), self.assignment(whole, generation), self.config, self.client)
-        deadline_s = time.monotonic() + END_S_MAX
-        while query.isActive:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
-        if (error := query.exception()) is not None:
-            raise error
-
-    def read(self, topic: str) -> list[Record]:
-        return [record for record in self.client.read(self.topic(topic)) if isinstance(record, Record)]
-
-    def data(self, topic: str) -> list[Any]:
-        return [record.data for record in self.read(topic)]
-
-    def source(self, topic: str, **more: Any) -> dict[str, Any]:
-        return {"topic": self.topic(topic), **more}
-
-    def sink(self, topic: str, **more: Any) -> dict[str, Any]:
-        return {"topic": self.topic(topic), **more}
-
-    def table(self, name: str) -> Path:
-        return Path(self.config.tables_dir) / name
-
-
-@pytest.fixture(scope="module")
-def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with (
-        serving(tmp_path_factory.mktemp("data")) as server,
-        Client(f"http://127.0.0.1:{server.port}") as client,
-    ):
-        yield client
-
-
-@pytest.fixture
-def world(spark: SparkSession, shared_client: Client, tmp_path: Path) -> World:
-    return World(spark, shared_client, tmp_path)
 
 
 def test_sql_from_topic_to_topic_goes_on_where_it_was(world: World) -> None:
@@ -93,12 +31,40 @@ def test_sql_from_topic_to_topic_goes_on_where_it_was(world: World) -> None:
     }
     world.run(definition)
     world.append("logs", {"level": "error", "n": 9})
+    assignment = world.assignment(definition)
+    checkpoint = Path(world.config.checkpoint(assignment))
+    (position,) = positions(checkpoint, assignment.definition, lambda _: ()).values()
+    assert position == {"epoch": world.client.state(world.topic("logs")).epoch, "seq": 3}
     world.run(definition)
     assert [(record.tag, record.data["n"]) for record in world.read("errors")] == [
         ("error", 0),
         ("error", 2),
         ("error", 9),
     ]
+
+
+def test_another_state_directory_is_refused_and_drops_nothing_once_chosen(world: World, tmp_path: Path) -> None:
+    definition = {
+        "sources": {"logs": world.source("logs", schema="n INT")},
+        "sql": "SELECT n FROM logs",
+        "sink": world.sink("copy"),
+    }
+    for number in range(3):
+        world.append("logs", {"n": number})
+        world.run(definition)
+    first = world.config
+    world.config = replace(first, state_dir=str(tmp_path / "elsewhere"))
+    world.append("logs", {"n": 3})
+    with pytest.raises(NeedsDecision, match=str(tmp_path / "elsewhere")):
+        world.run(definition)
+    world.config = replace(world.config, start="end")
+    world.run(definition)
+    world.append("logs", {"n": 4})
+    world.run(definition)
+    assert [row["n"] for row in world.data("copy")] == [0, 1, 2, 4], "--from end leaves out what there was"
+    world.config = replace(first, start="start")
+    world.run(definition)
+    assert [row["n"] for row in world.data("copy")][4:] == [0, 1, 2, 3, 4]
 
 
 def test_update_mode_tells_every_change_of_a_count(world: World) -> None:
@@ -285,6 +251,40 @@ def test_replay_of_a_topic_and_of_an_archive(world: World) -> None:
     ]
     world.run({"sources": {"a": {"table": "kept"}}, "use": "replay", "sink": world.sink("whole")}, generation=3)
     assert world.data("whole") == world.data("a")
+
+
+def test_a_replay_of_several_topics_has_every_record_once_however_often_it_is_stopped(world: World) -> None:
+    for number in range(4):
+        world.append("a", {"a": number})
+        world.append("b", {"b": number})
+    world.run(archive_of(world, "a", "b"))
+    source = {"sources": {"all": {"table": "kept"}}, "sink": world.sink("again"), "use": "replay"}
+    definition = {**source, "options": {"rate": 5}, "trigger": {"once": True}}
+    query = building.start(world.spark.newSession(), world.assignment(definition, 2), world.config, world.client)
+    deadline_s = time.monotonic() + END_S_MAX
+    while query.isActive and not query.recentProgress:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    query.stop()
+    assert query.exception() is None
+    world.run(definition, generation=2)
+    world.run(definition, generation=2)
+    assert world.data("again") == [{name: number} for number in range(4) for name in "ab"]
+    with pytest.raises(InvalidRequest, match="from_time"):
+        world.run({**source, "options": {"from_seq": 2}}, generation=3)
+
+
+def test_an_audit_of_several_topics_finds_a_lost_record_whose_seq_another_topic_has(world: World) -> None:
+    world.append("a", *range(5))
+    world.append("b", *range(5))
+    sources: dict[str, Any] = {"events": {"topics": [world.topic("a"), world.topic("b")]}}
+    lossy = f"SELECT * FROM events WHERE NOT (topic = '{world.topic('a')}' AND seq = 3)"
+    world.run({"sources": sources, "sql": lossy, "sink": {"table": "kept"}})
+    sources["archive"] = {"table": "kept"}
+    options = {"original": "events", "copy": "archive"}
+    world.run({"sources": sources, "use": "audit", "options": options, "sink": world.sink("report")}, generation=2)
+    found = [(row["topic"], row["equal"], row.get("missing_numbers")) for row in world.data("report")]
+    assert found == [(world.topic("a"), False, [3]), (world.topic("b"), True, None)]
 
 
 def test_audit_finds_what_is_missing_and_what_differs(world: World) -> None:

@@ -140,7 +140,7 @@ def test_another_runner_goes_on_where_a_killed_one_was(world: World) -> None:
         assert token is not None
         with pytest.raises(Fenced):
             client.commit_txn(app_of("sums"), version + 1, [], fence=token)
-        assert "starting pipeline sums" in second.log
+        assert "pipeline sums starts" in second.log
 
 
 def test_the_same_definitions_run_on_a_cluster(world: World) -> None:
@@ -169,6 +169,12 @@ def test_check_shows_rows_or_what_is_wrong(world: World) -> None:
         "unknown": {"sources": LOGS, "sql": "SELECT level,\n  nothing FROM logs", "sink": {"topic": "x"}},
         "unordered": {"sources": LOGS, "sql": "SELECT level FROM logs ORDER BY level", "sink": {"topic": "x"}},
         "foreign": {"sources": LOGS, "python": "os:system", "sink": {"topic": "x"}},
+        "misspelt": {
+            "sources": {"logs": {"topic": "logs", "schema": "n DECIMAL(9, 2), level STRNG"}},
+            "sql": "SELECT level FROM logs",
+            "sink": {"topic": "x"},
+        },
+        "narrow": {"sources": LOGS, "sql": "SELECT n, data FROM logs WHERE n < 0", "sink": {"topic": "x"}},
     }
     place.write_text(json.dumps({"pipelines": definitions}))
     done = world.topics("pipelines", "check", str(place), "--master", "local[1]")
@@ -182,6 +188,8 @@ def test_check_shows_rows_or_what_is_wrong(world: World) -> None:
         r"^topics: unknown: .*nothing(.|\n)*line 2,? pos 2",
         r"^topics: unordered: .*[Ss]orting is not supported",
         r"^topics: foreign: .*--allow-python os",
+        r"^topics: misspelt: sources.logs.schema: 'level STRNG' is not a name and a type",
+        r"^topics: narrow: .*left out: n$",
     ):
         assert re.search(said, done.stderr, re.MULTILINE), (said, done.stderr)
     assert KEY not in done.stdout + done.stderr

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -419,7 +420,7 @@ def test_a_file_of_queries_gives_rows_on_stdout_and_all_else_on_stderr(
     said = done.stderr.splitlines()
     assert "starting Spark" in said
     assert any(line.startswith("Spark is ready after") for line in said)
-    assert any(re.fullmatch(r"topics: 2 rows after .* s", line) for line in said)
+    assert any(re.fullmatch(r"topics: 2 rows after .* s \(Spark\)", line) for line in said)
     assert said[-1].startswith("topics: line 5, column 3: ")
     assert "`id`" in said[-1]
     assert "Traceback" not in done.stderr
@@ -441,6 +442,32 @@ def test_a_key_that_may_not_read_gets_an_error(server: ServerProcess) -> None:
     done = run(server, "SELECT * FROM sales", key="wrong")
     assert done.returncode == NO_ACCESS
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ctrl_c_ends_a_query_with_at_most_a_line(server: ServerProcess) -> None:
+    long = "SELECT max(hash(a.id, b.id)) FROM range(10000000) a CROSS JOIN range(10000000) b"
+    process = subprocess.Popen(
+        [TOPICS, "sql", long],
+        env=environ(server),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr is not None
+        before = list(itertools.takewhile(lambda line: " tasks after " not in line, process.stderr))
+        # As a terminal does it: Java and the Python workers get the signal as well.
+        os.killpg(process.pid, signal.SIGINT)
+        out, said = process.communicate(timeout=START_S_MAX)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, out) == (130, ""), (before, said)
+    assert len(said.splitlines()) <= 1, said
 
 
 # --- the prompt ---

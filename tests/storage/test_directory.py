@@ -6,15 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from xxhash import xxh3_64_hexdigest
 
-from tests.faults import FaultyDisk
+from tests.faults import FaultyDisk, SmallDisk
 from topics.model.errors import DataDirIncompatible, DataDirLocked, StorageError
-from topics.storage.directory import DataDirectory, Meta
-from topics.storage.disk import Disk, read_file, replace_file
+from topics.storage.directory import FORMAT, DataDirectory, Meta
+from topics.storage.disk import Buffer, Disk, read_file, replace_file
 
 META_FILES = ("meta.json", "meta.copy.json")
 HOLDER = """
@@ -91,6 +92,50 @@ def test_a_run_tells_the_next_how_it_ended(tmp_path: Path) -> None:
     assert not other_boot.same_boot
 
 
+def test_a_disk_that_is_full_to_its_last_page_lets_a_run_begin_and_end(tmp_path: Path) -> None:
+    disk = SmallDisk(1 << 20)
+    first = opened(tmp_path, disk)
+    first.mark_open()
+    first.close()
+    disk.size_bytes = disk.used_bytes
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(disk, str(tmp_path / "more"), b"x")
+
+    second = opened(tmp_path, disk)
+    second.mark_open()
+    second.mark_clean(4711)
+    second.close()
+    third = opened(tmp_path, disk)
+    assert third.previous.log_end == 4711
+    assert not third.damaged_meta
+
+
+def test_a_meta_file_torn_on_a_full_disk_is_served_by_the_other(tmp_path: Path) -> None:
+    disk = TearingDisk(1 << 20)
+    first = opened(tmp_path, disk)
+    first.mark_open()
+    disk.size_bytes = disk.used_bytes
+    disk.tears = True
+    with pytest.raises(OSError, match="torn"):
+        first.mark_clean(4711)
+    first.close()
+    second = opened(tmp_path, SmallDisk(1 << 20))
+    assert second.previous == Meta(disk.boot_id(), False, 0)
+
+
+class TearingDisk(SmallDisk):
+    """Fails after half of a write to a file that has its page already."""
+
+    tears = False
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if not self.tears or not os.fstat(fd).st_size:
+            return super().pwritev(fd, buffers, offset)
+        content = b"".join(buffers)
+        super().pwritev(fd, [content[: len(content) // 2]], offset)
+        raise OSError(errno.EIO, "torn")
+
+
 def test_an_unknown_boot_is_never_the_same(tmp_path: Path) -> None:
     disk = FaultyDisk(boot_id="")
     first = opened(tmp_path, disk)
@@ -111,6 +156,32 @@ def test_a_directory_that_cannot_be_understood_is_refused_and_unlocked(tmp_path:
     for _ in range(2):
         with pytest.raises(DataDirIncompatible):
             opened(tmp_path)
+
+
+def test_a_directory_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    fields = json.loads((tmp_path / "meta.json").read_text()) | {"format": FORMAT + 1, "of_the_future": 7}
+    del fields["xxh3"]
+    fields["xxh3"] = xxh3_64_hexdigest(f"{json.dumps(fields, indent=1)}\n".encode())
+    for name in META_FILES:
+        (tmp_path / name).write_text(json.dumps(fields, indent=1) + "\n")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
+
+    with pytest.raises(DataDirIncompatible, match=rf"format {FORMAT + 1}, this program reads up to {FORMAT}"):
+        opened(tmp_path)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_first_opening_of_an_older_directory_writes_the_present_format(tmp_path: Path) -> None:
+    opened(tmp_path, FaultyDisk("boot-1")).close()
+    old = {"format": 1, "boot_id": "boot-1", "clean_stop": True, "log_end": 0, "copied_ms": 0}
+    (tmp_path / "meta.json").write_text(json.dumps(old, indent=1) + "\n")
+    (tmp_path / "meta.copy.json").unlink()
+
+    directory = opened(tmp_path, FaultyDisk("boot-1"))
+    assert json.loads((tmp_path / "meta.json").read_text())["format"] == 1
+    directory.mark_open()
+    assert json.loads((tmp_path / "meta.json").read_text())["format"] == FORMAT
 
 
 def test_data_without_meta_is_refused(tmp_path: Path) -> None:

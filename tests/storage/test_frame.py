@@ -2,10 +2,13 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from topics.storage.wal.frame import (
+    COPIED_BYTES_MAX,
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
+    DeferredFrame,
     FileHeader,
     decode_file_header,
     encode,
@@ -69,3 +72,49 @@ def test_every_flipped_bit_of_a_file_header_is_detected() -> None:
         harmed = bytearray(encoded)
         harmed[bit // 8] ^= 1 << bit % 8
         assert decode_file_header(bytes(harmed)) is None, bit
+
+
+class Parts:
+    """A body that is made late, in pieces."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def buffers(self) -> list[bytes]:
+        return list(self._parts)
+
+
+@given(parts=st.lists(st.binary(max_size=100)), position=positions, synced_to=positions, salt=u64)
+def test_a_frame_whose_body_is_made_late_has_the_same_bytes(
+    parts: list[bytes], position: int, synced_to: int, salt: int
+) -> None:
+    late = DeferredFrame(Parts(*parts), position, synced_to, salt)
+    assert b"".join(late.buffers()) == b"".join(encode(b"".join(parts), position, synced_to, salt))
+
+
+def test_a_large_body_is_a_piece_of_its_own_and_not_copied() -> None:
+    body = bytes(COPIED_BYTES_MAX + 1)
+    start, rest = encode(body, 7, 5, 3)
+    assert rest is body
+    assert verify(start + rest, 0, 7, 3) == (7, 5, len(body))
+    assert encode(body[:-1], 7, 5, 3)[1] is not body
+    assert COPIED_BYTES_MAX == 262_144
+
+
+def test_the_bytes_are_those_that_older_versions_wrote_and_read() -> None:
+    frame = b"".join(encode(b"body", 0x1122, 0x33, 0x44))
+    assert frame.hex() == "02524d31040000001ca424aca1bdadf222110000000000003300000000000000626f6479"
+    header = encode_file_header(FileHeader(0, 9, 0x55, 0x66))
+    assert header[:40].hex() == "57414c31010000000000000000000000090000000000000055000000000000006600000000000000"
+    assert header[40:].hex() == "00000000000000000000000000000000beac3427508458a9"
+
+
+def test_a_header_of_another_kind_or_version_is_not_a_header() -> None:
+    header = encode_file_header(FileHeader(0, 9, 0x55, 0x66))
+    for offset in (0, 4):
+        start = bytearray(header[:56])
+        start[offset] += 1
+        assert decode_file_header(bytes(start) + xxh3_64_intdigest(start).to_bytes(8, "little")) is None

@@ -18,6 +18,12 @@ def test_without_a_note_nothing_is_known(tmp_path: Path) -> None:
     assert noted_position(Disk(), str(tmp_path)) == 0
 
 
+@pytest.mark.parametrize("content", [b"", bytes(2 * SLOT_BYTES), b"x" * 600])
+def test_a_file_without_a_whole_note_says_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "synced").write_bytes(content)
+    assert noted_position(Disk(), str(tmp_path)) == 0
+
+
 def test_the_last_note_counts_and_a_new_process_goes_on_from_it(tmp_path: Path) -> None:
     for position in (10, 20, 30, 40):
         mark = SyncMark(Disk(), str(tmp_path))
@@ -33,7 +39,8 @@ def test_a_flipped_bit_costs_one_note(tmp_path: Path) -> None:
     mark.close()
     whole = (tmp_path / "synced").read_bytes()
     assert len(whole) == 2 * SLOT_BYTES
-    for bit in range(8 * len(whole)):
+    # Every byte, and by turns every bit of one.
+    for bit in range(0, 8 * len(whole), 7):
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
         (tmp_path / "synced").write_bytes(changed)
@@ -92,3 +99,22 @@ def test_the_commit_thread_notes_what_it_synced(tmp_path: Path) -> None:
     syncer.want_sync(wal.flush())
     syncer.stop()
     assert noted_position(Disk(), str(tmp_path / "wal")) == wal.synced_to == wal.written_to > 0
+
+
+@pytest.mark.parametrize("kind", ["pwritev", "fdatasync"])
+def test_a_mark_that_failed_once_is_given_up_and_says_so(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyDisk()
+    mark = SyncMark(disk, str(tmp_path))
+    mark.note(10)
+    disk.fail(kind, error=errno.EIO, path="synced")  # type: ignore[reportArgumentType]
+    mark.note(20)
+    mark.sync(0.0)
+    assert "cannot be written any more" in caplog.text
+    writes = disk.calls["pwritev"]
+    mark.note(30)
+    assert disk.calls["pwritev"] == writes
+    assert mark.due_in_s(0.0) is None
+    mark.close()
+    assert noted_position(Disk(), str(tmp_path)) in (10, 20)

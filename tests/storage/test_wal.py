@@ -419,6 +419,23 @@ def test_a_directory_that_takes_no_new_file_refuses_the_frame_alone(disk: Faulty
     assert bodies(tmp_path / "wal")[1:] == [b"accepted" * 20]
 
 
+@pytest.mark.parametrize("kind", ["rename", "unlink"])
+def test_files_that_cannot_be_recycled_or_removed_stay_and_the_log_goes_on(
+    disk: FaultyDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    wal = new_log(disk, tmp_path / "wal")
+    ends = fill(wal, [bytes(400)] * 60)
+    sync_by_hand(wal)
+    disk.fail(kind, times=-1)  # type: ignore[reportArgumentType]
+    wal.trim(ends[-1])
+    wal.prepare_spare()
+    unlink_trimmed(wal)
+    disk.heal()
+    assert "cannot" in caplog.text
+    fill(wal, [b"accepted"])
+    assert bodies(tmp_path / "wal", ends[-1]) == [b"accepted"]
+
+
 # --- files grow with use ---
 
 

@@ -73,7 +73,7 @@ class TxnRig(Rig):
     def stages(self, app: str) -> list[tuple[int, str, int, int]]:
         """What is staged: version, stage, parts, records."""
         _, stages = self.store.transactions.look(app)
-        return [(stage.version, stage.name, len(stage.parts), stage.records) for stage, _ in stages]
+        return [(stage.version, stage.name, len(stage.parts), stage.records) for stage, *_ in stages]
 
     def payloads(self, topic: str) -> list[Any]:
         return [record["data"] for record in self.records(topic)]

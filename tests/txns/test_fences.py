@@ -66,6 +66,29 @@ def test_owners_are_known_after_a_crash(rig: TxnRig, checkpointed: bool) -> None
         rig.take_fence("app", "run-1")
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_stage_tells_its_age_and_the_owner_of_its_token(rig: TxnRig, checkpointed: bool) -> None:
+    began_ms = rig.clock.now_ms()
+    rig.stage("plain", 1, "s", 1, topic="t")
+    token = rig.take_fence("app", "run-1")
+    rig.stage("app", 1, "s", 1, topic="t", fence=token)
+    rig.clock.advance(5_000)
+    rig.stage("app", 1, "s", 2, part=1, topic="t", fence=token)
+    later = rig.take_fence("app", "run-2")
+    rig.stage("app", 1, "other", 1, topic="t", fence=later)
+    if checkpointed:
+        rig.checkpoint()
+        rig.reopen()
+    else:
+        rig.crash()
+    look = rig.store.transactions.look
+    assert [(stage.name, stage.owner, created_ms) for stage, created_ms, _ in look("app")[1]] == [
+        ("s", "run-1", began_ms),
+        ("other", "run-2", began_ms + 5_000),
+    ]
+    assert [(stage.owner, created_ms) for stage, created_ms, _ in look("plain")[1]] == [("", began_ms)]
+
+
 def test_only_the_last_owners_are_remembered(rig: TxnRig) -> None:
     for number in range(OWNERS_MAX + 1):
         rig.take_fence("app", f"run-{number}")

@@ -378,8 +378,8 @@ def test_a_step_of_the_clock_neither_ends_a_stage_nor_prolongs_it(rig: TxnRig) -
     rig.clock.step(HOUR_MS)
     rig.clock.advance(HOUR_MS - 1)
     rig.store.step()
-    ((_, expires_ms),) = rig.store.transactions.look("app")[1]
-    assert expires_ms == rig.clock.now_ms() + 1
+    (looked,) = rig.store.transactions.look("app")[1]
+    assert looked.expires_ms == rig.clock.now_ms() + 1
     rig.clock.step(-2 * HOUR_MS)
     rig.crash()
     assert not rig.commit("app", 1, "s").deduped

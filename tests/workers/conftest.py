@@ -1,4 +1,4 @@
-"""A live server for the tests of this folder, a client of it, and a queue of its own for each test."""
+"""A client of the common server, and a queue of its own for each test."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serving import ServerProcess, serving
+from tests.serving import ServerProcess
 from topics.client import Client
 from topics.testing.fixtures import topics_client, topics_engine
 
 __all__ = ["topics_client", "topics_engine"]
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("data")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -35,6 +29,6 @@ def client(url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def queue(client: Client) -> str:
-    name = f"q{next(_numbers)}"
+    name = f"w{next(_numbers)}"
     client.create(name, type="queue")
     return name

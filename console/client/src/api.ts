@@ -81,6 +81,14 @@ export interface BackoffRequest {
   jitter?: number;
 }
 
+/** The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there. */
+export interface BucketHealth {
+  state: "away" | "fenced" | "gap" | "ok";
+  term: number;
+  lag_ms: number;
+  lag_bytes: number;
+}
+
 /** A field of a configuration: its current value and the requested one. */
 export interface Change {
   from: unknown;
@@ -129,6 +137,13 @@ export interface CommitRequest {
   stages?: string[];
   fence?: number | null;
   create?: boolean;
+}
+
+/** Bytes that the data directory takes on its disk, before and after. */
+export interface CompactReply {
+  bytes_before: number;
+  bytes_after: number;
+  performance: Performance;
 }
 
 /** Fields of a configuration to change. `null` resets an optional field and is refused for the others. */
@@ -199,6 +214,7 @@ export interface ConsumeRequest {
   partition_id?: number | string | null;
   all_partitions?: boolean | null;
   timeout_seconds?: number | null;
+  member?: string | null;
 }
 
 export interface DeleteRequest {
@@ -276,6 +292,12 @@ export interface ErrorReply {
   performance?: Performance;
 }
 
+/** A condition on rows, and what happens to one for which it is not true: `warn`, `drop`, `quarantine to TOPIC` or `fail`. */
+export interface Expectation {
+  condition: string;
+  otherwise?: string;
+}
+
 export interface ExtendReply {
   topic: string;
   extended: number;
@@ -341,10 +363,12 @@ export interface GroupAckRequest {
   from_offset?: number | null;
 }
 
+/** `member` is the consumer that holds the range: the name it gave, or its user; null if it has neither. */
 export interface GroupClaimItem {
   from_offset: number;
   to_offset: number;
   deadline: number;
+  member: string | null;
 }
 
 export interface GroupErrorReply {
@@ -414,6 +438,7 @@ export interface HealthReply {
   variant: "compiled" | "pure";
   uptime_ms: number;
   performance: Performance;
+  bucket?: BucketHealth;
 }
 
 /** Columns of equal length, oldest first: `ts` in ms, and one for each series. */
@@ -433,6 +458,7 @@ export interface JobItem {
   deliveries?: number;
   "$node"?: string;
   "$tag"?: string;
+  job_priority?: number;
   error?: string;
   worker?: string;
   lease_id?: string;
@@ -683,7 +709,16 @@ export interface PipelineDroppedReply {
   performance: Performance;
 }
 
-/** `generation` is the revision since which a checkpoint of the pipeline fits its definition. */
+/** A topic that it reads, up to `seq` so far. `oldest_unread_ts`: of the first record after it. */
+export interface PipelineInput {
+  topic: string;
+  seq: number;
+  head_seq: number;
+  lag: number;
+  oldest_unread_ts: number | null;
+}
+
+/** `generation` is the revision since which a checkpoint of the pipeline fits its definition. `lag` is measured against the heads of its topics, whether or not a runner runs it; null: its positions are unknown. */
 export interface PipelineItem {
   pipeline: string;
   definition: PipelineRequest;
@@ -691,6 +726,8 @@ export interface PipelineItem {
   generation: number;
   updated_ts: number;
   status: PipelineStatus | null;
+  lag: number | null;
+  oldest_unread_ts: number | null;
 }
 
 export interface PipelineList {
@@ -699,6 +736,14 @@ export interface PipelineList {
   next_cursor?: string;
 }
 
+/** What a runner has to say about a pipeline, when (its own clock), and how grave it is. */
+export interface PipelineLogLine {
+  ts: number;
+  level: "error" | "info" | "warning";
+  message: string;
+}
+
+/** `inputs` has the topics with the longest lag first, at most 1,000. A PUT says which fields it `changed`, and its `effect`: whether the pipeline continues from its checkpoint. */
 export interface PipelineReply {
   pipeline: string;
   definition: PipelineRequest;
@@ -706,8 +751,14 @@ export interface PipelineReply {
   generation: number;
   updated_ts: number;
   status: PipelineStatus | null;
+  lag: number | null;
+  oldest_unread_ts: number | null;
   performance: Performance;
+  inputs: PipelineInput[];
   created?: boolean;
+  effect?: "continues" | "created" | "same" | "starts_again";
+  changed?: string[];
+  dry_run?: boolean;
 }
 
 /** A definition, as sent by PUT and as stored; absent fields have the runner's defaults. */
@@ -724,14 +775,29 @@ export interface PipelineRequest {
   guarantee?: "at_least_once" | "exactly_once" | null;
   state_retention?: string | null;
   enabled?: boolean | null;
+  expect?: { [key: string]: string | Expectation } | null;
+  batch_records?: number | null;
+  state_store?: "memory" | "rocksdb" | null;
+  spark?: { [key: string]: string | number | boolean } | null;
 }
 
-/** A topic, or a table of Parquet files in the runner's tables directory. */
+/** `start`: from its checkpoint, or as a new pipeline from where its sources say, which repeats its output. */
+export interface PipelineRestart {
+  start?: "checkpoint" | "sources";
+}
+
+/** A topic, or a table in the runner's tables directory: Parquet files with a manifest, Delta or Iceberg. */
 export interface PipelineSink {
   topic?: string | null;
   tag?: string | null;
   table?: string | null;
   partition_by?: string[] | null;
+  take_over?: boolean | null;
+  format?: "delta" | "iceberg" | "parquet" | null;
+  key?: string[] | null;
+  newest_by?: string | null;
+  deleted?: string | null;
+  cluster_by?: string[] | null;
 }
 
 /** The input of one view: one topic, several, all whose names match, or a table. */
@@ -744,9 +810,11 @@ export interface PipelineSource {
   schema?: string | null;
   watermark?: Watermark | null;
   static?: boolean | null;
+  expect?: { [key: string]: string | Expectation } | null;
+  dead_letter?: string | null;
 }
 
-/** A runner's report on a pipeline. `progress` is Spark's report on the last batch. */
+/** A runner's report on a pipeline. `progress` is Spark's report on the last batch, `log` the end of its log. */
 export interface PipelineStatus {
   state: "failed" | "idle" | "restarting" | "running" | "starting" | "stopped";
   runner: string;
@@ -755,9 +823,18 @@ export interface PipelineStatus {
   rows_total?: number;
   rows_per_second?: number;
   lag?: number;
+  late_rows?: number;
+  unmet?: { [key: string]: number };
   restarts?: number;
   last_error?: string | null;
+  last_error_ts?: number;
+  problem?: string | null;
+  checkpoint?: string | null;
+  table?: string | null;
+  positions?: { [key: string]: Position } | null;
   progress?: { [key: string]: unknown } | null;
+  log?: PipelineLogLine[];
+  spark_ui?: string | null;
   ts?: number;
 }
 
@@ -768,7 +845,13 @@ export interface PipelineTrigger {
   cron?: string | null;
 }
 
-/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. */
+/** The last seq of a topic that a pipeline has processed; epoch 0: of whichever topic has the name. */
+export interface Position {
+  epoch?: number;
+  seq?: number;
+}
+
+/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start. */
 export interface QueueCounters {
   ready: number;
   in_flight: number;
@@ -777,6 +860,17 @@ export interface QueueCounters {
   paused: boolean;
   dead: number;
   dead_letter_error?: string | null;
+  claimers?: number;
+  last_claim_ts?: number | null;
+}
+
+/** The same of one queue. */
+export interface QueueHistoryReply {
+  topic: string;
+  step_ms: number;
+  ts: number[];
+  series: { [key: string]: number[] };
+  performance: Performance;
 }
 
 /** Each list has at most 1000 entries; `followers_total` counts all. */
@@ -828,6 +922,7 @@ export interface RecordRequest {
   meta?: { [key: string]: unknown } | null;
   delay_ms?: number;
   unique_key?: string | null;
+  job_priority?: number;
 }
 
 /** `skipped` dead letters have no queue to move back to, or one that the key may not use. */
@@ -924,7 +1019,7 @@ export interface RouterPutReply {
   warnings?: string[];
 }
 
-/** `lag`: seqs of the source not processed yet; `last_error`: what stops the router, if anything. */
+/** `lag`: seqs of the source not processed yet, 0 if no record is left; `last_error`: what stops it, or null. */
 export interface RouterReply {
   router: string;
   source: string;
@@ -953,6 +1048,86 @@ export interface RouterRequest {
   backfill?: boolean | null;
 }
 
+export interface ScheduleDroppedReply {
+  schedule: string;
+  deleted: boolean;
+  performance: Performance;
+}
+
+/** `next_ts`: its next due time; `last_due_ts`: that of its last record, which was appended at `last_ts`. */
+export interface ScheduleItem {
+  schedule: string;
+  topic: string;
+  cron: string | null;
+  every_ms: number | null;
+  at: number | null;
+  timezone: string;
+  data: unknown;
+  tag: string | null;
+  missed: "all" | "once" | "skip";
+  jitter_ms: number;
+  paused: boolean;
+  next_ts: number | null;
+  last_due_ts: number | null;
+  last_ts: number | null;
+  last_seq: number | null;
+  runs_total: number;
+  last_error: string | null;
+}
+
+export interface ScheduleList {
+  schedules: ScheduleItem[];
+  performance: Performance;
+  next_cursor?: string;
+}
+
+export interface ScheduleReply {
+  schedule: string;
+  topic: string;
+  cron: string | null;
+  every_ms: number | null;
+  at: number | null;
+  timezone: string;
+  data: unknown;
+  tag: string | null;
+  missed: "all" | "once" | "skip";
+  jitter_ms: number;
+  paused: boolean;
+  next_ts: number | null;
+  last_due_ts: number | null;
+  last_ts: number | null;
+  last_seq: number | null;
+  runs_total: number;
+  last_error: string | null;
+  performance: Performance;
+  created?: boolean;
+}
+
+/** The body of a PUT: exactly one of `cron`, `every_ms` and `at`. `null` means absent, except for numbers. */
+export interface ScheduleRequest {
+  topic: string;
+  cron?: string | null;
+  every_ms?: number;
+  at?: number;
+  timezone?: string | null;
+  data?: unknown;
+  tag?: string | null;
+  missed?: "all" | "once" | "skip" | null;
+  jitter_ms?: number;
+  paused?: boolean | null;
+}
+
+export interface ScheduleRunReply {
+  schedule: string;
+  topic: string;
+  seq: number;
+  performance: Performance;
+}
+
+/** A run takes no fields. */
+export interface ScheduleRunRequest {
+}
+
 export interface ServerReply {
   version: string;
   python: string;
@@ -979,6 +1154,7 @@ export interface SettingItem {
   help: string;
 }
 
+/** `owner` had the token of the app when the stage was begun; null without a token, or if it has no owner. */
 export interface StageItem {
   version: number;
   stage: string;
@@ -986,6 +1162,8 @@ export interface StageItem {
   records: number;
   bytes: number;
   expires_ms: number;
+  created_ms: number;
+  owner: string | null;
 }
 
 /** A record of a transaction; without a `topic` it goes to the topic of its part. */
@@ -996,6 +1174,7 @@ export interface StageRecord {
   meta?: { [key: string]: unknown } | null;
   delay_ms?: number;
   unique_key?: string | null;
+  job_priority?: number;
   topic?: string | null;
 }
 
@@ -1119,6 +1298,7 @@ export interface TopicItem {
   effective_priority: number;
   durability: string;
   last_write_ts: number | null;
+  epoch: number;
   queue?: QueueCounters;
 }
 
@@ -1222,6 +1402,13 @@ export interface Routes {
     body: undefined;
     reply: string;
   };
+  /** Remove from the disk, now, what retention, deletes and acks have freed. */
+  "POST /v0/compact": {
+    path: object;
+    query: object;
+    body: undefined;
+    reply: CompactReply;
+  };
   /** Consumer groups by topic and partition: progress, lag, claims. */
   "GET /v0/groups": {
     path: object;
@@ -1288,7 +1475,7 @@ export interface Routes {
   /** Define a pipeline or change it; a runner runs it. */
   "PUT /v0/pipelines/{pipeline}": {
     path: { pipeline: string };
-    query: object;
+    query: { dry_run?: boolean; keep_checkpoint?: boolean };
     body: PipelineRequest;
     reply: PipelineReply;
   };
@@ -1305,6 +1492,13 @@ export interface Routes {
     query: object;
     body: undefined;
     reply: PipelineDroppedReply;
+  };
+  /** Let the runner stop the pipeline and start it again. */
+  "POST /v0/pipelines/{pipeline}/restart": {
+    path: { pipeline: string };
+    query: object;
+    body: PipelineRestart;
+    reply: PipelineReply;
   };
   /** Report the status of a pipeline, which `GET` then shows. */
   "POST /v0/pipelines/{pipeline}/status": {
@@ -1347,6 +1541,41 @@ export interface Routes {
     query: object;
     body: undefined;
     reply: RouterDroppedReply;
+  };
+  /** Schedules by name, a page at a time. */
+  "GET /v0/schedules": {
+    path: object;
+    query: { prefix?: string; topic?: string; page_size?: number; cursor?: string };
+    body: undefined;
+    reply: ScheduleList;
+  };
+  /** Create a schedule or change it. */
+  "PUT /v0/schedules/{schedule}": {
+    path: { schedule: string };
+    query: object;
+    body: ScheduleRequest;
+    reply: ScheduleReply;
+  };
+  /** A schedule, its next and its last run. */
+  "GET /v0/schedules/{schedule}": {
+    path: { schedule: string };
+    query: object;
+    body: undefined;
+    reply: ScheduleReply;
+  };
+  /** Remove a schedule; the records it appended stay. */
+  "DELETE /v0/schedules/{schedule}": {
+    path: { schedule: string };
+    query: object;
+    body: undefined;
+    reply: ScheduleDroppedReply;
+  };
+  /** Append the record of a schedule now; its due times stay. */
+  "POST /v0/schedules/{schedule}/run": {
+    path: { schedule: string };
+    query: object;
+    body: ScheduleRunRequest;
+    reply: ScheduleRunReply;
   };
   /** Settings and where they come from, keys, files, the end of the log. Secrets are left out. */
   "GET /v0/server": {
@@ -1445,6 +1674,13 @@ export interface Routes {
     query: object;
     body: ExtendRequest;
     reply: ExtendReply;
+  };
+  /** The last hour of a queue, a point every 10 s: throughput, failures, waiting. */
+  "GET /v0/topics/{topic}/history": {
+    path: { topic: string };
+    query: { since?: number };
+    body: undefined;
+    reply: QueueHistoryReply;
   };
   /** Jobs of a queue that are ready, leased, delayed or dead, a page at a time. */
   "GET /v0/topics/{topic}/jobs": {

@@ -5,7 +5,8 @@ import type { GroupItem, GroupResetReply } from "topics-client";
 import { count, plural } from "../format.ts";
 import { place, to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Dialog, Empty, Foreign, Input, Problem, Relative, Select, say } from "../ui/parts.tsx";
+import { Badge, Button, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, say } from "../ui/parts.tsx";
+import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 2_000;
@@ -21,7 +22,8 @@ export function Groups() {
   const cursor = cursors.at(-1);
   const asked = { ...(topic === "" ? {} : { topic }), ...(group === "" ? {} : { group }), lag_min: behind ? 1 : 0, page_size: PAGE, ...(cursor === undefined ? {} : { cursor }) };
   const list = useResource((signal) => client.call("GET /v0/groups", { query: asked, signal }), [topic, group, behind, cursor], EVERY_MS);
-  const groups = list.data?.groups;
+  const held = useHeld(list.data?.groups, JSON.stringify([topic, group, behind, cursor]));
+  const groups = held.shown;
   const most = Math.max(1, ...(groups ?? []).map((item) => item.lag));
   return (
     <>
@@ -31,6 +33,7 @@ export function Groups() {
           <Input label="Topic" type="search" value={topic} onInput={setTopic} />
           <Input label="Group" type="search" value={group} onInput={setGroup} />
           <Button pressed={behind} kind={behind ? "primary" : "plain"} onClick={() => setBehind(!behind)}>Only those behind</Button>
+          <HeldNote behind={held.behind} />
         </div>
         <Problem error={list.error} />
         {groups !== undefined && groups.length === 0 ? (
@@ -38,9 +41,9 @@ export function Groups() {
             <p>Consumers that read a topic under a common name share its records; the server remembers how far they are.</p>
           </Empty>
         ) : (
-          <div class="scroll">
+          <div class="scroll" {...held.on}>
             <table aria-label="Consumer groups">
-              <thead><tr><th scope="col">Group</th><th scope="col">Topic</th><th scope="col" class="right wide-only">Partition</th><th scope="col" class="right">Lag</th><th scope="col" class="wide-only"><span class="sr">Lag as a bar</span></th><th scope="col" class="right wide-only">Committed</th><th scope="col">Claims</th>{can("admin") && <th scope="col"><span class="sr">Actions</span></th>}</tr></thead>
+              <thead><tr><th scope="col">Group</th><th scope="col">Topic</th><th scope="col" class="right wide-only">Partition</th><th scope="col" class="right">Lag</th><th scope="col" class="wide-only"><span class="sr">Lag as a bar</span></th><th scope="col" class="right wide-only">Committed</th><th scope="col">Claimed by</th>{can("admin") && <th scope="col"><span class="sr">Actions</span></th>}</tr></thead>
               <tbody>
                 {groups?.map((item) => (
                   <tr key={`${item.topic} ${item.partition} ${item.group}`}>
@@ -51,7 +54,7 @@ export function Groups() {
                     <td class="wide-only"><span class="meter"><i style={{ width: `${(100 * item.lag) / most}%` }} /></span></td>
                     <td class="right number wide-only">{item.committed_offset === null ? "–" : count(item.committed_offset)} / {item.last_offset === null ? "–" : count(item.last_offset)}</td>
                     <td class="small">
-                      {item.claims.length === 0 ? <span class="muted">none open</span> : item.claims.slice(0, 3).map((claim) => <div class="number">{count(claim.from_offset)} – {count(claim.to_offset)}, <Relative ms={claim.deadline} /></div>)}
+                      {item.claims.length === 0 ? <span class="muted">none open</span> : item.claims.slice(0, 3).map((claim) => <Claim claim={claim} />)}
                       {item.open_claims > 3 && <div class="muted">and {item.open_claims - 3} more</div>}
                       {item.expired_claims > 0 && <div class="warn">{plural(item.expired_claims, "expired claim")}</div>}
                     </td>
@@ -71,6 +74,16 @@ export function Groups() {
       </section>
       {resetting !== undefined && <Reset item={resetting} onClose={() => setResetting(undefined)} onDone={list.reload} />}
     </>
+  );
+}
+
+/** What one consumer holds, and until when. */
+function Claim({ claim }: { claim: GroupItem["claims"][number] }) {
+  return (
+    <div>
+      {claim.member === null ? <span class="muted">a consumer without a name</span> : <Foreign text={claim.member} max={40} />}:{" "}
+      <span class="number nowrap">{count(claim.from_offset)} – {count(claim.to_offset)}</span>, ends <Relative ms={claim.deadline} />
+    </div>
   );
 }
 

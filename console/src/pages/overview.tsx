@@ -1,20 +1,38 @@
 /** The overview: what needs attention in words, then numbers, then the last hour. */
 
-import { useEffect, useState } from "preact/hooks";
-import type { Finding, HistoryReply, Record as TopicRecord } from "topics-client";
+import { useState } from "preact/hooks";
+import type { Finding, OverviewReply, Record as TopicRecord } from "topics-client";
 import { bytes, count, plural, rate, short, span } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client, has, seesAll } from "../session.ts";
 import { Chart } from "../ui/chart.tsx";
 import { Badge, Copy, Empty, Preview, Problem, Relative, Tile } from "../ui/parts.tsx";
+import { useHeld } from "../ui/held.ts";
+import { usePast } from "../ui/past.ts";
 import { useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 5_000;
 const FIRST_MS = 1_500;
 const POINTS_MAX = 720;
 
+let asked: Promise<OverviewReply> | undefined;
+
+/** Ask while the page is still being made, if this is the first one; a refusal is for whoever asks next. */
+export function askAhead(): void {
+  asked = client.call("GET /v0/overview");
+  asked.catch(() => {
+    asked = undefined;
+  });
+}
+
+function ask(signal: AbortSignal): Promise<OverviewReply> {
+  const ahead = asked;
+  asked = undefined;
+  return ahead ?? client.call("GET /v0/overview", { signal });
+}
+
 export function Overview() {
-  const seen = useResource((signal) => client.call("GET /v0/overview", { signal }), [], EVERY_MS);
+  const seen = useResource(ask, [], EVERY_MS);
   const overview = seen.data;
   if (overview === undefined) return <><h1>Overview</h1><Problem error={seen.error} /></>;
   if (overview.topics === 0) return <FirstSteps onArrived={seen.reload} />;
@@ -27,7 +45,7 @@ export function Overview() {
         <Tile name="Records" value={short(overview.records)} note={bytes(overview.bytes)} />
         <Tile name="Jobs ready" value={short(overview.ready)} note={overview.delayed > 0 ? `${short(overview.delayed)} delayed` : undefined} />
         <Tile name="In flight" value={short(overview.in_flight)} />
-        <Tile name="Dead" value={short(overview.dead)} />
+        <Tile name="Dead" value={overview.dead === 0 ? "0" : <a class="bad" href={to(["queues"])}>{short(overview.dead)}</a>} />
         <Tile
           name="Oldest waiting job"
           value={
@@ -46,9 +64,9 @@ export function Overview() {
 function linkOf(finding: Finding): [string, string] {
   switch (finding.kind) {
     case "queue":
-      if (finding.problem === "dead") return [to(["topics", finding.name, "dead"]), "Look at them"];
+      if (finding.problem === "dead") return [to(["topics", finding.name, "dead"]), finding.value === 1 ? "Look at it" : "Look at them"];
       if (finding.problem === "refused") return [to(["topics", finding.name, "configuration"]), "Check the queue"];
-      return [to(["topics", finding.name, "ready"]), finding.problem === "paused" ? "Resume" : "Look at the queue"];
+      return [to(["topics", finding.name, "ready"]), finding.problem === "paused" ? "Resume it" : "Look at the queue"];
     case "router":
       return [to(["routers"]), "Look at routers"];
     case "pipeline":
@@ -60,13 +78,14 @@ function linkOf(finding: Finding): [string, string] {
   }
 }
 
-function Attention({ findings, more }: { findings: Finding[]; more: number }) {
+function Attention({ findings: fresh, more }: { findings: Finding[]; more: number }) {
+  const { shown: findings, on } = useHeld(fresh, "");
   if (findings.length === 0) {
     return <section class="card" aria-label="Attention"><p class="body row"><Badge kind="ok">All is well</Badge><span class="muted">Nothing needs attention.</span></p></section>;
   }
   const kinds = { error: "bad", warning: "warn", notice: "" } as const;
   return (
-    <section class="card" aria-label="Needs attention">
+    <section class="card" aria-label="Needs attention" {...on}>
       <ul class="attention">
         {findings.slice(0, 12).map((finding) => {
           const [href, text] = linkOf(finding);
@@ -84,29 +103,9 @@ function Attention({ findings, more }: { findings: Finding[]; more: number }) {
   );
 }
 
-/** The last hour; only what is new is fetched. */
-function usePast(): HistoryReply | undefined {
-  const [past, setPast] = useState<HistoryReply>();
-  const since = past?.ts.at(-1) ?? 0;
-  const news = useResource((signal) => client.call("GET /v0/history", { query: { since }, signal }), [], EVERY_MS);
-  useEffect(() => {
-    const fresh = news.data;
-    if (fresh === undefined || fresh.ts.length === 0) return;
-    setPast((old) => {
-      if (old === undefined || fresh.ts[0]! <= old.ts.at(-1)!) return fresh;
-      const series: HistoryReply["series"] = {};
-      for (const [name, values] of Object.entries(fresh.series)) {
-        series[name] = [...(old.series[name] ?? []), ...values].slice(-POINTS_MAX);
-      }
-      return { ...fresh, ts: [...old.ts, ...fresh.ts].slice(-POINTS_MAX), series };
-    });
-  }, [news.data]);
-  return past;
-}
-
 function Charts() {
-  const past = usePast();
-  if (past === undefined) return <p class="muted">The first points of the charts come within ten seconds.</p>;
+  const past = usePast((since, signal) => client.call("GET /v0/history", { query: { since }, signal }), [], POINTS_MAX);
+  if (past === undefined || past.ts.length === 0) return <section class="card"><Empty title="The first points come within ten seconds"><p>The server keeps the last hour of its own numbers: records, requests, latency, memory, disk, jobs.</p></Empty></section>;
   const of = (name: string) => past.series[name] ?? [];
   const ms = (value: number) => span(value);
   const perSecond = (value: number) => `${short(value)}/s`;
@@ -119,6 +118,8 @@ function Charts() {
       <Chart binary title="Memory" ts={past.ts} show={bytes} series={[{ name: "memory", values: of("memory_bytes"), colour: "--accent" }]} />
       <Chart binary title="Free disk" ts={past.ts} show={bytes} series={[{ name: "free", values: of("disk_free_bytes"), colour: "--accent" }]} />
       <Chart title="Live readers and connections" ts={past.ts} show={rate} series={[{ name: "readers", values: of("live_readers"), colour: "--accent" }, { name: "connections", values: of("connections"), colour: "--muted" }]} />
+      <Chart title="Jobs" ts={past.ts} show={short} series={[{ name: "ready", values: of("jobs_ready"), colour: "--accent" }, { name: "in flight", values: of("jobs_in_flight"), colour: "--warn" }]} />
+      <Chart title="Oldest waiting job" ts={past.ts} show={ms} series={[{ name: "waits", values: of("jobs_waiting_ms"), colour: "--accent" }]} />
       <Chart title="Records held" ts={past.ts} show={short} series={[{ name: "records", values: of("records"), colour: "--accent" }]} />
     </section>
   );

@@ -1,14 +1,15 @@
-/** Pipelines: what they do, how they do, what went wrong; start, stop, replace. */
+/** Pipelines: what they do, how they do, what went wrong; start, pause, replace, remove. */
 
 import { useState } from "preact/hooks";
-import type { PipelineItem, PipelineRequest } from "topics-client";
-import { count, rate } from "../format.ts";
+import type { PipelineItem, PipelineLogLine, PipelineReply, PipelineRequest } from "topics-client";
+import { count, plural, rate } from "../format.ts";
 import { go, to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Confirm, Dialog, Empty, Field, Foreign, Input, Json, Problem, Relative, say } from "../ui/parts.tsx";
+import { Badge, Button, Commands, Confirm, Dialog, Empty, Field, Foreign, Input, Json, Problem, Relative, Time, say } from "../ui/parts.tsx";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 2_000;
+const PROGRESS = "pipelines.progress";
 const SILENT_MS_MAX = 60_000;
 const EXAMPLE = '{\n  "sql": "SELECT data FROM orders",\n  "sources": { "orders": { "topic": "orders" } },\n  "sink": { "topic": "orders.copy" }\n}';
 
@@ -18,7 +19,7 @@ export function Pipelines({ name }: { name: string | undefined }) {
 
 function State({ item }: { item: PipelineItem }) {
   const status = item.status;
-  if (item.definition.enabled === false) return <Badge>stopped</Badge>;
+  if (item.definition.enabled === false) return <Badge>paused</Badge>;
   if (status === null) return <Badge kind="warn">no runner yet</Badge>;
   if (status.state === "failed") return <Badge kind="bad">failed</Badge>;
   if (Date.now() - (status.ts ?? 0) > SILENT_MS_MAX) return <Badge kind="warn">runner is silent</Badge>;
@@ -38,11 +39,11 @@ function List() {
       <Problem error={list.error} />
       <section class="card">
         {pipelines !== undefined && pipelines.length === 0 ? (
-          <Empty title="No pipelines"><p>A pipeline is a Spark job that the server keeps: SQL over topics, into a topic or a table. A runner runs it: <code>topics pipelines run</code>.</p></Empty>
+          <Empty title="No pipelines"><p>A pipeline is a Spark job that the server keeps: SQL over topics, into a topic or a table. A runner runs what is defined.</p><Commands lines={["topics pipelines put orders.toml", "topics pipelines run"]} /></Empty>
         ) : (
           <div class="scroll">
             <table aria-label="Pipelines">
-              <thead><tr><th scope="col">Pipeline</th><th scope="col">State</th><th scope="col" class="wide-only">Runner</th><th scope="col" class="right wide-only">Batch</th><th scope="col" class="right">Rows/s</th><th scope="col" class="right">Input lag</th><th scope="col" class="wide-only">Heard of</th></tr></thead>
+              <thead><tr><th scope="col">Pipeline</th><th scope="col">State</th><th scope="col" class="wide-only">Runner</th><th scope="col" class="right wide-only">Batch</th><th scope="col" class="right">Rows/s</th><th scope="col" class="right">Input lag</th><th scope="col" class="wide-only">Oldest unread</th><th scope="col" class="wide-only">Heard of</th></tr></thead>
               <tbody>
                 {pipelines?.map((item) => (
                   <tr key={item.pipeline}>
@@ -51,7 +52,8 @@ function List() {
                     <td class="wide-only muted"><Foreign text={item.status?.runner ?? "–"} /></td>
                     <td class="right number wide-only">{item.status?.batch ?? "–"}</td>
                     <td class="right number">{rate(item.status?.rows_per_second ?? 0)}</td>
-                    <td class="right number">{count(item.status?.lag ?? 0)}</td>
+                    <td class="right number">{item.lag === null ? "–" : count(item.lag)}</td>
+                    <td class="muted wide-only">{item.oldest_unread_ts === null ? "–" : <Relative ms={item.oldest_unread_ts} />}</td>
                     <td class="muted wide-only">{item.status?.ts === undefined ? "never" : <Relative ms={item.status.ts} />}</td>
                   </tr>
                 ))}
@@ -83,12 +85,13 @@ function One({ name }: { name: string }) {
   const set = (enabled: boolean) =>
     void action.run(async () => {
       await client.call("PUT /v0/pipelines/{pipeline}", { path: { pipeline: name }, body: { ...definition, enabled } });
-      say(enabled ? `${name} starts with its runner's next look` : `${name} stops with its runner's next look`);
+      say(enabled ? `${name} starts within a second, if a runner is there` : `${name} pauses; started again, it goes on where it was`);
       look.reload();
     });
   const progress = (status?.progress ?? {}) as { [key: string]: unknown };
   const watermark = (progress["eventTime"] as { [key: string]: string } | undefined)?.["watermark"];
-  const ui = typeof progress["uiWebUrl"] === "string" && /^https?:\/\//.test(progress["uiWebUrl"]) ? progress["uiWebUrl"] : undefined;
+  const ui = /^https?:\/\//.test(status?.spark_ui ?? "") ? status!.spark_ui! : undefined;
+  const since = watermark === undefined ? Number.NaN : Date.parse(watermark);
   const error = status?.last_error ?? undefined;
   const bad = error === undefined ? undefined : lineOf(error);
   return (
@@ -99,7 +102,7 @@ function One({ name }: { name: string }) {
           <h1><Foreign text={name} /></h1>
           <State item={item} />
           <span class="grow" />
-          {can("admin") && <Button disabled={action.busy} onClick={() => set(!on)}>{on ? "Stop" : "Start"}</Button>}
+          {can("admin") && <Button disabled={action.busy} onClick={() => set(!on)}>{on ? "Pause" : "Start"}</Button>}
           {can("admin") && <Button onClick={() => setEditing(true)}>Replace…</Button>}
           {can("delete") && <Button kind="danger" onClick={() => setRemoving(true)}>Remove…</Button>}
         </div>
@@ -113,14 +116,16 @@ function One({ name }: { name: string }) {
             {definition.description !== undefined && definition.description !== null && <><dt>Description</dt><dd><Foreign text={definition.description} /></dd></>}
             <dt>Last batch</dt><dd>{status?.batch ?? "–"}</dd>
             <dt>Rows</dt><dd class="number">{count(status?.rows_total ?? 0)} in all, {rate(status?.rows_per_second ?? 0)}/s</dd>
-            <dt>Input lag</dt><dd class="number">{count(status?.lag ?? 0)} records</dd>
-            {watermark !== undefined && <><dt>Watermark</dt><dd>{watermark}</dd></>}
+            <dt>Input lag</dt><dd class="number">{item.lag === null ? "unknown" : plural(item.lag, "record")}{item.oldest_unread_ts !== null && <>, the oldest <Relative ms={item.oldest_unread_ts} /></>}</dd>
+            {(status?.late_rows ?? 0) > 0 && <><dt>Late rows</dt><dd class="number">{count(status?.late_rows ?? 0)} dropped</dd></>}
+            {watermark !== undefined && <><dt>Watermark</dt><dd>{Number.isNaN(since) ? watermark : <><Time ms={since} />, <Relative ms={since} /></>}</dd></>}
             <dt>Restarts</dt><dd>{count(status?.restarts ?? 0)}</dd>
             <dt>Revision</dt><dd>{count(item.revision)}{status !== null && status.revision !== item.revision ? `, the runner still has ${count(status.revision ?? 0)}` : ""}</dd>
             {ui !== undefined && <><dt>Spark</dt><dd><a href={ui} rel="noreferrer noopener" target="_blank">Spark UI</a></dd></>}
           </dl>
         </div>
       </section>
+      {status !== null && (status.log ?? []).length > 0 && <LogTail lines={status.log!} />}
       {typeof definition.sql === "string" && (
         <section class="card" aria-label="SQL">
           <header><h2>SQL</h2></header>
@@ -153,12 +158,29 @@ function One({ name }: { name: string }) {
   );
 }
 
+/** The newest line on top. */
+function LogTail({ lines }: { lines: PipelineLogLine[] }) {
+  const kinds = { info: "", warning: "warn", error: "bad" } as const;
+  return (
+    <section class="card" aria-label="Log">
+      <header><h2 class="grow">Log</h2><a class="small" href={to(["topics", PROGRESS])}>All of it: {PROGRESS}</a></header>
+      <div class="scroll short" tabIndex={0} role="region" aria-label="The last lines of its log">
+        <table>
+          <tbody>{[...lines].reverse().map((line) => <tr><td><Time ms={line.ts} /></td><td><Badge kind={kinds[line.level]}>{line.level}</Badge></td><td class="small text"><Foreign text={line.message} /></td></tr>)}</tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
 type EditorProps = { name?: string; definition?: PipelineRequest; onClose: () => void; onDone: () => void };
 
 function Editor({ name, definition, onClose, onDone }: EditorProps) {
   const [title, setTitle] = useState(name ?? "");
   const [text, setText] = useState(definition === undefined ? EXAMPLE : JSON.stringify(definition, null, 2));
+  const [plan, setPlan] = useState<PipelineReply>();
   const action = useAction(["pipeline"]);
+  const again = plan?.effect === "starts_again";
   let wrong: string | undefined;
   try {
     JSON.parse(text);
@@ -166,20 +188,28 @@ function Editor({ name, definition, onClose, onDone }: EditorProps) {
     wrong = "Not valid JSON";
   }
   const submit = () =>
-    void action
-      .run(async () => {
-        await client.call("PUT /v0/pipelines/{pipeline}", { path: { pipeline: title }, body: JSON.parse(text) as PipelineRequest });
-        say(`Defined ${title}`);
-        onDone();
-        go(["pipelines", title]);
-      })
-      .then((done) => done && onClose());
+    void action.run(async () => {
+      const put = (dryRun: boolean) => client.call("PUT /v0/pipelines/{pipeline}", { path: { pipeline: title }, query: { dry_run: dryRun }, body: JSON.parse(text) as PipelineRequest });
+      const found = plan ?? (await put(true));
+      // What begins again from its sources is asked about first.
+      if (plan === undefined && found.effect === "starts_again") return setPlan(found);
+      await put(false);
+      say(`Defined ${title}`);
+      onDone();
+      go(["pipelines", title]);
+      onClose();
+    });
   return (
-    <Dialog title={name === undefined ? "Define a pipeline" : `Replace ${name}`} wide onClose={onClose} onSubmit={submit} actions={<Button kind="primary" type="submit" disabled={action.busy || wrong !== undefined || title === ""}>{name === undefined ? "Define" : "Replace"}</Button>}>
+    <Dialog title={name === undefined ? "Define a pipeline" : `Replace ${name}`} wide onClose={onClose} onSubmit={submit} actions={<Button kind={again ? "danger fill" : "primary"} type="submit" disabled={action.busy || wrong !== undefined || title === ""}>{again ? "Replace, and start again" : name === undefined ? "Define" : "Replace"}</Button>}>
       {name === undefined && <Input label="Name" value={title} onInput={setTitle} error={action.about("pipeline")} autoFocus required />}
       <Field label="Definition, as JSON" error={wrong ?? action.error?.message}>
-        {(id, described) => <textarea id={id} rows={14} spellcheck={false} value={text} aria-invalid={wrong !== undefined} aria-describedby={described} onInput={(event) => setText(event.currentTarget.value)} />}
+        {(id, described) => <textarea id={id} rows={14} spellcheck={false} value={text} aria-invalid={wrong !== undefined} aria-describedby={described} onInput={(event) => { setText(event.currentTarget.value); setPlan(undefined); }} />}
       </Field>
+      {again && (
+        <p class="notice bad" role="alert">
+          This changes {(plan.changed ?? []).join(", ")}: <strong class="foreign">{title}</strong> starts again at its sources, without its checkpoint, and may write what it wrote once more.
+        </p>
+      )}
     </Dialog>
   );
 }

@@ -5,7 +5,7 @@ import type { RouterItem } from "topics-client";
 import { count, plural, short } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client } from "../session.ts";
-import { Badge, Button, Check, Confirm, Dialog, Empty, Foreign, Input, Problem, Select, say } from "../ui/parts.tsx";
+import { Badge, Button, Check, Commands, Confirm, Dialog, Empty, Foreign, Input, Problem, Select, say } from "../ui/parts.tsx";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 2_000;
@@ -44,7 +44,7 @@ export function Routers() {
       </div>
       <Problem error={list.error} />
       {routers !== undefined && routers.length === 0 && (
-        <section class="card"><Empty title="No routers"><p>A router copies what is appended to one topic into another, at once and without a program.</p></Empty></section>
+        <section class="card"><Empty title="No routers"><p>A router copies what is appended to one topic into another, at once and without a program.</p><Commands lines={["topics router create orders orders.audit --backfill"]} /></Empty></section>
       )}
       {routers !== undefined && routers.length > 0 && (
         <>

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { ServerReply } from "topics-client";
 import { ApiError } from "topics-client";
-import { bytes, count, span } from "../format.ts";
+import { bytes, count, plural, span } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client, has, readOnly, type Scope } from "../session.ts";
 import { Badge, Button, Confirm, Empty, Field, Foreign, Input, Json, Problem, Tabs, Tile, Time, download } from "../ui/parts.tsx";
@@ -62,9 +62,9 @@ function Settings({ server }: { server: ServerReply }) {
             {rows.map((row) => (
               <tr key={row.name}>
                 <td class="mono nowrap">{row.name}</td>
-                <td class="mono foreign">{row.secret ? (row.origin === "default" ? <span class="muted">not set</span> : "•••••• not shown") : row.value === null ? <span class="muted">not set</span> : typeof row.value === "object" ? JSON.stringify(row.value) : typeof row.value === "number" ? count(row.value) : String(row.value)}</td>
+                <td class="mono value">{row.secret ? (row.origin === "default" ? <span class="muted">not set</span> : "•••••• not shown") : row.value === null ? <span class="muted">not set</span> : typeof row.value === "object" ? JSON.stringify(row.value) : typeof row.value === "number" ? count(row.value) : String(row.value)}</td>
                 <td>{row.origin === "default" ? <span class="muted">default</span> : <Badge kind="accent">{row.origin}</Badge>}</td>
-                <td class="muted small wide-only">{row.help}</td>
+                <td class="muted small wide-only"><Ticks text={row.help} /></td>
               </tr>
             ))}
           </tbody>
@@ -72,6 +72,11 @@ function Settings({ server }: { server: ServerReply }) {
       </div>
     </section>
   );
+}
+
+/** Help texts mark names by backticks. */
+function Ticks({ text }: { text: string }) {
+  return <>{text.split("`").map((piece, index) => (index % 2 === 1 ? <code>{piece}</code> : piece))}</>;
 }
 
 function Keys({ server }: { server: ServerReply }) {
@@ -97,7 +102,7 @@ function Keys({ server }: { server: ServerReply }) {
 
 function Files({ server }: { server: ServerReply }) {
   return (
-    <div class="stack">
+    <>
       <section class="card">
         <header><h2 class="grow">Data files</h2><span class="muted mono foreign">{server.data_dir}</span></header>
         <div class="scroll">
@@ -108,7 +113,7 @@ function Files({ server }: { server: ServerReply }) {
         </div>
       </section>
       {can("admin") && <Backup />}
-    </div>
+    </>
   );
 }
 
@@ -165,7 +170,7 @@ function Log({ server }: { server: ServerReply }) {
       <div class="scroll">
         <table aria-label="The last lines of the log">
           <thead><tr><th scope="col">Time</th><th scope="col">Level</th><th scope="col">Message</th></tr></thead>
-          <tbody>{[...server.log].reverse().map((line) => <tr><td><Time ms={line.ts} /></td><td><Badge kind={kinds[line.level] ?? ""}>{line.level}</Badge></td><td class="small"><Foreign text={line.message} /> <span class="muted">{line.logger}</span></td></tr>)}</tbody>
+          <tbody>{[...server.log].reverse().map((line) => <tr><td><Time ms={line.ts} /></td><td><Badge kind={kinds[line.level] ?? ""}>{line.level}</Badge></td><td class="small text"><Foreign text={line.message} /> <span class="muted">{line.logger}</span></td></tr>)}</tbody>
         </table>
       </div>
     </section>
@@ -179,11 +184,36 @@ interface Operation {
   scopes: string[];
   parameters: { name: string; in: string; required: boolean; description?: string; schema: unknown }[];
   body: unknown;
+  /** By status: what it means, and the schema of its body if it has one. */
+  replies: { status: string; means: string; schema: unknown }[];
+}
+
+interface Content {
+  content?: { "application/json"?: { schema: unknown } };
 }
 
 interface Document {
-  paths: { [path: string]: { [method: string]: { summary: string; security?: { [name: string]: string[] }[]; parameters?: Operation["parameters"]; requestBody?: { content: { "application/json"?: { schema: { $ref?: string } } } } } } };
+  paths: { [path: string]: { [method: string]: { summary: string; security?: { [name: string]: string[] }[]; parameters?: Operation["parameters"]; requestBody?: Content; responses?: { [status: string]: Content & { description: string } } } } };
   components: { schemas: { [name: string]: unknown } };
+}
+
+/** A schema with the others that it names in their places; one within itself stays a name. */
+function resolved(schema: unknown, schemas: Document["components"]["schemas"], within: string[] = []): unknown {
+  if (Array.isArray(schema)) return schema.map((part) => resolved(part, schemas, within));
+  if (typeof schema !== "object" || schema === null) return schema;
+  const ref = (schema as { $ref?: string }).$ref?.split("/").at(-1);
+  if (ref !== undefined) return within.includes(ref) ? { $ref: ref } : resolved(schemas[ref], schemas, [...within, ref]);
+  return Object.fromEntries(Object.entries(schema).map(([name, part]) => [name, resolved(part, schemas, within)]));
+}
+
+/** A body to begin with: the required fields, each with an empty value of its kind. */
+function example(schema: unknown): unknown {
+  const { type, properties, required, items, anyOf, enum: choices, minItems } = schema as { type?: string; properties?: { [name: string]: unknown }; required?: string[]; items?: unknown; anyOf?: unknown[]; enum?: unknown[]; minItems?: number };
+  if (choices !== undefined) return choices[0];
+  if (anyOf !== undefined) return example(anyOf[0]);
+  if (type === "object") return Object.fromEntries((required ?? []).map((name) => [name, example(properties?.[name] ?? {})]));
+  if (type === "array") return minItems === undefined ? [] : [example(items ?? {})];
+  return { string: "", integer: 0, number: 0, boolean: false }[type ?? ""] ?? null;
 }
 
 function Api() {
@@ -196,28 +226,37 @@ function Api() {
   if (document === undefined) return <p class="muted">Loading…</p>;
   const operations: Operation[] = Object.entries(document.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, found]) => {
-      const ref = found.requestBody?.content["application/json"]?.schema.$ref;
+      const schemaOf = (content: Content | undefined) => {
+        const schema = content?.content?.["application/json"]?.schema;
+        return schema === undefined ? undefined : resolved(schema, document.components.schemas);
+      };
       return {
         method: method.toUpperCase(),
         path,
         summary: found.summary,
         scopes: Object.values(found.security?.[0] ?? {})[0] ?? [],
         parameters: found.parameters ?? [],
-        body: ref === undefined ? undefined : document.components.schemas[ref.split("/").at(-1)!],
+        body: schemaOf(found.requestBody),
+        replies: Object.entries(found.responses ?? {}).map(([status, reply]) => ({ status, means: reply.description, schema: schemaOf(reply) })),
       };
     }),
   );
   const shown = operations.filter((one) => `${one.method} ${one.path} ${one.summary}`.toLowerCase().includes(text.toLowerCase()));
   return (
     <section class="card">
-      <div class="toolbar"><Input label="Search" type="search" value={text} onInput={setText} /><span class="muted number">{count(shown.length)} endpoints</span></div>
+      <div class="toolbar"><Input label="Search" type="search" value={text} onInput={setText} /><span class="muted number hint-line">{plural(shown.length, "endpoint")}</span></div>
       <ul>
         {shown.map((one) => {
           const key = `${one.method} ${one.path}`;
           return (
             <li class="attention-like">
               <details open={open === key} onToggle={(event) => event.currentTarget.open && setOpen(key)}>
-                <summary class="endpoint"><Badge kind={one.method === "GET" ? "ok" : one.method === "DELETE" ? "bad" : "accent"}>{one.method}</Badge> <code>{one.path}</code> <span class="muted small">{one.summary} {one.scopes.length > 0 && `(${one.scopes.join(", ")})`}</span></summary>
+                <summary class="endpoint">
+                  <span class="method"><Badge kind={one.method === "GET" ? "ok" : one.method === "DELETE" ? "bad" : "accent"}>{one.method}</Badge></span>
+                  <code>{one.path}</code>
+                  <span class="muted small">{one.summary}</span>
+                  <span class="muted small scopes">{one.scopes.join(" + ")}</span>
+                </summary>
                 {open === key && <Try operation={one} />}
               </details>
             </li>
@@ -230,7 +269,7 @@ function Api() {
 
 function Try({ operation }: { operation: Operation }) {
   const [values, setValues] = useState<{ [name: string]: string }>({});
-  const [body, setBody] = useState(operation.body === undefined ? "" : "{}");
+  const [body, setBody] = useState(operation.body === undefined ? "" : JSON.stringify(example(operation.body), null, 2));
   const [answer, setAnswer] = useState<{ status: number; text: string; ms: number }>();
   const action = useAction();
   const inPlace = (where: string) => operation.parameters.filter((parameter) => parameter.in === where);
@@ -239,6 +278,7 @@ function Try({ operation }: { operation: Operation }) {
   const held = operation.scopes as Scope[];
   const allowed = !streams && (reads ? held.every(has) : !readOnly.value && can(...held));
   const [asking, setAsking] = useState(false);
+  const good = operation.replies.filter((reply) => reply.status < "400");
   const send = () =>
     void action.run(async () => {
       const path = operation.path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(values[name] ?? ""));
@@ -262,9 +302,21 @@ function Try({ operation }: { operation: Operation }) {
       {operation.body !== undefined && (
         <>
           <Field label="Body">{(id) => <textarea id={id} rows={5} value={body} spellcheck={false} onInput={(event) => setBody(event.currentTarget.value)} />}</Field>
-          <details><summary class="small">Schema</summary><Json source={JSON.stringify(operation.body)} label="Schema of the body" /></details>
+          <details><summary class="small">Schema of the body</summary><Json source={JSON.stringify(operation.body)} label="Schema of the body" /></details>
         </>
       )}
+      {good.map((reply) => (
+        <details>
+          <summary class="small">Schema of the reply {reply.status}</summary>
+          {reply.schema === undefined ? <p class="muted small">{reply.means}, without JSON.</p> : <Json source={JSON.stringify(reply.schema)} label={`Schema of the reply ${reply.status}`} />}
+        </details>
+      ))}
+      <details>
+        <summary class="small">Errors</summary>
+        <dl class="facts small">
+          {operation.replies.filter((reply) => !good.includes(reply)).map((reply) => <><dt>{reply.status}</dt><dd class="mono">{reply.means}</dd></>)}
+        </dl>
+      </details>
       <div class="row">
         <Button type="submit" kind={reads ? "primary" : "danger"} disabled={action.busy || !allowed}>Send</Button>
         {streams && <span class="muted small">A stream is not shown here.</span>}

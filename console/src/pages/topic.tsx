@@ -4,11 +4,12 @@ import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { StateReply } from "topics-client";
 import { ApiError } from "topics-client";
-import { bytes, count } from "../format.ts";
-import { to } from "../route.ts";
+import { bytes, count, plural } from "../format.ts";
+import { inQueues, to } from "../route.ts";
 import { can, client } from "../session.ts";
 import { Badge, Empty, Foreign, Problem, Tabs } from "../ui/parts.tsx";
 import { useResource } from "../ui/resource.ts";
+import { Activity } from "./topic/activity.tsx";
 import { Append } from "./topic/append.tsx";
 import { Configuration } from "./topic/configuration.tsx";
 import { Jobs, type JobState } from "./topic/jobs.tsx";
@@ -20,9 +21,16 @@ import { Removal } from "./topic/removal.tsx";
 const EVERY_MS = 2_000;
 const STATES: readonly JobState[] = ["ready", "leased", "delayed", "dead"];
 
-export function TopicPage({ name, tab, arg }: { name: string; tab: string | undefined; arg: string | undefined }) {
+export function TopicPage({ name, tab }: { name: string; tab: string | undefined }) {
   const look = useResource((signal) => client.call("GET /v0/topics/{topic}", { path: { topic: name }, query: { touch: false }, signal }), [name], EVERY_MS);
   const state = look.data;
+  const isQueue = state?.type === "queue";
+  useEffect(() => {
+    inQueues.value = isQueue;
+    return () => {
+      inQueues.value = false;
+    };
+  }, [isQueue]);
   useEffect(() => {
     document.querySelector<HTMLElement>(".tabs a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [tab, state === undefined]);
@@ -55,6 +63,7 @@ export function TopicPage({ name, tab, arg }: { name: string; tab: string | unde
                 link("leased", "In flight", queue.in_flight),
                 link("delayed", "Delayed", queue.delayed),
                 link("dead", "Dead", queue.dead),
+                link("activity", "Activity"),
               ]),
           link("records", "Records"),
           link("live", "Live"),
@@ -64,15 +73,17 @@ export function TopicPage({ name, tab, arg }: { name: string; tab: string | unde
           ...(can("delete") ? [link("delete", "Delete")] : []),
         ]}
       />
-      {body(shown, state, arg, look.reload)}
+      {body(shown, state, look.reload)}
     </>
   );
 }
 
-function body(tab: string, state: StateReply, arg: string | undefined, reload: () => void): ComponentChildren {
+function body(tab: string, state: StateReply, reload: () => void): ComponentChildren {
   const job = STATES.find((one) => one === tab);
   if (job !== undefined && state.queue !== undefined) return <Jobs key={job} topic={state} state={job} onChange={reload} />;
   switch (tab) {
+    case "activity":
+      return state.queue === undefined ? <Records key={`${state.topic} ${state.epoch}`} topic={state} /> : <Activity key={state.epoch} topic={state} />;
     case "live":
       return <LiveRecords topic={state} />;
     case "append":
@@ -84,7 +95,7 @@ function body(tab: string, state: StateReply, arg: string | undefined, reload: (
     case "delete":
       return can("delete") ? <Removal topic={state} onDone={reload} /> : <NotAllowed />;
     default:
-      return <Records key={`${state.topic} ${state.epoch}`} topic={state} arg={arg} />;
+      return <Records key={`${state.topic} ${state.epoch}`} topic={state} />;
   }
 }
 
@@ -92,10 +103,19 @@ function NotAllowed() {
   return <p class="notice warn">This key may not do that, or the console only reads.</p>;
 }
 
+/** How much there is of it; the jobs of a queue are counted by their tabs. */
+function sizeOf(state: StateReply): string {
+  const kept = plural(state.count, state.type === "queue" ? "job" : "record");
+  const dead = state.queue !== undefined && state.queue.dead > 0 ? `, ${count(state.queue.dead)} dead` : "";
+  if (state.count === 0) return `${kept}${dead}`;
+  const seqs = state.count === 1 ? `seq ${count(state.earliest_seq)}` : `seqs ${count(state.earliest_seq)} – ${count(state.head_seq)}`;
+  return `${kept}${dead} · ${bytes(state.bytes)} · ${seqs}`;
+}
+
 function Head({ name, state }: { name: string; state: StateReply | undefined }) {
   return (
     <div>
-      <p class="crumbs"><a href={to(["topics"])}>Topics</a> /</p>
+      <p class="crumbs">{state?.type === "queue" ? <a href={to(["queues"])}>Queues</a> : <a href={to(["topics"])}>Topics</a>} /</p>
       <div class="head">
         <h1><Foreign text={name} /></h1>
         {state !== undefined && (
@@ -103,9 +123,7 @@ function Head({ name, state }: { name: string; state: StateReply | undefined }) 
             <Badge kind={state.type === "queue" ? "accent" : ""}>{state.type}</Badge>
             <Badge>{state.config.durability}</Badge>
             {state.queue?.paused === true && <Badge kind="warn">paused</Badge>}
-            <span class="muted number">
-              {count(state.count)} records · {bytes(state.bytes)} · seq {count(state.earliest_seq)} – {count(state.head_seq)}
-            </span>
+            <span class="muted number">{sizeOf(state)}</span>
           </>
         )}
       </div>

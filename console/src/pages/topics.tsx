@@ -1,16 +1,21 @@
 /** All topics, or all queues: searched, filtered, sorted, a page at a time. */
 
 import { useEffect, useState } from "preact/hooks";
-import type { Routes, TopicItem } from "topics-client";
+import type { QueueCounters, Routes, TopicItem } from "topics-client";
 import { bytes, count } from "../format.ts";
 import { go, place, to } from "../route.ts";
 import { can, client, me } from "../session.ts";
-import { Badge, Button, Dialog, Empty, Foreign, Input, Problem, Relative, Select, say } from "../ui/parts.tsx";
+import { Badge, Button, Commands, Dialog, Empty, Foreign, HeldNote, Input, Problem, Relative, Select, say } from "../ui/parts.tsx";
+import { useHeld } from "../ui/held.ts";
 import { useAction, useResource } from "../ui/resource.ts";
+import { standingOf } from "./topic/workers.tsx";
 
 const PAGE_SIZE = 50;
 const EVERY_MS = 4_000;
 const PAUSE_MS = 150;
+
+const TOPIC_COMMANDS = [`topics append orders '{"item": "tea", "amount": 2}'`, "topics tail -f orders"];
+const QUEUE_COMMANDS = ["topics topic create mail --type queue --dead-letter mail.dead --max-deliveries 5", `topics append mail '{"to": "ada@example.org"}'`, "topics queue work mail --exec ./your-program"];
 
 type Sort = NonNullable<Routes["GET /v0/topics"]["query"] extends { sort?: infer S } ? S : never>;
 
@@ -19,8 +24,8 @@ export function Topics({ queues }: { queues: boolean }) {
   const [text, setText] = useState(query.get("search") ?? "");
   const [search, setSearch] = useState(text);
   const [prefix, setPrefix] = useState(query.get("prefix") ?? "");
-  const [type, setType] = useState<"" | "log" | "queue">(queues ? "queue" : "");
-  const [sort, setSort] = useState<Sort>("name");
+  const [type, setType] = useState<"" | "log" | "queue">(queues ? "queue" : ((query.get("type") ?? "") as "" | "log" | "queue"));
+  const [sort, setSort] = useState<Sort>((query.get("sort") ?? "name") as Sort);
   // The cursors of the pages before, so that there is a way back.
   const [cursors, setCursors] = useState<string[]>([]);
   const [creating, setCreating] = useState(query.get("create") !== null);
@@ -40,7 +45,13 @@ export function Topics({ queues }: { queues: boolean }) {
     [search, prefix, type, sort, cursor],
     EVERY_MS,
   );
-  const topics = list.data?.topics;
+  const held = useHeld(list.data?.topics, JSON.stringify([search, prefix, type, sort, cursor]));
+  const topics = held.shown;
+  useEffect(() => {
+    // So that the way back, a reload and a copied address lead to the same list.
+    const asked = { search: search || undefined, prefix: prefix || undefined, type: !queues && type !== "" ? type : undefined, sort: sort === "name" ? undefined : sort };
+    go([queues ? "queues" : "topics"], asked, true);
+  }, [search, prefix, type, sort]);
   const head = (name: string, by: Sort, down: Sort, right = false) => (
     <th scope="col" class={right ? "right" : ""} aria-sort={sort === by ? "ascending" : sort === down ? "descending" : undefined}>
       <button
@@ -75,18 +86,22 @@ export function Topics({ queues }: { queues: boolean }) {
               }}
             />
           )}
+          <HeldNote behind={held.behind} />
         </div>
         <Problem error={list.error} />
         {topics !== undefined && topics.length === 0 ? (
           <Empty title={search === "" && prefix === "" ? `No ${queues ? "queues" : "topics"} yet` : "Nothing matches"}>
             {search === "" && prefix === "" ? (
-              <p>{queues ? "A queue hands each record to one worker, and again if that worker fails." : "The first append to a name makes a topic."}</p>
+              <>
+                <p>{queues ? "A queue gives each record to one worker, and to another one if that fails. A job that fails too often is kept aside." : "The first append to a name makes a topic."}</p>
+                <Commands lines={queues ? QUEUE_COMMANDS : TOPIC_COMMANDS} />
+              </>
             ) : (
               <Button onClick={() => { setText(""); setPrefix(""); }}>Clear the search</Button>
             )}
           </Empty>
         ) : (
-          <div class="scroll">
+          <div class="scroll" {...held.on}>
             <table aria-label={queues ? "Queues" : "Topics"} aria-busy={list.loading}>
               <thead>
                 <tr>
@@ -97,6 +112,7 @@ export function Topics({ queues }: { queues: boolean }) {
                       <th scope="col" class="right">In flight</th>
                       <th scope="col" class="right wide-only">Delayed</th>
                       <th scope="col" class="right">Dead</th>
+                      <th scope="col" class="wide-only">Workers</th>
                     </>
                   ) : (
                     <>
@@ -139,6 +155,7 @@ function Row({ topic, queues }: { topic: TopicItem; queues: boolean }) {
           <td class="right number">{count(queue?.in_flight ?? 0)}</td>
           <td class="right number wide-only">{count(queue?.delayed ?? 0)}</td>
           <td class="right number">{queue !== undefined && queue.dead > 0 ? <a class="bad" href={to(["topics", topic.topic, "dead"])}>{count(queue.dead)}</a> : "0"}</td>
+          <td class="wide-only nowrap">{queue !== undefined && <Workers queue={queue} />}</td>
         </>
       ) : (
         <>
@@ -150,6 +167,21 @@ function Row({ topic, queues }: { topic: TopicItem; queues: boolean }) {
       <td class="muted nowrap">{topic.last_write_ts === null ? "never" : <Relative ms={topic.last_write_ts} />}</td>
     </tr>
   );
+}
+
+function Workers({ queue }: { queue: QueueCounters }) {
+  switch (standingOf(queue)) {
+    case "paused":
+      return <span class="muted">paused</span>;
+    case "connected":
+      return <>{count(queue.claimers ?? 0)} connected</>;
+    case "busy":
+      return <>busy</>;
+    default: {
+      const asked = queue.last_claim_ts ?? null;
+      return <span class={queue.ready > 0 && standingOf(queue) === "none" ? "warn" : "muted"}>{asked === null ? "none yet" : <>asked <Relative ms={asked} /></>}</span>;
+    }
+  }
 }
 
 function Create({ queue, onClose }: { queue: boolean; onClose: () => void }) {

@@ -67,7 +67,7 @@ function App({ name }: { name: string }) {
     <>
       <div>
         <p class="crumbs"><a href={to(["transactions"])}>Transactions</a> /</p>
-        <div class="head"><h1><Foreign text={name} /></h1>{app !== undefined && <span class="muted number">version {app.version === null ? "none" : count(app.version)} · fence {count(app.fence)}</span>}</div>
+        <div class="head"><h1><Foreign text={name} /></h1>{app !== undefined && <span class="muted number">{app.version === null ? "nothing committed yet" : `committed version ${count(app.version)}`} · fence {count(app.fence)}</span>}</div>
       </div>
       <Problem error={look.error} />
       {app !== undefined && (
@@ -77,7 +77,7 @@ function App({ name }: { name: string }) {
           ) : (
             <div class="scroll">
               <table aria-label="Open stages">
-                <thead><tr><th scope="col">Stage</th><th scope="col" class="right">Version</th><th scope="col" class="right">Parts</th><th scope="col" class="right">Records</th><th scope="col" class="right">Size</th><th scope="col">Expires</th>{can("write") && <th scope="col"><span class="sr">Actions</span></th>}</tr></thead>
+                <thead><tr><th scope="col">Stage</th><th scope="col" class="right">Version</th><th scope="col" class="right">Parts</th><th scope="col" class="right">Records</th><th scope="col" class="right">Size</th><th scope="col">Since</th><th scope="col" class="wide-only">Owner</th><th scope="col">Expires</th>{can("write") && <th scope="col"><span class="sr">Actions</span></th>}</tr></thead>
                 <tbody>
                   {app.stages.map((stage) => (
                     <tr key={`${stage.version} ${stage.stage}`}>
@@ -86,6 +86,8 @@ function App({ name }: { name: string }) {
                       <td class="right number">{count(stage.parts)}</td>
                       <td class="right number">{count(stage.records)}</td>
                       <td class="right number">{bytes(stage.bytes)}</td>
+                      <td><Relative ms={stage.created_ms} /></td>
+                      <td class="wide-only">{stage.owner === null ? <span class="muted">no token</span> : <Foreign text={stage.owner} />}</td>
                       <td><Relative ms={stage.expires_ms} /></td>
                       {can("write") && <td class="right"><Button kind="danger" onClick={() => setAborting(stage)}>Abort…</Button></td>}
                     </tr>
@@ -105,14 +107,14 @@ function App({ name }: { name: string }) {
           onClose={() => setAborting(undefined)}
           onConfirm={() =>
             void action.run(async () => {
-              await client.call("POST /v0/txns/{app}/{version}/abort", { path: { app: name, version: aborting.version }, body: { stages: [aborting.stage] } });
+              await client.call("POST /v0/txns/{app}/{version}/abort", { path: { app: name, version: aborting.version }, body: { stages: [aborting.stage], ...(app!.fence > 0 ? { fence: app!.fence } : {}) } });
               say(`Aborted ${aborting.stage}`);
               setAborting(undefined);
               look.reload();
             })
           }
         >
-          <p>Stage <strong class="foreign">{aborting.stage}</strong> of version {count(aborting.version)} is dropped with <strong>{plural(aborting.records, "record")}</strong>. Its writer has to begin again.</p>
+          <p>Stage <strong class="foreign">{aborting.stage}</strong> of version {count(aborting.version)} is dropped with <strong>{plural(aborting.records, "record")}</strong>. Its writer{aborting.owner === null ? "" : <>, <strong class="foreign">{aborting.owner}</strong>,</>} has to begin again.</p>
         </Confirm>
       )}
     </>

@@ -155,6 +155,7 @@ type InputProps = {
   required?: boolean;
   autoFocus?: boolean;
   size?: number;
+  step?: number;
   list?: string[];
 };
 
@@ -228,7 +229,7 @@ export function Tabs({ label, items }: { label: string; items: { name: string; h
       {items.map((item) => (
         <a href={item.href} aria-current={item.on ? "page" : undefined}>
           {item.name}
-          {item.count !== undefined && <span class="count">{format.count(item.count)}</span>}
+          {item.count !== undefined && <span class="count">{format.short(item.count)}</span>}
         </a>
       ))}
     </nav>
@@ -246,12 +247,28 @@ export function Tile({ name, value, note }: { name: string; value: ComponentChil
   );
 }
 
+/** Says that a list has news, in a place that is always there. */
+export function HeldNote({ behind }: { behind: boolean }) {
+  return <span class="held muted small" role="status">{behind ? "Held while the pointer is on the list" : ""}</span>;
+}
+
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty">
       <h2>{title}</h2>
       {children}
     </div>
+  );
+}
+
+/** What to type in a shell. */
+export function Commands({ lines }: { lines: string[] }) {
+  const text = lines.join("\n");
+  return (
+    <>
+      <pre class="commands" tabIndex={0} aria-label="Commands"><code class="foreign">{text}</code></pre>
+      <Copy text={() => text}>Copy the commands</Copy>
+    </>
   );
 }
 
@@ -263,10 +280,10 @@ export function Badge({ kind = "", children }: { kind?: "" | "ok" | "warn" | "ba
   return <span class={`badge ${kind}`}>{children}</span>;
 }
 
-export function Copy({ text, children }: { text: () => string; children: ComponentChildren }) {
+export function Copy({ text, kind = "quiet", children }: { text: () => string; kind?: "quiet" | "link"; children: ComponentChildren }) {
   return (
     <Button
-      kind="quiet"
+      kind={kind}
       onClick={() => {
         void navigator.clipboard.writeText(text()).then(
           () => say("Copied"),

@@ -23,6 +23,7 @@ SAMPLE_MS = 50
 LAG_MS_FULL = 400.0
 DEBT_BYTES_FULL = 64 * 1024 * 1024
 SHED_FROM = 0.5
+NO_LEVEL = 0.05
 # The weight of one sample in the level: a single hiccup sheds no topic, four in a row do.
 RISE, FALL = 0.2, 0.1
 RETRY_MS_MIN, RETRY_MS_MAX = 250, 2_000
@@ -61,6 +62,11 @@ class Pressure:
             go_on.set()
 
     @property
+    def is_none(self) -> bool:
+        """Whether nothing is shed or waits, and nothing makes it likely."""
+        return self.level < NO_LEVEL and not self._parked
+
+    @property
     def retry_ms(self) -> int:
         return int(RETRY_MS_MIN + (RETRY_MS_MAX - RETRY_MS_MIN) * self.level)
 
@@ -84,6 +90,19 @@ class Pressure:
         if not opted_out or not self.passes(refused):
             raise refused
         return self._retry(call, verb, reply)
+
+    def submit_drafted(
+        self, call: Call, verb: Callable[[], PendingChange], reply: Reply, *, opted_out: bool
+    ) -> Steps[None]:
+        """Run a write in steps, as often as it has to wait."""
+        try:
+            change = yield from attempt(verb)
+        except Throttled as error:
+            refused = error
+        else:
+            change.then(answering(call, reply))
+            return
+        yield from self.submit_later(call, refused, verb, reply, opted_out=opted_out)
 
     def _retry(self, call: Call, verb: Callable[[], PendingChange], reply: Reply) -> Steps[None]:
         while True:

@@ -134,9 +134,12 @@ class KeyAuthenticator:
 class OpenAuthenticator:
     """For a server without keys: programs on this machine may do everything, web pages of other sites nothing."""
 
-    def __init__(self, allowed_hosts: Sequence[str], *, guarded: bool, cors: Cors | None = None) -> None:
+    def __init__(
+        self, allowed_hosts: Sequence[str], *, guarded: bool, cors: Cors | None = None, scheme: str = "http"
+    ) -> None:
         self._allowed = frozenset(host.lower() for host in allowed_hosts)
         self._guarded = guarded
+        self._scheme = scheme
         self._cors = cors or Cors(())
         self.anyone = Principal(Scope.ALL, ANY_NAME)
         # The value that nearly all requests carry, so that it is checked once.
@@ -180,7 +183,8 @@ class OpenAuthenticator:
         name = _host_of(authority)
         if not is_loopback(name) or name in self._allowed:
             return name in self._allowed
-        return vouched or _port_of(authority, scheme) == _port_of((host or b"").strip().decode("latin-1"), "http")
+        own_port = _port_of((host or b"").strip().decode("latin-1"), self._scheme)
+        return vouched or _port_of(authority, scheme) == own_port
 
     def _is_ours(self, host: str) -> bool:
         return is_loopback(host) or host.lower() in self._allowed
@@ -200,7 +204,12 @@ def authenticator_of(settings: Settings) -> Authenticator:
             f"127.0.0.1, or set {find('allow_insecure_no_auth').variable}=1 to let every client do everything",
             setting="host",
         )
-    return OpenAuthenticator(settings.allowed_hosts, guarded=loopback, cors=Cors(settings.cors_origins))
+    return OpenAuthenticator(
+        settings.allowed_hosts,
+        guarded=loopback,
+        cors=Cors(settings.cors_origins),
+        scheme="http" if settings.tls_cert is None else "https",
+    )
 
 
 def parse_keys(entries: Sequence[str], inflight_max: int = 0) -> list[Key]:

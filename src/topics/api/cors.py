@@ -12,8 +12,10 @@ from topics.model.settings import find
 
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE"
-REQUEST_HEADERS = b"Authorization, Content-Encoding, Content-Type, Idempotency-Key, Last-Event-ID"
-EXPOSED_HEADERS = b"Allow, Date, Retry-After, WWW-Authenticate"
+REQUEST_HEADERS = (
+    b"Authorization, Content-Encoding, Content-Type, Idempotency-Key, Last-Event-ID, traceparent, X-Request-Id"
+)
+EXPOSED_HEADERS = b"Allow, Date, Retry-After, traceparent, WWW-Authenticate, X-Request-Id"
 PREFLIGHT_S = b"7200"
 
 VARY: Header = (b"Vary", b"Origin")

@@ -60,7 +60,8 @@ class QueueCounters(msgspec.Struct):
     """`delayed` jobs wait for a later time; they are neither ready nor in flight.
 
     `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now.
-    `dead_letter_error` is why a job that should be there is still here.
+    `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the
+    work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start.
     """
 
     ready: int
@@ -70,6 +71,8 @@ class QueueCounters(msgspec.Struct):
     paused: bool
     dead: int
     dead_letter_error: str | None = None
+    claimers: int = 0
+    last_claim_ts: int | None = None
 
 
 class StateReply(msgspec.Struct):
@@ -100,6 +103,7 @@ class TopicItem(msgspec.Struct):
     effective_priority: int
     durability: str
     last_write_ts: int | None
+    epoch: int
     queue: QueueCounters | UnsetType = UNSET
 
 
@@ -135,7 +139,7 @@ class RouterPutReply(msgspec.Struct):
 
 
 class RouterReply(msgspec.Struct):
-    """`lag`: seqs of the source not processed yet; `last_error`: what stops the router, if anything."""
+    """`lag`: seqs of the source not processed yet, 0 if no record is left; `last_error`: what stops it, or null."""
 
     router: str
     source: str
@@ -230,12 +234,22 @@ class DeletedReply(msgspec.Struct):
     dry_run: bool | UnsetType = UNSET
 
 
+class BucketHealth(msgspec.Struct):
+    """The copy in the bucket; `lag_ms`: the age of the oldest synced byte that is not there."""
+
+    state: Literal["ok", "away", "gap", "fenced"]
+    term: int
+    lag_ms: int
+    lag_bytes: int
+
+
 class HealthReply(msgspec.Struct):
     status: str
     version: str
     variant: Literal["compiled", "pure"]
     uptime_ms: int
     performance: Performance
+    bucket: BucketHealth | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReadyReply(msgspec.Struct):

@@ -36,9 +36,17 @@ TABLE: Final[typing.Mapping[str, Row]] = {
         "records.importing", "import_", "Append what `topics export` wrote; run again, it resumes or has nothing to do."
     ),
     "queue": Row("queue", "app", "Inspect queues, claim jobs, run them, redrive dead letters."),
+    "worker": Row("jobs.worker", "worker", "Run the workers of an app of topics.workers."),
     "router": Row("router", "app", "List, create, remove and draw routers."),
+    "schedule": Row("jobs.schedule", "app", "List, create, remove and run schedules."),
     "group": Row("group", "app", "Inspect consumer groups, and reset their offsets."),
+    "txn": Row("txn", "app", "List transactions that are not finished, and abort them."),
     "server": Row("server", "app", "Look at a running server: what needs attention, settings, history."),
+    "doctor": Row(
+        "operations.doctor", "doctor", "Check whether this machine and these settings suit a server, and what to do."
+    ),
+    "top": Row("operations.top", "top", "Show a running server live: rates, topics, queues, lags, slow calls."),
+    "compact": Row("operations.compact", "compact", "Free disk space now that retention, deletes and acks have left."),
     "bench": Row("bench", "bench", "Measure a server with a quick load on a topic of its own."),
     "backup": Row("backup", "backup", "Copy a running server into one file, at one point in time, checked."),
     "restore": Row("backup", "restore", "Make a data directory from a backup, and verify it."),
@@ -53,6 +61,13 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     "page": Row("page", "print_page", "Print docs/CLI.md.", hidden=True),
 }
 
+
+# The commands of our own other package, by package and name: help is printed without loading it.
+SPARK_HELP: Final[typing.Mapping[tuple[str, str], str]] = {
+    ("topics_spark", "pipelines"): "Define pipelines, and run them on Spark.",
+    ("topics_spark", "spark"): "Open a Python prompt with Spark, or submit a job, with topics as tables.",
+    ("topics_spark", "sql"): "Query topics and archives in SQL.",
+}
 
 # Other programs' names of commands, and ours.
 OTHER_WORDS: Final[typing.Mapping[str, str]] = {
@@ -91,7 +106,8 @@ class LazyGroup(TyperGroup):
         rows = [(name, row.help) for name, row in TABLE.items() if not row.hidden]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-        plugins = [(name, f"From {package}.") for name, package in plugin_names().items() if name not in TABLE]
+        found = {name: package for name, package in plugin_names().items() if name not in TABLE}
+        plugins = [(name, SPARK_HELP.get((package, name), f"From {package}.")) for name, package in found.items()]
         if plugins:
             with formatter.section("Commands of other packages"):
                 formatter.write_dl(plugins)

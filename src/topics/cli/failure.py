@@ -103,11 +103,27 @@ def _of_missing(error: ModuleNotFoundError) -> Failure | None:
 
 
 def spark_install() -> str:
-    """The command that installs the extra `spark`: in a clone, there is no wheel that pip could get."""
+    """The command that installs the extra `spark`, from where this package itself came from: pip may know no other."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     if os.path.exists(os.path.join(root, "pyproject.toml")):
-        return f"pip install -e '.[spark]' in {root}"
+        pip = ".venv/bin/pip" if os.path.realpath(sys.prefix) == os.path.join(root, ".venv") else "pip"
+        return f"{pip} install -e '.[spark]' in {root}"
+    if source := _installed_from():
+        return f"pip install 'topicsd[spark] @ {source}'"
     return "pip install 'topicsd[spark]'"
+
+
+def _installed_from() -> str:
+    """The file that pip installed this package from; empty if that was an index, or if it is gone."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        url = str(json.loads(distribution("topicsd").read_text("direct_url.json") or "{}").get("url", ""))
+    except (PackageNotFoundError, ValueError):
+        return ""
+    return url if os.path.exists(unquote(urlsplit(url).path)) else ""
 
 
 def _of_server(error: TopicsError) -> Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from topics.model.setting_types import Setting, Value, show_number
+from topics.model.setting_types import Setting, Value, show_number, shown_url
 from topics.model.settings import TABLE, Settings
 
 INTRODUCTION = """\
@@ -38,6 +38,9 @@ def toml_lines(settings: Settings, origins: Mapping[str, str] | None) -> list[st
             line = f"# {row.name}: {len(value) if isinstance(value, tuple) else int(value is not None)} set, not shown"
         elif value is None:
             line = f"# {row.name} is not set"
+        elif row.name == "bucket":
+            # `serve` refuses one that holds secrets, but here it may be printed.
+            line = f"{row.name} = {_toml(shown_url(str(value)))}"
         else:
             line = f"{row.name} = {_toml(value)}"
         lines.append(line if origins is None else f"{line:<48} # {origins[row.name]}")

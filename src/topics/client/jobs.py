@@ -107,6 +107,7 @@ class QueuedJob(msgspec.Struct, kw_only=True, rename={"seq": "$seq", "ts": "$ts"
     due: int | None = None
     origin: str | None = None
     src_seq: int | None = None
+    job_priority: int = 0
 
     @property
     def value(self) -> Any:

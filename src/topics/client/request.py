@@ -13,7 +13,9 @@ import msgspec
 
 from topics.client.errors import InvalidRequest
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
+from topics.client.tls import NO_FILES, TlsFiles
 from topics.model import encoding
+from topics.model.setting_types import service_link_hint
 
 T = TypeVar("T")
 
@@ -58,6 +60,8 @@ class Options:
     retries_max: int = RETRIES_MAX
     retry_s_max: float = RETRY_S_MAX
     connections_max: int = CONNECTIONS_MAX
+    tls: TlsFiles = NO_FILES
+    tracing: bool = False
 
     @classmethod
     def resolve(cls, url: str | None, key: str | None, **rest: Any) -> Options:
@@ -71,13 +75,19 @@ class Options:
         return cls(url=url, key=(os.environ.get("TOPICS_API_KEY") if key is None else key) or None, **rest)
 
 
+def traces(given: bool | None) -> bool:
+    """Whether requests are traced; what is not given comes from TOPICS_TRACING."""
+    return os.environ.get("TOPICS_TRACING", "").lower() in ("1", "true", "yes", "on") if given is None else given
+
+
 def _url_here() -> str:
     """The server on this machine, at the port that `topics serve` takes from the same environment."""
     port = os.environ.get("TOPICS_PORT")
     if not port:
         return URL_DEFAULT
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-        message = f"TOPICS_PORT must be a port from 1 to 65535, not {port!r}; or give its URL (TOPICS_URL)"
+        hint = service_link_hint(port)
+        message = f"TOPICS_PORT must be a port from 1 to 65535, not {port!r}{hint}; or give its URL (TOPICS_URL)"
         raise InvalidRequest(message, field="url")
     return f"http://127.0.0.1:{port}"
 

@@ -13,7 +13,7 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 2.0
 # Proxies reply with these when their server is down or slow: the request may have been executed.
 GATEWAY_STATUSES = (502, 503, 504)
 
-NO_TLS = "check its certificate; a server without a proxy for TLS is reached with http://"
+NO_TLS = "check its certificate (TOPICS_CA_FILE names an authority of your own); a server without TLS is reached with http://"
 
 
 def is_tls_refusal(error: BaseException | None) -> bool:

@@ -38,7 +38,7 @@ class CommittedTxn(msgspec.Struct, kw_only=True):
 
 
 class StageState(msgspec.Struct, kw_only=True):
-    """A stage that waits for its commit."""
+    """A stage that waits for its commit. `owner` had the app's token when it was begun."""
 
     version: int
     stage: str
@@ -46,6 +46,8 @@ class StageState(msgspec.Struct, kw_only=True):
     records: int
     bytes: int
     expires_ms: int
+    created_ms: int = 0
+    owner: str | None = None
 
 
 class Txn(msgspec.Struct, kw_only=True):

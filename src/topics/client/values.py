@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, TypedDict
 
@@ -13,6 +14,7 @@ from topics.client.errors import InvalidRequest
 from topics.client.request import encode
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.nesting import decode_deep
+from topics.model.tracing import TRACEPARENT
 
 _decode = msgspec.json.Decoder().decode
 _decode_meta = msgspec.json.Decoder(dict[str, Any] | None).decode
@@ -92,7 +94,8 @@ class Diff(msgspec.Struct, kw_only=True):
 class Outgoing(msgspec.Struct, omit_defaults=True):
     """A record to append that has more than data.
 
-    `delay_ms` and `unique_key` are for queues; `topic` is for transactions, where records may go to several.
+    `delay_ms`, `unique_key` and `job_priority` (0 to 9) are for queues; `topic` is for transactions, whose records may
+    go to several.
     """
 
     data: Any
@@ -102,6 +105,7 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
     delay_ms: int = 0
     unique_key: str | None = None
     topic: str | None = None
+    job_priority: int = 0
 
 
 # Records to send: each an Outgoing or plain data; or a JSON array of records in bytes.
@@ -122,12 +126,15 @@ def check_records(records: object) -> None:
     raise InvalidRequest(f"{message}; use append for one record", field="records")
 
 
-def records_json(records: Outgoings) -> bytes:
-    """The `records` of a body; bytes are used unchanged."""
+def records_json(records: Outgoings, traceparent: str | None = None) -> bytes:
+    """The `records` of a body; bytes are used unchanged. A `traceparent` becomes part of each record's meta."""
     check_records(records)
     if isinstance(records, bytes):
         return records
     wrapped = [record if isinstance(record, Outgoing) else Outgoing(record) for record in records]
+    if traceparent is not None:
+        carried = {TRACEPARENT: traceparent}
+        wrapped = [msgspec.structs.replace(record, meta={**carried, **(record.meta or {})}) for record in wrapped]
     return encode(wrapped, "records")
 
 
@@ -202,7 +209,9 @@ class AppendedAll(msgspec.Struct, kw_only=True):
 class QueueCounters(msgspec.Struct, kw_only=True):
     """`dead_lettered` counts all jobs that ever became dead letters, `dead` those in the dead-letter topic now.
 
-    `dead_letter_error`: why jobs cannot be moved there. Servers before 0.2 do not send `dead`.
+    `dead_letter_error`: why jobs cannot be moved there. `claimers`: claims that wait for jobs, and work streams that
+    are open now; `last_claim_ts`: when jobs were last asked for since the server started. Servers before 0.2 send
+    neither `dead` nor `claimers`.
     """
 
     ready: int
@@ -212,6 +221,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
     delayed: int = 0
     paused: bool = False
     dead_letter_error: str | None = None
+    claimers: int | None = None
+    last_claim_ts: int | None = None
 
 
 class TopicState(msgspec.Struct, kw_only=True):
@@ -241,8 +252,9 @@ class TopicItem(msgspec.Struct, kw_only=True):
     bytes: int
     durable: bool
     effective_priority: int
-    # Servers before 0.2 do not send it.
+    # Servers before 0.2 do not send these.
     type: str = "log"
+    epoch: int = 0
 
 
 class Configured(msgspec.Struct, kw_only=True):
@@ -341,6 +353,51 @@ class Router(msgspec.Struct, kw_only=True):
     warnings: list[str] = []
 
 
+class Schedule(msgspec.Struct, kw_only=True):
+    """`next_ts`: its next due time; `last_due_ts`: that of its last record, which was appended at `last_ts`.
+
+    `last_error`: what keeps it from running, if anything.
+    """
+
+    schedule: str
+    topic: str
+    cron: str | None = None
+    every_ms: int | None = None
+    at: int | None = None
+    timezone: str = "UTC"
+    data: Any = None
+    tag: str | None = None
+    missed: str = "once"
+    jitter_ms: int = 0
+    paused: bool = False
+    next_ts: int | None = None
+    last_due_ts: int | None = None
+    last_ts: int | None = None
+    last_seq: int | None = None
+    runs_total: int = 0
+    last_error: str | None = None
+    # only in replies to `put_schedule`
+    created: bool = False
+
+
+class SchedulePage(msgspec.Struct):
+    schedules: list[Schedule]
+    next_cursor: str | None = None
+
+
+class ScheduleDone(msgspec.Struct):
+    seq: int
+
+
+def ms_of(time: int | datetime | None) -> int | None:
+    """A time as the API has it: in ms since the epoch."""
+    if not isinstance(time, datetime):
+        return time
+    if time.tzinfo is None:
+        raise InvalidRequest("a datetime must have a time zone, as datetime.now(UTC) has", field="at")
+    return round(time.timestamp() * 1000)
+
+
 class Health(msgspec.Struct, kw_only=True):
     status: str
     version: str
@@ -369,10 +426,21 @@ class Removed(msgspec.Struct):
     deleted: bool
 
 
+class PipelineInput(msgspec.Struct):
+    """A topic that a pipeline reads, up to `seq` so far; `oldest_unread_ts` is of the first record after it."""
+
+    topic: str
+    seq: int
+    head_seq: int
+    lag: int
+    oldest_unread_ts: int | None = None
+
+
 class Pipeline(msgspec.Struct, kw_only=True):
     """A pipeline's definition, and the last report of its runner.
 
-    `generation` is the revision since which a checkpoint of the pipeline fits its definition.
+    `generation` is the revision since which a checkpoint of the pipeline fits its definition. `lag` is measured against
+    the heads of its topics now; None: its positions are unknown.
     """
 
     pipeline: str
@@ -381,8 +449,14 @@ class Pipeline(msgspec.Struct, kw_only=True):
     generation: int
     updated_ts: int
     status: dict[str, Any] | None = None
-    # only in replies to `put_pipeline`
+    lag: int | None = None
+    oldest_unread_ts: int | None = None
+    # not in lists
+    inputs: list[PipelineInput] = []
+    # only in replies to `put_pipeline`; `effect` is created, same, continues (from its checkpoint) or starts_again
     created: bool = False
+    effect: str | None = None
+    changed: list[str] = []
 
 
 class PipelinePage(msgspec.Struct):

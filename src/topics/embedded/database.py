@@ -12,6 +12,7 @@ from topics.embedded.pipelines import Pipelines
 from topics.embedded.queues import Queues
 from topics.embedded.records import Records
 from topics.embedded.routers import Routers
+from topics.embedded.schedules import Schedules
 from topics.embedded.topics import Topics
 from topics.embedded.transactions import Transactions
 from topics.embedded.watch import Streaming
@@ -23,7 +24,7 @@ def _ignore(progress: float) -> None:
     """Ignore the progress of opening."""
 
 
-class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions, Pipelines):
+class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions, Pipelines, Schedules):
     """Open with `topics.open`. It has the verbs of `topics.Client`, without a server.
 
     Every method may be called from any thread; all threads see one order of events. `close` ends calls that wait.

@@ -54,11 +54,13 @@ class Groups:
         start: Start | None = None,
         limit: int = 100,
         timeout_s: float = 0,
+        member: str | None = None,
     ) -> Consumed:
         """A batch of messages. With a group they belong to this consumer until it commits them or their lease expires.
 
         `start` applies to a group that has committed nothing yet, and to reading without a group. `partition` may be
-        `"all"`. With `timeout_s` the call waits for a message: 80% of that time, and at most 20 s.
+        `"all"`. With `timeout_s` the call waits for a message: 80% of that time, and at most 20 s. `member` names
+        this consumer, shown with what it holds.
         """
         request = request_of(
             ConsumeRequest,
@@ -68,6 +70,7 @@ class Groups:
             start=start_json(start),
             limit=limit,
             timeout_seconds=timeout_s,
+            member=member,
         )
         host = self._host
         reading = host.look(lambda: Reading(request))
@@ -140,7 +143,7 @@ class Groups:
             return group in (None, group_id) and (topic is None or split_partition(name)[0] == topic)
 
         most = STANDINGS_MAX if limit is None else max(1, min(STANDINGS_MAX, limit))
-        return [_standing(found) for found in self._host.look(lambda: self._host.consuming.standings(most, wanted))]
+        return [_standing(found) for found in self._host.run(self._host.consuming.standings(most, wanted))]
 
     def reset_group(
         self,

@@ -27,7 +27,7 @@ from topics.embedded.requests import request_of, warn
 from topics.embedded.work import Work
 from topics.engine.core.listing import PAGE_SIZE_MAX
 from topics.engine.queues.due import NO_STREAM
-from topics.engine.queues.job_pages import START, JobPosition
+from topics.engine.queues.operator.job_pages import START, JobPosition
 from topics.engine.queues.verbs import Held
 from topics.model.requests.jobs import JobAction, JobsRequest, JobState
 from topics.model.requests.nesting import decode_deep
@@ -173,14 +173,14 @@ class Queues:
         steady = host.engine.steady
 
         def find() -> list[tuple[int, Lease]]:
-            _, queue, _ = host.store.queues.find(name)
+            topic, queue, _ = host.store.queues.find(name)
             return [
                 (
                     job.deadline,
                     Lease(
-                        seq=job.seq,
+                        seq=seq,
                         node=job.node,
-                        lease_id=f"lease_{job.lease:x}",
+                        lease_id=f"lease_{job.lease_of(seq):x}",
                         claimed_ts=steady.wall_ms(job.claimed_ms) if job.claimed_ms else None,
                         deadline=steady.wall_ms(job.deadline),
                         deliveries=job.deliveries,
@@ -188,7 +188,7 @@ class Queues:
                         error=job.error or None,
                     ),
                 )
-                for job in queue.leases_from(*after, size + 1)
+                for seq, job in queue.leases_from(topic, *after, size + 1)
             ]
 
         return host.look(find)

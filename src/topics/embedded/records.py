@@ -48,12 +48,13 @@ class Records:
         meta: Mapping[str, Any] | None = None,
         delay_ms: int = 0,
         unique_key: str | None = None,
+        job_priority: int = 0,
         idempotency_key: str | None = None,
         create: bool | None = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
         """Append one record; it is as durable as its topic requires when this returns."""
-        record = Outgoing(data, tag, None, meta, delay_ms, unique_key)
+        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority)
         return self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, Unpack
+from typing import Any, Final, Literal, Unpack
 
 from topics.client.values import Change, Configured, Edited, TopicFields, TopicItem
 from topics.embedded.host import Host
 from topics.embedded.requests import converted, request_of, warn
 from topics.engine.core.configuration import Edit
 from topics.engine.core.listing import PAGE_SIZE_MAX, Page, TopicState
+from topics.engine.core.topic_search import TopicQuery, order_of, search
+from topics.engine.core.waiting.runner import Steps
+from topics.model.names import TopicOrder
 from topics.model.requests.config import ConfigPatch, ConfigRequest, TopicConfig
 from topics.model.requests.records import DeleteRequest
 from topics.model.requests.warnings import config_warnings, match_warnings
@@ -81,9 +84,22 @@ class Topics:
         warn(match_warnings(request.match, "match"))
         return change.result[0]
 
-    def list(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> Iterator[TopicItem]:
-        """Topics by name."""
-        for state in self._states(prefix, page_size):
+    def list(
+        self,
+        prefix: str = "",
+        *,
+        contains: str = "",
+        type: Literal["log", "queue"] | None = None,
+        sort: TopicOrder = "name",
+        page_size: int = PAGE_SIZE,
+    ) -> Iterator[TopicItem]:
+        """Topics whose name starts with `prefix` and contains `contains`, in any case of letters; of one type.
+
+        They are sorted by name, or by records, bytes or last write; with a minus, the most or the latest first.
+        """
+        query, order = TopicQuery(prefix, contains.lower(), type, ("",)), order_of(sort)
+        query.check()
+        for state in self._pages(lambda cursor: self._host.run(self._found(query, order, cursor, page_size))):
             yield TopicItem(
                 topic=state.topic,
                 type=state.type,
@@ -93,20 +109,25 @@ class Topics:
                 bytes=state.bytes,
                 durable=state.config.durable,
                 effective_priority=state.effective_priority,
+                epoch=state.epoch,
             )
 
     def topics(self, prefix: str = "") -> Iterator[TopicState]:
         """Like `list`, with everything that `state` shows."""
-        return self._states(prefix, PAGE_SIZE_MAX)
+        engine = self._host.engine
+        return self._pages(lambda cursor: self._host.look(lambda: engine.list(prefix, cursor, PAGE_SIZE_MAX)))
 
-    def _states(self, prefix: str, page_size: int) -> Iterator[TopicState]:
+    def _found(self, query: TopicQuery, order: TopicOrder, cursor: str | None, page_size: int) -> Steps[Page]:
+        engine = self._host.engine
+        page_size = max(1, min(PAGE_SIZE_MAX, page_size))
+        topics, next_cursor = yield from search(engine.state, query, order, cursor, page_size)
+        return Page([engine.describe(topic) for topic in topics], next_cursor)
+
+    def _pages(self, page_after: Callable[[str | None], Page]) -> Iterator[TopicState]:
         cursor: str | None = None
         while True:
-            page = self._page(prefix, cursor, page_size)
+            page = page_after(cursor)
             yield from page.topics
             cursor = page.next_cursor
             if cursor is None:
                 return
-
-    def _page(self, prefix: str, cursor: str | None, page_size: int) -> Page:
-        return self._host.look(lambda: self._host.engine.list(prefix, cursor, page_size))

@@ -101,8 +101,10 @@ class Transactions:
                         records=stage.records,
                         bytes=stage.bytes,
                         expires_ms=expires_ms,
+                        created_ms=created_ms,
+                        owner=stage.owner or None,
                     )
-                    for stage, expires_ms in stages
+                    for stage, created_ms, expires_ms in stages
                 ],
             )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from topics.http.refusal import BadRequest, BodyTooLarge, Refusal
@@ -124,7 +125,7 @@ def compress_reply(
     if body_bytes <= limits.gzip_inline_bytes_max:
         compressed(compress(parts))
     else:
-        service.in_thread(lambda: compress(parts), compressed)
+        service.in_thread(partial(compress, parts), compressed)
 
 
 class GzipReplyStream(ReplyStream):

@@ -16,6 +16,9 @@ class HttpLimits:
     # This many more get a 429; beyond these, connections are closed without one.
     refused_max: int = 64
 
+    # TLS: from the first byte to the last of a handshake
+    handshake_ms_max: int = 10_000
+
     # the head of a request
     uri_bytes_max: int = 8 * KIB
     header_bytes_max: int = 32 * KIB

@@ -11,16 +11,22 @@ from typing import cast
 from topics.http.budget import MemoryBudget
 from topics.http.http1.connection import Http1Connection
 from topics.http.limits import HttpLimits
+from topics.http.loop.pace import Pace
 from topics.http.loop.slices import Slices
 from topics.http.loop.watchdog import Watchdog
 from topics.http.refusal import Refusal
 from topics.http.refusal import render_error as plain_error
 from topics.http.request import Request
-from topics.http.service import Handle, OnBug, RenderError, ReplyHeaders, Service, log_bug
+from topics.http.service import Handle, OnBug, OnReply, RenderError, Service, log_bug
+from topics.http.tls.certificate import Tls
+from topics.http.tls.connection import TlsConnection
 
 
 class Listener:
-    """Serves HTTP/1.0, 1.1 and 2 (by prior knowledge) on one port and calls `handle` for each request."""
+    """Serves HTTP/1.0, 1.1 and 2 on one port and calls `handle` for each request.
+
+    HTTP/2 is recognised by its first bytes: by prior knowledge, or because TLS has negotiated it.
+    """
 
     def __init__(
         self,
@@ -32,7 +38,8 @@ class Listener:
         render_error: RenderError = plain_error,
         on_bug: OnBug = log_bug,
         on_head: Handle | None = None,
-        reply_headers: ReplyHeaders | None = None,
+        on_reply: OnReply | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._service = Service(
             handle,
@@ -42,9 +49,11 @@ class Listener:
             render_error=render_error,
             on_bug=on_bug,
             on_head=on_head,
-            reply_headers=reply_headers,
+            on_reply=on_reply,
         )
         self._server: asyncio.Server | None = None
+        # None: connections are plain
+        self.tls = tls
 
     @property
     def port(self) -> int:
@@ -65,6 +74,11 @@ class Listener:
     def watchdog(self) -> Watchdog:
         """Measures work of the loop that is not a request, too."""
         return self._service.watchdog
+
+    @property
+    def pace(self) -> Pace:
+        """Which iterations are for long work."""
+        return self._service.pace
 
     @property
     def budget(self) -> MemoryBudget:
@@ -88,9 +102,17 @@ class Listener:
         """Bind and accept; OSError if the address is not available. uvloop sets TCP_NODELAY on every connection."""
         service = self._service
         self._server = await service.loop.create_server(
-            lambda: Http1Connection(service), host, port, backlog=backlog, family=socket.AF_UNSPEC
+            self._protocol_factory(), host, port, backlog=backlog, family=socket.AF_UNSPEC
         )
         service.connections.start()
+
+    def _protocol_factory(self) -> Callable[[], asyncio.Protocol]:
+        service, tls = self._service, self.tls
+
+        def plain() -> asyncio.Protocol:
+            return Http1Connection(service)
+
+        return plain if tls is None else lambda: TlsConnection(service, tls, plain)
 
     def accept(self, request: Request) -> None:
         """Handle a request that did not come from a socket."""

@@ -16,6 +16,9 @@ from topics.http.refusal import Refusal, UnsupportedEncoding
 from topics.http.request import Header, ReplyStream, ReplyWriter, Request
 from topics.http.service import Service
 
+# The status that logs show for a request whose client left before its reply.
+CLIENT_GONE = 499
+
 
 class ReceivedRequest(Request):
     """What a connection, of any version of HTTP, records about a request. Handlers see only the `Request`."""
@@ -138,6 +141,8 @@ def _shrink_memory(request: ReceivedRequest, large_body_bytes: int) -> None:
 
 def abandon(service: Service, request: ReceivedRequest) -> None:
     """The client disconnected before its reply was complete: free what is held for it and notify the handler."""
+    if service.on_reply is not None and not request.gone and not request.answered and request.received_s:
+        service.on_reply(request, CLIENT_GONE, b"", ())
     request.gone = True
     request.release_memory()
     callback, request.on_disconnect = request.on_disconnect, None

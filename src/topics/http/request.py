@@ -44,6 +44,21 @@ class ReplyWriter(Protocol):
     def upgrade(self, request: Request, protocol: asyncio.Protocol, headers: Sequence[Header]) -> None: ...
 
 
+class RequestIds:
+    """What the client calls its request; empty if it does not say. Both are sent back with the reply."""
+
+    __slots__ = ("request_id", "traceparent")
+
+    def __init__(self, request_id: bytes, traceparent: bytes) -> None:
+        self.request_id = request_id
+        self.traceparent = traceparent
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        found = ((b"X-Request-Id", self.request_id), (b"traceparent", self.traceparent))
+        return tuple([header for header in found if header[1]])
+
+
 class Request:
     """One request, complete. Reply exactly once: `reply`, `reply_error`, `stream` or `upgrade`, now or later."""
 
@@ -54,9 +69,11 @@ class Request:
         "has_body",
         "headers",
         "http_version",
+        "ids",
         "judged",
         "keep_alive",
         "method",
+        "observed",
         "on_disconnect",
         "path_segments",
         "query",
@@ -79,6 +96,9 @@ class Request:
         self.upgrade_to = ""
         self.keep_alive = True  # the client wants to send further requests
         self.received_s = 0.0
+        self.ids: RequestIds | None = None
+        # For the log of requests: what it needs to know of this one. It is dropped with the reply.
+        self.observed: object = None
         # The handler's conclusions from the head alone. If it sets this, a connection may keep the head, and passes
         # this to the next request with the same head.
         self.judged: object = None

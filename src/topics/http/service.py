@@ -14,17 +14,19 @@ from topics.http.budget import MemoryBudget
 from topics.http.closing import Closing
 from topics.http.connections import Connections
 from topics.http.limits import HttpLimits
+from topics.http.loop.pace import Pace
 from topics.http.loop.slices import Slices
 from topics.http.loop.tick import Tick
 from topics.http.loop.watchdog import Watchdog
 from topics.http.refusal import Detail, Refusal
 from topics.http.reply_head import Heads
-from topics.http.request import Header, Request
+from topics.http.request import Body, Header, Request
 
 log = logging.getLogger("topics.http")
 
 Handle = Callable[[Request], None]
-ReplyHeaders = Callable[[Request], Sequence[Header]]
+# Called with each reply before it is sent: status, body (None: a stream), headers; returns the headers to send.
+OnReply = Callable[[Request, int, Body | None, Sequence[Header]], Sequence[Header]]
 RenderError = Callable[[int, str, str, Detail | None], bytes]
 OnBug = Callable[[Request, BaseException], str]
 
@@ -56,9 +58,10 @@ class Service:
         "on_bug",
         "on_empty",
         "on_head",
+        "on_reply",
+        "pace",
         "refused_total",
         "render_error",
-        "reply_headers",
         "slices",
         "tick",
         "watchdog",
@@ -74,7 +77,7 @@ class Service:
         render_error: RenderError,
         on_bug: OnBug,
         on_head: Handle | None,
-        reply_headers: ReplyHeaders | None = None,
+        on_reply: OnReply | None = None,
     ) -> None:
         self.handle = handle
         self.loop = loop
@@ -82,10 +85,10 @@ class Service:
         self.render_error = render_error
         self.on_bug = on_bug
         self.on_head = on_head
-        # Headers of every reply to a request.
-        self.reply_headers = reply_headers
+        self.on_reply = on_reply
         self.watchdog = Watchdog()
-        self.tick = Tick(loop, self.watchdog)
+        self.pace = Pace(loop)
+        self.tick = Tick(loop, self.watchdog, self.pace)
         self.slices = Slices(loop, clock, self.watchdog)
         self.closing = Closing(loop)
         self.connections = Connections(loop, clock)

@@ -8,12 +8,14 @@ monotonic clock ─▶ SteadyClock ─▶ leases, delays       starts at the wal
 from __future__ import annotations
 
 import time
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from mypy_extensions import mypyc_attr
 
 # Below this difference the wall clock and the steady clock count as equal.
 SKEW_MS_MIN = 1_000
 # On Linux, time during which the machine was suspended counts as well.
-_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -34,6 +36,7 @@ class SystemClock:
         return time.clock_gettime_ns(_MONOTONIC) / 1_000_000
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ManualClock:
     """A clock that moves only when a test moves it."""
 
@@ -86,5 +89,9 @@ class SteadyClock:
 
     def wall_ms(self, steady_ms: int) -> int:
         """A moment as the wall clock would show it."""
-        skew_ms = self._clock.now_ms() - self.now_ms()
-        return steady_ms if abs(skew_ms) < SKEW_MS_MIN else steady_ms + skew_ms
+        return shown_ms(steady_ms, self._clock.now_ms() - self.now_ms())
+
+
+def shown_ms(steady_ms: int, skew_ms: int) -> int:
+    """A moment of the steady clock as a wall clock that is `skew_ms` ahead of it shows it."""
+    return steady_ms if -SKEW_MS_MIN < skew_ms < SKEW_MS_MIN else steady_ms + skew_ms

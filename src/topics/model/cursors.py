@@ -91,9 +91,8 @@ def positions_of(text: str, names: Iterable[str]) -> dict[str, int]:
         if len(text) > CURSOR_CHARS_MAX:
             raise ValueError("too long")
         raw = from_base64url(text)
-        if raw[:1] == _CHECKPOINT:
-            return _decode_checkpoint(raw, sorted(names))
-        seqs = _map_decoder.decode(raw)
+        sparse = raw[:1] == _CHECKPOINT
+        seqs = _decode_checkpoint(raw, sorted(names)) if sparse else _map_decoder.decode(raw)
     except (ValueError, RecursionError):
         raise _foreign() from None
     if any(not 0 <= seq <= U64_MAX for seq in seqs.values()):

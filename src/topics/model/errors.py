@@ -145,11 +145,32 @@ class PipelineNotFound(TopicsError):
         super().__init__(f'pipeline "{pipeline}" does not exist', pipeline=pipeline)
 
 
+class ScheduleNotFound(TopicsError):
+    code = "schedule_not_found"
+
+    def __init__(self, schedule: str) -> None:
+        super().__init__(f'schedule "{schedule}" does not exist', schedule=schedule)
+
+
 # --- the current state forbids it ---
 
 
 class TopicExistsIncompatible(TopicsError):
     code = "topic_exists_incompatible"
+
+
+class TableTaken(TopicsError):
+    """Another pipeline writes that table."""
+
+    code = "table_taken"
+
+    def __init__(self, table: str, pipeline: str | None) -> None:
+        """`pipeline` is None for a caller that may not know its name."""
+        whose = "another pipeline" if pipeline is None else f'pipeline "{pipeline}"'
+        super().__init__(
+            f'table "{table}" is written by {whose}: name another table, or set sink.take_over to disable the other',
+            detail={"table": table} if pipeline is None else {"table": table, "pipeline": pipeline},
+        )
 
 
 class TopicNotEmpty(TopicsError):

@@ -1,14 +1,17 @@
-"""Topic and router names: which ones are valid."""
+"""Topic and router names: which ones are valid, and how lists of topics are sorted."""
 
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from topics.model.errors import InvalidRequest
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 _ROUTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
 SHOWN_CHARS_MAX = 64
+
+TopicOrder = Literal["name", "records", "bytes", "written", "-records", "-bytes", "-written"]
 
 
 def check_topic_name(name: str, field: str = "topic") -> str:

@@ -106,7 +106,8 @@ class Setting(NamedTuple):
     def wrong(self, given: object, origin: str) -> WrongSetting:
         shown = "a hidden value" if self.secret else repr(given)
         source = "" if origin.endswith(self.variable) else f" (by {origin})"
-        message = f"{self.variable} is {shown}{source}, but must be {self.allowed}"
+        hint = service_link_hint(given)
+        message = f"{self.variable} is {shown}{source}{hint}, but must be {self.allowed}"
         return WrongSetting(message, setting=self.name, origin=origin)
 
     def _read(self, given: object) -> Value:
@@ -196,3 +197,25 @@ def _read_list(given: object) -> tuple[str, ...] | None:
         parts = cast("list[object] | tuple[object, ...]", given)
         return tuple(part for part in parts if isinstance(part, str)) if all(map(_is_text, parts)) else None
     return None
+
+
+def holds_credentials(url: str) -> bool:
+    """Whether a URL names a user, as far as can be told: a password may contain any character, also / and ?."""
+    rest = url.partition("://")[2] or url
+    authority = rest.partition("/")[0]
+    return "@" in authority or (":" in authority and "@" in rest)
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be printed: without what can be a secret, which is user, password, query and fragment."""
+    if holds_credentials(url):
+        scheme, separator, _ = url.partition("://")
+        return f"{scheme}://…" if separator else "…"
+    return re.split("[?#]", url)[0]
+
+
+def service_link_hint(given: object) -> str:
+    """Where a value like tcp://10.0.0.1:4000 comes from: Kubernetes sets NAME_PORT for each Service of a namespace."""
+    if not str(given).startswith("tcp://"):
+        return ""
+    return " (set by Kubernetes for a Service named topics; `enableServiceLinks: false` in the pod prevents that)"

@@ -32,6 +32,14 @@ class Settings:
     port: int = setting(4000, "Port to listen on.", at_most=65_535, zero_means="any free port")
     data_dir: str = setting("./data", "Directory of all data; created if it does not exist.")
 
+    tls_cert: str | None = setting(
+        None, "File with the certificate and its chain in PEM: the port then serves HTTPS. SIGHUP reads it again."
+    )
+    tls_key: str | None = setting(None, "File with the private key of `tls_cert` in PEM, not encrypted.")
+    tls_client_ca: str | None = setting(
+        None, "File with certificates in PEM; clients must then show a certificate that one of them has signed."
+    )
+
     api_keys: tuple[str, ...] = setting(
         (), "Keys as `key`, `key:scopes`, `key:scopes:prefixes`. None: no authentication, loopback only.", secret=True
     )
@@ -66,6 +74,7 @@ class Settings:
 
     max_topics: int = setting(100_000, "Existing topics.", at_most=COUNT_MAX, zero_means="unlimited")
     max_routers: int = setting(10_000, "Existing routers.", at_most=COUNT_MAX, zero_means="unlimited")
+    max_schedules: int = setting(100_000, "Existing schedules.", at_most=COUNT_MAX, zero_means="unlimited")
     max_watch_sessions: int = setting(10_000, "Existing watch sessions.", at_most=COUNT_MAX, zero_means="unlimited")
     max_sse_connections: int = setting(
         10_000, "Open streams and WebSockets.", at_most=COUNT_MAX, zero_means="unlimited"
@@ -123,6 +132,34 @@ class Settings:
     )
     checkpoint_ms: int = setting(60_000, "Time after which a checkpoint starts.", at_least=1, at_most=DAY_MS)
 
+    bucket: str | None = setting(
+        None,
+        "Where the log is copied to: `s3://bucket/prefix`, `gs://…`, `az://…` or `file:///a/shared/directory`. Unset: "
+        "nowhere. Credentials are no settings: docs/BUCKET.md.",
+        kind="text",
+    )
+    bucket_piece_ms: int = setting(
+        50, "Time after which a piece of the log is sent to the bucket.", at_least=1, at_most=60_000
+    )
+    bucket_piece_bytes: int = setting(
+        1 * MIB, "Bytes after which a piece of the log is sent to the bucket.", at_least=1, at_most=64 * MIB
+    )
+    bucket_backlog_bytes: int = setting(
+        1 * GIB,
+        "Bytes of the log that wait on disk while the bucket is away; with more, the copy gets a gap.",
+        at_least=1 * MIB,
+        at_most=1024 * TIB,
+    )
+    bucket_keep_ms: int = setting(
+        7 * DAY_MS, "How far back the bucket can be restored to.", at_least=1_000, at_most=3650 * DAY_MS
+    )
+    bucket_lease_ms: int = setting(
+        10_000,
+        "Time after which a server that no longer reports to the bucket may be replaced.",
+        at_least=1_000,
+        at_most=DAY_MS,
+    )
+
     visibility_timeout_secs: int = setting(
         60,
         "Seconds that a consumer of a group has to ack records it has received.",
@@ -159,6 +196,19 @@ class Settings:
     log_level: str = setting(
         "info", "Lowest severity that is logged.", kind="choice", choices=("debug", "info", "warning", "error")
     )
+    access_log: bool = setting(False, "Log a line for each request: what was asked, by which key, status, bytes, time.")
+    access_log_sample: int = setting(
+        1, "Log one request of this many; statuses from 500 on are always logged.", at_least=1, at_most=COUNT_MAX
+    )
+    slow_request_ms: int = setting(
+        0,
+        "Log requests that take longer, apart from the wait that they ask for, with or without `access_log`.",
+        at_most=DAY_MS,
+        zero_means="none",
+    )
+    tracing: bool = setting(
+        False, "Send a span for each request by OpenTelemetry, as `OTEL_…` variables say; needs the extra `tracing`."
+    )
 
     def __post_init__(self) -> None:
         for row in TABLE:
@@ -175,6 +225,7 @@ class Settings:
 
 GROUPS: Final[Mapping[str, str]] = {
     "host": "Listening",
+    "tls_cert": "TLS",
     "api_keys": "Access",
     "console": "Console",
     "max_batch_records": "One request",
@@ -183,6 +234,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "session_ttl_ms": "Live delivery",
     "segment_max_events": "Segments",
     "wal_file_bytes": "Log and checkpoints",
+    "bucket": "Bucket",
     "visibility_timeout_secs": "Consumer groups",
     "log_format": "Logging",
 }

@@ -7,6 +7,7 @@ bucket 21 ─ item                next_due: when the first bucket ends, for the 
 from __future__ import annotations
 
 import heapq
+from itertools import islice
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
@@ -52,6 +53,20 @@ class TimerWheel(Generic[ItemT]):
         due: list[ItemT] = []
         while self._order and self._order[0] * self._width <= now:
             due.extend(self._buckets.pop(heapq.heappop(self._order)))
+        return due
+
+    def take_some(self, now: float, most: int) -> list[ItemT]:
+        """Like `take_due`, at most this many: what is left is due as well."""
+        due: list[ItemT] = []
+        while self._order and self._order[0] * self._width <= now and len(due) < most:
+            bucket = self._buckets[self._order[0]]
+            some = list(islice(bucket, most - len(due)))
+            due.extend(some)
+            if len(some) == len(bucket):
+                del self._buckets[heapq.heappop(self._order)]
+            else:
+                for item in some:
+                    del bucket[item]
         return due
 
     @property

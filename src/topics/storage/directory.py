@@ -15,18 +15,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 from xxhash import xxh3_64_hexdigest
 
 from topics.model.errors import DataDirIncompatible, StorageError
-from topics.storage.disk import Disk, read_file, replace_file
+from topics.storage.disk import FULL, Disk, overwrite_file, read_file, replace_file
 from topics.storage.lock import DirectoryLock
 
 logger = logging.getLogger("topics.storage")
 
-FORMAT = 1
+# Raised when an older version could misread what is written; 1 is that of version 0.1. Every earlier one is still read.
+FORMAT = 3
 # Where `topics restore` writes before it moves the data into place.
 RESTORING = "restoring"
 META = "meta.json"
@@ -76,6 +78,13 @@ class DataDirectory:
         # The content of the two files, as far as this process has read or written them.
         self._current = _Copy(self.previous, 0)
         self.damaged_meta: list[str] = []
+        # Without any data: `begin` or `fill` must follow `open`.
+        self.vacant = False
+
+    @property
+    def restoring_path(self) -> str:
+        """Where the data of a restore is written before it is moved into place."""
+        return os.path.join(self.path, RESTORING)
 
     @property
     def same_boot(self) -> bool:
@@ -86,11 +95,17 @@ class DataDirectory:
         """The path of a file relative to this directory."""
         return path.removeprefix(self.path + os.sep)
 
-    def open(self, repair: bool = False) -> None:
-        """Create the directory if necessary, take its lock, and read how the last run ended."""
+    def open(self, repair: bool = False, *, may_be_filled: bool = False) -> None:
+        """Create the directory if necessary, take its lock, and read how the last run ended.
+
+        With `may_be_filled` nothing is written yet if there is no data (`vacant`).
+        """
         self._disk.makedirs(self.path)
         self._lock.acquire()
         try:
+            if may_be_filled and self._has_no_data():
+                self.vacant = True
+                return
             self.previous = self._or_the_worst(self._read_or_begin, repair)
             self._log_damage()
             self._make_layout()
@@ -129,9 +144,39 @@ class DataDirectory:
             raise UnknownPast(
                 f"{self.path} holds data but no meta.json; `topics repair` continues without it", directory=self.path
             )
+        self.begin()
+        return self.previous
+
+    def _has_no_data(self) -> bool:
+        if self._disk.exists(self._meta_path) or self._disk.exists(self._copy_path):
+            return False
+        return not self._disk.exists(self._shard_path) or self._disk.exists(self.restoring_path)
+
+    def begin(self) -> None:
+        """Make it a data directory that is empty."""
         self.replace_meta(Meta(self._disk.boot_id(), True, 0))
         self._disk.fsync_dir(os.path.dirname(self.path))
-        return self.previous
+        if self.vacant:
+            self._make_layout()
+
+    def clear_unfinished(self) -> None:
+        """Remove what a restore that was killed has left, in an order in which it is never taken for data."""
+        if self._disk.exists(self._shard_path):
+            shutil.rmtree(self._shard_path)
+        if self._disk.exists(self.restoring_path):
+            shutil.rmtree(self.restoring_path)
+        self._disk.makedirs(self.restoring_path)
+
+    def fill(self, meta: Meta) -> None:
+        """Move restored files into place; they count as data only once `meta` is written."""
+        for name in self._disk.listdir(self.restoring_path):
+            self._disk.rename(os.path.join(self.restoring_path, name), os.path.join(self.path, name))
+        self._disk.fsync_dir(self.path)
+        self._make_layout()
+        self.replace_meta(meta)
+        self._disk.fsync_dir(os.path.dirname(self.path))
+        self.previous = meta
+        os.rmdir(self.restoring_path)
 
     def close(self) -> None:
         self._lock.release()
@@ -178,13 +223,17 @@ class DataDirectory:
         self._lock.verify()
         meta = self._current.meta
         if self._disk.boot_id() != meta.boot_id:
-            raise StorageError(f"the boot id has changed: this process was copied or moved while it used {self.path}")
+            raise StorageError(
+                "the boot id has changed: this process was copied or moved while it used the data directory"
+            )
         try:
             found = self.read_meta()
         except UnknownPast:
             found = meta
         if found != meta:
-            raise StorageError(f"another process has opened {self.path}: {META} differs from what this process wrote")
+            raise StorageError(
+                f"another process has opened the data directory: {META} differs from what this process wrote"
+            )
         if self.damaged_meta:
             self._log_damage()
             self.replace_meta(meta)
@@ -195,8 +244,17 @@ class DataDirectory:
 
     def replace_meta(self, meta: Meta) -> None:
         copy = _Copy(meta, self._current.written + 1)
+        content = encode_meta(*copy)
+        both = self._disk.exists(self._meta_path) and self._disk.exists(self._copy_path)
         for path in (self._meta_path, self._copy_path):
-            replace_file(self._disk, path, encode_meta(*copy))
+            try:
+                replace_file(self._disk, path, content)
+            except OSError as error:
+                if error.errno not in FULL or not both:
+                    raise
+                # A server must start on a disk that is full to its last page: deleting needs one. If this is torn, its
+                # checksum says so, and the other file counts.
+                overwrite_file(self._disk, path, content)
         self._current = copy
 
 
@@ -225,11 +283,13 @@ def _decode_meta(data: bytes, directory: str) -> _Copy:
             raise ValueError("it is malformed")
         if checked and fields.pop("xxh3") != xxh3_64_hexdigest(_text(fields)):
             raise ValueError("it fails its checksum")
-        if fields["format"] != FORMAT:
+        if fields["format"] not in range(1, FORMAT + 1):
             raise DataDirIncompatible(
-                f"{directory} has format {fields['format']}, this program reads {FORMAT}", directory=directory
+                f"{directory} has format {fields['format']}, this program reads up to {FORMAT}; "
+                "a newer version wrote it: install that version, or restore an older backup",
+                directory=directory,
             )
-        if not checked and not fields.keys() <= _UNCHECKED_FIELDS:
+        if not checked and not (fields["format"] == 1 and fields.keys() <= _UNCHECKED_FIELDS):
             raise ValueError("it has no checksum")
         copied_ms = int(fields.get("copied_ms", 0))
         meta = Meta(str(fields["boot_id"]), bool(fields["clean_stop"]), int(fields["log_end"]), copied_ms)

@@ -228,3 +228,14 @@ def replace_file(disk: Disk, path: str, content: bytes) -> None:
         disk.close(fd)
     disk.rename(aside, path)
     disk.fsync_dir(os.path.dirname(path))
+
+
+def overwrite_file(disk: Disk, path: str, content: bytes) -> None:
+    """Replace the content of a small file in place, which takes no room. A crash may leave it neither old nor new."""
+    fd = disk.open(path, os.O_WRONLY)
+    try:
+        write_all(disk, fd, [content], 0)
+        disk.truncate(fd, len(content))
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)

@@ -61,13 +61,16 @@ class DirectoryLock:
             self._directory_fd = -1
 
     def verify(self) -> None:
-        """Raise StorageError if another process may be using the directory: it, or its lock file, was replaced."""
+        """Raise StorageError if another process may be using the directory: it, or its lock file, was replaced.
+
+        Clients get to read why a server is read-only, and have no business with its paths.
+        """
         held = self._disk.identity(self._directory_fd)
         try:
             if self._disk.identity(self._directory) != held:
-                raise StorageError(f"{self._directory} was replaced by another directory")
+                raise StorageError("the data directory was replaced by another directory")
         except FileNotFoundError:
-            raise StorageError(f"{self._directory} was removed or renamed") from None
+            raise StorageError("the data directory was removed or renamed") from None
         if not self._has_file():
             logger.warning("%s was removed; taking it again", self._path)
             self._disk.close(self._fd)
@@ -75,7 +78,8 @@ class DirectoryLock:
             try:
                 self._take_file()
             except DataDirLocked as refusal:
-                raise StorageError(f"{self._path} was removed, and {refusal.message}") from None
+                holder = refusal.detail["pid"]
+                raise StorageError(f"its lock was removed, and process {holder} uses the data directory now") from None
 
     def _has_file(self) -> bool:
         try:

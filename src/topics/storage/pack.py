@@ -350,13 +350,13 @@ class Packs:
         with self._lock:
             return max((pack.size_bytes for pack in self._packs.values()), default=0)
 
-    def sparse(self) -> list[int]:
-        """Packs of which something is live, but less than a quarter."""
+    def sparse(self, share: int = SPARSE_SHARE) -> list[int]:
+        """Packs of which something is live, but less than one part in `share`."""
         with self._lock:
             return [
                 number
                 for number, pack in self._packs.items()
-                if pack.finished and 0 < pack.live_bytes * SPARSE_SHARE < pack.size_bytes
+                if pack.finished and 0 < pack.live_bytes * share < pack.size_bytes
             ]
 
     def sweep(self, keep: set[int]) -> list[int]:
@@ -429,6 +429,10 @@ class Packs:
     def hot_path(self, number: int) -> str:
         """The path of a pack in the hot directory."""
         return self._pack_path(number, is_cold=False)
+
+    def path_of(self, number: int) -> str:
+        """Where a pack is now; it may move to the cold directory at any time."""
+        return self._path_of(number)
 
     def close(self) -> None:
         self._open.close()

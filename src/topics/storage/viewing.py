@@ -112,7 +112,8 @@ class ArchiveDisk(ViewDisk):
         return super().pread(fd, max(0, min(length, entry.length - offset)), entry.offset + offset)
 
     def pread_nowait(self, fd: int, length: int, offset: int) -> bytes | None:
-        return super().pread_nowait(fd, length, self._bounds[fd].offset + offset)
+        entry = self._bounds[fd]
+        return super().pread_nowait(fd, length, entry.offset + offset) if offset + length <= entry.length else None
 
     def exists(self, path: str) -> bool:
         return self._name(path) in self._entries

@@ -6,6 +6,7 @@ import asyncio
 
 from topics.testing.engine import Engine
 from topics.workers.app import App
+from topics.workers.crons import put_cron
 from topics.workers.worker import Worker
 
 DELIVERIES_MAX = 10_000
@@ -23,6 +24,8 @@ def run_until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERIES
 async def until_idle(app: App, engine: Engine, *, deliveries_max: int = DELIVERIES_MAX) -> int:
     """The same for tests that are coroutines."""
     async with engine.async_client() as client:
+        for cron in app.crons:
+            await put_cron(client, cron)
         workers = [Worker(duty, client, app.node, app.counts, engine.clock) for duty in app.duties]
         for worker in workers:
             worker.start()

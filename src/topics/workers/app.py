@@ -9,10 +9,12 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 from topics.client import AsyncClient
 from topics.model.clock import SystemClock
+from topics.workers.crons import Cron, put_crons
+from topics.workers.health import AppHealth, HealthServer, address_of
 from topics.workers.job import Counts
 from topics.workers.worker import CONCURRENCY_MAX, Duty, Handler, Worker
 
@@ -30,7 +32,8 @@ class App:
     """Queues and their handlers. `url` and `key` default to the environment, as for `Client`.
 
     `node` is this process's name among the workers; it must be unique, and one is made if none is given. `grace_s` is
-    how long handlers may continue after a signal to stop.
+    how long handlers may continue after a signal to stop. `health` is a port, or host:port, for probes and metrics.
+    `tracing` (TOPICS_TRACING) makes a span of OpenTelemetry for each job, in the trace of its append.
     """
 
     def __init__(
@@ -41,17 +44,33 @@ class App:
         node: str | None = None,
         grace_s: float = 25.0,
         timeout_s: float = 10.0,
+        tracing: bool | None = None,
+        health: str | int | None = None,
     ) -> None:
         self._url = url
         self._key = key
         self._timeout_s = timeout_s
+        self._tracing = tracing
         self._grace_s = grace_s
-        self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"[-NODE_CHARS_MAX:]
+        self.health: str | None = None
+        self.node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"[-NODE_CHARS_MAX:]
+        self.configure(node=node, health=None if health is None else str(health))
         self.duties: list[Duty] = []
+        self.crons: list[Cron] = []
         self.counts = Counts()
         # while serving
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        self._workers: list[Worker] = []
+
+    def configure(self, *, node: str | None = None, grace_s: float | None = None, health: str | None = None) -> None:
+        """Change what is given, before it runs: as a command line does."""
+        self.node = node or self.node
+        if grace_s is not None:
+            self._grace_s = grace_s
+        if health is not None:
+            address_of(health)
+            self.health = health
 
     def worker(
         self, topic: str, *, concurrency: int = 1, lease_ms: int = 30_000, wait_ms: int = 20_000
@@ -69,6 +88,37 @@ class App:
 
         def register(handler: H) -> H:
             self.duties.append(Duty(topic, handler, concurrency, lease_ms, wait_ms))
+            return handler
+
+        return register
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        timezone: str | None = None,
+        data: Any = None,
+        missed: Literal["skip", "once", "all"] | None = None,
+        jitter_ms: int | None = None,
+        concurrency: int = 1,
+        lease_ms: int = 30_000,
+        wait_ms: int = 20_000,
+    ) -> Callable[[H], H]:
+        """Call the decorated function at the due times of a cron expression, in one of the processes of this app.
+
+        The server keeps the schedule `name` (default: the function's name, with hyphens) and appends a job to `queue`
+        (default: the schedule's name), which is created if it does not exist. Each due time is one job, however many
+        processes run this app; a job that fails is retried like any other.
+        """
+
+        def register(handler: H) -> H:
+            own = name or getattr(handler, "__name__", type(handler).__name__).strip("_").replace("_", "-")
+            if any(cron.name == own for cron in self.crons):
+                raise ValueError(f'schedule "{own}" has a handler already: give another name')
+            self.worker(queue or own, concurrency=concurrency, lease_ms=lease_ms, wait_ms=wait_ms)(handler)
+            self.crons.append(Cron(own, queue or own, expression, timezone, data, missed, jitter_ms))
             return handler
 
         return register
@@ -120,21 +170,30 @@ class App:
         if HTTP_LOG.level == logging.NOTSET:
             # It logs every request at INFO: one line for each claim and each ack.
             HTTP_LOG.setLevel(logging.WARNING)
-        client = AsyncClient(self._url, self._key, node=self.node, timeout_s=self._timeout_s, retries_max=0)
-        workers = [Worker(duty, client, self.node, self.counts, SystemClock()) for duty in self.duties]
+        client = AsyncClient(
+            self._url, self._key, node=self.node, timeout_s=self._timeout_s, retries_max=0, tracing=self._tracing
+        )
+        self._workers = workers = [Worker(duty, client, self.node, self.counts, SystemClock()) for duty in self.duties]
+        probes = HealthServer(self._look)
         try:
-            await self._serve(workers, self._stopping)
+            if self.health is not None:
+                port = await probes.start(*address_of(self.health))
+                log.info("health at port %d", port)
+            await self._serve(workers, self._stopping, client)
         finally:
+            probes.close()
             self._loop = self._stopping = None
             for worker in workers:
                 await worker.close()
             await client.close()
 
-    async def _serve(self, workers: list[Worker], stopping: asyncio.Event) -> None:
+    async def _serve(self, workers: list[Worker], stopping: asyncio.Event, client: AsyncClient) -> None:
         for worker in workers:
             worker.start()
         log.info("working on %s as %s", ", ".join(duty.topic for duty in self.duties), self.node)
         claiming = [asyncio.create_task(worker.claim_forever()) for worker in workers]
+        if self.crons:
+            claiming.append(asyncio.create_task(put_crons(client, self.crons)))
         stopped = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait([stopped, *claiming], return_when=asyncio.FIRST_COMPLETED)
@@ -146,6 +205,10 @@ class App:
         for end in ends:
             if isinstance(end, Exception):
                 raise end
+
+    def _look(self) -> AppHealth:
+        stopping = self._stopping is None or self._stopping.is_set()
+        return AppHealth(stopping, self.counts, [worker.health for worker in self._workers])
 
     def stop(self) -> None:
         """Claim no more jobs, finish running ones, return from `run` or `serve`. May be called from any thread."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -17,6 +18,8 @@ from topics.client import AsyncClient
 from topics.client import Job as Leased
 from topics.client.errors import Forbidden, NotAQueue, TopicNotFound, TopicsError, Unauthorized
 from topics.model.clock import Clock
+from topics.model.tracing import TRACEPARENT, Tracer
+from topics.workers.health import QueueHealth
 from topics.workers.job import ACK, RELEASE, Counts, Job, JobOutcome, Reject, Release, Retry, failed
 from topics.workers.leases import HeldLease, Leases
 from topics.workers.outbox import Outbox
@@ -61,8 +64,19 @@ class Worker:
         self._threads = None if duty.is_coroutine else Threads(f"topics-{duty.topic}", duty.concurrency)
         self._running: set[asyncio.Task[None]] = set()
         self._claim_cut = False
+        self._tracer = Tracer("worker") if client.traces else None
         self._upkeep: list[asyncio.Task[None]] = []
         self.handled = 0
+        self._handler_s = 0.0
+        # whether the last claim got an answer
+        self._reached = False
+
+    @property
+    def health(self) -> QueueHealth:
+        duty = self._duty
+        return QueueHealth(
+            duty.topic, duty.concurrency, len(self._running), self.handled, self._handler_s, self._reached
+        )
 
     # --- running ---
 
@@ -102,6 +116,10 @@ class Worker:
         except asyncio.CancelledError:
             self._claim_cut = True
             raise
+        except TopicsError:
+            self._reached = False
+            raise
+        self._reached = True
         for leased in jobs:
             self._start(leased)
         return len(jobs)
@@ -125,12 +143,25 @@ class Worker:
         self._freed.set()
 
     async def _handle(self, held: HeldLease) -> None:
+        begin_s = time.monotonic()
         outcome = await self._outcome(held.job)
+        self._handler_s += time.monotonic() - begin_s
         self.handled += 1
         if not held.job.lost:
             self._outbox.put(held, outcome)
 
     async def _outcome(self, job: Job) -> JobOutcome:
+        if self._tracer is None:
+            return await self._handled(job)
+        parent = job.meta.get(TRACEPARENT)
+        facts = {"topics.queue": job.topic, "topics.seq": job.seq, "topics.deliveries": job.deliveries}
+        with self._tracer.span(f"process {job.topic}", "CONSUMER", parent and str(parent), **facts) as span:
+            outcome = await self._handled(job)
+            if not outcome.acked:
+                self._tracer.failed(span, outcome.error or "")
+            return outcome
+
+    async def _handled(self, job: Job) -> JobOutcome:
         try:
             if self._threads is None:
                 await cast("Awaitable[object]", self._duty.handler(job))

@@ -21,7 +21,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -44,6 +43,7 @@ from pyspark.sql.types import (
 
 from topics.model.requests.nesting import decode_deep
 from topics_spark.errors import SchemaError
+from topics_spark.payloads.arrow_types import arrow_type
 
 # Below this many payloads, halving costs more than decoding them one by one.
 SLOW_ROWS_MAX = 32
@@ -74,7 +74,7 @@ class PayloadParser:
     """Parses texts into one struct array, and marks those that did not fit."""
 
     def __init__(self, schema: StructType) -> None:
-        self._type: pa.DataType = to_arrow_type(schema, timezone="UTC")
+        self._type: pa.DataType = arrow_type(schema)
         self._convert = converter(schema)
         wire = wire_type(schema)
         self._wire: pa.Schema | None = None if wire is None else pa.schema(list(wire))
@@ -169,7 +169,7 @@ def wire_type(schema: DataType) -> pa.DataType | None:
         case MapType() | BinaryType():
             return None
         case _:
-            return to_arrow_type(schema, timezone="UTC")
+            return arrow_type(schema)
 
 
 def decoded(raw: msgspec.Raw, kind: type[T]) -> T:

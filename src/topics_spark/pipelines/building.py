@@ -5,19 +5,26 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
 
 from topics.model.errors import InvalidRequest
 from topics.model.requests.pipelines import PipelineRequest
 from topics.model.requests.ready_made import options_of
+from topics_spark.errors import NeedsDecision
 from topics_spark.pipelines.assignment import Assignment, RunnerConfig
-from topics_spark.pipelines.delivery import as_records, record_options, write_records
+from topics_spark.pipelines.checkpoints.resuming import resume
+from topics_spark.pipelines.definition import fed_by_itself, feeding, outputs
+from topics_spark.pipelines.delivery import RejectSink, as_records, record_options, table_sink, write_records
 from topics_spark.pipelines.guard import check_sql
 from topics_spark.pipelines.jobs import JobQuery, Work
-from topics_spark.pipelines.ready_made import BY_NAME, ReadyMade, rows_of
-from topics_spark.pipelines.sources import read_views
-from topics_spark.pipelines.tables import TableSink
+from topics_spark.pipelines.quality.expectations import Judge, accepted_rows, judged_records, rejected_records
+from topics_spark.pipelines.ready_made import BY_NAME, rows_of
+from topics_spark.pipelines.sources import Read, read_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +34,17 @@ if TYPE_CHECKING:
     from topics.client import Client
 
 EVERY_DEFAULT: Final = "1 second"
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+_STATE: Final = "org.apache.spark.sql.execution.streaming.state"
+PROVIDERS: Final = {
+    "memory": f"{_STATE}.HDFSBackedStateStoreProvider",
+    "rocksdb": f"{_STATE}.RocksDBStateStoreProvider",
+}
+# Each batch writes what has changed in RocksDB, not all of it.
+CHANGELOG: Final = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 Views = dict[str, "DataFrame"]
 Transformation = Callable[[Views], "DataFrame"]
+WriteTable = Callable[["DataFrame", int], None]
 
 
 def start(
@@ -36,8 +52,9 @@ def start(
 ) -> StreamingQuery | JobQuery:
     """Start the query. The session must belong to the pipeline alone."""
     definition = assignment.definition
-    ready = ReadyMade() if definition.use is None else BY_NAME[definition.use]
-    job = ready.job
+    configure(spark, definition)
+    ready = None if definition.use is None else BY_NAME[definition.use]
+    job = None if ready is None else ready.job
     if job is not None:
         options = options_of(definition.use or "", definition.options)
 
@@ -46,8 +63,46 @@ def start(
             job(Work(spark, assignment, config, client, stopping, done), options)
 
         return JobQuery(work, assignment.name)
-    table = TableSink(assignment, config, client, ready.partition_by)
-    return writer(build(spark, definition, config), assignment, config, table.write).start()
+    check_loop(assignment)
+    assignment = resumed(assignment, config, client)
+    definition = assignment.definition
+    rows = build(spark, definition, config, assignment.name)
+    write_table: WriteTable | None = None
+    if definition.table_written(assignment.name) is not None:
+        table = table_sink(assignment, config, client, () if ready is None else ready.partition_by)
+        table.open(spark, (accepted_rows(rows) if definition.judges() else rows).schema)
+        write_table = table.write
+    if definition.judges():
+        return judged_writer(rows, assignment, config, client, write_table).start()
+    return writer(rows, assignment, config, write_table).start()
+
+
+def configure(spark: SparkSession, definition: PipelineRequest) -> None:
+    """The settings of the definition, for its session alone. A checkpoint keeps the state store that it began with."""
+    chosen = spark.conf.get(PROVIDER) != PROVIDERS["memory"]
+    if definition.state_store is not None or not chosen:
+        spark.conf.set(PROVIDER, PROVIDERS[definition.store()])
+        spark.conf.set(CHANGELOG, "true")
+    for name, value in (definition.spark or {}).items():
+        spark.conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def check_loop(assignment: Assignment) -> None:
+    fed = fed_by_itself(assignment.definition, outputs(assignment.name, assignment.definition))
+    if fed is not None:
+        raise NeedsDecision("feeds_itself", feeding(*fed))
+
+
+def resumed(assignment: Assignment, config: RunnerConfig, client: Client) -> Assignment:
+    """With the versions and the start of its checkpoint, which must fit what is committed."""
+    committed = client.txn(assignment.app).version
+    checkpoint = Path(config.checkpoint(assignment))
+    found = resume(checkpoint, assignment.version_base, assignment.version_ceiling, committed, config.start)
+    definition = assignment.definition
+    if found.start == "end":
+        sources = {view: msgspec.structs.replace(source, start="latest") for view, source in definition.sources.items()}
+        definition = msgspec.structs.replace(definition, sources=sources)
+    return replace(assignment, base=found.base, definition=definition)
 
 
 def activate(spark: SparkSession) -> None:
@@ -56,10 +111,25 @@ def activate(spark: SparkSession) -> None:
     java._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java._jsparkSession)
 
 
-def build(spark: SparkSession, definition: PipelineRequest, config: RunnerConfig, *, batch: bool = False) -> DataFrame:
-    """The rows that the definition makes; `batch`: from existing records, for a check before it runs."""
+def build(
+    spark: SparkSession,
+    definition: PipelineRequest,
+    config: RunnerConfig,
+    name: str,
+    *,
+    batch: bool = False,
+    read: Read | None = None,
+) -> DataFrame:
+    """The rows that the definition makes, judged if it has expectations.
+
+    `batch`: from existing records, for a check before it runs; `read`: from others than those.
+    """
     transform = transformation(spark, definition, config)
-    return transform(read_views(spark, definition, config, batch=batch))
+    if not definition.judges():
+        return transform(read_views(spark, definition, config, batch=batch, read=read))
+    judge = Judge(spark, name, definition)
+    views = read_views(spark, definition, config, batch=batch, read=read, admit=judge.admit)
+    return judge.judged(transform(views))
 
 
 def transformation(spark: SparkSession, definition: PipelineRequest, config: RunnerConfig) -> Transformation:
@@ -95,20 +165,55 @@ def load_function(name: str, allowed: tuple[str, ...]) -> Transformation:
 
 
 def writer(
-    rows: DataFrame, assignment: Assignment, config: RunnerConfig, write_table: Callable[..., Any]
+    rows: DataFrame, assignment: Assignment, config: RunnerConfig, write_table: WriteTable | None
 ) -> DataStreamWriter:
     """Everything that a query needs except its start."""
-    definition = assignment.definition
-    sink = definition.sink
-    mode = definition.output_mode or "append"
+    sink = assignment.definition.sink
     if sink is None or sink.topic is None:
-        out: Any = rows.writeStream.foreachBatch(write_table)
-    elif mode == "append":
-        out = as_records(rows, sink.tag).writeStream.format("topics").options(**record_options(assignment, config))
-        out = out.option("txnVersionBase", str(assignment.version_base))
+        assert write_table is not None
+        return scheduled(rows.writeStream.foreachBatch(write_table), assignment, config)
+    return records_writer(as_records(rows, sink.tag), assignment, config, record_options(assignment, config))
+
+
+def judged_writer(
+    rows: DataFrame, assignment: Assignment, config: RunnerConfig, client: Client, write_table: WriteTable | None
+) -> DataStreamWriter:
+    """The same for judged rows: what is rejected goes to its topics."""
+    sink = assignment.definition.sink
+    if sink is not None and sink.topic is not None:
+        options = {**record_options(assignment, config), "topic": ""}
+        return records_writer(judged_records(rows, sink.topic, sink.tag), assignment, config, options)
+    assert write_table is not None
+    rejects = RejectSink(assignment, config, client)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        # Computing it twice would count its rows twice, and change the state of its query twice.
+        kept = batch.persist()
+        try:
+            rejects.write(rejected_records(kept), batch_id)
+            write_table(accepted_rows(kept), batch_id)
+        finally:
+            kept.unpersist()
+
+    return scheduled(rows.writeStream.foreachBatch(write), assignment, config)
+
+
+def records_writer(
+    records: DataFrame, assignment: Assignment, config: RunnerConfig, options: dict[str, str]
+) -> DataStreamWriter:
+    out: Any = records.writeStream
+    if assignment.definition.output_mode in (None, "append"):
+        out = out.format("topics").options(**options).option("txnVersionBase", str(assignment.version_base))
     else:
         # Spark allows a sink in Python only to append; foreachBatch allows any mode.
-        out = as_records(rows, sink.tag).writeStream.foreachBatch(partial(write_records, assignment, config))
+        out = out.foreachBatch(partial(write_records, assignment, options))
+    return scheduled(out, assignment, config)
+
+
+def scheduled(out: Any, assignment: Assignment, config: RunnerConfig) -> DataStreamWriter:
+    """With its name, checkpoint, mode and trigger."""
+    definition = assignment.definition
+    mode = definition.output_mode or "append"
     out = out.queryName(assignment.name).option("checkpointLocation", config.checkpoint(assignment))
     out = out.outputMode(mode)
     trigger = definition.trigger

@@ -1,7 +1,8 @@
-"""Compaction of an archive: small files of a folder become one, without records that were deleted since.
+"""Compaction of Parquet tables: small files of a folder become one; of an archive, without records deleted since.
 
-The topic says which records of a range are live. Records that retention has dropped are not deleted: the topic reports
-them by a tombstone, and the archive keeps them. A topic that was created again says nothing about the old topic.
+Files of an archive have records of one topic. The topic says which records of a range are live. Records that retention
+has dropped are not deleted: the topic reports them by a tombstone, and the archive keeps them. A topic that was created
+again says nothing about the old topic.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -51,7 +52,7 @@ def compact(client: Client, pipeline: str, table: Path, rows_max: int = ROWS_MAX
     fence = client.take_fence(app)
     before = project(client, pipeline, table)
     removed = 0
-    for files in _groups(before.files, rows_max):
+    for files in (*_groups(before.files, rows_max), *_groups_of_rows(before.files, rows_max)):
         change, gone = _merged(client, table, files)
         if change is not None:
             commit(client, pipeline, app, fence, change)
@@ -65,44 +66,77 @@ def _groups(files: list[DataFile], rows_max: int) -> Iterator[list[DataFile]]:
     """Files of one folder and one topic, in order, with no more rows than fit into memory."""
     known = sorted((file for file in files if file.extent is not None), key=_place)
     for _, same in groupby(known, key=lambda file: _place(file)[:3]):
-        group: list[DataFile] = []
-        for file in same:
-            if group and sum(each.rows for each in group) + file.rows > rows_max:
-                yield group
-                group = []
-            group.append(file)
-        yield group
+        yield from _bounded(same, rows_max)
+
+
+def _groups_of_rows(files: list[DataFile], rows_max: int) -> Iterator[list[DataFile]]:
+    """Files of one folder that are no part of an archive."""
+    others = sorted((file for file in files if file.extent is None), key=lambda file: (_folder(file), file.path))
+    for _, same in groupby(others, key=_folder):
+        yield from _bounded(same, rows_max)
+
+
+def _folder(file: DataFile) -> str:
+    return str(Path(file.path).parent)
+
+
+def _bounded(files: Iterable[DataFile], rows_max: int) -> Iterator[list[DataFile]]:
+    group: list[DataFile] = []
+    for file in files:
+        if group and sum(each.rows for each in group) + file.rows > rows_max:
+            yield group
+            group = []
+        group.append(file)
+    yield group
 
 
 def _place(file: DataFile) -> tuple[str, str, int, int]:
     assert file.extent is not None
-    return str(Path(file.path).parent), file.extent.topic, file.extent.epoch, file.extent.first_seq
+    return _folder(file), file.extent.topic, file.extent.epoch, file.extent.first_seq
 
 
 def _merged(client: Client, table: Path, files: list[DataFile]) -> tuple[Change | None, int]:
     """The change that replaces these files by one, and how many records it drops; None if nothing has to change."""
-    extents = [file.extent for file in files if file.extent is not None]
-    whole = Extent(
-        extents[0].topic,
-        extents[0].epoch,
-        min(extent.first_seq for extent in extents),
-        max(extent.last_seq for extent in extents),
-    )
-    live = _live(client, whole)
-    rows: Any = pa.concat_tables([parquet.ParquetFile(table / file.path).read() for file in files])
+    whole = _extent([file.extent for file in files if file.extent is not None])
+    if whole is None and len(files) == 1:
+        return None, 0
+    live = None if whole is None else _live(client, whole)
+    # Columns that were added later are null in older files.
+    rows: Any = pa.concat_tables([_rows(table / file.path) for file in files], promote_options="default")
     kept = rows if live is None else rows.filter(live.covers(rows["seq"]))
     gone = rows.num_rows - kept.num_rows
     if len(files) == 1 and not gone:
         return None, 0
+    if whole is not None:
+        kept = kept.sort_by("seq")
     version = time.time_ns() // 1000
     added: list[DataFile] = []
     if kept.num_rows:
         path = Path(files[0].path).parent / f"c{version}-{uuid.uuid4().hex[:8]}.parquet"
-        parquet.write_table(kept.sort_by("seq"), table / path, compression="zstd")
+        parquet.write_table(kept, table / path, compression="zstd")
         sync(table / path)
         sync((table / path).parent)
-        added.append(described(table / path, str(path), lambda _: whole.epoch))
-    return Change(version, added, [file.path for file in files]), gone
+        found = described(table / path, str(path), lambda _: 0 if whole is None else whole.epoch)
+        added.append(found if whole is not None else msgspec.structs.replace(found, extent=None))
+    return Change(version, added, [file.path for file in files], table.name, "compaction"), gone
+
+
+def _extent(extents: list[Extent]) -> Extent | None:
+    if not extents:
+        return None
+    low, high = min(each.first_seq for each in extents), max(each.last_seq for each in extents)
+    return Extent(extents[0].topic, extents[0].epoch, low, high)
+
+
+def _rows(path: Path) -> Any:
+    """Times as Spark means them, in microseconds of UTC; every column may be null where another file lacks it."""
+    with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        columns = [file.schema.column(number) for number in range(len(file.schema))]
+        rows = file.read()
+    spark_times = {column.path for column in columns if column.physical_type == "INT96"}
+    utc = pa.timestamp("us", "UTC")
+    fields = [pa.field(each.name, utc if each.name in spark_times else each.type) for each in rows.schema]
+    return rows.cast(pa.schema(fields))
 
 
 class Live(NamedTuple):
@@ -147,7 +181,9 @@ def _live(client: Client, extent: Extent) -> Live | None:
 
 def _remove_orphans(table: Path) -> None:
     """Files that no manifest names and that no writer can be about to name."""
-    named = {file.path for file in load(table).files}
+    manifest = load(table)
+    named = {file.path for file in manifest.files}
+    named |= {file.path for each in manifest.compactions for file in each.replaces}
     oldest_s = time.time() - ORPHAN_AGE_S
     for found in table.rglob("*.parquet"):
         path = str(found.relative_to(table))

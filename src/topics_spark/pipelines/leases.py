@@ -42,17 +42,23 @@ class Leases:
         self._extending = threading.Lock()
         self.held: dict[str, Held] = {}
 
-    def acquire(self, wanted: Collection[str]) -> list[str]:
-        """Claim free pipelines; returns the names of the new ones, each with a fencing token."""
+    def acquire(self, wanted: Collection[str], mine: Collection[str] | None = None) -> list[str]:
+        """Claim free pipelines; returns the names of the new ones, each with a fencing token.
+
+        `mine`: those of the wanted ones that are this runner's share; others are left to other runners.
+        """
         self._offer(frozenset(wanted))
+        own = self._offered if mine is None else self._offered & frozenset(mine)
         missing = len(self._offered) - len(self.held)
-        if missing <= 0:
+        if missing <= 0 or own <= self.held.keys():
             return []
         asked_s = self._clock()
         taken: list[str] = []
         for job in self._client.claim(LEASES, self._runner, missing, LEASE_MS):
             name = job.tag or ""
-            if name in self._offered and name not in self.held:
+            if name in self._offered - own:
+                self._client.nack(LEASES, job, self._runner, delay_ms=0)
+            elif name in own and name not in self.held:
                 fence = self._client.take_fence(app_of(name))
                 self.held[name] = Held(job, fence, asked_s + LEASE_MS / 1000)
                 taken.append(name)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import time
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from topics_spark.pipelines.assignment import Assignment
+from topics.model.requests.pipelines import LOG_LINES_MAX, LOG_MESSAGE_CHARS_MAX
+from topics_spark.errors import NeedsDecision
+from topics_spark.pipelines.assignment import DEAD_LETTER, NOT_MET, OBSERVED, Assignment
 from topics_spark.pipelines.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -25,6 +30,8 @@ CALM_S: Final = 300.0
 # How long a start has for itself before the next one: several at once only delay each other.
 START_ALONE_S: Final = 20.0
 ERROR_CHARS_MAX: Final = 4_000
+# What Spark wraps into the story of a failed task.
+_NOT_MET: Final = re.compile(rf"expectation \S+ {NOT_MET} .*?(?=(?:\.? SQLSTATE)|\n|$)")
 
 
 class Start(Protocol):
@@ -52,10 +59,24 @@ class PipelineRun:
         self.state = "starting"
         self.restarts = 0
         self.rows_total = 0
+        self.late_rows = 0
+        self.unmet: Counter[str] = Counter()
         self.last_error: str | None = None
+        self.last_error_ts = 0
+        self.problem: str | None = None
         # the last batch, and Spark's last progress report, which also comes without a batch
         self.progress: dict[str, Any] | None = None
         self._heard: dict[str, Any] = {}
+        self._lines: deque[dict[str, Any]] = deque(maxlen=LOG_LINES_MAX)
+
+    def note(self, level: int, message: str) -> None:
+        """Say it in the log of the runner, and in the end of it that is reported."""
+        log.log(level, "pipeline %s %s", self.assignment.name, message)
+        self._keep(level, message)
+
+    def _keep(self, level: int, message: str) -> None:
+        line = {"ts": time.time_ns() // 1_000_000, "level": logging.getLevelName(level).lower()}
+        self._lines.append({**line, "message": message[:LOG_MESSAGE_CHARS_MAX]})
 
     def _first_due_s(self) -> float | None:
         return self._clock() if self._schedule is None else self._next_due_s()
@@ -97,9 +118,10 @@ class PipelineRun:
     def _begin(self) -> None:
         self.state = "starting"
         self._started_s = self._clock()
+        self.note(logging.INFO, f"starts, revision {self.assignment.revision}")
         try:
             self._query = self._start(self.assignment)
-            self.state = "running"
+            self.state, self.problem = "running", None
         except Exception as error:  # noqa: BLE001 - a definition can fail in every way that Spark and Python know
             self._failed(error)
 
@@ -112,7 +134,20 @@ class PipelineRun:
         self._heard = fresh[-1] if fresh else self._heard
         self.progress = batches[-1] if batches else self.progress
         self.rows_total += sum(int(batch["numInputRows"]) for batch in batches)
+        self.late_rows += sum(map(late_rows_of, batches))
+        for batch in batches:
+            self._count_unmet(batch)
+        for batch in batches:
+            took_ms = batch.get("batchDuration", 0)
+            self._keep(logging.INFO, f"batch {batch.get('batchId')}: {batch['numInputRows']} rows in {took_ms} ms")
         return batches
+
+    def _count_unmet(self, batch: dict[str, Any]) -> None:
+        unmet = unmet_of(batch)
+        self.unmet.update(unmet)
+        for name, rows in unmet.items():
+            told = "payloads do not fit the schema" if name.endswith(f".{DEAD_LETTER}") else "rows do not meet it"
+            self._keep(logging.WARNING, f"batch {batch.get('batchId')}: {name}: {rows} {told}")
 
     def _ended(self, query: StreamingQuery | JobQuery) -> None:
         self._query = None
@@ -129,13 +164,19 @@ class PipelineRun:
 
     def _failed(self, error: BaseException) -> None:
         self._query = None
-        self.last_error = words_of(error)
-        log.error("pipeline %s failed: %s", self.assignment.name, self.last_error)
+        self.last_error, self.last_error_ts = words_of(error), time.time_ns() // 1_000_000
+        self.note(logging.ERROR, f"failed: {self.last_error}")
         if self._clock() - self._started_s > CALM_S:
             self._pause_s = PAUSE_S_FIRST
-        self.state = "restarting"
-        self.restarts += 1
+        problem = problem_of(error, self.last_error)
+        if problem is not None:
+            # A directory that is mounted late may still appear.
+            self.state, self.problem, self._pause_s = "failed", problem, PAUSE_S_MAX
+        else:
+            self.state, self.problem = "restarting", None
+            self.restarts += 1
         self._due_s = self._clock() + self._pause_s
+        self._keep(logging.INFO, f"starts again in {self._pause_s:g} s")
         self._pause_s = min(PAUSE_S_MAX, 2 * self._pause_s)
 
     def stop(self) -> list[dict[str, Any]]:
@@ -145,12 +186,13 @@ class PipelineRun:
         """
         query, self._query, self._due_s = self._query, None, None
         self.state = "stopped"
+        self.note(logging.INFO, "stops")
         if query is None:
             return []
         try:
             query.stop()
         except Exception as error:  # noqa: BLE001 - what Spark cannot stop any more has ended by itself
-            log.warning("stopping pipeline %s failed: %s", self.assignment.name, words_of(error))
+            self.note(logging.WARNING, f"could not be stopped: {words_of(error)}")
         return self._fresh_batches(query)
 
     def status(self, runner: str) -> dict[str, Any]:
@@ -162,10 +204,14 @@ class PipelineRun:
             "batch": progress.get("batchId"),
             "rows_total": self.rows_total,
             "rows_per_second": float(self._heard.get("processedRowsPerSecond") or 0.0) if self.active else 0.0,
-            "lag": lag_of(self._heard),
+            "late_rows": self.late_rows,
+            "unmet": dict(self.unmet),
             "restarts": self.restarts,
             "last_error": self.last_error,
+            "last_error_ts": self.last_error_ts,
+            "problem": self.problem,
             "progress": brief(progress) if progress else None,
+            "log": list(self._lines),
         }
 
 
@@ -183,15 +229,23 @@ def is_idle(progress: dict[str, Any]) -> bool:
     return "durationMs" in progress and "addBatch" not in progress["durationMs"]
 
 
-def lag_of(progress: dict[str, Any]) -> int:
-    """The lag over all sources that report one: by how much each topic is ahead of the batch."""
-    behind = 0
-    for source in progress.get("sources", ()):
-        latest = source.get("latestOffset")
-        ends = json.loads(latest) if isinstance(latest, str) else latest
-        if isinstance(ends, dict):
-            behind += sum(int(end.get("lag", 0)) for end in cast("dict[str, dict[str, Any]]", ends).values())
-    return behind
+def late_rows_of(progress: dict[str, Any]) -> int:
+    """Rows of a batch that were dropped because they came after the watermark."""
+    return sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in progress.get("stateOperators", ()))
+
+
+def unmet_of(progress: dict[str, Any]) -> dict[str, int]:
+    """Rows of a batch that did not meet an expectation, by its name."""
+    observed = cast("dict[str, dict[str, Any]]", progress.get("observedMetrics") or {})
+    found = [counts for name, counts in observed.items() if name.startswith(OBSERVED)]
+    return {name: int(rows) for counts in found for name, rows in counts.items() if rows}
+
+
+def problem_of(error: BaseException, words: str) -> str | None:
+    """What only its operator can change."""
+    if isinstance(error, NeedsDecision):
+        return error.problem
+    return "expectation_failed" if NOT_MET in words else None
 
 
 def brief(progress: dict[str, Any]) -> dict[str, Any]:
@@ -202,10 +256,16 @@ def brief(progress: dict[str, Any]) -> dict[str, Any]:
         found["eventTime"] = progress["eventTime"]
     if progress.get("stateOperators"):
         found["state_rows"] = sum(int(state.get("numRowsTotal", 0)) for state in progress["stateOperators"])
+    if late := late_rows_of(progress):
+        found["late_rows"] = late
+    if unmet := unmet_of(progress):
+        found["unmet"] = unmet
     return found
 
 
 def words_of(error: BaseException) -> str:
     """The first words of an error: Spark adds long plans and stack traces."""
     text = str(error).split("\n\nJVM stacktrace:")[0].split("\n== ")[0].strip()
+    if found := _NOT_MET.search(text):
+        text = found[0]
     return (text or type(error).__name__)[:ERROR_CHARS_MAX]

@@ -61,7 +61,8 @@ def serve(
         client.health()
         point_at(client.url, access.key)
         for directory in (config.state_dir, config.tables_dir):
-            Path(directory).mkdir(parents=True, exist_ok=True)
+            if "://" not in directory:
+                Path(directory).mkdir(parents=True, exist_ok=True)
         with waiting("starting Spark", "Spark is ready"):
             spark: Any = session("topics pipelines", master=master, config={**SETTINGS, **conf})
         # Spark's own handler would end the process before queries are drained.

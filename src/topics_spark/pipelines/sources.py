@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql.functions import col
 from pyspark.sql.types import StructType
 
 from topics.model.errors import InvalidRequest
 from topics.model.requests.pipelines import PipelineRequest, PipelineSource
+from topics_spark.open_tables.formats import format_at, open_table
+from topics_spark.open_tables.schemas import evolved
 from topics_spark.pipelines import tables
 from topics_spark.pipelines.assignment import RunnerConfig
+from topics_spark.source.limits import LIMITED
 from topics_spark.source.rows import columns_apart
 
 if TYPE_CHECKING:
@@ -22,11 +27,32 @@ if TYPE_CHECKING:
 BATCH_RECORDS_MAX: Final = 1_000_000
 
 
+# What becomes of the rows of a view before anything is computed from them, and where they come from.
+Admit = Callable[[str, PipelineSource, "DataFrame"], "DataFrame"]
+Read = Callable[[PipelineSource], "DataFrame"]
+
+
 def read_views(
-    spark: SparkSession, definition: PipelineRequest, config: RunnerConfig, *, batch: bool
+    spark: SparkSession,
+    definition: PipelineRequest,
+    config: RunnerConfig,
+    *,
+    batch: bool,
+    admit: Admit | None = None,
+    read: Read | None = None,
 ) -> dict[str, DataFrame]:
     """The views of a definition; `batch`: over existing records."""
-    views = {view: read_source(spark, source, config, batch=batch) for view, source in definition.sources.items()}
+    for view, source in definition.sources.items():
+        check_schema(view, source)
+    views: dict[str, DataFrame] = {}
+    for view, source in definition.sources.items():
+        limit = definition.batch_records or BATCH_RECORDS_MAX
+        rows = read_source(spark, source, config, batch=batch, limit=limit) if read is None else read(source)
+        rows = rows if admit is None else admit(view, source, rows)
+        watermark = source.watermark
+        if watermark is not None and rows.isStreaming:
+            rows = rows.withWatermark(watermark.column, watermark.delay)
+        views[view] = rows
     if definition.state_retention is not None and definition.use is None:
         for view, source in definition.sources.items():
             # State of older rows is not kept, unless the source itself defines what is late.
@@ -35,7 +61,45 @@ def read_views(
     return views
 
 
-def read_source(spark: SparkSession, source: PipelineSource, config: RunnerConfig, *, batch: bool = False) -> DataFrame:
+def check_schema(view: str, source: PipelineSource) -> None:
+    """Spark's own message is about a text that nobody has written, and not about the field that is wrong."""
+    if source.schema is None or is_ddl(source.schema):
+        return
+    wrong = next((field for field in fields_of(source.schema) if not is_ddl(field)), source.schema)
+    raise InvalidRequest(
+        f"sources.{view}.schema: {wrong.strip()!r} is not a name and a type of Spark SQL, like id BIGINT",
+        field=f"sources.{view}.schema",
+    )
+
+
+def is_ddl(text: str) -> bool:
+    try:
+        return isinstance(StructType.fromDDL(text), StructType)
+    except PySparkException:
+        return False
+
+
+def fields_of(schema: str) -> Iterator[str]:
+    """The text between commas that are in no brackets."""
+    begin = depth = 0
+    for at, char in enumerate(schema):
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and not depth:
+            yield schema[begin:at]
+            begin = at + 1
+    yield schema[begin:]
+
+
+def read_source(
+    spark: SparkSession,
+    source: PipelineSource,
+    config: RunnerConfig,
+    *,
+    batch: bool = False,
+    limit: int = BATCH_RECORDS_MAX,
+    bounds: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """As a stream, of at most `limit` records in a batch, or as it is now; `bounds`: options that name a part of it."""
     if source.table is not None:
         return read_table(spark, config, source.table)
     whole = batch or bool(source.static)
@@ -47,14 +111,11 @@ def read_source(spark: SparkSession, source: PipelineSource, config: RunnerConfi
         reader = reader.option("subscribe", ",".join(source.names()))
     if source.schema is not None:
         reader = reader.option("schema", source.schema)
-    if not whole:
-        reader = reader.option("maxOffsetsPerTrigger", str(BATCH_RECORDS_MAX))
-    for name, value in starting_options(source, whole=whole).items():
+    if not whole and LIMITED:
+        reader = reader.option("maxOffsetsPerTrigger", str(limit))
+    for name, value in (starting_options(source, whole=whole) if bounds is None else bounds).items():
         reader = reader.option(name, value)
-    rows = with_payload_columns(cast("DataFrame", reader.load()))
-    if source.watermark is not None and not whole:
-        rows = rows.withWatermark(source.watermark.column, source.watermark.delay)
-    return rows
+    return with_payload_columns(cast("DataFrame", reader.load()))
 
 
 def starting_options(source: PipelineSource, *, whole: bool) -> dict[str, str]:
@@ -82,8 +143,21 @@ def with_payload_columns(rows: DataFrame) -> DataFrame:
 
 
 def read_table(spark: SparkSession, config: RunnerConfig, table: str) -> DataFrame:
-    """The current files of a table; a table without files cannot be read, because its columns are unknown."""
-    found = tables.files(config.table(table))
-    if not found:
+    """The current rows of a table; one without files cannot be read, because its columns are unknown."""
+    if (found := format_at(spark, config.place(table))) != "parquet":
+        return open_table(spark, config.place(table), found).read()
+    place = config.table(table)
+    manifest = tables.load(place)
+    if not manifest.files:
         raise InvalidRequest(f"table {table} has no rows yet", field="table")
-    return spark.read.parquet(*found)
+    tables.check_files(place, manifest)
+    return tables.read_files(spark, place, manifest)
+
+
+def check_columns(spark: SparkSession, config: RunnerConfig, table: str, columns: StructType) -> None:
+    """Refuse columns whose types differ from those of an existing table."""
+    place = config.place(table)
+    if (found := format_at(spark, place)) != "parquet":
+        evolved(open_table(spark, place, found).schema(), columns, place)
+    elif (manifest := tables.load(config.table(table))).files:
+        evolved(tables.schema_of(spark, config.table(table), manifest), columns, place)

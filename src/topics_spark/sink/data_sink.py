@@ -58,6 +58,9 @@ KNOWN: Final = frozenset(
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 RUN_ID: Final = "spark.jobGroup.id"
+# Set for every query of Spark Connect, and for every query of a session that Spark has made for a stream.
+CONNECT: Final = "spark.connect.operation_id"
+OF_STREAM: Final = "spark.sql.streaming.internal.stateStore.partitions"
 FENCES_MAX: Final = 64
 
 
@@ -110,6 +113,8 @@ class Batch:
     query_id: str | None
     run_id: str | None
     number: int | None
+    # A batch of a stream whose id and number are not known: Spark Connect calls foreachBatch from another thread.
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +267,13 @@ class BatchWriter(Writing, DataSourceArrowWriter):
             return Version(options.app, options.version, options.fence)
         if batch.query_id is not None and batch.number is not None:
             return self.version_of_query(batch)
+        if batch.unknown:
+            raise OptionError(
+                "txnApp",
+                "and `txnVersion` must be given in foreachBatch under Spark Connect, which does not tell the sink the "
+                'query and its batch, so that a repeated batch would be written twice: .option("txnApp", "a name of '
+                'this query").option("txnVersion", batch_id)',
+            )
         return Version(self._app_of_this_write, 0, None)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -330,10 +342,11 @@ def _batch() -> Batch:
     context = TaskContext.get()
     if context is None:
         return Batch(None, None, None)
-    number = context.getLocalProperty(BATCH_ID)
-    return Batch(
-        context.getLocalProperty(QUERY_ID), context.getLocalProperty(RUN_ID), None if number is None else int(number)
+    query_id, run_id, number, connect, of_stream = map(
+        context.getLocalProperty, (QUERY_ID, RUN_ID, BATCH_ID, CONNECT, OF_STREAM)
     )
+    unknown = query_id is None and connect is not None and of_stream is not None
+    return Batch(query_id, run_id, None if number is None else int(number), unknown)
 
 
 def _parts(batch: Any) -> Iterator[tuple[int, int]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from topics_spark.errors import OptionError
+from topics_spark.errors import NoTable, OptionError
 from topics_spark.options import SourceOptions
 from topics_spark.source.backends import backend_of
 from topics_spark.source.planning import batch_ranges
@@ -32,6 +32,7 @@ class TopicsSource(DataSource):
         return "topics"
 
     def schema(self) -> StructType | str:
+        check_not_table(self.options)
         options = SourceOptions.parse(self.options)
         if not options.infer_schema:
             return row_ddl(options, None if options.schema is None else f"STRUCT<{options.schema}>")
@@ -55,6 +56,7 @@ class TopicsSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        check_not_table(self.options)
         return TopicsReader(schema, SourceOptions.parse(self.options))
 
     def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802
@@ -81,6 +83,12 @@ class TopicsSource(DataSource):
         # In mode complete a batch is the whole result, and is appended as such.
         del overwrite
         return StreamWriter(schema, SinkOptions.parse(self.options))
+
+
+def check_not_table(options: Mapping[str, str]) -> None:
+    """Options of a table of the catalog begin with this word."""
+    if any(name.lower().startswith("option.") for name in options):
+        raise NoTable
 
 
 class TopicsReader(DataSourceReader):

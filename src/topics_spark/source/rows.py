@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructType, TimestampType
 
 from topics_spark.errors import MalformedPayload, SchemaError
 from topics_spark.options import SourceOptions
+from topics_spark.payloads.arrow_types import arrow_schema
 from topics_spark.payloads.decoding import PayloadParser
 
 # Arrow has no type stubs.
@@ -75,7 +75,7 @@ class RowBuilder:
         if "data" in self._names and isinstance(payload := schema["data"].dataType, StructType):
             self._parser = PayloadParser(payload)
         # Spark returns a schema from DDL with all fields nullable, as Arrow batches must be.
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pa.Schema = arrow_schema(schema)
 
     @property
     def wants(self) -> frozenset[str]:

@@ -41,8 +41,11 @@ class GapLine(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=CLIENTS_MAX)
 def client_for(url: str, key: str | None, timeout_s: float) -> Client:
-    """Kept for the life of the process: connecting costs more than a small batch."""
-    return Client(url, key, timeout_s=timeout_s)
+    """Kept for the life of the process: connecting costs more than a small batch.
+
+    A server that cannot be reached is tried again for as long as an answer may take.
+    """
+    return Client(url, key, timeout_s=timeout_s, retry_s_max=timeout_s)
 
 
 class Server:
@@ -55,7 +58,10 @@ class Server:
     # --- heads ---
 
     def heads(self, subscription: Subscription, known: Mapping[str, Head] | None = None) -> dict[str, Head]:
-        """The existing topics. `known` saves a request for every topic of a pattern that has not moved."""
+        """The existing topics; those of a pattern by their list alone.
+
+        `known` saves a request for every topic that has not moved, with a server whose list has no epochs.
+        """
         found: dict[str, Head] = {}
         if subscription.pattern is None:
             for name in subscription.names:
@@ -63,6 +69,9 @@ class Server:
                     found[name] = head
             return found
         for item in self._listed(subscription):
+            if item.epoch:
+                found[item.topic] = Head(item.epoch, item.head_seq, item.earliest_seq)
+                continue
             before = (known or {}).get(item.topic)
             if before is not None and (before.head_seq, before.earliest_seq) == (item.head_seq, item.earliest_seq):
                 found[item.topic] = before

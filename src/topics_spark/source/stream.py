@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from topics_spark.errors import OptionError
 from topics_spark.options import SourceOptions
 from topics_spark.source import offsets
 from topics_spark.source.backends import Backend, backend_of
+from topics_spark.source.limits import LIMITED, ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from topics_spark.source.offsets import Head, Offsets, Position
 from topics_spark.source.planning import beginnings
 from topics_spark.source.reading import read_share
@@ -31,6 +31,10 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError("endingOffsets", "cannot be given for a stream, which does not end")
         if options.url is None:
             raise OptionError("path", "alone is for batches; a stream also needs `url`, where it continues")
+        if not LIMITED and (options.offsets_per_trigger_max is not None or options.offsets_per_trigger_min):
+            # A limited batch would be the last one under AvailableNow, and this Spark does not say whether it is that.
+            name = "minOffsetsPerTrigger" if options.offsets_per_trigger_max is None else "maxOffsetsPerTrigger"
+            raise OptionError(name, "needs Spark 4.2 or newer: Spark 4.1 does not let a source bound its batches")
         self._schema = schema
         self._options = options
         RowBuilder(schema, options)
@@ -39,6 +43,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached: Offsets = {}
         # opened on first use: this object is copied to tasks, too
         self._backend: Backend | None = None
+        # the end of the last batch, which Spark 4.1 does not name
+        self._seen: dict[str, Any] | None = None
         # the last offsets that AvailableNow reads
         self._target: dict[str, Head] | None = None
         # when the last batch with data began, for `maxTriggerDelay`
@@ -55,7 +61,15 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._opened().heads(self._options.subscription)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        if start is None:
+            start = self.initialOffset() if self._seen is None else self._seen
+        self._seen = self._next_offset(start, limit)
+        return self._seen
+
+    def _next_offset(self, start: dict[str, Any], limit: ReadLimit | None) -> dict[str, Any]:
         options = self._options
         backend = self._opened()
         before = offsets.decoded(start)
@@ -109,6 +123,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return report or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        # After a restart Spark 4.1 asks for the empty batch at the last offset that it knows.
+        self._seen = end
         ranges = offsets.between(offsets.decoded(start), offsets.decoded(end))
         return self._opened().shares(list(ranges))
 

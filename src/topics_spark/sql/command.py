@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from topics.cli.failure import NOT_SO, WRONG_USE, CommandFailed, failure_of
 from topics.cli.output import say
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from topics_spark.sql.formats import Form
     from topics_spark.sql.query_inputs import QueryInputs
     from topics_spark.sql.views import Views
@@ -61,6 +64,9 @@ def sql(
     ] = None,
     master: Annotated[str | None, typer.Option(help="Where Spark runs [SPARK_MASTER, local[*]].")] = None,
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value; repeatable.")] = None,
+    warm: Annotated[
+        bool, typer.Option("--warm/--no-warm", help="Use a Spark that stays for the next queries of this user.")
+    ] = True,
 ) -> None:
     """Query topics and archives in SQL: each topic that a query names is a table of its records.
 
@@ -68,7 +74,7 @@ def sql(
     backticks. Without a query and on a terminal a prompt opens.
     """
     text = _text(query, file)
-    from topics_spark.commands import pairs
+    from topics_spark.commands import pairs, point_at
     from topics_spark.sql.formats import form_for
 
     inputs = _inputs(access, schema or [], since, until, tables, path)
@@ -78,16 +84,32 @@ def sql(
         with access.open(retries_max=RETRIES_QUICK) as client:
             # A wrong address is reported at once, not after Spark has started.
             client.health()
-    views = _start(access, inputs, master, dict(pairs(conf or [])))
-    session = Session(views, form, out, limit_rows)
+    point_at(access.url, access.key)
+    shared = warm and master is None and not conf
+    if shared and text is not None and _asked(access, text, form, out, limit_rows, inputs):
+        return
+    views = _start(inputs, master, dict(pairs(conf or [])))
     try:
-        if text is None:
-            from topics_spark.sql.prompt import converse
-
-            converse(session, session.names)
-        else:
-            session.run_all(text)
+        _answer(Session(views, form, out, limit_rows), text)
     finally:
+        _end(views)
+
+
+def _answer(session: Session, text: str | None) -> None:
+    """The queries, or those that are typed at the prompt."""
+    if text is None:
+        from topics_spark.sql.prompt import converse
+
+        converse(session, session.names)
+    else:
+        session.run_all(text)
+
+
+def _end(views: Views) -> None:
+    """After an interrupt the connection to Java may be in the middle of a reply: its complaints help nobody."""
+    import contextlib
+
+    with contextlib.suppress(Exception):
         views.spark.stop()
 
 
@@ -144,35 +166,78 @@ def _inputs(
     )
 
 
-def _start(access: Access, inputs: QueryInputs, master: str | None, conf: dict[str, str]) -> Views:
-    import logging
+def _asked(
+    access: Access, text: str, form: Form, out: Path | None, limit_rows: int | None, inputs: QueryInputs
+) -> bool:
+    """Whether a warm Spark has answered; a failure is raised with its exit code, its words are already said."""
+    from dataclasses import asdict
 
-    from topics_spark.commands import point_at
+    from topics_spark.sql.warm.asking import ask, warm_address
+    from topics_spark.sql.warm.requests import SqlRequest
+
+    if (address := warm_address(access.url, access.key)) is None:
+        return False
+    place = None if out is None else str(out.absolute())
+    code = ask(address, SqlRequest(text, form, place, limit_rows, {**asdict(inputs), "schemas": dict(inputs.schemas)}))
+    if code:
+        raise typer.Exit(code)
+    return True
+
+
+def _start(inputs: QueryInputs, master: str | None, conf: dict[str, str]) -> Views:
     from topics_spark.source.progress import waiting
-    from topics_spark.sql.views import SESSION_SETTINGS, Views
-    from topics_spark.start import session
+    from topics_spark.sql.views import Views
 
-    point_at(access.url, access.key)
-    # Both logs of Spark say at length what is one line here.
-    logging.getLogger("SQLQueryContextLogger").disabled = True
     with waiting("starting Spark", "Spark is ready"):
-        spark = session("topics sql", master=master, config={**SESSION_SETTINGS, **conf}, quick=True)
+        spark = started(master, conf)
+    # Spark's own handler calls Java, in the middle of the call that is interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        spark.sparkContext.setLogLevel("OFF")
         return Views(spark, inputs)
     except BaseException:
         spark.stop()
         raise
 
 
+def started(master: str | None, conf: dict[str, str]) -> SparkSession:
+    """A quiet session for queries of people."""
+    import logging
+
+    from topics_spark.sql.views import SESSION_SETTINGS
+    from topics_spark.start import session
+
+    # Both logs of Spark say at length what is one line here.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    # Ctrl-C ends a call to Java in the middle, which its client reports with a stack for every step that fails then.
+    for library in ("py4j", "py4j.java_gateway", "py4j.clientserver"):
+        logging.getLogger(library).setLevel(logging.CRITICAL + 1)
+    # Some of it goes to no logger of its own.
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+    spark = session("topics sql", master=master, config={**SESSION_SETTINGS, **conf}, quick=True)
+    try:
+        spark.sparkContext.setLogLevel("OFF")
+    except BaseException:
+        spark.stop()
+        raise
+    return spark
+
+
 class Session:
     """Runs queries one after another; rows go to the output, messages to standard error."""
 
-    def __init__(self, views: Views, form: Form, out: Path | None = None, limit_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        views: Views,
+        form: Form,
+        out: Path | None = None,
+        limit_rows: int | None = None,
+        engine: str = "Spark",
+    ) -> None:
         self._views = views
         self._form: Form = form
         self._out = out
         self._limit_rows = limit_rows
+        self._engine = engine
 
     def run_all(self, text: str) -> None:
         """Stops at the first failure."""
@@ -200,7 +265,8 @@ class Session:
         # The rows come before messages about them, also on the same terminal.
         sys.stdout.flush()
         where = f" in {self._out}" if self._out is not None else ""
-        say(f"{count} {'row' if count == 1 else 'rows'}{where} after {time.monotonic() - begun_s:.1f} s")
+        rows_said = "row" if count == 1 else "rows"
+        say(f"{count} {rows_said}{where} after {time.monotonic() - begun_s:.1f} s ({self._engine})")
 
     # --- for the prompt ---
 

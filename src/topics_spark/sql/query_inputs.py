@@ -52,6 +52,7 @@ class QueryInputs:
     def table_names(self) -> list[str]:
         if self.tables_dir is None:
             return []
-        from topics_spark.pipelines import tables
+        from topics_spark.pipelines.assignment import RunnerConfig
 
-        return sorted(folder.parent.name for folder in Path(self.tables_dir).glob(f"*/{tables.MANIFESTS}"))
+        config = RunnerConfig("", self.tables_dir)
+        return sorted(folder.name for folder in Path(self.tables_dir).glob("*") if config.has_table(folder.name))

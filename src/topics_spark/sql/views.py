@@ -168,7 +168,10 @@ class Views:
         rows = read_table(self.spark, RunnerConfig("", self.inputs.tables_dir), name)
         if not {"seq", "data"} <= set(rows.columns) or not isinstance(rows.schema["data"].dataType, StringType):
             return rows
-        payload = self._schemas.get(name) or inferred(archived(tables.files(f"{self.inputs.tables_dir}/{name}")))
+        # A table in an open format has no list of files.
+        files = tables.files(f"{self.inputs.tables_dir}/{name}")
+        sample = archived(files) if files else (row[0] for row in rows.select("data").limit(SAMPLE_RECORDS).collect())
+        payload = self._schemas.get(name) or inferred(sample)
         if payload is None:
             return rows
         return ordered(rows.withColumn("data", from_json(col("data"), payload)), columns_of(payload, None))

@@ -87,7 +87,7 @@ export function Configuration({ topic, onDone }: { topic: StateReply; onDone: ()
         }}
       >
         <div class="scroll">
-          <table aria-label="Configuration">
+          <table class="form" aria-label="Configuration">
             <thead><tr><th scope="col">Field</th><th scope="col">Value</th><th scope="col" class="wide-only">Meaning</th></tr></thead>
             <tbody>
               {rows.map((row) => {

@@ -2,49 +2,71 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { JobItem, JobsRequest, StateReply } from "topics-client";
-import { count, plural, short, span } from "../../format.ts";
+import { count, plural, span } from "../../format.ts";
 import { to } from "../../route.ts";
 import { can, client } from "../../session.ts";
-import { Chart } from "../../ui/chart.tsx";
-import { Button, Confirm, Copy, Dialog, Empty, Foreign, Input, Json, Preview, Problem, Relative, Time, say } from "../../ui/parts.tsx";
+import { Badge, Button, Confirm, Copy, Dialog, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Relative, Time, say } from "../../ui/parts.tsx";
+import { useHeld } from "../../ui/held.ts";
 import { useAction, useResource } from "../../ui/resource.ts";
+import { Taken } from "./workers.tsx";
 
 export type JobState = JobItem["state"];
 type Verb = JobsRequest["action"];
 
+// After these the jobs wait for a worker.
+const TO_WORKERS: readonly Verb[] = ["retry", "release", "redrive"];
 const PAGE = 50;
 const EVERY_MS = 2_000;
 const PIECE = 1_000;
-const POINTS_MAX = 300;
 const LEASE_MS = 30_000;
+// What the server notes for a job that an operator moved without a reason of his own.
+const MOVED = "moved by an operator";
 
 interface Choice {
   action: Verb;
+  /** The button, without and with how many. */
   name: string;
+  verb: (what: string) => string;
   doing: string;
+  /** How it is with them afterwards. */
+  past: string;
   danger?: boolean;
-  explain: string;
+  /** What happens to one, and to many. */
+  explain: [one: string, many: string];
+  /** How the API and the command line call it, where that is another word. */
+  called?: string;
 }
+
+const BURY = { action: "bury", name: "Move to dead", verb: (what: string) => `Move ${what} to dead`, past: "moved to the dead letters", doing: "Moving to the dead letters", danger: true, called: "bury" } as const;
+const DELETE = { action: "delete", name: "Delete", verb: (what: string) => `Delete ${what}`, past: "deleted", doing: "Deleting", danger: true } as const;
 
 const CHOICES: { [state in JobState]: Choice[] } = {
   ready: [
-    { action: "bury", name: "Move to dead", doing: "Moving to the dead letters", danger: true, explain: "No worker gets them any more; they wait among the dead letters." },
-    { action: "delete", name: "Delete", doing: "Deleting", danger: true, explain: "They are gone for good." },
+    { ...BURY, explain: ["No worker gets it any more; it is kept among the dead jobs.", "No worker gets them any more; they are kept among the dead jobs."] },
+    { ...DELETE, explain: ["It is gone for good.", "They are gone for good."] },
   ],
   leased: [
-    { action: "extend", name: "Extend", doing: "Extending", explain: "The workers get more time, counted from now." },
-    { action: "release", name: "Release", doing: "Releasing", explain: "Another worker may claim them at once. If the one that holds them finishes after all, its ack is skipped." },
-    { action: "bury", name: "Move to dead", doing: "Moving to the dead letters", danger: true, explain: "They are taken from their workers and wait among the dead letters." },
-    { action: "delete", name: "Delete", doing: "Deleting", danger: true, explain: "They are taken from their workers and gone for good." },
+    { action: "extend", name: "Extend", verb: (what) => `Extend ${what}`, past: "extended", doing: "Extending", explain: ["Its worker gets more time, counted from now.", "Their workers get more time, counted from now."] },
+    { action: "release", name: "Release", verb: (what) => `Release ${what}`, past: "released", doing: "Releasing", explain: ["Another worker may claim it at once. If the one that holds it finishes after all, its ack is skipped.", "Other workers may claim them at once. If those that hold them finish after all, their acks are skipped."] },
+    { ...BURY, explain: ["It is taken from its worker and kept among the dead jobs.", "They are taken from their workers and kept among the dead jobs."] },
+    { ...DELETE, explain: ["It is taken from its worker and gone for good.", "They are taken from their workers and gone for good."] },
   ],
   delayed: [
-    { action: "retry", name: "Retry now", doing: "Retrying", explain: "They do not wait for their time: a worker may claim them at once." },
-    { action: "bury", name: "Move to dead", doing: "Moving to the dead letters", danger: true, explain: "They wait among the dead letters." },
-    { action: "delete", name: "Delete", doing: "Deleting", danger: true, explain: "They are gone for good." },
+    { action: "retry", name: "Retry now", verb: (what) => `Retry ${what} now`, past: "ready now", doing: "Retrying", explain: ["It does not wait for its time: a worker may claim it at once.", "They do not wait for their time: workers may claim them at once."] },
+    { ...BURY, explain: ["It is kept among the dead jobs.", "They are kept among the dead jobs."] },
+    { ...DELETE, explain: ["It is gone for good.", "They are gone for good."] },
   ],
   dead: [
-    { action: "redrive", name: "Redrive", doing: "Bringing back", explain: "They come back as new jobs of this queue, with all their deliveries before them." },
-    { action: "delete", name: "Delete", doing: "Deleting", danger: true, explain: "They are gone for good." },
+    {
+      action: "redrive",
+      name: "Put back in the queue",
+      verb: (what) => `Put ${what} back`,
+      past: "back in the queue",
+      doing: "Putting back",
+      explain: ["It is tried again: it joins the end of the queue, and its deliveries count from 0.", "They are tried again: they join the end of the queue, and their deliveries count from 0."],
+      called: "redrive",
+    },
+    { ...DELETE, explain: ["It is gone for good.", "They are gone for good."] },
   ],
 };
 
@@ -52,7 +74,14 @@ const EMPTY: { [state in JobState]: [string, string] } = {
   ready: ["No job is ready", "Every job that was appended is done, in flight, delayed or dead."],
   leased: ["No job is in flight", "Workers that claim jobs appear here with what they hold and for how long."],
   delayed: ["No job is delayed", "Jobs that wait for their time, or rest after a failure, appear here."],
-  dead: ["No job is dead", "Jobs that failed too often are moved here, with the reason, and can be brought back."],
+  dead: ["No job is dead", "Jobs that failed too often, or that a worker gave up, are kept here with the reason. They can be put back in the queue."],
+};
+
+const HINT: { [state in JobState]: string } = {
+  ready: "Select jobs to take them out of the queue.",
+  leased: "Select jobs to extend, release or stop them.",
+  delayed: "Select jobs to retry them now.",
+  dead: "Select jobs to put them back in the queue, or to delete them.",
 };
 
 type Picked = { seqs: ReadonlySet<number> } | "all";
@@ -62,7 +91,9 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
   const [search, setSearch] = useState("");
   const [cursors, setCursors] = useState<string[]>([]);
   const [picked, setPicked] = useState<Picked>({ seqs: new Set() });
-  const [doing, setDoing] = useState<Choice>();
+  const [doing, setDoing] = useState<{ choice: Choice; picked: Picked }>();
+  // Rises with what is done here: that is shown at once.
+  const [turn, setTurn] = useState(0);
   const [open, setOpen] = useState<JobItem>();
   const cursor = cursors.at(-1);
   const list = useResource(
@@ -75,7 +106,8 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
     [topic.topic, topic.epoch, state, search, cursor],
     EVERY_MS,
   );
-  const jobs = list.data?.jobs ?? [];
+  const held = useHeld(list.data?.jobs, JSON.stringify([search, cursor, turn]));
+  const jobs = held.shown ?? [];
   const total = { ready: topic.queue!.ready, leased: topic.queue!.in_flight, delayed: topic.queue!.delayed, dead: topic.queue!.dead }[state];
   const may = can("admin");
   const isPicked = (job: JobItem) => picked === "all" || picked.seqs.has(job.$seq);
@@ -109,12 +141,14 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
                 {search === "" ? `Select all ${count(total)}` : "Select all that match"}
               </Button>
             )}
+            {may && jobs.length > 0 && chosen === 0 && <span class="muted small hint-line">{HINT[state]}</span>}
+            <HeldNote behind={held.behind} />
           </form>
           <Problem error={list.error} />
           {list.data !== undefined && jobs.length === 0 ? (
             <Empty title={search === "" ? EMPTY[state][0] : "No job has this tag"}><p>{search === "" ? EMPTY[state][1] : "A * at the end finds tags that start so."}</p></Empty>
           ) : (
-            <div class="scroll">
+            <div class="scroll" {...held.on}>
               <table aria-label={`Jobs that are ${state}`} aria-busy={list.loading}>
                 <thead>
                   <tr>
@@ -143,7 +177,7 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
                         </td>
                       )}
                       <td class="right number"><Button kind="link" label={`Open job ${job.$seq}`}>{count(job.$seq)}</Button></td>
-                      <Standing job={job} />
+                      <Standing job={job} deliveriesMax={topic.config.max_deliveries ?? 0} />
                       <td class="wide-only clip">{job.$tag !== undefined && <Foreign text={job.$tag} max={40} />}</td>
                       <td class="payload"><Preview source={job.data.source} /></td>
                     </tr>
@@ -163,20 +197,20 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
             <div class="picked" role="region" aria-label="What to do with the selected jobs">
               <strong class="number">{chosen === undefined ? "All that match" : plural(chosen, "job")} selected</strong>
               {CHOICES[state].filter((choice) => choice.action !== "bury" || topic.config.dead_letter !== null).map((choice) => (
-                <Button kind={choice.danger === true ? "danger" : "primary"} onClick={() => setDoing(choice)}>{choice.name}</Button>
+                <Button kind={choice.danger === true ? "danger" : "primary"} onClick={() => setDoing({ choice, picked })}>{choice.name}</Button>
               ))}
               <Button kind="quiet" onClick={() => setPicked(nothing)}>Clear</Button>
             </div>
           )}
         </section>
-        {open !== undefined && <Job topic={topic} job={jobs.find((job) => job.$seq === open.$seq) ?? open} onClose={() => setOpen(undefined)} onAct={may ? (choice) => { setPicked({ seqs: new Set([open.$seq]) }); setDoing(choice); } : undefined} />}
+        {open !== undefined && <Job topic={topic} job={jobs.find((job) => job.$seq === open.$seq) ?? open} onClose={() => setOpen(undefined)} onAct={may ? (choice) => setDoing({ choice, picked: { seqs: new Set([open.$seq]) } }) : undefined} />}
       </div>
       {doing !== undefined && (
         <Act
           topic={topic}
           state={state}
-          choice={doing}
-          picked={picked}
+          choice={doing.choice}
+          picked={doing.picked}
           tag={search}
           onClose={() => setDoing(undefined)}
           onDone={() => {
@@ -184,6 +218,7 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
             setOpen(undefined);
             setPicked(nothing);
             setCursors([]);
+            setTurn(turn + 1);
             list.reload();
             onChange();
           }}
@@ -196,28 +231,61 @@ export function Jobs({ topic, state, onChange }: { topic: StateReply; state: Job
 function columns(state: JobState): [string, string][] {
   switch (state) {
     case "ready":
-      return [["Waiting", ""], ["Deliveries", "right wide-only"], ["Last error", ""]];
+      return [["Waiting", "spare"], ["Deliveries", "right wide-only spare"], ["Last error", ""]];
     case "leased":
-      return [["Worker", ""], ["Deadline", ""], ["Deliveries", "right wide-only"]];
+      return [["Worker", ""], ["Deadline", ""], ["Deliveries", "right wide-only spare"]];
     case "delayed":
-      return [["Due", ""], ["Deliveries", "right wide-only"], ["Last error", ""]];
+      return [["Due", ""], ["Deliveries", "right wide-only spare"], ["Last error", ""]];
     case "dead":
-      return [["Died", ""], ["Deliveries", "right wide-only"], ["Reason", ""]];
+      return [["Died", "wide-only spare"], ["Deliveries", "wide-only spare"], ["Reason", ""]];
   }
 }
 
-function Standing({ job }: { job: JobItem }) {
-  const deliveries = <td class="right number wide-only">{count(job.deliveries ?? 0)}</td>;
+function Standing({ job, deliveriesMax }: { job: JobItem; deliveriesMax: number }) {
+  const deliveries = <td class="right number wide-only spare">{count(job.deliveries ?? 0)}</td>;
   const error = <td class={`clip long ${job.error === undefined ? "muted" : "bad"}`}>{job.error === undefined ? "–" : <Foreign text={job.error} max={120} />}</td>;
   switch (job.state) {
     case "ready":
-      return <><td class="muted"><Relative ms={job.$ts} past="" /></td>{deliveries}{error}</>;
+      return <><td class="muted spare"><Relative ms={job.$ts} past="" /></td>{deliveries}{error}</>;
     case "leased":
       return <><td class="clip"><Foreign text={job.worker ?? ""} max={60} /></td><td><Relative ms={job.deadline ?? 0} /></td>{deliveries}</>;
     case "delayed":
       return <><td><Relative ms={job.due ?? 0} /></td>{deliveries}{error}</>;
     case "dead":
-      return <><td class="muted"><Relative ms={job.$ts} /></td>{deliveries}{error}</>;
+      return (
+        <>
+          <td class="muted wide-only spare"><Relative ms={job.$ts} /></td>
+          <td class="number nowrap wide-only spare">{tries(job, deliveriesMax)} {endOf(job, deliveriesMax) === "rejected" && <Badge>rejected</Badge>}</td>
+          {error}
+        </>
+      );
+  }
+}
+
+/** Why a job is dead: it was delivered too often, its worker gave it up before that, or somebody moved it here. */
+function endOf(job: JobItem, deliveriesMax: number): "exhausted" | "rejected" | "moved" {
+  if (job.error === MOVED) return "moved";
+  return deliveriesMax > 0 && (job.deliveries ?? 0) >= deliveriesMax ? "exhausted" : "rejected";
+}
+
+function tries(job: JobItem, deliveriesMax: number): string {
+  return deliveriesMax > 0 ? `${count(job.deliveries ?? 0)} of ${count(deliveriesMax)}` : count(job.deliveries ?? 0);
+}
+
+/** Whether a meta says nothing but what the facts of a dead job say already. */
+function isStamps(meta: string): boolean {
+  return Object.keys(JSON.parse(meta) as object).every((name) => name.startsWith("$dead_letter_"));
+}
+
+function Death({ job, deliveriesMax }: { job: JobItem; deliveriesMax: number }) {
+  const delivered = deliveriesMax > 0 ? `delivery ${tries(job, deliveriesMax)}` : plural(job.deliveries ?? 0, "delivery", "deliveries");
+  switch (endOf(job, deliveriesMax)) {
+    case "moved":
+      return <p>An operator moved it here{(job.deliveries ?? 0) > 0 ? `, after ${delivered}` : " before any worker had it"}.</p>;
+    case "rejected":
+      return <p>Its worker gave it up (rejected it) at {delivered}, so it was not tried again.</p>;
+    case "exhausted":
+      return <p>{deliveriesMax === 1 ? "Its only delivery failed." : `All ${count(deliveriesMax)} deliveries failed.`}{job.error === undefined ? " No reason is known: a worker that does not finish in time gives none." : ""}</p>;
   }
 }
 
@@ -247,10 +315,11 @@ function Job({ topic, job, onClose, onAct }: { topic: StateReply; job: JobItem; 
         <Button kind="quiet" label="Close the job" onClick={onClose}>✕</Button>
       </header>
       <div class="body stack">
-        {job.error !== undefined && <p class="notice bad"><Foreign text={job.error} /></p>}
+        {job.error !== undefined && job.error !== MOVED && <p class="notice bad"><Foreign text={job.error} /></p>}
+        {job.state === "dead" && <Death job={job} deliveriesMax={topic.config.max_deliveries ?? 0} />}
         <dl class="facts">
           <dt>{job.state === "dead" ? "Died" : "Appended"}</dt><dd><Time ms={job.$ts} /></dd>
-          <dt>Deliveries</dt><dd>{count(job.deliveries ?? 0)}{(topic.config.max_deliveries ?? 0) > 0 ? ` of ${topic.config.max_deliveries}` : ""}</dd>
+          <dt>Deliveries</dt><dd>{tries(job, topic.config.max_deliveries ?? 0)}</dd>
           {job.worker !== undefined && <><dt>Worker</dt><dd><Foreign text={job.worker} />{job.pushed === true ? " (pushed)" : ""}</dd></>}
           {job.claimed_ts !== undefined && <><dt>Claimed</dt><dd><Time ms={job.claimed_ts} /></dd></>}
           {job.deadline !== undefined && <><dt>Deadline</dt><dd><Relative ms={job.deadline} /></dd></>}
@@ -268,7 +337,7 @@ function Job({ topic, job, onClose, onAct }: { topic: StateReply; job: JobItem; 
         )}
         <h3>Data</h3>
         <Json source={job.data.source} label="Data" />
-        {job.meta !== undefined && <><h3>Meta</h3><Json source={job.meta.source} label="Meta" /></>}
+        {job.meta !== undefined && !isStamps(job.meta.source) && <><h3>Meta</h3><Json source={job.meta.source} label="Meta" /></>}
         <div class="row"><Copy text={() => job.data.source}>Copy the data</Copy></div>
       </div>
     </section>
@@ -308,78 +377,59 @@ function Act({ topic, state, choice, picked, tag, onClose, onDone }: ActProps) {
         setDone(changed);
         more = step.more && step.changed > 0;
       }
-      say(`${choice.name}: ${plural(changed, "job")} of ${topic.topic}${stopped.current ? ", then stopped" : ""}`);
+      say(`${plural(changed, "job")} of ${topic.topic} ${changed === 1 ? "is" : "are"} ${choice.past}${stopped.current ? ", then it was stopped" : ""}`);
       onDone();
     });
   const shown = hits === undefined ? "…" : `${hits.more ? "at least " : ""}${plural(hits.changed, "job")}`;
   const options = (
     <>
       <p>
-        {choice.name}: <strong>{shown}</strong> of <strong class="foreign">{topic.topic}</strong>. {choice.explain}
+        <strong>{shown}</strong> of <strong class="foreign">{topic.topic}</strong>. {choice.explain[hits?.changed === 1 ? 0 : 1]}
       </p>
-      {choice.action === "redrive" && <Input label="At most so many a second" value={rate} onInput={setRate} error={action.about("rate_per_s") ?? (rate === "" || /^\d+$/.test(rate) ? undefined : "A whole number")} hint="Empty: all at once. With a rate, the workers are not flooded." size={8} />}
+      {TO_WORKERS.includes(choice.action) && hits !== undefined && <Taken queue={topic.queue!} coming={hits.changed} />}
+      {choice.action === "redrive" && hits !== undefined && (hits.changed > 1 || hits.more) && <Input label="Jobs a second, at most" value={rate} onInput={setRate} error={action.about("rate_per_s") ?? (rate === "" || /^\d+$/.test(rate) ? undefined : "A whole number")} hint="Empty: all at once. With a rate, the workers are not flooded." size={8} />}
       {choice.action === "extend" && <Input label="Seconds from now" value={lease} onInput={setLease} error={action.about("lease_ms")} size={8} />}
       {done !== undefined && (
         <p role="status">
           {choice.doing}: {count(done)}{hits !== undefined && !hits.more ? ` of ${count(hits.changed)}` : ""}
-          {hits !== undefined && hits.changed > 0 && <span class="meter"><i style={{ width: `${Math.min(100, (100 * done) / hits.changed)}%` }} /></span>}
+          {hits !== undefined && hits.changed > 1 && <span class="meter"><i style={{ width: `${Math.min(100, (100 * done) / hits.changed)}%` }} /></span>}
         </p>
       )}
+      {choice.called !== undefined && <p class="muted small">The API and the command line call this <code>{choice.called}</code>.</p>}
     </>
   );
   const close = () => {
     stopped.current = true;
     onClose();
   };
-  const verb = `${choice.name} ${hits === undefined ? "" : plural(hits.changed, "job")}`;
+  const verb = hits === undefined ? choice.name : choice.verb(plural(hits.changed, "job"));
   if (choice.danger === true) {
     return (
-      <Confirm title={`${choice.name}?`} verb={verb} busy={action.busy || hits?.changed === 0} error={action.error} onClose={close} onConfirm={run} {...(choice.action === "delete" && picked === "all" ? { name: topic.topic } : {})}>
+      <Confirm title={`${choice.name}?`} verb={verb} busy={action.busy || hits === undefined || hits.changed === 0} error={action.error} onClose={close} onConfirm={run} {...(choice.action === "delete" && picked === "all" ? { name: topic.topic } : {})}>
         {options}
       </Confirm>
     );
   }
   return (
-    <Dialog title={choice.name} onClose={close} onSubmit={run} actions={<Button kind="primary" type="submit" disabled={action.busy || hits?.changed === 0}>{action.busy && done !== undefined ? "Working…" : verb}</Button>}>
+    <Dialog title={choice.name} onClose={close} onSubmit={run} actions={<Button kind="primary" type="submit" disabled={action.busy || hits === undefined || hits.changed === 0}>{action.busy && done !== undefined ? "Working…" : verb}</Button>}>
       {options}
       <Problem error={action.error} />
     </Dialog>
   );
 }
 
-/** Pause and resume, and how the queue did since the page was opened. */
+/** Pause and resume, and what keeps jobs from moving. */
 function Head({ topic, state, onChange }: { topic: StateReply; state: JobState; onChange: () => void }) {
   const queue = topic.queue!;
   const action = useAction();
-  const points = useRef<{ ts: number[]; rows: number[][]; last?: { ts: number; appended: number; done: number; dead: number } }>({ ts: [], rows: [] });
-  const flow = points.current;
-  const gone = topic.head_seq - topic.count - queue.dead_lettered;
-  const now = { ts: Date.now(), appended: topic.head_seq, done: Math.max(0, gone), dead: queue.dead_lettered };
-  if (flow.last === undefined || now.ts - flow.last.ts >= EVERY_MS * 0.8) {
-    if (flow.last !== undefined) {
-      const s = (now.ts - flow.last.ts) / 1_000;
-      flow.ts = [...flow.ts, now.ts].slice(-POINTS_MAX);
-      const row = [(now.appended - flow.last.appended) / s, Math.max(0, now.done - flow.last.done) / s, (now.dead - flow.last.dead) / s, queue.ready, queue.in_flight];
-      flow.rows = [...flow.rows, row].slice(-POINTS_MAX);
-    }
-    flow.last = now;
-  }
-  const column = (index: number) => flow.rows.map((row) => row[index]!);
-  const perSecond = (value: number) => `${short(value)}/s`;
   return (
     <>
       {queue.dead_letter_error !== undefined && queue.dead_letter_error !== null && (
         <p class="notice bad" role="alert">Jobs that belong to the dead letters cannot be moved there: {queue.dead_letter_error}</p>
       )}
       {state === "dead" && topic.config.dead_letter === null && <p class="notice warn">This queue has no dead-letter topic: a job that fails is tried for ever. Set <a href={to(["topics", topic.topic, "configuration"])}>dead_letter and max_deliveries</a>.</p>}
-      {state === "ready" && (
-        <section class="charts" aria-label="Since this page was opened">
-          <Chart title="Jobs a second" ts={flow.ts} show={perSecond} series={[{ name: "appended", values: column(0), colour: "--accent" }, { name: "done", values: column(1), colour: "--ok" }, { name: "dead", values: column(2), colour: "--bad" }]} />
-          <Chart title="Waiting" ts={flow.ts} show={short} series={[{ name: "ready", values: column(3), colour: "--accent" }, { name: "in flight", values: column(4), colour: "--warn" }]} />
-        </section>
-      )}
-      {can("admin") && (
-        <div class="row">
+      <div class="row standing-row">
+        {can("admin") && (
           <Button
             disabled={action.busy}
             onClick={() =>
@@ -392,10 +442,11 @@ function Head({ topic, state, onChange }: { topic: StateReply; state: JobState; 
           >
             {queue.paused ? "Resume the queue" : "Pause the queue"}
           </Button>
-          <span class="muted small">{queue.paused ? "No jobs are handed out; what is out may still be finished." : `A worker has ${span(topic.config.lease_ms ?? LEASE_MS)} for a job.`}</span>
-          <Problem error={action.error} />
-        </div>
-      )}
+        )}
+        <Taken queue={queue} command={`topics queue work ${topic.topic} --exec ./your-program`} />
+        {state === "leased" && <span class="muted">A worker has {span(topic.config.lease_ms ?? LEASE_MS)} for a job, unless it asks for another time.</span>}
+        <Problem error={action.error} />
+      </div>
     </>
   );
 }

@@ -5,6 +5,7 @@ import { follow, parseKeeping, type Record as TopicRecord, type StateReply, type
 import { count, plural, rate } from "../../format.ts";
 import { client } from "../../session.ts";
 import { Badge, Button, Empty, Input, Preview, Time } from "../../ui/parts.tsx";
+import { usePointer } from "../../ui/held.ts";
 import { Detail } from "./records.tsx";
 
 const ROWS = 100;
@@ -12,7 +13,6 @@ const DRAW_MS = 150;
 const PAYLOADS: ReadonlySet<string> = new Set(["data", "meta"]);
 
 interface Row {
-  key: number;
   name: string;
   record: TopicRecord | undefined;
   text: string;
@@ -45,7 +45,7 @@ export function LiveRecords({ topic }: { topic: StateReply }) {
   const [asked, setAsked] = useState("");
   const [text, setText] = useState("");
   const [paused, setPaused] = useState(false);
-  const [held, setHeld] = useState(false);
+  const { over: held, on } = usePointer();
   const [state, setState] = useState<StreamState>("connecting");
   const [reason, setReason] = useState<string>();
   const [rows, setRows] = useState<Row[]>([]);
@@ -72,12 +72,11 @@ export function LiveRecords({ topic }: { topic: StateReply }) {
         setReason(why);
       },
     });
-    let key = 0;
     const timer = setInterval(() => {
       const box = inbox.current;
       const perSecond = box.rate(Date.now());
       if (!still.current && box.events.length > 0) {
-        const fresh = box.events.map((event): Row => ({ key: ++key, name: event.name, ...parsed(event) }));
+        const fresh = box.events.map((event): Row => ({ name: event.name, ...parsed(event) }));
         box.events = [];
         box.drawn += fresh.length;
         setRows((old) => [...fresh.reverse(), ...old].slice(0, ROWS));
@@ -122,17 +121,18 @@ export function LiveRecords({ topic }: { topic: StateReply }) {
         {rows.length === 0 ? (
           <Empty title="Waiting for the next record"><p>Records that are appended from now on appear here, the newest on top.</p></Empty>
         ) : (
-          <div class="scroll" onMouseEnter={() => setHeld(true)} onMouseLeave={() => setHeld(false)}>
-            <table aria-label="Live records">
+          <div class="scroll" {...on}>
+            <table class="live" aria-label="Live records">
               <thead>
                 <tr><th scope="col" class="right">Seq</th><th scope="col">Time</th><th scope="col">Data</th></tr>
               </thead>
               <tbody>
+                {/* Without keys: rows stay and get other texts, which is far cheaper than other rows. */}
                 {rows.map((row) =>
                   row.record === undefined ? (
-                    <tr key={row.key} class="gap"><td colSpan={3}>{row.name}: {row.text}</td></tr>
+                    <tr class="gap"><td colSpan={3}>{row.name}: {row.text}</td></tr>
                   ) : (
-                    <tr key={row.key} class={`pick ${picked?.$seq === row.record.$seq ? "on" : ""}`} onClick={() => setPicked(row.record)}>
+                    <tr class={`pick ${picked?.$seq === row.record.$seq ? "on" : ""}`} onClick={() => setPicked(row.record)}>
                       <td class="right number">
                         <Button kind="link" label={`Open record ${row.record.$seq}`} onClick={() => setPicked(row.record)}>{count(row.record.$seq)}</Button>
                       </td>

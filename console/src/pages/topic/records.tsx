@@ -2,10 +2,11 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { DiffReply, Record as TopicRecord, StateReply } from "topics-client";
-import { count } from "../../format.ts";
+import { count, plural } from "../../format.ts";
 import { go, place, to } from "../../route.ts";
 import { can, client } from "../../session.ts";
-import { Button, Copy, Empty, Foreign, Input, Json, Preview, Problem, Time } from "../../ui/parts.tsx";
+import { Button, Commands, Copy, Empty, Foreign, HeldNote, Input, Json, Preview, Problem, Time } from "../../ui/parts.tsx";
+import { type Held, useHeld } from "../../ui/held.ts";
 import { useResource } from "../../ui/resource.ts";
 
 const PAGE = 100;
@@ -20,14 +21,16 @@ interface Filter {
 
 const ANY: Filter = { tag: "", node: "", text: "" };
 
-export function Records({ topic }: { topic: StateReply; arg: string | undefined }) {
+export function Records({ topic }: { topic: StateReply }) {
   const query = place.value.query;
   const linked = query.get("seq");
   const first = linked === null ? undefined : Number(linked);
   // The seq after which the page begins; undefined: the newest ones, and what comes.
   const [from, setFrom] = useState<number | undefined>(first === undefined ? undefined : Math.max(0, first - 1 - PAGE / 4));
   const [picked, setPicked] = useState<number | undefined>(first);
-  const [filter, setFilter] = useState<Filter>(ANY);
+  const [filter, setFilter] = useState<Filter>({ tag: query.get("tag") ?? "", node: query.get("node") ?? "", text: query.get("text") ?? "" });
+  // The newest stand on top; from a seq, a time or the oldest on, records stand as they came.
+  const [newestFirst, setNewestFirst] = useState(first === undefined);
   const shownSeq = useRef(first);
   const newest = from === undefined;
   const after = from ?? Math.max(0, topic.head_seq - PAGE);
@@ -53,11 +56,16 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
   // While the next page is on its way, the last one stays.
   const last = useRef<(DiffReply & { after: number }) | undefined>(undefined);
   if (page.data !== undefined) last.current = page.data;
-  const shown = page.data ?? last.current;
+  const held = useHeld(page.data ?? last.current, JSON.stringify([newest, newest ? 0 : after]));
+  const shown = held.shown;
+  const visit = (seq: number | undefined, wanted: Filter) => {
+    const asked = { tag: wanted.tag || undefined, node: wanted.node || undefined, text: wanted.text || undefined };
+    go(["topics", topic.topic, "records"], { seq, ...asked }, true);
+  };
   const pick = (seq: number | undefined) => {
     shownSeq.current = seq;
     setPicked(seq);
-    go(["topics", topic.topic, "records"], { seq }, true);
+    visit(seq, filter);
   };
 
   if (topic.head_seq === 0) {
@@ -65,7 +73,7 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
       <section class="card">
         <Empty title="No records yet">
           <p>Append one here, or from a shell:</p>
-          <pre class="commands"><code>{`topics append ${topic.topic} '{"hello": "world"}'`}</code></pre>
+          <Commands lines={[`topics append ${topic.topic} '{"hello": "world"}'`]} />
           {can("write") && <a class="button" href={to(["topics", topic.topic, "append"])}>Append a record</a>}
         </Empty>
       </section>
@@ -73,13 +81,27 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
   }
   return (
     <>
-      <Jump topic={topic} filter={filter} onFilter={setFilter} onJump={(start, seq) => { pick(seq); setFrom(start); }} />
+      <Jump
+        topic={topic}
+        filter={filter}
+        onFilter={(wanted) => {
+          setFilter(wanted);
+          visit(picked, wanted);
+        }}
+        onJump={(start, seq) => {
+          pick(seq);
+          setFrom(start);
+          setNewestFirst(start === undefined);
+        }}
+      />
       {filtering ? (
-        <Filtered topic={topic} filter={filter} from={newest ? 0 : after} picked={picked} onPick={pick} />
+        <Filtered key={JSON.stringify([filter, from])} topic={topic} filter={filter} from={from} picked={picked} onPick={pick} />
       ) : (
         <Page
           topic={topic.topic}
           records={shown?.records ?? []}
+          newestFirst={newestFirst}
+          held={held.on}
           gap={shown?.tombstone ?? null}
           {...(shown === undefined ? {} : { after: shown.after })}
           error={page.error}
@@ -89,7 +111,9 @@ export function Records({ topic }: { topic: StateReply; arg: string | undefined 
             <div class="pager">
               <Button disabled={(shown?.records[0]?.$seq ?? after + 1) <= topic.earliest_seq} onClick={() => setFrom(Math.max(0, (shown?.records[0]?.$seq ?? after) - 1 - PAGE))}>Older</Button>
               <Button disabled={newest} onClick={() => setFrom(shown !== undefined && !shown.caught_up ? shown.next_from_seq : undefined)}>Newer</Button>
-              <span class="muted small">{newest ? "The newest records; new ones appear here" : `After seq ${count(after)}`}</span>
+              <Button kind="quiet" pressed={newestFirst} onClick={() => setNewestFirst(!newestFirst)}>Newest first</Button>
+              <span class="muted small">{newest ? "The newest records; new ones appear by themselves" : `After seq ${count(after)}`}</span>
+              <HeldNote behind={held.behind} />
             </div>
           }
         />
@@ -105,6 +129,8 @@ function Jump({ topic, filter, onFilter, onJump }: JumpProps) {
   const [when, setWhen] = useState("");
   const [typed, setTyped] = useState<Filter>(filter);
   const [wrong, setWrong] = useState<string>();
+  // On a small screen the records come first.
+  const [wide] = useState(() => matchMedia("(min-width: 761px)").matches || JSON.stringify(filter) !== JSON.stringify(ANY));
   const jump = async () => {
     setWrong(undefined);
     if (seq !== "") {
@@ -118,24 +144,32 @@ function Jump({ topic, filter, onFilter, onJump }: JumpProps) {
   };
   return (
     <section class="card" aria-label="Find records">
+      <details class="find-records" open={wide}>
+      <summary>Go to a seq or a time, or filter</summary>
       <form
         class="toolbar"
+        noValidate
         onSubmit={(event) => {
           event.preventDefault();
           if (seq !== "" || when !== "") void jump();
           else onFilter(typed);
         }}
       >
+        <div class="tools">
         <Input label="Go to seq" value={seq} size={9} onInput={(value) => { setSeq(value); setWhen(""); }} placeholder={String(topic.head_seq)} error={wrong} />
-        <Input label="or time" type="datetime-local" value={when} onInput={(value) => { setWhen(value); setSeq(""); }} />
+        <Input label="or time" type="datetime-local" step={1} value={when} onInput={(value) => { setWhen(value); setSeq(""); }} />
         <Button type="submit" disabled={seq === "" && when === ""}>Go</Button>
         <span class="row"><Button kind="quiet" onClick={() => onJump(0)}>Oldest</Button><Button kind="quiet" onClick={() => onJump(undefined)}>Newest</Button></span>
+        </div>
+        <div class="tools">
         <Input label="Tag" value={typed.tag} size={12} onInput={(tag) => setTyped({ ...typed, tag })} placeholder="user-*" />
         <Input label="Node" value={typed.node} size={10} onInput={(node) => setTyped({ ...typed, node })} />
         <Input label="Text" type="search" value={typed.text} size={14} onInput={(text) => setTyped({ ...typed, text })} />
         <Button onClick={() => onFilter(typed)} disabled={JSON.stringify(typed) === JSON.stringify(filter)}>Filter</Button>
-        {filter !== ANY && <Button kind="quiet" onClick={() => { setTyped(ANY); onFilter(ANY); }}>Clear</Button>}
+        {JSON.stringify(filter) !== JSON.stringify(ANY) && <Button kind="quiet" onClick={() => { setTyped(ANY); onFilter(ANY); }}>Clear</Button>}
+        </div>
       </form>
+      </details>
     </section>
   );
 }
@@ -152,15 +186,31 @@ function matches(record: TopicRecord, filter: Filter): boolean {
   return record.data.source.toLowerCase().includes(wanted) || (record.meta?.source.toLowerCase().includes(wanted) ?? false);
 }
 
-type FilteredProps = { topic: StateReply; filter: Filter; from: number; picked: number | undefined; onPick: (seq: number | undefined) => void };
+type FilteredProps = { topic: StateReply; filter: Filter; from: number | undefined; picked: number | undefined; onPick: (seq: number | undefined) => void };
 
-/** Reads on until a page is full; says how far it is, and can be stopped. */
+/** The records after one seq and up to another, in pieces that the server likes to send. */
+async function* stretch(topic: string, after: number, upTo: number, signal: AbortSignal): AsyncGenerator<TopicRecord[]> {
+  for (let at = after; at < upTo; ) {
+    const page = await client.call("POST /v0/topics/{topic}/diff", {
+      path: { topic },
+      body: { from_seq: at, limit: Math.min(SCAN_PAGE, upTo - at), include_tags: true, max_batch_bytes: 4_000_000 },
+      signal,
+    });
+    yield page.records.filter((record) => record.$seq <= upTo);
+    if (page.caught_up) return;
+    at = page.next_from_seq;
+  }
+}
+
+/** Reads until a page is full, the newest first or from a seq on; says how far it is, and can be stopped. */
 function Filtered({ topic, filter, from, picked, onPick }: FilteredProps) {
+  const backwards = from === undefined;
   const [found, setFound] = useState<TopicRecord[]>([]);
-  const [progress, setProgress] = useState({ scanned: 0, at: from, done: false });
-  const [start, setStart] = useState(from);
+  const [start, setStart] = useState(from ?? topic.head_seq);
+  const [progress, setProgress] = useState({ scanned: 0, at: start, done: false });
   const [error, setError] = useState<Error>();
   const stop = useRef<AbortController | undefined>(undefined);
+  const end = backwards ? topic.earliest_seq - 1 : topic.head_seq;
 
   useEffect(() => {
     const control = (stop.current = new AbortController());
@@ -170,27 +220,27 @@ function Filtered({ topic, filter, from, picked, onPick }: FilteredProps) {
       let at = start;
       let scanned = 0;
       const hits: TopicRecord[] = [];
-      for (;;) {
-        const page = await client.call("POST /v0/topics/{topic}/diff", {
-          path: { topic: topic.topic },
-          body: { from_seq: at, limit: SCAN_PAGE, include_tags: true, max_batch_bytes: 4_000_000 },
-          signal: control.signal,
-        });
-        scanned += page.records.length;
-        hits.push(...page.records.filter((record) => matches(record, filter)));
-        at = page.next_from_seq;
-        const done = page.caught_up || hits.length >= PAGE || scanned >= SCAN_MAX;
+      while (backwards ? at > end : at < end) {
+        const next = backwards ? Math.max(end, at - SCAN_PAGE) : Math.min(end, at + SCAN_PAGE);
+        const fresh: TopicRecord[] = [];
+        for await (const records of stretch(topic.topic, Math.min(at, next), Math.max(at, next), control.signal)) {
+          scanned += records.length;
+          fresh.push(...records.filter((record) => matches(record, filter)));
+        }
+        hits.push(...(backwards ? fresh.reverse() : fresh));
+        at = hits.length > PAGE ? hits[PAGE - 1]!.$seq - (backwards ? 1 : 0) : next;
         setFound(hits.slice(0, PAGE));
-        setProgress({ scanned, at: hits.length > PAGE ? hits[PAGE - 1]!.$seq : at, done });
-        if (done) return;
+        if (hits.length >= PAGE || scanned >= SCAN_MAX) break;
+        setProgress({ scanned, at, done: false });
       }
+      setProgress({ scanned, at, done: true });
     };
     run().catch((problem: unknown) => {
       if (control.signal.aborted) setProgress((old) => ({ ...old, done: true }));
       else setError(problem as Error);
     });
     return () => control.abort();
-  }, [JSON.stringify(filter), start, topic.topic]);
+  }, [start]);
 
   return (
     <Page
@@ -204,10 +254,10 @@ function Filtered({ topic, filter, from, picked, onPick }: FilteredProps) {
       footer={
         <div class="pager" role="status">
           <span class="muted small">
-            {found.length === 1 ? "1 match" : `${count(found.length)} matches`} in {count(progress.scanned)} records, up to seq {count(progress.at)} of {count(topic.head_seq)}
+            {plural(found.length, "match", "matches")} in {plural(progress.scanned, "record")}, {backwards ? "back" : "up"} to seq {count(backwards ? progress.at + 1 : progress.at)}
           </span>
           {progress.done ? (
-            <Button disabled={progress.at >= topic.head_seq} onClick={() => setStart(progress.at)}>Search on</Button>
+            <Button disabled={backwards ? progress.at <= end : progress.at >= end} onClick={() => setStart(progress.at)}>Search on</Button>
           ) : (
             <Button onClick={() => stop.current?.abort()}>Stop</Button>
           )}
@@ -228,6 +278,8 @@ type PageProps = {
   empty?: string;
   /** The seq after which the page begins, if every record after it is shown: what is missing is gone then. */
   after?: number;
+  newestFirst?: boolean;
+  held?: Held<unknown>["on"];
 };
 
 /** Seqs between two records that nobody can read any more, and why, as far as the server says. */
@@ -242,14 +294,21 @@ function Gap({ after, before, gap }: { after: number; before: number; gap: DiffR
   );
 }
 
-function Page({ topic, records, gap, error, picked, onPick, footer, empty, after }: PageProps) {
+function Page({ topic, records: ascending, gap, error, picked, onPick, footer, empty, after, newestFirst, held }: PageProps) {
+  const records = newestFirst === true ? [...ascending].reverse() : ascending;
+  // What is missing just before each record, by its seq.
+  const before = new Map(ascending.map((record, index) => [record.$seq, ascending[index - 1]?.$seq ?? after]));
   const at = records.findIndex((record) => record.$seq === picked);
   const chosen = records[at];
   const missing = picked !== undefined && chosen === undefined && records.length > 0;
   const table = useRef<HTMLTableElement>(null);
 
+  // A record that a link led to is shown with its neighbours; nothing moves for one that was clicked.
+  const linked = useRef(picked);
   useEffect(() => {
-    table.current?.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest" });
+    const row = table.current?.querySelector('[aria-selected="true"]');
+    row?.scrollIntoView({ block: picked === linked.current ? "center" : "nearest" });
+    if (row !== null && row !== undefined) linked.current = undefined;
   }, [picked, records.length > 0]);
 
   useEffect(() => {
@@ -275,32 +334,36 @@ function Page({ topic, records, gap, error, picked, onPick, footer, empty, after
         {records.length === 0 && gap === null ? (
           <Empty title={empty ?? "No records here"} />
         ) : (
-          <div class="scroll">
+          <div class="scroll" {...held}>
             <table ref={table} aria-label="Records" role="grid">
               <thead>
                 <tr>
                   <th scope="col" class="right">Seq</th>
                   <th scope="col">Time</th>
                   <th scope="col" class="wide-only">Tag</th>
-                  <th scope="col" class="wide-only">Node</th>
+                  <th scope="col" class="wide-only spare">Node</th>
                   <th scope="col">Data</th>
                 </tr>
               </thead>
               <tbody>
-                {records.map((record, index) => (
+                {records.map((record) => {
+                  const missing = after !== undefined && <Gap after={before.get(record.$seq)!} before={record.$seq} gap={gap} />;
+                  return (
                   <>
-                  {after !== undefined && <Gap after={records[index - 1]?.$seq ?? after} before={record.$seq} gap={gap} />}
+                  {newestFirst !== true && missing}
                   <tr key={record.$seq} class="pick" aria-selected={record.$seq === picked} onClick={() => onPick(record.$seq === picked ? undefined : record.$seq)}>
                     <td class="right number">
                       <a href={to(["topics", topic, "records"], { seq: record.$seq })} onClick={(event) => event.preventDefault()}>{count(record.$seq)}</a>
                     </td>
                     <td><Time ms={record.$ts} /></td>
                     <td class="wide-only clip">{record.$tag !== undefined && <Foreign text={record.$tag} max={60} />}</td>
-                    <td class="wide-only muted clip">{record.$node !== undefined && <Foreign text={record.$node} max={40} />}</td>
+                    <td class="wide-only muted clip spare">{record.$node !== undefined && <Foreign text={record.$node} max={40} />}</td>
                     <td class="payload"><Preview source={record.data.source} /></td>
                   </tr>
+                  {newestFirst === true && missing}
                   </>
-                ))}
+                  );
+                })}
                 {records.length === 0 && gap !== null && <Gap after={gap.gap_from - 1} before={gap.gap_to + 1} gap={gap} />}
               </tbody>
             </table>
@@ -326,17 +389,19 @@ export function Detail({ topic, record, onClose }: { topic: string; record: Topi
           <dt>Time</dt><dd><Time ms={record.$ts} /></dd>
           {record.$tag !== undefined && <><dt>Tag</dt><dd><Foreign text={record.$tag} /></dd></>}
           {record.$node !== undefined && <><dt>Node</dt><dd><Foreign text={record.$node} /></dd></>}
-          <dt>Link</dt><dd><a href={address}>#{record.$seq}</a> <Copy text={() => address}>Copy</Copy></dd>
+          <dt>Link</dt><dd class="row"><a href={address}>#{record.$seq}</a> <Copy kind="link" text={() => address}>Copy</Copy></dd>
         </dl>
         <h3>Data</h3>
         <Json source={record.data.source} label="Data" />
         {record.meta !== undefined && <><h3>Meta</h3><Json source={record.meta.source} label="Meta" /></>}
         <div class="row">
           <span class="muted small">Copy as</span>
-          <Copy text={() => asCurl(topic, record)}>curl</Copy>
-          <Copy text={() => asPython(topic, record)}>Python</Copy>
-          <Copy text={() => asLine(record)}>NDJSON</Copy>
-          <Copy text={() => record.data.source}>Data</Copy>
+          <span class="segments">
+            <Copy text={() => asCurl(topic, record)}>curl</Copy>
+            <Copy text={() => asPython(topic, record)}>Python</Copy>
+            <Copy text={() => asLine(record)}>NDJSON</Copy>
+            <Copy text={() => record.data.source}>Data</Copy>
+          </span>
         </div>
       </div>
     </section>
@@ -363,15 +428,20 @@ function asCurl(topic: string, record: TopicRecord): string {
 }
 
 function asPython(topic: string, record: TopicRecord): string {
-  const tag = record.$tag === undefined ? "" : `, tag=${JSON.stringify(record.$tag)}`;
+  const text = JSON.stringify;
+  const fields = [text(topic), `Json(${text(record.data.source)})`];
+  if (record.$tag !== undefined) fields.push(`tag=${text(record.$tag)}`);
+  if (record.$node !== undefined) fields.push(`node=${text(record.$node)}`);
+  if (record.meta !== undefined) fields.push(`meta=json.loads(${text(record.meta.source)})`);
   const key = client.key === undefined ? "" : ', key=os.environ["TOPICS_API_KEY"]';
   return [
+    ...(record.meta === undefined ? [] : ["import json"]),
     ...(key === "" ? [] : ["import os"]),
-    "import json",
-    "import topics",
+    "from topics.client import Client, Json",
     "",
-    `client = topics.Client(${JSON.stringify(client.url)}${key})`,
-    `client.append(${JSON.stringify(topic)}, json.loads(${JSON.stringify(record.data.source)})${tag})`,
+    `with Client(${text(client.url)}${key}) as client:`,
+    `    client.append(${fields.join(", ")})`,
+    "",
   ].join("\n");
 }
 

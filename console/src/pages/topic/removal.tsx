@@ -1,6 +1,6 @@
 /** Deleting records by seq and tag, or the whole topic: always counted first, always asked. */
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import type { DroppedReply, StateReply } from "topics-client";
 import { bytes, count, plural } from "../../format.ts";
 import { go } from "../../route.ts";
@@ -8,12 +8,14 @@ import { client } from "../../session.ts";
 import { Button, Confirm, Input, Problem, say } from "../../ui/parts.tsx";
 import { useAction } from "../../ui/resource.ts";
 
+const PIECE = 50_000;
+
 export function Removal({ topic, onDone }: { topic: StateReply; onDone: () => void }) {
   return (
-    <div class="stack">
+    <>
       <SomeRecords topic={topic} onDone={onDone} />
       <WholeTopic topic={topic} />
-    </div>
+    </>
   );
 }
 
@@ -21,13 +23,34 @@ function SomeRecords({ topic, onDone }: { topic: StateReply; onDone: () => void 
   const [before, setBefore] = useState("");
   const [tag, setTag] = useState("");
   const [hits, setHits] = useState<number>();
+  const [done, setDone] = useState<{ deleted: number; share: number }>();
+  const stopped = useRef(false);
   const action = useAction(["before_seq", "match"]);
   const body = () => ({
     ...(before === "" ? {} : { before_seq: Number(before) }),
     ...(tag === "" ? {} : { match: tag.endsWith("*") ? ["tag", "Glob", tag] : ["tag", "Eq", tag] }),
   });
-  const wrong = before === "" || /^\d+$/.test(before) ? undefined : "A whole number";
+  // From the oldest on, a piece at a time: how far it is can be told, and it can be stopped between two of them.
+  const work = async () => {
+    const end = before === "" ? topic.head_seq + 1 : Math.min(Number(before), topic.head_seq + 1);
+    const piece = Math.max(PIECE, Math.ceil((end - topic.earliest_seq) / 20));
+    let deleted = 0;
+    stopped.current = false;
+    setDone({ deleted, share: 0 });
+    for (let at = topic.earliest_seq; at < end && !stopped.current; at += piece) {
+      deleted += (await client.call("POST /v0/topics/{topic}/delete", { path, body: { ...body(), before_seq: Math.min(end, at + piece) } })).deleted;
+      setDone({ deleted, share: Math.min(1, (at + piece - topic.earliest_seq) / Math.max(1, end - topic.earliest_seq)) });
+    }
+    say(`Deleted ${plural(deleted, "record")} of ${topic.topic}${stopped.current ? ", then stopped" : ""}`);
+  };
+  const close = () => {
+    stopped.current = true;
+    setHits(undefined);
+    setDone(undefined);
+    onDone();
+  };
   const path = { topic: topic.topic };
+  const wrong = before === "" || /^\d+$/.test(before) ? undefined : "A whole number";
   return (
     <section class="card" aria-label="Delete records">
       <header><h2>Delete records</h2></header>
@@ -52,19 +75,18 @@ function SomeRecords({ topic, onDone }: { topic: StateReply; onDone: () => void 
           verb={`Delete ${plural(hits, "record")}`}
           busy={action.busy || hits === 0}
           error={action.error}
-          onClose={() => setHits(undefined)}
-          onConfirm={() =>
-            void action.run(async () => {
-              const done = await client.call("POST /v0/topics/{topic}/delete", { path, body: body() });
-              say(`Deleted ${plural(done.deleted, "record")} of ${topic.topic}`);
-              setHits(undefined);
-              onDone();
-            })
-          }
+          onClose={close}
+          onConfirm={() => void action.run(work).then((went) => went && close())}
         >
           <p>
             This would delete <strong>{count(hits)}</strong> of {plural(topic.count, "record")} of <strong class="foreign">{topic.topic}</strong>.
           </p>
+          {done !== undefined && (
+            <p role="status">
+              Deleted {count(done.deleted)} of {count(hits)}
+              <span class="meter"><i style={{ width: `${100 * done.share}%` }} /></span>
+            </p>
+          )}
         </Confirm>
       )}
     </section>

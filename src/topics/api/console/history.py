@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import resource
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from topics.api.metrics import Usage
+from topics.api.console.queue_history import QueueHistory
+from topics.api.metrics import Usage, disk_bytes, memory_bytes
 
 if TYPE_CHECKING:
     from topics.engine.opening.store import Store
 
 STEP_MS = 5_000
 POINTS_MAX = 720
-PAGE_BYTES = resource.getpagesize()
 
 SERIES: Final[Mapping[str, str]] = {
     "records_in_per_s": "Records appended a second, copies of routers included.",
@@ -31,6 +29,9 @@ SERIES: Final[Mapping[str, str]] = {
     "disk_free_bytes": "Free bytes where the data directory is.",
     "live_readers": "Streams and WebSockets that are open.",
     "connections": "Connections that are open.",
+    "jobs_ready": "Jobs that wait to be claimed, in the queues whose past is kept.",
+    "jobs_in_flight": "Jobs that workers hold, in those queues.",
+    "jobs_waiting_ms": "How long the job that is next has waited, in the queue where that is longest, in ms.",
 }
 
 
@@ -54,6 +55,7 @@ class History:
         self._usage = usage
         self._data_dir = data_dir
         self._now_ms = now_ms
+        self.queues = QueueHistory(store, now_ms)
         self.rows: deque[tuple[float, ...]] = deque(maxlen=POINTS_MAX)
         self._before: Totals | None = None
         self._since_s = 0.0
@@ -64,6 +66,7 @@ class History:
         if lag_ms > self._lag_ms:
             self._lag_ms = lag_ms
         if now_s - self._since_s >= STEP_MS / 1000 and self._store.ready:
+            self.queues.note(now_s)
             self._add(now_s)
 
     def _add(self, now_s: float) -> None:
@@ -89,19 +92,5 @@ class History:
             disk_bytes(self._data_dir)[1],
             usage.sse_connections,
             usage.listener.connections_open if usage.listener is not None else 0,
+            *self.queues.latest(),
         )
-
-
-def memory_bytes() -> int:
-    """What the process holds in memory now."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * PAGE_BYTES
-
-
-def disk_bytes(path: str) -> tuple[int, int]:
-    """All bytes of the file system, and those that are free; 0 while the directory cannot be read."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return 0, 0
-    return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail

@@ -11,17 +11,16 @@ from msgspec import UNSET, UnsetType
 
 from topics.api.auth import Principal, Scope
 from topics.api.call import Call
-from topics.api.console.history import disk_bytes
-from topics.api.metrics import TOPICS_PER_TURN, Usage, visible
+from topics.api.metrics import TOPICS_PER_TURN, Usage, disk_bytes, visible
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.api.schema import Performance
 from topics.engine.core.waiting.runner import Steps
 from topics.engine.groups.part import groups_of
-from topics.engine.groups.verbs import lag_of
+from topics.engine.groups.verbs import GROUPS_PER_STEP, lag_of
 from topics.engine.log.topic import Topic
 from topics.engine.queues.dead_letters import left_of
-from topics.engine.queues.job_pages import oldest_ready_ts
+from topics.engine.queues.operator.job_pages import oldest_ready_ts
 from topics.engine.queues.part import queue_of
 from topics.engine.routers.fold import Routes
 from topics.engine.routers.router import Router
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 
 FINDINGS_MAX = 100
 WAITS_MS_MAX = 300_000
+# A worker that polls asks more often than this; one that waits or works is counted anyway.
+UNCLAIMED_MS_MAX = 15_000
 LAG_MAX = 10_000
 DISK_FREE_SHARE_MIN = 0.1
 PIPELINES_MAX = 1_000
@@ -104,6 +105,8 @@ class Overview:
         while some := list(islice(topics, TOPICS_PER_TURN)):
             for topic in some:
                 survey.look_at(topic)
+                if topic.groups is not None:
+                    yield from survey.look_at_groups(topic)
             yield None
         survey.found.extend(self._elsewhere(call.principal))
         survey.found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
@@ -184,8 +187,6 @@ class Survey:
         queue = queue_of(topic)
         if queue is not None:
             self._look_at_queue(topic, queue)
-        if topic.groups is not None:
-            self._look_at_groups(topic)
 
     def _look_at_queue(self, topic: Topic, queue: Queue) -> None:
         queue.advance(self._steady_ms)
@@ -209,16 +210,32 @@ class Survey:
         if self.oldest is None or oldest_ts < self.oldest.ts:
             self.oldest = OldestJob(name, oldest_ts)
         waits_ms = self._now_ms - oldest_ts
-        if waits_ms > WAITS_MS_MAX and not queue.paused:
-            text = f"A job of {name} has been waiting for {waits_ms // 60_000} minutes"
+        if queue.paused:
+            return
+        if self._is_unclaimed(queue, oldest_ts):
+            asked_ts = queue.last_claim_ts
+            since = "since the server started" if asked_ts is None else f"for {span(self._now_ms - asked_ts)}"
+            wait = "waits" if queue.ready == 1 else "wait"
+            text = f"{jobs(queue.ready)} of {name} {wait}, and no worker has asked {since}"
+            self._note("warning", name, "unclaimed", queue.ready, text)
+        elif waits_ms > WAITS_MS_MAX:
+            text = f"A job of {name} has been waiting for {span(waits_ms)}"
             self._note("warning", name, "waits", waits_ms, text)
 
-    def _look_at_groups(self, topic: Topic) -> None:
-        for group_id, group in groups_of(topic).items():
+    def _is_unclaimed(self, queue: Queue, oldest_ts: int) -> bool:
+        """Nobody works on the queue, waits for its jobs, or has asked for them since they came."""
+        if queue.claimers or queue.in_flight:
+            return False
+        return self._now_ms - max(oldest_ts, queue.last_claim_ts or 0) > UNCLAIMED_MS_MAX
+
+    def look_at_groups(self, topic: Topic) -> Steps[None]:
+        for number, (group_id, group) in enumerate(list(groups_of(topic).items()), 1):
+            if number % GROUPS_PER_STEP == 0:
+                yield None
             lag = lag_of(topic, group)
             if lag > LAG_MAX:
                 base, _ = split_partition(topic.name)
-                text = f"Group {group_id} is {lag} records behind in {topic.name}"
+                text = f"Group {group_id} is {lag:,} records behind in {topic.name}"
                 self._add(Finding("warning", "group", group_id, "lags", lag, text, topic=base))
 
     def _note(self, severity: Severity, name: str, problem: str, value: int, text: str) -> None:
@@ -233,4 +250,11 @@ class Survey:
 
 
 def jobs(count: int) -> str:
-    return "1 job" if count == 1 else f"{count} jobs"
+    return "1 job" if count == 1 else f"{count:,} jobs"
+
+
+def span(ms: int) -> str:
+    """20 seconds, 7 minutes, 3 hours: never one of anything, and never less than seconds."""
+    if ms < 120_000:
+        return f"{ms // 1_000} seconds"
+    return f"{ms // 60_000} minutes" if ms < 7_200_000 else f"{ms // 3_600_000:,} hours"

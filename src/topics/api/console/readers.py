@@ -11,8 +11,9 @@ from topics.api.call import Call
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
 from topics.api.schema import Performance
+from topics.engine.core.waiting.runner import Steps
 from topics.engine.groups.part import groups_of
-from topics.engine.groups.verbs import lag_of
+from topics.engine.groups.verbs import GROUPS_PER_STEP, lag_of
 from topics.engine.log.topic import Topic
 from topics.engine.queues.part import queue_of
 from topics.engine.routers.part import inbound_of, outbound_of
@@ -84,7 +85,7 @@ class Readers:
             )
         ]
 
-    def show(self, call: Call) -> None:
+    def show(self, call: Call) -> Steps[None]:
         topic = self._store.state.by_name.get(call.name)
         if topic is None:
             check_topic_name(call.name)
@@ -97,12 +98,16 @@ class Readers:
 
         inbound = inbound_of(topic)
         followers = self._store.live.followers(topic, SHOWN_MAX)
-        groups = list(groups_of(topic).items())[:SHOWN_MAX]
+        groups: list[ReadingGroup] = []
+        for name, group in list(groups_of(topic).items())[:SHOWN_MAX]:
+            groups.append(ReadingGroup(name, lag_of(topic, group)))
+            if len(groups) % GROUPS_PER_STEP == 0:
+                yield None
         reply = ReadersReply(
             topic=topic.name,
             followers=[FollowerItem(seq, max(0, topic.head_seq - seq), paced) for seq, paced in followers.shown],
             followers_total=followers.total,
-            groups=[ReadingGroup(name, lag_of(topic, group)) for name, group in groups],
+            groups=groups,
             routers_in=shown([] if inbound is None else [inbound]),
             routers_out=shown(outbound_of(topic)),
             workers=self._workers(topic),

@@ -1,4 +1,4 @@
-"""The last lines of the server's log, kept in memory for whoever looks at the server from elsewhere."""
+"""The last lines of the server's log, kept in memory for those who look at the server from elsewhere."""
 
 from __future__ import annotations
 

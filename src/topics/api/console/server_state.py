@@ -11,13 +11,15 @@ import msgspec
 
 from topics.api.auth import Authenticator, KeyAuthenticator, Principal, Scope
 from topics.api.call import Call
-from topics.api.console.history import SERIES, STEP_MS, History, disk_bytes, memory_bytes
+from topics.api.console import queue_history
+from topics.api.console.history import SERIES, STEP_MS, History
 from topics.api.console.recent_log import LogLine, RecentLog
 from topics.api.lifecycle import VERSION, Lifecycle
+from topics.api.metrics import disk_bytes, memory_bytes
 from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import Performance
-from topics.engine.core.waiting.runner import Signal, Steps
+from topics.engine.core.waiting.runner import Signal, Steps, attempt
 from topics.model.errors import Forbidden
 from topics.model.settings import DEFAULT, TABLE, Settings
 
@@ -92,6 +94,16 @@ class HistoryReply(msgspec.Struct):
     performance: Performance
 
 
+class QueueHistoryReply(msgspec.Struct):
+    """The same of one queue."""
+
+    topic: str
+    step_ms: int
+    ts: list[int]
+    series: dict[str, list[float]]
+    performance: Performance
+
+
 class ServerState:
     def __init__(
         self,
@@ -137,6 +149,16 @@ class ServerState:
                 scopes=Scope.ADMIN,
                 query=(QueryField("since", int, "Only points after this time, in ms.", default=0),),
                 replies={200: HistoryReply},
+            ),
+            Route(
+                method="GET",
+                path="/v0/topics/{topic}/history",
+                handler=self.past_of_queue,
+                summary="The last hour of a queue, a point every 10 s: throughput, failures, waiting.",
+                scopes=Scope.READ,
+                query=(QueryField("since", int, "Only points after this time, in ms.", default=0),),
+                replies={200: QueueHistoryReply},
+                errors=("topic_not_found", "not_a_queue"),
             ),
         ]
 
@@ -219,6 +241,14 @@ class ServerState:
             ts=[int(ts) for ts in columns[0]],
             series={name: list(column) for name, column in zip(SERIES, columns[1:], strict=True)},
             performance=performance(call),
+        )
+        call.reply(200, encode(reply))
+
+    def past_of_queue(self, call: Call) -> Steps[None]:
+        topic, _, _ = yield from attempt(lambda: self._store.queues.find(call.name))
+        ts, series = self._history.queues.of(topic).after(call.integer("since", 0))
+        reply = QueueHistoryReply(
+            topic=topic.name, step_ms=queue_history.STEP_MS, ts=ts, series=series, performance=performance(call)
         )
         call.reply(200, encode(reply))
 

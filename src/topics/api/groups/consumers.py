@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.groups.messages import render
-from topics.api.groups.tokens import Tokens
+from topics.api.groups.tokens import Tokens, TokenUser
 from topics.api.replies import encode
 from topics.api.routes import Handler, QueryField, Route
 from topics.api.waiting import answering
@@ -155,7 +155,8 @@ class Groups:
 
     def consume(self, call: Call) -> Steps[None]:
         """The reply is sent when the claims of a group are in the log."""
-        reading = Reading(call.params)
+        principal = call.principal
+        reading = Reading(call.params, principal.subject if isinstance(principal, TokenUser) else "")
 
         def find() -> list[tuple[int, Topic]]:
             partitions = self._partitions(call, reading.topic_id, call.params.partition_id, reading.every)
@@ -227,7 +228,7 @@ class Groups:
         call.principal.check_name(partition_name(topic_id, number), "topic_id")
         return [(number, self._consuming.partition(topic_id, number))]
 
-    def list(self, call: Call) -> None:
+    def list(self, call: Call) -> Steps[None]:
         topic_id, group_id = call.text("topic_id"), call.text("group_id")
         prefixes = call.principal.prefixes
 
@@ -237,7 +238,7 @@ class Groups:
             return topic_id is None or split_partition(name)[0] == topic_id
 
         limit = max(1, min(STANDINGS_MAX, call.integer("limit", STANDINGS_MAX)))
-        found = self._consuming.standings(limit, wanted)
+        found = yield from self._consuming.standings(limit, wanted)
         call.reply(200, encode(GroupsReply([_standing(standing) for standing in found])))
 
 

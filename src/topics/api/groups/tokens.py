@@ -164,7 +164,7 @@ class Tokens:
             variable = find("jwt_secret").variable
             raise TokenRefused("INVALID_CREDENTIALS", f"this server accepts no tokens: {variable} is not set")
         try:
-            claims = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
+            claims = jwt.decode(
                 token,
                 self._secret,
                 algorithms=[ALGORITHM],
@@ -208,7 +208,7 @@ class Tokens:
         }
         if user.prefixes != ANY_NAME:
             claims["prefixes"] = list(user.prefixes)
-        return jwt.encode(claims, self._secret, ALGORITHM)  # pyright: ignore[reportUnknownMemberType]
+        return jwt.encode(claims, self._secret, ALGORITHM)
 
     # --- errors ---
 

@@ -48,8 +48,9 @@ from topics.http.budget import MemoryBudget
 from topics.http.loop.slices import Slices
 from topics.http.request import Request
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError
+from topics.model.requests.batch import Draft
 from topics.model.requests.config import resolve
-from topics.model.requests.large_bodies import LARGE_BYTES, decode_large
+from topics.model.requests.large_bodies import decode_large
 from topics.model.requests.records import decode_body
 from topics.model.settings import Settings
 
@@ -59,6 +60,8 @@ quiet_log = logging.getLogger("topics.api.websocket")
 quiet_log.setLevel(logging.WARNING)
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+# A larger publish is decoded, drafted and decided in turns of their own, like the body of a request.
+TURN_MESSAGE_BYTES = 128 * 1024
 # A larger message needs a share of the memory for large bodies, and must be complete in time.
 LARGE_MESSAGE_BYTES = 1024 * 1024
 MESSAGE_S_MAX = 120.0
@@ -69,6 +72,8 @@ PACED_RETRY_MS = 1_500
 
 # Why a command has to wait.
 Cause = Busy | ColdMiss | Throttled
+# A large publish, prepared.
+Drafted = tuple[PublishCommand, Draft]
 
 
 class _Waiting:
@@ -159,12 +164,7 @@ class Sockets:
         request = call.request
         if request.upgrade_to != "websocket":
             raise InvalidRequest("this is a WebSocket: connect with Upgrade: websocket", field="upgrade")
-        protocol = ServerProtocol(
-            extensions=None,
-            select_subprotocol=_choose_subprotocol,
-            max_size=self._message_bytes_max,
-            logger=quiet_log,
-        )
+        protocol = WsProtocol(extensions=None, max_size=self._message_bytes_max, logger=quiet_log)
         response = _shake_hands(protocol, request)
         self._slots.acquire(call.principal)
         call.end()
@@ -232,7 +232,7 @@ class Sockets:
         try:
             command = decode_command(message)
             request_id = command.request_id
-            if command.op == "publish" and len(message) > LARGE_BYTES:
+            if command.op == "publish" and len(message) > TURN_MESSAGE_BYTES:
                 connection.principal.check_scopes(Scope.WRITE)
                 cause = None
             else:
@@ -249,11 +249,12 @@ class Sockets:
         return False
 
     def _go_on(self, connection: WsConnection, command: Command, message: bytes, cause: Cause | None) -> Steps[None]:
-        """Decode a large publish between other work; run the command when the reason for waiting has passed."""
+        """Prepare a large publish between other work; run the command when the reason for waiting has passed."""
         yield None
-        decoded: PublishCommand | None = None
+        decoded: Drafted | None = None
         if cause is None:
-            decoded = yield from decode_large(publish_decoder, message, self._settings)
+            publish = yield from decode_large(publish_decoder, message, self._settings)
+            decoded = publish, (yield from self._engine.drafting(publish, metas_checked=True))
             cause = self._try(connection, command, message, decoded)
         while cause is not None:
             if isinstance(cause, Busy):
@@ -264,9 +265,7 @@ class Sockets:
                 yield from self._runner.pause(int(cause.detail["retry_after_ms"]))
             cause = self._try(connection, command, message, decoded)
 
-    def _try(
-        self, connection: WsConnection, command: Command, message: bytes, decoded: PublishCommand | None
-    ) -> Cause | None:
+    def _try(self, connection: WsConnection, command: Command, message: bytes, decoded: Drafted | None) -> Cause | None:
         """Execute a command; why it has to wait, if it has to."""
         try:
             self._carry_out(connection, command, message, decoded)
@@ -278,18 +277,12 @@ class Sockets:
             return error
         return None
 
-    def _carry_out(
-        self, connection: WsConnection, command: Command, message: bytes, decoded: PublishCommand | None
-    ) -> None:
+    def _carry_out(self, connection: WsConnection, command: Command, message: bytes, decoded: Drafted | None) -> None:
         request_id = command.request_id
         match command.op:
             case "publish":
-                self._publish(
-                    connection,
-                    request_id,
-                    decoded or decode_body(publish_decoder, message),
-                    metas_checked=decoded is not None,
-                )
+                publish, draft = decoded or (decode_body(publish_decoder, message), None)
+                self._publish(connection, request_id, publish, draft)
             case "subscribe":
                 self._subscribe(connection, request_id, message)
             case "unsubscribe":
@@ -302,18 +295,17 @@ class Sockets:
                     f"op is {other!r:.64}; it may be subscribe, unsubscribe, publish or ping", field="op"
                 )
 
-    def _may_wait(self, decoded: PublishCommand | None, message: bytes, error: Throttled) -> bool:
+    def _may_wait(self, decoded: Drafted | None, message: bytes, error: Throttled) -> bool:
         """Pressure passes; a writer that opted out of refusals waits for that, and later commands with it."""
         if "retry_after_ms" not in error.detail:
             return False
         try:
-            return bool((decoded or decode_body(publish_decoder, message)).disable_backpressure)
+            publish = decode_body(publish_decoder, message) if decoded is None else decoded[0]
+            return bool(publish.disable_backpressure)
         except TopicsError:
             return False
 
-    def _publish(
-        self, connection: WsConnection, request_id: Raw, command: PublishCommand, *, metas_checked: bool
-    ) -> None:
+    def _publish(self, connection: WsConnection, request_id: Raw, command: PublishCommand, draft: Draft | None) -> None:
         principal = connection.principal
         principal.check_scopes(Scope.WRITE)
         if command.config is not None:
@@ -324,7 +316,7 @@ class Sockets:
             principal.check_name(command.config.dead_letter, "dead_letter")
         if self._pressure.floor is not None and self.is_shed(self._engine.state.by_name.get(command.topic)):
             raise self._pressure.refusal()
-        change = self._engine.append(command.topic, command, metas_checked=metas_checked)
+        change = self._engine.append(command.topic, command, draft=draft)
         connection.unacked += 1
         self._wake()
         change.then(_acknowledging(connection, request_id, command))
@@ -416,11 +408,13 @@ def _shake_hands(protocol: ServerProtocol, request: Request) -> list[tuple[bytes
     ]
 
 
-def _choose_subprotocol(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """A browser expects one of its offers in the reply: the first that is not its key, if there is one."""
-    del protocol
-    plain = [name for name in offered if not name.startswith(BEARER_PROTOCOL)]
-    return next(iter(plain or offered), None)
+class WsProtocol(ServerProtocol):
+    """The protocol of one connection, with our choice of a subprotocol."""
+
+    def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
+        """A browser expects one of its offers in the reply: the first that is not its key, if there is one."""
+        plain = [name for name in subprotocols if not name.startswith(BEARER_PROTOCOL)]
+        return next(iter(plain or subprotocols), None)
 
 
 def _log_bug(bug: Exception) -> str:

@@ -19,9 +19,12 @@ from topics.model.requests.groups import GroupResetRequest, offset_of, partition
 
 
 class GroupClaimItem(msgspec.Struct):
+    """`member` is the consumer that holds the range: the name it gave, or its user; null if it has neither."""
+
     from_offset: int
     to_offset: int
     deadline: int
+    member: str | None
 
 
 class GroupItem(msgspec.Struct):
@@ -86,7 +89,7 @@ class KeyedGroups:
                 query=(
                     QueryField("topic", str, "Only this topic's groups."),
                     QueryField("group", str, "Only this group."),
-                    QueryField("lag_min", int, "Only groups that are at least so many records behind.", default=0),
+                    QueryField("lag_min", int, "Only groups with at least this lag, in records.", default=0),
                     *page_query("Groups"),
                 ),
                 replies={200: GroupList},
@@ -161,5 +164,8 @@ def _item(state: GroupState) -> GroupItem:
         open_claims=standing.open_claims,
         expired_claims=standing.expired_claims,
         acked_ahead=standing.acked_ahead,
-        claims=[GroupClaimItem(claim.from_seq - 1, claim.to_seq - 1, claim.deadline) for claim in state.claims],
+        claims=[
+            GroupClaimItem(claim.from_seq - 1, claim.to_seq - 1, claim.deadline, claim.member or None)
+            for claim in state.claims
+        ],
     )

@@ -14,7 +14,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import Performance, Warnings
 from topics.engine.core.waiting.runner import Steps, attempt
-from topics.engine.queues.job_pages import START, JobPosition
+from topics.engine.queues.operator.job_pages import START, JobPosition
 from topics.engine.queues.verbs import Queues
 from topics.model.cursors import page_cursor, place_of
 from topics.model.errors import InvalidRequest
@@ -38,6 +38,7 @@ class JobItem(msgspec.Struct):
     deliveries: int | UnsetType = UNSET
     node: str | UnsetType = msgspec.field(name="$node", default=UNSET)
     tag: str | UnsetType = msgspec.field(name="$tag", default=UNSET)
+    job_priority: int | UnsetType = UNSET
     error: str | UnsetType = UNSET
     worker: str | UnsetType = UNSET
     lease_id: str | UnsetType = UNSET

@@ -23,9 +23,10 @@ from topics.engine.core.pending import PendingChange
 from topics.engine.core.waiting.runner import Steps
 from topics.engine.log.topic import Topic
 from topics.model.errors import Throttled
+from topics.model.requests.batch import DRAFTED_PER_STEP
 from topics.model.requests.config import resolve
 from topics.model.requests.large_bodies import decode_large_topics
-from topics.model.requests.multi_append import MultiAppendRequest
+from topics.model.requests.multi_append import MultiAppendRequest, TopicBatch
 from topics.model.requests.warnings import config_warnings
 
 
@@ -75,6 +76,8 @@ class MultiAppend:
         call.flag("return_seqs", True)
         if params.idempotency_key is None:
             params.idempotency_key = key_of_header(call)
+        if sum([len(part.records) for part in params.topics.values()]) > DRAFTED_PER_STEP:
+            return self._append_large(call)
         try:
             self._submit(call).then(answering(call, self._appended))
         except Throttled as error:
@@ -82,9 +85,14 @@ class MultiAppend:
             return self._pressure.submit_later(call, error, again, self._appended, opted_out=opted_out)
         return None
 
-    def _submit(self, call: Call) -> PendingChange:
+    def _append_large(self, call: Call) -> Steps[None]:
+        drafted = yield from self._verb.drafting(call.params, metas_checked=call.sliced)
+        submit, opted_out = partial(self._submit, call, drafted), bool(call.params.disable_backpressure)
+        yield from self._pressure.submit_drafted(call, submit, self._appended, opted_out=opted_out)
+
+    def _submit(self, call: Call, drafted: list[TopicBatch] | None = None) -> PendingChange:
         names, admit = partial(self._check_names, call), partial(self._admit, call)
-        return self._verb.append(call.params, names, admit, metas_checked=call.sliced)
+        return self._verb.append(call.params, names, admit, drafted=drafted)
 
     def _check_names(self, call: Call) -> None:
         """Every topic, and those that a configuration names. One that takes effect needs the scope admin."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -9,19 +11,42 @@ from topics.api.auth import Principal, Scope
 from topics.api.call import Call
 from topics.api.paging import NAME_PREFIX, page_params, page_query
 from topics.api.replies import encode, performance, write_performance
-from topics.api.routes import Route
+from topics.api.routes import QueryField, Route
 from topics.api.schema import Performance
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
+from topics.engine.pipelines.backlog import Backlog
+from topics.engine.pipelines.meaning import Effect, Plan
 from topics.engine.pipelines.verbs import Pipelines as Verbs
 from topics.engine.pipelines.verbs import PipelineState
-from topics.model.errors import PipelineNotFound
+from topics.model.errors import PipelineNotFound, TableTaken
 from topics.model.names import check_topic_name
-from topics.model.requests.pipelines import PipelineRequest, PipelineStatus, check_pipeline, check_status_size
+from topics.model.requests.pipelines import (
+    PipelineRequest,
+    PipelineRestart,
+    PipelineStatus,
+    check_pipeline,
+    check_status_size,
+)
+
+INPUTS_SHOWN_MAX = 1_000
+
+
+class PipelineInput(msgspec.Struct):
+    """A topic that it reads, up to `seq` so far. `oldest_unread_ts`: of the first record after it."""
+
+    topic: str
+    seq: int
+    head_seq: int
+    lag: int
+    oldest_unread_ts: int | None
 
 
 class PipelineItem(msgspec.Struct):
-    """`generation` is the revision since which a checkpoint of the pipeline fits its definition."""
+    """`generation` is the revision since which a checkpoint of the pipeline fits its definition.
+
+    `lag` is measured against the heads of its topics, whether or not a runner runs it; null: its positions are unknown.
+    """
 
     pipeline: str
     definition: PipelineRequest
@@ -29,11 +54,22 @@ class PipelineItem(msgspec.Struct):
     generation: int
     updated_ts: int
     status: PipelineStatus | None
+    lag: int | None
+    oldest_unread_ts: int | None
 
 
 class PipelineReply(PipelineItem):
+    """`inputs` has the topics with the longest lag first, at most 1,000.
+
+    A PUT says which fields it `changed`, and its `effect`: whether the pipeline continues from its checkpoint.
+    """
+
     performance: Performance
+    inputs: list[PipelineInput]
     created: bool | UnsetType = UNSET
+    effect: Effect | UnsetType = UNSET
+    changed: list[str] | UnsetType = UNSET
+    dry_run: bool | UnsetType = UNSET
 
 
 class PipelineList(msgspec.Struct):
@@ -61,8 +97,18 @@ class Pipelines:
                 handler=self.put,
                 summary="Define a pipeline or change it; a runner runs it.",
                 scopes=Scope.ADMIN,
+                query=(
+                    QueryField("dry_run", bool, "Only report the effect.", default=False),
+                    QueryField(
+                        "keep_checkpoint",
+                        bool,
+                        "Continue from the checkpoint after a change that would start the pipeline again.",
+                        default=False,
+                    ),
+                ),
                 body=PipelineRequest,
                 replies={200: PipelineReply, 201: PipelineReply},
+                errors=("table_taken",),
             ),
             Route(
                 method="GET",
@@ -90,6 +136,22 @@ class Pipelines:
                 scopes=Scope.DELETE,
                 replies={200: PipelineDroppedReply},
             ),
+            *self._running_routes(one),
+        ]
+
+    def _running_routes(self, one: str) -> list[Route]:
+        """How it is run, and what its runner says."""
+        return [
+            Route(
+                method="POST",
+                path=f"{one}/restart",
+                handler=self.restart,
+                summary="Let the runner stop the pipeline and start it again.",
+                scopes=Scope.ADMIN,
+                body=PipelineRestart,
+                replies={200: PipelineReply},
+                errors=("pipeline_not_found",),
+            ),
             Route(
                 method="POST",
                 path=f"{one}/status",
@@ -108,17 +170,42 @@ class Pipelines:
         check_pipeline(params)
         _check_ends(call.principal, params, given=True)
         self._check_existing(call)
-        self._verbs.put(call.name, params).then(answering(call, self._was_put))
+        self._check_rivals(call, params)
+        keep = call.flag("keep_checkpoint", False)
+        plan = self._verbs.plan(call.name, params, keep_checkpoint=keep)
+        if call.flag("dry_run", False):
+            self._reply_planned(call, params, plan)
+            return
+        change = self._verbs.put(call.name, params, keep_checkpoint=keep)
+        change.then(answering(call, lambda call, change: self._was_put(call, change, plan)))
 
-    def _was_put(self, call: Call, change: PendingChange) -> None:
-        reply = _reply(change.result, write_performance(call, change))
-        reply.created = change.created
+    def _reply_planned(self, call: Call, params: PipelineRequest, plan: Plan) -> None:
+        try:
+            state = self._verbs.look(call.name)
+        except PipelineNotFound:
+            state = PipelineState(call.name, params, 0, 0, 0)
+        reply = self._reply(state._replace(definition=params), performance(call))
+        reply.created, reply.effect, reply.changed = plan.effect == "created", plan.effect, plan.changed
+        reply.dry_run = True
+        call.reply(200, encode(reply))
+
+    def _check_rivals(self, call: Call, params: PipelineRequest) -> None:
+        """A table of a pipeline that the principal may not change cannot be taken over."""
+        principal = call.principal
+        for rival in self._verbs.rivals(call.name, params):
+            names = [rival.name, *(name for name, _ in _ends(rival.definition))]
+            if not all(name.startswith(principal.prefixes) for name in names):
+                raise TableTaken(params.table_of(call.name), None)
+
+    def _was_put(self, call: Call, change: PendingChange, plan: Plan) -> None:
+        reply = self._reply(change.result, write_performance(call, change))
+        reply.created, reply.effect, reply.changed = change.created, plan.effect, plan.changed
         call.reply(201 if change.created else 200, encode(reply))
 
     def look(self, call: Call) -> None:
         state = self._verbs.look(call.name)
         _check_ends(call.principal, state.definition)
-        call.reply(200, encode(_reply(state, performance(call))))
+        call.reply(200, encode(self._reply(state, performance(call))))
 
     def list(self, call: Call) -> None:
         def wanted(state: PipelineState) -> bool:
@@ -126,7 +213,7 @@ class Pipelines:
             return all(name.startswith(call.principal.prefixes) for name in names)
 
         page = self._verbs.list(*page_params(call), wanted=wanted)
-        items = [PipelineItem(*state) for state in page.pipelines]
+        items = [_shown(state, self._verbs.backlog(state)) for state in page.pipelines]
         reply = PipelineList(pipelines=items, performance=performance(call))
         if page.next_cursor is not None:
             reply.next_cursor = page.next_cursor
@@ -147,14 +234,33 @@ class Pipelines:
         spent = write_performance(call, change)
         call.reply(200, encode(PipelineDroppedReply(pipeline=call.name, deleted=change.result, performance=spent)))
 
+    def restart(self, call: Call) -> None:
+        params: PipelineRestart = call.params
+        _check_ends(call.principal, self._verbs.look(call.name).definition)
+        self._verbs.restart(call.name, anew=params.start == "sources").then(answering(call, self._restarted))
+
+    def _restarted(self, call: Call, change: PendingChange) -> None:
+        call.reply(200, encode(self._reply(change.result, write_performance(call, change))))
+
     def report(self, call: Call) -> None:
         check_status_size(call.request.body)
         _check_ends(call.principal, self._verbs.look(call.name).definition)
-        call.reply(200, encode(_reply(self._verbs.report(call.name, call.params), performance(call))))
+        call.reply(200, encode(self._reply(self._verbs.report(call.name, call.params), performance(call))))
+
+    def _reply(self, state: PipelineState, spent: Performance) -> PipelineReply:
+        backlog = self._verbs.backlog(state)
+        longest = nlargest(INPUTS_SHOWN_MAX, backlog.inputs if backlog is not None else (), key=lambda each: each.lag)
+        inputs = [PipelineInput(*each) for each in longest]
+        return PipelineReply(**msgspec.structs.asdict(_shown(state, backlog)), performance=spent, inputs=inputs)
 
 
-def _reply(state: PipelineState, spent: Performance) -> PipelineReply:
-    return PipelineReply(*state, performance=spent)
+def _shown(state: PipelineState, backlog: Backlog | None) -> PipelineItem:
+    """A pipeline in a list. Positions are shown as `inputs`, and only for one pipeline at a time."""
+    status = state.status
+    if status is None or backlog is None:
+        return PipelineItem(*state, None if status is None else status.lag, None)
+    status = msgspec.structs.replace(status, lag=backlog.lag, positions=None)
+    return PipelineItem(*state._replace(status=status), backlog.lag, backlog.oldest_unread_ts)
 
 
 def _ends(params: PipelineRequest) -> list[tuple[str, str]]:
@@ -166,7 +272,7 @@ def _ends(params: PipelineRequest) -> list[tuple[str, str]]:
     ]
     if params.sink is not None and params.sink.topic is not None:
         ends.append((params.sink.topic, "sink.topic"))
-    return ends
+    return ends + params.rejects()
 
 
 def _check_ends(principal: Principal, params: PipelineRequest, *, given: bool = False) -> None:

@@ -8,7 +8,7 @@ from topics.api.call import Call
 from topics.api.lifecycle import VERSION, Lifecycle
 from topics.api.replies import encode, performance
 from topics.api.routes import Route
-from topics.api.schema import HealthReply, ReadyReply
+from topics.api.schema import BucketHealth, HealthReply, ReadyReply
 from topics.engine.opening.store import Store
 from topics.model.variant import VARIANT
 
@@ -22,6 +22,8 @@ def probe_routes(lifecycle: Lifecycle, store: Store) -> list[Route]:
             uptime_ms=lifecycle.uptime_ms,
             performance=performance(call),
         )
+        if store.shipping is not None:
+            reply.bucket = BucketHealth(*store.shipping.status)
         call.reply(200, encode(reply))
 
     def ready(call: Call) -> None:

@@ -28,10 +28,11 @@ from topics.api.v0.queue_schema import (
 from topics.api.waiting import answering
 from topics.engine.core.engine import Engine
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.waiting.runner import Steps, published
+from topics.engine.core.waiting.runner import Steps, attempt, published
 from topics.engine.log.topic import Topic
 from topics.engine.queues.claims import Grant
 from topics.engine.queues.due import NO_STREAM
+from topics.engine.queues.operator.job_pages import JobPosition
 from topics.engine.queues.queue import Queue
 from topics.engine.queues.verbs import Held
 from topics.engine.queues.waiting_claims import AskedClaim, Claims
@@ -100,7 +101,8 @@ class Queues:
     # --- claim ---
 
     def claim(self, call: Call) -> Steps[None] | None:
-        asked = self._claims.ask(call.name, call.params, partial(self._admit, call))
+        may_be_refused = call.crowded or self._pressure.floor is not None
+        asked = self._claims.ask(call.name, call.params, partial(self._admit, call) if may_be_refused else None)
         grant = asked.grant
         if grant is None or grant.change is not None:
             return self._claim_later(call, asked)
@@ -207,32 +209,34 @@ class Queues:
 
     # --- leases ---
 
-    def leases(self, call: Call) -> None:
+    def leases(self, call: Call) -> Steps[None]:
         _, cursor, page_size = page_params(call)
         after = LeasePlace(0, 0) if cursor is None else place_of(cursor, LeasePlace)
-        _, queue, _ = self._queues.find(call.name)
-        jobs = queue.leases_from(after.deadline, after.seq, page_size + 1)
-        shown, steady = jobs[:page_size], self._engine.steady
+        place = JobPosition(after.deadline + 1, after.seq)
+        chosen = yield from self._queues.job_pages.choose(call.name, "leased", None, place, page_size)
+        topic, queue, _ = yield from attempt(lambda: self._queues.find(call.name))
+        is_in, steady = self._queues.job_pages.is_in, self._engine.steady
+        shown = [(at.seq, queue.jobs[at.seq]) for at in chosen.found if is_in(topic, queue, "leased", at.seq)]
         reply = LeaseList(
             topic=call.name,
             leases=[
                 Lease(
-                    seq=job.seq,
+                    seq=seq,
                     node=job.node,
-                    lease_id=f"lease_{job.lease:x}",
+                    lease_id=f"lease_{job.lease_of(seq):x}",
                     claimed_ts=steady.wall_ms(job.claimed_ms) if job.claimed_ms else msgspec.UNSET,
                     deadline=steady.wall_ms(job.deadline),
                     deliveries=job.deliveries,
                     pushed=job.stream != NO_STREAM,
                     error=job.error or msgspec.UNSET,
                 )
-                for job in shown
+                for seq, job in shown
             ],
             in_flight=queue.in_flight,
             performance=performance(call),
         )
-        if len(jobs) > page_size:
-            reply.next_cursor = page_cursor(LeasePlace(shown[-1].deadline, shown[-1].seq))
+        if chosen.after is not None:
+            reply.next_cursor = page_cursor(LeasePlace(chosen.after.due_ms - 1, chosen.after.seq))
         call.reply(200, encode(reply))
 
 

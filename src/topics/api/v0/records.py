@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from topics.api.admission import Pressure
+from topics.api.admission import Pressure, Reply
 from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.replies import appended, difference, encode, write_performance
@@ -23,7 +23,7 @@ from topics.engine.core.waiting.runner import Runner, Steps
 from topics.engine.log.reading import Diff
 from topics.engine.log.topic import Topic
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound
-from topics.model.requests.batch import check_batch, utf8_bytes
+from topics.model.requests.batch import DRAFTED_PER_STEP, Draft, check_batch, utf8_bytes
 from topics.model.requests.lines import decode_lines
 from topics.model.requests.records import AppendRequest, DeleteRequest, DiffRequest, check_u64
 from topics.model.requests.warnings import match_warnings
@@ -124,6 +124,8 @@ class Records:
             params.idempotency_key = key_of_header(call)
         if params.config is not None:
             self._check_config(call, params)
+        if len(params.records) > DRAFTED_PER_STEP:
+            return self._append_large(call, answer)
         try:
             self._submit(call).then(answering(call, answer))
         except Throttled as error:
@@ -131,11 +133,16 @@ class Records:
             return self._pressure.submit_later(call, error, again, answer, opted_out=opted_out)
         return None
 
-    def _submit(self, call: Call) -> PendingChange:
+    def _append_large(self, call: Call, answer: Reply) -> Steps[None]:
+        draft = yield from self._engine.drafting(call.params, metas_checked=call.sliced)
+        opted_out = bool(call.params.disable_backpressure)
+        yield from self._pressure.submit_drafted(call, partial(self._submit, call, draft), answer, opted_out=opted_out)
+
+    def _submit(self, call: Call, draft: Draft | None = None) -> PendingChange:
         admit = None
         if self._pressure.floor is not None or call.crowded:
             admit = partial(self._admit, call)
-        return self._engine.append(call.name, call.params, admit, metas_checked=call.sliced)
+        return self._engine.append(call.name, call.params, admit, draft=draft)
 
     def _appended(self, call: Call, change: PendingChange) -> None:
         call.reply(201 if change.created else 200, appended(call, change, return_seqs=True))

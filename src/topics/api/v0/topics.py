@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Literal
 
 from msgspec import UNSET, convert
 
@@ -25,14 +25,12 @@ from topics.engine.core.configuration import Edit
 from topics.engine.core.engine import Engine
 from topics.engine.core.listing import Page, TopicState
 from topics.engine.core.pending import PendingChange
-from topics.engine.core.topic_search import TopicOrder, TopicQuery, search
+from topics.engine.core.topic_search import TopicQuery, order_of, search
 from topics.engine.core.waiting.runner import Steps
 from topics.engine.routers.part import routers_of
-from topics.model.errors import InvalidRequest
+from topics.model.names import TopicOrder
 from topics.model.requests.config import ConfigPatch, ConfigRequest, resolve
 from topics.model.requests.warnings import config_warnings
-
-ORDERS: Final = get_args(TopicOrder)
 
 
 class Topics:
@@ -167,10 +165,9 @@ class Topics:
     def list(self, call: Call) -> Steps[None] | None:
         contains, kind, order = (call.text("contains") or "").lower(), call.text("type"), call.text("sort") or "name"
         if contains or kind is not None or order != "name":
-            if kind not in (None, "log", "queue"):
-                raise InvalidRequest("type must be log or queue", field="type")
             query = TopicQuery(call.text("prefix") or "", contains, kind, call.principal.prefixes)
-            return self._search(call, query, _order_of(order))
+            query.check()
+            return self._search(call, query, order_of(order))
         page = self._engine.list(
             *page_params(call),
             prefixes=call.principal.prefixes,
@@ -207,13 +204,6 @@ class Topics:
         change.then(answering(call, dropped))
 
 
-def _order_of(text: str) -> TopicOrder:
-    for order in ORDERS:
-        if order == text:
-            return order
-    raise InvalidRequest(f"sort must be one of {', '.join(ORDERS)}", field="sort")
-
-
 def _reply_with(call: Call, page: Page) -> None:
     reply = TopicList(topics=[_item(state) for state in page.topics], performance=performance(call))
     if page.next_cursor is not None:
@@ -233,6 +223,7 @@ def _item(state: TopicState) -> TopicItem:
         effective_priority=state.effective_priority,
         durability=state.config.durability,
         last_write_ts=state.last_write_ts,
+        epoch=state.epoch,
     )
     if state.queue is not None:
         item.queue = convert(state.queue, QueueCounters, from_attributes=True)

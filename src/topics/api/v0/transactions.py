@@ -67,12 +67,16 @@ class FenceReply(msgspec.Struct):
 
 
 class StageItem(msgspec.Struct):
+    """`owner` had the token of the app when the stage was begun; null without a token, or if it has no owner."""
+
     version: int
     stage: str
     parts: int
     records: int
     bytes: int
     expires_ms: int
+    created_ms: int
+    owner: str | None
 
 
 class AppReply(msgspec.Struct):
@@ -280,8 +284,17 @@ class Txns:
             version=app.version if app is not None else None,
             fence=app.fence if app is not None else 0,
             stages=[
-                StageItem(stage.version, stage.name, len(stage.parts), stage.records, stage.bytes, expires_ms)
-                for stage, expires_ms in stages
+                StageItem(
+                    stage.version,
+                    stage.name,
+                    len(stage.parts),
+                    stage.records,
+                    stage.bytes,
+                    expires_ms,
+                    created_ms,
+                    stage.owner or None,
+                )
+                for stage, created_ms, expires_ms in stages
             ],
             performance=performance(call),
         )

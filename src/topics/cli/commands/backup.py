@@ -2,6 +2,7 @@
 
     backup   server ─▶ check every byte on the way ─▶ FILE.partial ─▶ FILE
     restore  FILE ─▶ check every byte ─▶ DIR/restoring ─▶ open and read all of it, as `topics verify` does ─▶ DIR
+             s3://… ─▶ a snapshot and the log after it ─▶ the same
 
 A file under its final name is complete; after a failure there is none.
 """
@@ -22,7 +23,7 @@ from topics.cli.connection import takes_client
 from topics.cli.failure import NOT_SO, CommandFailed
 from topics.cli.output import say
 from topics.cli.progress import progress
-from topics.cli.spans import shown_bytes
+from topics.cli.spans import moment_ms, shown_bytes
 from topics.storage.archive import ArchiveReader, DamagedBackup, Manifest
 from topics.storage.directory import META, META_COPY, RESTORING, forget_copying
 from topics.storage.disk import Disk, write_all
@@ -59,28 +60,50 @@ def backup(
 
 
 def restore(
-    file: Annotated[str, typer.Argument(help="A backup; - is standard input.", metavar="FILE", show_default=False)],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A backup, - is standard input; or the bucket of a server, as in TOPICS_BUCKET.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
     data_dir: Annotated[str, typer.Argument(help="An empty or new directory.", metavar="DIR", show_default=False)],
     moved: Annotated[
         bool,
         typer.Option("--moved", help="The server accepted no write after the backup: seqs continue without a gap."),
     ] = False,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a bucket: the state at that time, like 10m (ago) or 2026-11-16T08:00Z; else the newest.",
+            metavar="TIME",
+            show_default=False,
+        ),
+    ] = None,
     verify: Annotated[
         bool,
         typer.Option("--verify/--no-verify", help="Open and read everything; without it, run `topics repair` next."),
     ] = True,
 ) -> None:
-    """Make a data directory from a backup, after checking every byte of it.
+    """Make a data directory from a backup or a bucket, after checking every byte of it.
 
     Topics continue above every seq that the server can have assigned since the backup, so that no reader's cursor
     ever meets other records under seqs it has seen. Readers see the gap.
     """
+    at_ms = moment_ms(at, "--at") if at is not None else None
+    if at_ms is not None and "://" not in file:
+        raise CommandFailed("--at is for buckets; a backup has one moment")
     with _directory_made_whole(data_dir) as aside:
-        manifest = _unpack(file, aside)
+        if "://" in file:
+            files, time_ms = _fetch(file, aside, at_ms)
+        else:
+            manifest = _unpack(file, aside)
+            files, time_ms = len(manifest.files), manifest.server_time_ms
         if moved:
             forget_copying(Disk(), aside)
-        found = _verified(aside) if verify else f"{len(manifest.files)} files, not verified"
-    say(f"{data_dir}: {found}, as of {_shown_time(manifest)}")
+        found = _verified(aside) if verify else f"{files} files, not verified"
+    say(f"{data_dir}: {found}, as of {_shown_ms(time_ms)}")
 
 
 # --- making one ---
@@ -126,6 +149,17 @@ def _for_the_owner_alone(path: str, flags: int) -> int:
 
 
 # --- using one ---
+
+
+def _fetch(url: str, target: str, at_ms: int | None) -> tuple[int, int]:
+    """From a bucket, which is only read: how many files, and from when the newest piece of the log is."""
+    from topics.storage.bucket.connecting import connect
+    from topics.storage.bucket.restoring import restore_into
+    from topics.storage.directory import DataDirectory, Meta
+
+    restored = restore_into(connect(url, os.environ), Disk(), target, at_ms=at_ms)
+    DataDirectory(Disk(), target).replace_meta(Meta("", True, restored.position, restored.time_ms))
+    return restored.files, restored.time_ms
 
 
 def _unpack(file: str, target: str) -> Manifest:
@@ -285,4 +319,8 @@ def _sync_directory(path: str) -> None:
 
 
 def _shown_time(manifest: Manifest) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(manifest.server_time_ms / 1000))
+    return _shown_ms(manifest.server_time_ms)
+
+
+def _shown_ms(time_ms: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_ms / 1000))

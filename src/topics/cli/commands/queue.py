@@ -196,6 +196,23 @@ def _due(job: QueuedJob) -> str:
     return "-" if moment is None else shown_time(moment)
 
 
+@app.command("history")
+@takes_client
+def history(
+    client: Client,
+    queue: Queue,
+    output: Output = "text",
+    count: Annotated[int, typer.Option("--count", "-n", help="At most this many points.", min=1)] = 20,
+) -> None:
+    """Print the last points of a queue's past, one every 10 s for an hour: throughput, failures, waiting."""
+    found = client.queue_history(queue)
+    if output == "json":
+        print_json(found)
+        return
+    columns = [[shown_time(ts) for ts in found["ts"]], *found["series"].values()]
+    print_table(("time", *found["series"]), list(zip(*columns, strict=True))[-count:])
+
+
 @app.command("change")
 @takes_client
 def change(

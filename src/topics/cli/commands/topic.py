@@ -13,6 +13,7 @@ from topics.cli.connection import takes_client
 from topics.cli.failure import NOT_SO, REFUSED, CommandFailed
 from topics.cli.output import print_fields, print_json, print_table, say
 from topics.cli.spans import shown_bytes, shown_time
+from topics.model.names import TopicOrder
 
 if TYPE_CHECKING:
     from topics.client import Client
@@ -39,12 +40,17 @@ def list_topics(
             help="Only names that start with this.", metavar="PREFIX", autocompletion=topic_names, show_default=False
         ),
     ] = "",
+    contains: Annotated[str, typer.Option(help="Only names that contain this, in any case.", show_default=False)] = "",
+    of_type: Annotated[
+        Literal["log", "queue"] | None, typer.Option("--type", help="Only topics of this type.", show_default=False)
+    ] = None,
+    sort: Annotated[TopicOrder, typer.Option(help="The order; with a minus, the most or the latest first.")] = "name",
     output: Output = "text",
 ) -> None:
     """List topics: name, type, records, bytes and head."""
     import msgspec
 
-    found = client.list(prefix)
+    found = client.list(prefix, contains=contains, type=of_type, sort=sort)
     if output == "json":
         for item in found:
             print_json(msgspec.to_builtins(item))
@@ -77,6 +83,8 @@ def show_topic(client: Client, topic: Name, output: Output = "text") -> None:
         shown = f"{counters.ready} ready, {counters.in_flight} in flight, {counters.delayed} delayed"
         dead = counters.dead_lettered if counters.dead is None else counters.dead
         fields.append(("jobs", f"{shown}, {dead} dead" + (", PAUSED" if counters.paused else "")))
+        if counters.claimers is not None:
+            fields.append(("workers", workers_line(counters.claimers, counters.last_claim_ts)))
         if counters.dead_letter_error is not None:
             fields.append(("dead letters", f"cannot be moved: {counters.dead_letter_error}"))
     defaults = msgspec.to_builtins(type(state.config)())
@@ -138,6 +146,41 @@ def edit_topic(
         say("a dry run: nothing was changed")
 
 
+@app.command("readers")
+@takes_client
+def show_readers(client: Client, topic: Name, output: Output = "text") -> None:
+    """List who reads a topic, and how far behind each of them is: followers, groups, routers, workers."""
+    found = client.readers(topic)
+    if output == "json":
+        print_json(found)
+        return
+    rows = [("follower", f"connection {number}", one["lag"]) for number, one in enumerate(found["followers"], 1)]
+    rows += [("group", one["group"], one["lag"]) for one in found["groups"]]
+    rows += [("router", f"{one['router']} to {one['dest']}", one["lag"]) for one in found["routers_out"]]
+    rows += [("worker", one["worker"], "-") for one in found["workers"]]
+    print_table(("kind", "reader", "behind"), rows)
+
+
+@app.command("delete-records")
+@takes_client
+def delete_records(
+    client: Client,
+    topic: Name,
+    before_seq: Annotated[int | None, typer.Option("--before-seq", help="Only records below this seq.", min=0)] = None,
+    tag: Annotated[str | None, typer.Option(help="Only records with this tag; `user-*` is a prefix.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")] = False,
+) -> None:
+    """Delete records of a topic by seq, by tag, or both, for good."""
+    if before_seq is None and tag is None:
+        raise CommandFailed("say which: --before-seq, --tag, or both")
+    if not dry_run and not yes:
+        _ask([f"records of {topic}"])
+    match = None if tag is None else ("tag", "Glob" if tag.endswith("*") else "Eq", tag)
+    deleted = client.delete(topic, before_seq, match, dry_run=dry_run)
+    print_json({"topic": topic, "deleted": deleted, "dry_run": dry_run})
+
+
 @app.command("rm")
 @takes_client
 def remove_topics(
@@ -150,7 +193,7 @@ def remove_topics(
 ) -> None:
     """Remove topics with all their records and routers, for good. Exit code 1 if one did not exist."""
     if not yes:
-        _ask(topics)
+        _ask([f"{topic} with all records" for topic in topics])
     missing = [topic for topic in topics if not client.drop(topic, if_empty=if_empty)]
     for topic in topics:
         if topic not in missing:
@@ -159,11 +202,22 @@ def remove_topics(
         raise CommandFailed(f"there was no topic {', '.join(missing)}", NOT_SO)
 
 
-def _ask(topics: list[str]) -> None:
+def _ask(what: list[str]) -> None:
     if not sys.stdin.isatty():
         raise CommandFailed("removing needs --yes where there is no terminal to confirm on")
-    if not typer.confirm(f"Remove {', '.join(topics)} with all records, for good?", err=True):
+    if not typer.confirm(f"Remove {', '.join(what)}, for good?", err=True):
         raise typer.Abort
+
+
+def workers_line(claimers: int, last_claim_ts: int | None) -> str:
+    """Whether anybody takes the jobs of a queue."""
+    if claimers:
+        return f"{claimers} waiting for jobs"
+    return (
+        "none has asked since the server started"
+        if last_claim_ts is None
+        else f"last asked {shown_time(last_claim_ts)}"
+    )
 
 
 def _shown(value: object) -> str:

@@ -11,12 +11,14 @@ from topics.client.aio.pipelines import AsyncPipelines
 from topics.client.aio.queues import AsyncQueues
 from topics.client.aio.records import AsyncRecords
 from topics.client.aio.routers import AsyncRouters
+from topics.client.aio.schedules import AsyncSchedules
 from topics.client.aio.topics import AsyncTopics
 from topics.client.aio.transactions import AsyncTransactions
 from topics.client.aio.wire.streaming import AsyncStreaming
 from topics.client.aio.wire.transport import AsyncTransport
-from topics.client.request import TIMEOUT_S_DEFAULT, Options
+from topics.client.request import TIMEOUT_S_DEFAULT, Options, traces
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
+from topics.client.tls import TlsFiles
 from topics.client.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class AsyncClient(
     AsyncGroups,
     AsyncTransactions,
     AsyncPipelines,
+    AsyncSchedules,
     AsyncAdmin,
 ):
     """A client of one server, over HTTP.
@@ -40,7 +43,10 @@ class AsyncClient(
     TOPICS_API_KEY. `node` is the origin of records and claims unless a call names another. `user` and `password`, or a
     `token`, are for the consumer groups. A request fails after `timeout_s` without a reply, and is retried where that
     is safe: at most `retries_max` times, and not after `retry_s_max` in total. Keep that below the idempotency window
-    of the topics (120 s unless configured). `transport` replaces the network; it does not support WebSockets.
+    of the topics (120 s unless configured). For https, `ca_file` (TOPICS_CA_FILE) names the authorities to trust
+    instead of the system's, and `client_cert` (TOPICS_CLIENT_CERT, TOPICS_CLIENT_KEY) a file, or a certificate and its
+    key, for servers that ask for one. `tracing` (TOPICS_TRACING) makes spans of OpenTelemetry.
+    `transport` replaces the network; it does not support WebSockets.
     """
 
     def __init__(
@@ -55,16 +61,31 @@ class AsyncClient(
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        ca_file: str | None = None,
+        client_cert: str | tuple[str, str] | None = None,
+        tracing: bool | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         options = Options.resolve(
-            url, key, node=node, timeout_s=timeout_s, retries_max=retries_max, retry_s_max=retry_s_max
+            url,
+            key,
+            node=node,
+            timeout_s=timeout_s,
+            retries_max=retries_max,
+            retry_s_max=retry_s_max,
+            tls=TlsFiles.resolve(ca_file, client_cert),
+            tracing=traces(tracing),
         )
         self._transport = AsyncTransport(options, Tokens(token, user, password), transport)
 
     @property
     def url(self) -> str:
         return self._transport.options.url
+
+    @property
+    def traces(self) -> bool:
+        """Whether its requests are traced."""
+        return self._transport.tracer is not None
 
     async def close(self) -> None:
         await self._transport.close()

@@ -106,9 +106,10 @@ class AsyncProducer:
         meta: Mapping[str, Any] | None = None,
         delay_ms: int = 0,
         unique_key: str | None = None,
+        job_priority: int = 0,
     ) -> AsyncTicket:
         """Add a record; the ticket has its seq later. Waits only while the buffer is full."""
-        record = encode(Outgoing(data, tag, node, meta, delay_ms, unique_key))
+        record = encode(Outgoing(data, tag, node, meta, delay_ms, unique_key, job_priority=job_priority))
         async with self._news:
             while not self._closing and not self._has_room(len(record)):
                 await primitives.wait(self._news, None)

@@ -49,12 +49,13 @@ class AsyncRecords:
         meta: Mapping[str, Any] | None = None,
         delay_ms: int = 0,
         unique_key: str | None = None,
+        job_priority: int = 0,
         idempotency_key: str | None = None,
         create: bool = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
         """Append one record. `data` is any JSON value; `Json(text)` is sent unchanged."""
-        record = Outgoing(data, tag, None, meta, delay_ms, unique_key)
+        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority)
         return await self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
         )
@@ -82,9 +83,11 @@ class AsyncRecords:
             config=config,
             disable_backpressure=disable_backpressure or None,
         )
-        body = b'{"records":%b,%b' % (records_json(records), fields[1:])
         path = with_query(topic_path(name), {"return_seqs": None if return_seqs else False})
-        return await self._transport.call(Request(method="POST", path=path, decoder=_appended, body=body, safe=True))
+        with self._transport.appending(name) as traceparent:
+            body = b'{"records":%b,%b' % (records_json(records, traceparent), fields[1:])
+            request = Request(method="POST", path=path, decoder=_appended, body=body, safe=True)
+            return await self._transport.call(request)
 
     async def append_all(
         self,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Final, Unpack
+from typing import Final, Literal, Unpack
 
 import msgspec
 
 from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import QueryValue, Request, body_of, encode, topic_path, with_query
 from topics.client.values import Configured, Deleted, Dropped, Edited, TopicFields, TopicItem, TopicPage, TopicState
+from topics.model.names import TopicOrder
 
 PAGE_SIZE: Final = 1_000
 _configured = msgspec.json.Decoder(Configured)
@@ -77,9 +78,27 @@ class AsyncTopics:
         )
         return (await self._transport.call(request)).deleted
 
-    async def list(self, prefix: str = "", *, page_size: int = PAGE_SIZE) -> AsyncIterator[TopicItem]:
-        """Topics by name; pages are fetched as needed."""
-        query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
+    async def list(
+        self,
+        prefix: str = "",
+        *,
+        contains: str = "",
+        type: Literal["log", "queue"] | None = None,
+        sort: TopicOrder = "name",
+        page_size: int = PAGE_SIZE,
+    ) -> AsyncIterator[TopicItem]:
+        """Topics whose name starts with `prefix` and contains `contains`, in any case of letters; of one type.
+
+        They are sorted by name, or by records, bytes or last write; with a minus, the most or latest first. Pages are
+        fetched as needed.
+        """
+        query: dict[str, QueryValue] = {
+            "prefix": prefix or None,
+            "contains": contains or None,
+            "type": type,
+            "sort": None if sort == "name" else sort,
+            "page_size": page_size,
+        }
         async for page in self._transport.pages("/v0/topics", query, _page):
             for item in page.topics:
                 yield item

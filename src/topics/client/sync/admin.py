@@ -15,6 +15,7 @@ from topics.client.values import Health, Readiness
 _health = msgspec.json.Decoder(Health)
 _ready = msgspec.json.Decoder(Readiness)
 _anything = msgspec.json.Decoder()
+COMPACT_WAIT_MS = 600_000
 
 
 class Admin:
@@ -52,12 +53,22 @@ class Admin:
         """The last hour of the server's own metrics, a point every 5 s, or what is newer than `since`."""
         return self._look(with_query("/v0/history", {"since": since}))
 
+    def queue_history(self, name: str, *, since: int | None = None) -> dict[str, Any]:
+        """The last hour of a queue, a point every 10 s, or what is newer than `since`."""
+        return self._look(with_query(topic_path(name, "/history"), {"since": since}))
+
     def readers(self, name: str) -> dict[str, Any]:
         """Who reads a topic: followers, groups, routers, workers."""
         return self._look(topic_path(name, "/readers"))
 
     def _look(self, path: str) -> dict[str, Any]:
         return self._transport.call(Request(method="GET", path=path, decoder=_anything, safe=True))
+
+    def compact(self) -> dict[str, Any]:
+        """Free disk space now: `bytes_before` and `bytes_after`. It waits for a whole checkpoint."""
+        return self._transport.call(
+            Request(method="POST", path="/v0/compact", decoder=_anything, safe=True, wait_ms=COMPACT_WAIT_MS)
+        )
 
     def backup(self) -> Backup:
         """A consistent copy of the running server as pieces of a tar file: enter it, then iterate."""

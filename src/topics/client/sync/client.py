@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from topics.client.request import TIMEOUT_S_DEFAULT, Options
+from topics.client.request import TIMEOUT_S_DEFAULT, Options, traces
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 from topics.client.sync.admin import Admin
 from topics.client.sync.groups import Groups
@@ -14,10 +14,12 @@ from topics.client.sync.pipelines import Pipelines
 from topics.client.sync.queues import Queues
 from topics.client.sync.records import Records
 from topics.client.sync.routers import Routers
+from topics.client.sync.schedules import Schedules
 from topics.client.sync.topics import Topics
 from topics.client.sync.transactions import Transactions
 from topics.client.sync.wire.streaming import Streaming
 from topics.client.sync.wire.transport import Transport
+from topics.client.tls import TlsFiles
 from topics.client.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Client(
     Groups,
     Transactions,
     Pipelines,
+    Schedules,
     Admin,
 ):
     """A client of one server, over HTTP.
@@ -41,7 +44,10 @@ class Client(
     TOPICS_API_KEY. `node` is the origin of records and claims unless a call names another. `user` and `password`, or a
     `token`, are for the consumer groups. A request fails after `timeout_s` without a reply, and is retried where that
     is safe: at most `retries_max` times, and not after `retry_s_max` in total. Keep that below the idempotency window
-    of the topics (120 s unless configured). `transport` replaces the network; it does not support WebSockets.
+    of the topics (120 s unless configured). For https, `ca_file` (TOPICS_CA_FILE) names the authorities to trust
+    instead of the system's, and `client_cert` (TOPICS_CLIENT_CERT, TOPICS_CLIENT_KEY) a file, or a certificate and its
+    key, for servers that ask for one. `tracing` (TOPICS_TRACING) makes spans of OpenTelemetry.
+    `transport` replaces the network; it does not support WebSockets.
     """
 
     def __init__(
@@ -56,16 +62,31 @@ class Client(
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        ca_file: str | None = None,
+        client_cert: str | tuple[str, str] | None = None,
+        tracing: bool | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         options = Options.resolve(
-            url, key, node=node, timeout_s=timeout_s, retries_max=retries_max, retry_s_max=retry_s_max
+            url,
+            key,
+            node=node,
+            timeout_s=timeout_s,
+            retries_max=retries_max,
+            retry_s_max=retry_s_max,
+            tls=TlsFiles.resolve(ca_file, client_cert),
+            tracing=traces(tracing),
         )
         self._transport = Transport(options, Tokens(token, user, password), transport)
 
     @property
     def url(self) -> str:
         return self._transport.options.url
+
+    @property
+    def traces(self) -> bool:
+        """Whether its requests are traced."""
+        return self._transport.tracer is not None
 
     def close(self) -> None:
         self._transport.close()

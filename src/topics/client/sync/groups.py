@@ -53,11 +53,13 @@ class Groups:
         start: Start | None = None,
         limit: int = 100,
         timeout_s: float = 0,
+        member: str | None = None,
     ) -> Consumed:
         """A batch of messages. With a group they belong to this consumer until it commits them or their lease expires.
 
         `start` applies to a group that has committed nothing yet, and to reading without a group. `partition` may be
-        `"all"`. With `timeout_s` the reply waits for a message: 80% of that time, and at most 20 s.
+        `"all"`. With `timeout_s` the reply waits for a message: 80% of that time, and at most 20 s. `member` names
+        this consumer, shown with what it holds.
         """
         body = body_of(
             topic_id=topic,
@@ -66,6 +68,7 @@ class Groups:
             start=start_json(start),
             limit=limit,
             timeout_seconds=timeout_s,
+            member=member,
         )
         # With a group, a batch whose reply is lost is delivered again later; a retry would get the next one.
         return self._post("/consume", body, _consumed, safe=group is None, wait_ms=int(timeout_s * 1000))

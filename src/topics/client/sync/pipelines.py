@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topics.client.request import QueryValue, Request, encode
+from topics.client.request import QueryValue, Request, encode, with_query
 from topics.client.sync.wire.transport import Transport
 from topics.client.values import Pipeline, PipelinePage, Removed
 
@@ -22,9 +22,21 @@ _removed = msgspec.json.Decoder(Removed)
 class Pipelines:
     _transport: Transport
 
-    def put_pipeline(self, name: str, definition: Mapping[str, Any] | msgspec.Struct) -> Pipeline:
-        """Define or change a pipeline; a runner runs it."""
-        request = Request(method="PUT", path=_path(name), decoder=_pipeline, body=encode(definition), safe=True)
+    def put_pipeline(
+        self,
+        name: str,
+        definition: Mapping[str, Any] | msgspec.Struct,
+        *,
+        keep_checkpoint: bool = False,
+        dry_run: bool = False,
+    ) -> Pipeline:
+        """Define or change a pipeline; a runner runs it. `effect` says whether it continues from its checkpoint.
+
+        `keep_checkpoint` lets it continue after a change that would start it again; `dry_run` only reports the effect.
+        """
+        query: dict[str, QueryValue] = {"keep_checkpoint": keep_checkpoint or None, "dry_run": dry_run or None}
+        path = with_query(_path(name), query)
+        request = Request(method="PUT", path=path, decoder=_pipeline, body=encode(definition), safe=True)
         return self._transport.call(request)
 
     def pipeline(self, name: str) -> Pipeline:
@@ -35,6 +47,12 @@ class Pipelines:
         query: dict[str, QueryValue] = {"prefix": prefix or None, "page_size": page_size}
         for page in self._transport.pages("/v0/pipelines", query, _page):
             yield from page.pipelines
+
+    def restart_pipeline(self, name: str, *, anew: bool = False) -> Pipeline:
+        """Let its runner stop it and start it again; `anew`: without its checkpoint, so that its output is repeated."""
+        body = encode({"start": "sources" if anew else "checkpoint"})
+        request = Request(method="POST", path=f"{_path(name)}/restart", decoder=_pipeline, body=body, safe=False)
+        return self._transport.call(request)
 
     def drop_pipeline(self, name: str) -> bool:
         """Remove a pipeline; its output stays. False: there was none."""

@@ -12,7 +12,7 @@ import msgspec
 from topics.model.requests.batch import Batch, JobColumns
 
 APPENDED, APPENDED_LATE = APPEND_CODES = 1, 85
-KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS, WITH_ANSWER = 1, 2, 4, 8, 16, 32
+KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS, WITH_ANSWER, WITH_PRIORITIES = 1, 2, 4, 8, 16, 32, 64
 KEY_BYTES = 16
 
 _APPENDED = struct.Struct("<BBIIQQQI")
@@ -72,6 +72,9 @@ class Appended:
         if batch.jobs is not None:
             flags |= WITH_JOBS
             parts += (batch.jobs.delays.tobytes(), batch.jobs.unique)
+            if batch.jobs.priorities:
+                flags |= WITH_PRIORITIES
+                parts.append(batch.jobs.priorities)
         if self.answer is not None:
             flags |= WITH_ANSWER
             parts += (_U32.pack(len(self.answer)), array("Q", self.answer).tobytes())
@@ -161,6 +164,11 @@ def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> int:
     if flags & WITH_JOBS:
         delays = array("I", body[at : at + width])
         at += width
-        batch.jobs = JobColumns(delays, body[at : at + 16 * batch.count], batch.ts)
+        unique = body[at : at + 16 * batch.count]
         at += 16 * batch.count
+        priorities = b""
+        if flags & WITH_PRIORITIES:
+            priorities = body[at : at + batch.count]
+            at += batch.count
+        batch.jobs = JobColumns(delays, unique, batch.ts, priorities)
     return at

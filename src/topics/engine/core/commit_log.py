@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from topics.engine.core.appended import Appended, DeferredBody
-from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom, refusal
+from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom, refusal, uncertain_refusal
 from topics.engine.core.in_flight import InFlight
 from topics.engine.core.op_table import Op
 from topics.engine.core.ops import Deleted, Dropped, Floored, MultiAppended, Skipped, Timed
@@ -130,7 +130,7 @@ class CommitLog:
         if durability != "ephemeral":
             self._journal(change, op.body(), None, dated, False)
         else:
-            self._note_head(op)
+            self.note_head(op)
             change.position = self._wal.buffered_to
         self._unwritten.append(change)
         count, size = batch.count, batch.size
@@ -161,16 +161,19 @@ class CommitLog:
         for appended in op.batches:
             self.date(appended.batch)
             if not journaled:
-                self._note_head(appended)
+                self.note_head(appended)
         body = op.body() if journaled else b""
         return self.submit(op, body, gated=gated, journaled=journaled)
 
     def submit_delete(self, op: Deleted, durability: Durability) -> PendingChange:
         """Like `submit_append`: the properties of a delete need no lookup."""
-        self._refuse_if_dropped(op.topic_id)
+        if self.in_flight.busy:
+            self._refuse_if_dropped(op.topic_id)
         change = PendingChange(op, op.topic_id, gated=durability == "fsync")
-        if self._state.by_id[op.topic_id].lasts(op.runs[0].from_seq):
-            self._journal(change, op.encode(), op.topic_id, False, True)
+        topic = self._state.by_id[op.topic_id]
+        if topic.lasts(op.runs[0].from_seq):
+            floor_of = topic.id if topic.evict_floor > topic.logged_floor else None
+            self._journal(change, op.encode(), floor_of, False, True)
         else:
             change.position = self._wal.buffered_to
         self._unwritten.append(change)
@@ -191,7 +194,7 @@ class CommitLog:
             self._wal.append(Floored(topic.id, topic.evict_floor).encode(), urgent=True)
             topic.logged_floor = topic.evict_floor
 
-    def _note_head(self, op: Appended) -> None:
+    def note_head(self, op: Appended) -> None:
         """When an `ephemeral` topic has grown by a small share, the log records it, to count the loss of a crash.
 
         With a large batch it always does: the thread that writes the frame joins the batch.
@@ -272,6 +275,11 @@ class CommitLog:
                 self._sync_watchers.popleft()[1]()
         self._waiters.wake()
         return more
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether something is written that is not durable yet."""
+        return self._wal.synced_to < self._wal.written_to
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back once everything published so far is durable; at once if it is."""
@@ -374,12 +382,13 @@ class CommitLog:
     # --- failures ---
 
     def _write_failed(self, error: OSError) -> None:
-        """The log was truncated to its last whole write. Ops after that are forgotten; no reader saw them."""
-        log.error("a log write failed and was undone: %s", error)
+        """The log was truncated to its last whole write if possible. Later ops are forgotten; no reader saw them."""
+        log.error("a log write failed: %s", error)
         kept = self._wal.written_to
         failed = [change for change in self._unwritten if change.position > kept]
         self._unwritten = deque(change for change in self._unwritten if change.position <= kept)
-        self._forget(failed, lambda: refusal(error))
+        uncertain = self._wal.broken
+        self._forget(failed, lambda: uncertain_refusal(error) if uncertain else refusal(error))
         self._written(kept, 0.0)
 
     def _turn_read_only(self, error: TopicsError) -> ReadOnly:

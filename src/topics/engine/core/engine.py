@@ -16,6 +16,7 @@ from topics.engine.core.pending import Busy, Deletions, PendingChange, settled
 from topics.engine.core.state import State
 from topics.engine.core.waiting.runner import Steps, attempt
 from topics.engine.log import deletion, retention
+from topics.engine.log.block import indexing_tags
 from topics.engine.log.deletion import Run
 from topics.engine.log.idempotency import digest
 from topics.engine.log.on_disk.cold import ColdMiss
@@ -30,7 +31,7 @@ from topics.model.errors import (
     TopicNotFound,
 )
 from topics.model.names import check_topic_name
-from topics.model.requests.batch import DEFERRED_BYTES_MIN, check_batch, render
+from topics.model.requests.batch import DEFERRED_BYTES_MIN, Draft, check_batch, drafting, render
 from topics.model.requests.config import ConfigRequest, Durability, TopicConfig, resolve
 from topics.model.requests.records import (
     DIFF_BYTES_DEFAULT,
@@ -162,19 +163,18 @@ class Engine:
         request: AppendRequest,
         admit: Callable[[Topic | None], None] | None = None,
         *,
-        metas_checked: bool = False,
+        draft: Draft | None = None,
     ) -> PendingChange:
         """Add a batch, all of it or nothing; seqs are contiguous and in the order of the records.
 
-        `admit` may refuse, once it is known that this is a write and is valid; `metas_checked`: they were checked when
-        the request was decoded.
+        `admit` may refuse, once it is known that this is a write and is valid; `draft` is that of a large batch.
         """
-        bare = check_batch(request, self.settings, metas_checked=metas_checked)
+        bare = check_batch(request, self.settings) if draft is None else draft.bare
         topic = self.state.by_name.get(name)
         if topic is None or self.in_flight.busy:
             topic = self.find_to_write(name)
         if topic is None:
-            return self._append_new(name, request, admit, bare=bare)
+            return self._append_new(name, request, admit, draft, bare=bare)
         key = b""
         config = topic.config
         if request.idempotency_key is not None and config.idempotency_window_ms:
@@ -185,10 +185,11 @@ class Engine:
         if admit is not None:
             admit(topic)
         self.commit_log.check_writable()
-        admitted = None if bare else self.admit_jobs(topic, request)
+        admitted = None if bare else self.admit_jobs(topic, request, draft)
         unique = None
         if admitted is not None:
             unique = admitted.unique
+            draft = admitted.draft
             if not admitted.request.records:
                 now = topic.now(self._clock.now_ms())
                 return self.in_flight.hold(self.admission.repeated(topic, admitted, key, now), ("key", topic.id, key))
@@ -198,7 +199,9 @@ class Engine:
         if last_seq + count > topic.ceiling - topic.chunk // 2 and config.durability != "fsync":
             self._reserve(topic, count)
         now = topic.now(self._clock.now_ms())
-        batch = render(request, last_seq + 1, now, bare=bare, joined_bytes_max=DEFERRED_BYTES_MIN, unique=unique)
+        batch = render(
+            request, last_seq + 1, now, bare=bare, joined_bytes_max=DEFERRED_BYTES_MIN, unique=unique, draft=draft
+        )
         size = batch.size
         if self.settings.max_total_bytes:
             self.expire(topic)
@@ -215,14 +218,32 @@ class Engine:
             self.admission.note(topic.id, batch, change)
         return self.in_flight.hold(change, ("key", topic.id, key)) if key else change
 
-    def admit_jobs(self, topic: Topic, request: AppendRequest) -> Admitted | None:
+    def drafting(self, request: AppendRequest, *, metas_checked: bool = False) -> Steps[Draft]:
+        """Prepare an append of many records, with other work in between: what does not depend on the topic.
+
+        `metas_checked`: when the request was decoded.
+        """
+        bare = check_batch(request, self.settings, metas_checked=metas_checked)
+        yield None
+        draft = yield from drafting(request, bare=bare)
+        yield from indexing_tags(draft)
+        yield None
+        return draft
+
+    def admit_jobs(self, topic: Topic, request: AppendRequest, draft: Draft | None = None) -> Admitted | None:
         to_queue = topic.config.type == "queue"
         if to_queue:
             self.expire(topic)
-        return self.admission.admit(topic, request, to_queue=to_queue)
+        return self.admission.admit(topic, request, draft, to_queue=to_queue)
 
     def _append_new(
-        self, name: str, request: AppendRequest, admit: Callable[[Topic | None], None] | None, *, bare: bool
+        self,
+        name: str,
+        request: AppendRequest,
+        admit: Callable[[Topic | None], None] | None,
+        draft: Draft | None,
+        *,
+        bare: bool,
     ) -> PendingChange:
         """The first batch of a topic creates the topic."""
         if request.create is False:
@@ -230,13 +251,14 @@ class Engine:
         config = resolve(request.config or ConfigRequest(), name)
         if admit is not None:
             admit(None)
-        admitted = None if bare else self.admission.admit(None, request, to_queue=config.type == "queue")
+        admitted = None if bare else self.admission.admit(None, request, draft, to_queue=config.type == "queue")
         unique = None
         if admitted is not None:
-            request, unique = admitted.request, admitted.unique
+            request, unique, draft = admitted.request, admitted.unique, admitted.draft
         self.refuse_more_topics()
         self.commit_log.check_writable()
-        batch = render(request, 1, self._clock.now_ms(), bare=bare, joined_bytes_max=DEFERRED_BYTES_MIN, unique=unique)
+        now = self._clock.now_ms()
+        batch = render(request, 1, now, bare=bare, joined_bytes_max=DEFERRED_BYTES_MIN, unique=unique, draft=draft)
         size = batch.size
         if self.settings.max_total_bytes:
             self.refuse_over_quota(size, max(0, size - config.cap_bytes) if config.cap_bytes else 0)

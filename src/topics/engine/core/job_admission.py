@@ -11,12 +11,12 @@ from topics.model.requests.records import AppendRequest
 if TYPE_CHECKING:
     from topics.engine.core.pending import PendingChange
     from topics.engine.log.topic import Topic
-    from topics.model.requests.batch import Batch
+    from topics.model.requests.batch import Batch, Draft
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The rest of a write with unique keys: the records, and the column of their keys.
+    """The rest of a write with unique keys: the records, the column of their keys, and their draft if there is one.
 
     `places` has for each requested record its seq, or its number among the remaining ones; None if all of them
     remain.
@@ -25,6 +25,7 @@ class Admitted:
     request: AppendRequest
     unique: bytes
     places: list[tuple[int | None, int]] | None = None
+    draft: Draft | None = None
 
     def seqs(self, first_seq: int) -> list[int] | None:
         """The seqs of all requested records, unless they are those from `first_seq` on."""
@@ -34,7 +35,9 @@ class Admitted:
 
 
 class JobAdmission(Protocol):
-    def admit(self, topic: Topic | None, request: AppendRequest, *, to_queue: bool) -> Admitted | None:
+    def admit(
+        self, topic: Topic | None, request: AppendRequest, draft: Draft | None = None, *, to_queue: bool
+    ) -> Admitted | None:
         """Leave out the records that exist already; None if no record has a key to identify them."""
         ...
 
@@ -53,8 +56,8 @@ def check_job_fields(request: AppendRequest, *, to_queue: bool) -> bool:
     if to_queue:
         return any(record.unique_key is not None for record in records)
     for index, record in enumerate(records):
-        if record.delay_ms or record.unique_key is not None:
-            field = "delay_ms" if record.delay_ms else "unique_key"
+        if record.delay_ms or record.unique_key is not None or record.job_priority:
+            field = "delay_ms" if record.delay_ms else "job_priority" if record.job_priority else "unique_key"
             raise InvalidRequest(
                 f"records[{index}].{field} is for queues; this topic is a log", field=f"records[{index}].{field}"
             )

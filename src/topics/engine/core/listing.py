@@ -29,6 +29,9 @@ class QueueState:
     # jobs that are in the dead-letter topic now, and why the last one that should be there is not
     dead: int
     dead_letter_error: str | None
+    # claims and work streams that wait for jobs now, and when jobs were last asked for since the start
+    claimers: int
+    last_claim_ts: int | None
 
 
 @dataclass(frozen=True, slots=True)

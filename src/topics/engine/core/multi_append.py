@@ -15,11 +15,13 @@ from topics.engine.core.appended import Appended
 from topics.engine.core.job_admission import Admitted, check_job_fields
 from topics.engine.core.ops import Created, KeyNoted, MultiAppended
 from topics.engine.core.pending import Busy, PendingChange, settled
+from topics.engine.core.waiting.runner import Steps
 from topics.engine.log import retention
+from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.model.clock import Clock
 from topics.model.errors import InvalidRequest, TopicExistsIncompatible, TopicNotFound
-from topics.model.requests.batch import Batch, join_unless_large, render
+from topics.model.requests.batch import DRAFTED_PER_STEP, Batch, drafting, join_unless_large, render
 from topics.model.requests.config import ConfigRequest, resolve
 from topics.model.requests.multi_append import MultiAppendRequest, TopicBatch, check_multi_append, multi_digest, within
 from topics.model.requests.records import AppendRequest
@@ -52,12 +54,13 @@ class Landed(NamedTuple):
 class AppendTarget:
     """One of the topics and its part of the op; `topic` is None until it is created."""
 
-    __slots__ = ("admitted", "bare", "batch", "config", "name", "request", "topic", "topic_id")
+    __slots__ = ("admitted", "bare", "batch", "config", "draft", "name", "request", "topic", "topic_id")
 
     def __init__(self, given: TopicBatch, topic: Topic | None) -> None:
         self.name = given.name
         self.request = given.request
         self.bare = given.bare
+        self.draft = given.draft
         self.topic = topic
         self.config = (
             topic.config if topic is not None else resolve(given.request.config or ConfigRequest(), given.name)
@@ -102,14 +105,14 @@ class MultiAppend:
         check_names: Check | None = None,
         admit: Admit | None = None,
         *,
-        metas_checked: bool = False,
+        drafted: list[TopicBatch] | None = None,
     ) -> PendingChange:
         """Add a batch to each topic, all of them or none.
 
         `check_names` may refuse once the request is known to be valid, `admit` once it is known to be a write;
-        `metas_checked`: they were checked when the request was decoded.
+        `drafted` are the batches of a large request.
         """
-        batches = check_multi_append(request, self._engine.settings, metas_checked=metas_checked)
+        batches = check_multi_append(request, self._engine.settings) if drafted is None else drafted
         if check_names is not None:
             check_names()
         targets = self._targets(batches)
@@ -128,6 +131,20 @@ class MultiAppend:
         join_unless_large([target.batch for target in targets if target.batch is not None])
         self._refuse_if_full(targets)
         return self._stage(targets, key)
+
+    def drafting(self, request: MultiAppendRequest, *, metas_checked: bool = False) -> Steps[list[TopicBatch]]:
+        """Prepare an append of many records, as `Engine.drafting` does."""
+        batches = check_multi_append(request, self._engine.settings, metas_checked=metas_checked)
+        yield None
+        unpaused = 0
+        for given in batches:
+            given.draft = yield from drafting(given.request, bare=given.bare)
+            yield from indexing_tags(given.draft)
+            unpaused += len(given.request.records)
+            if unpaused >= DRAFTED_PER_STEP:
+                unpaused = 0
+                yield None
+        return batches
 
     # --- deciding ---
 
@@ -198,9 +215,9 @@ class MultiAppend:
         topic, engine = target.topic, self._engine
         if not target.bare:
             if topic is not None:
-                target.admitted = engine.admit_jobs(topic, target.request)
+                target.admitted = engine.admit_jobs(topic, target.request, target.draft)
             else:
-                target.admitted = engine.admission.admit(None, target.request, to_queue=target.to_queue)
+                target.admitted = engine.admission.admit(None, target.request, target.draft, to_queue=target.to_queue)
         if topic is not None:
             engine.keep_seqs(topic, len(target.left.records))
 
@@ -209,8 +226,12 @@ class MultiAppend:
         if request.records:
             now_ms = self._clock.now_ms()
             first_seq, ts = (1, now_ms) if topic is None else (topic.assigned_seq + 1, topic.now(now_ms))
-            unique = None if target.admitted is None else target.admitted.unique
-            target.batch = render(request, first_seq, ts, bare=target.bare, joined_bytes_max=0, unique=unique)
+            unique, draft = None, target.draft
+            if target.admitted is not None:
+                unique, draft = target.admitted.unique, target.admitted.draft
+            target.batch = render(
+                request, first_seq, ts, bare=target.bare, joined_bytes_max=0, unique=unique, draft=draft
+            )
 
     def _refuse_if_full(self, targets: list[AppendTarget]) -> None:
         engine = self._engine

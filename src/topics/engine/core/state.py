@@ -243,6 +243,17 @@ class State:
         """
         last_seq = run.from_seq + run.seqs - 1
         start = stop = topic.block_after(run.from_seq - 1)
+        if start < len(topic.blocks) and last_seq <= topic.blocks[start].last_seq:
+            block = topic.blocks[start]
+            first, end = block.number_after(run.from_seq - 1), block.number_after(last_seq)
+            if topic.queue is not None:
+                topic.queue.dying(block, first, end)
+            died, size = block.kill(first, end, run.size)
+            topic.count -= died
+            topic.bytes -= size
+            if not block.live:
+                self.release(topic.remove_block(start))
+            return
         while stop < len(topic.blocks) and topic.blocks[stop].first_seq <= last_seq:
             stop += 1
         touched = topic.blocks[start:stop]

@@ -6,7 +6,7 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 import msgspec
 
@@ -14,10 +14,12 @@ from topics.engine.core.state import State
 from topics.engine.core.waiting.runner import Steps
 from topics.engine.log.topic import Topic
 from topics.model.cursors import page_cursor, place_of
+from topics.model.errors import InvalidRequest
+from topics.model.names import TopicOrder
 
 NAMES_PER_STEP = 2_000
+ORDERS: Final[tuple[TopicOrder, ...]] = get_args(TopicOrder)
 
-TopicOrder = Literal["name", "records", "bytes", "written", "-records", "-bytes", "-written"]
 _VALUES: Final[Mapping[str, Callable[[Topic], int]]] = {
     "records": lambda topic: topic.count,
     "bytes": lambda topic: topic.bytes,
@@ -32,6 +34,10 @@ class TopicQuery(NamedTuple):
     contains: str
     type: str | None
     prefixes: tuple[str, ...]
+
+    def check(self) -> None:
+        if self.type not in (None, "log", "queue"):
+            raise InvalidRequest("type must be log or queue", field="type")
 
     def wants(self, topic: Topic) -> bool:
         return (
@@ -49,6 +55,13 @@ class TopicPlace(msgspec.Struct):
 
 
 Entry = tuple[int, str]
+
+
+def order_of(text: str) -> TopicOrder:
+    for order in ORDERS:
+        if order == text:
+            return order
+    raise InvalidRequest(f"sort must be one of {', '.join(ORDERS)}", field="sort")
 
 
 def search(

@@ -19,6 +19,7 @@ from topics.model.requests.groups import (
     ConsumeRequest,
     check_group,
     check_id,
+    check_short,
     clamp_limit,
     parse_start,
     wait_ms,
@@ -42,11 +43,12 @@ class ConsumedBatch(NamedTuple):
 class Reading:
     """Where reading starts is decided when the request arrives, however often it has to look."""
 
-    __slots__ = ("_start", "every", "group_id", "limit", "partitions", "topic_id", "wait_ms")
+    __slots__ = ("_start", "every", "group_id", "limit", "member", "partitions", "topic_id", "wait_ms")
 
-    def __init__(self, request: ConsumeRequest) -> None:
+    def __init__(self, request: ConsumeRequest, user: str = "") -> None:
         self.topic_id = check_id(request.topic_id, "topic_id")
         self.group_id = check_group(request.group_id) if request.group_id is not None else None
+        self.member = check_short(request.member, "member") if request.member else user
         self.every = wants_all(request.partition_id, request.all_partitions)
         self._start = parse_start(request.start)
         self.limit = clamp_limit(request.limit)
@@ -93,7 +95,7 @@ class Reading:
         consuming.count_read(total)
         claims: list[PendingChange | None] = []
         if self.group_id is not None:
-            claims = [consuming.claim(portion, self.group_id) for portion in portions]
+            claims = [consuming.claim(portion, self.group_id, self.member) for portion in portions]
         return ConsumedBatch(
             [(number, portion) for number, portion in numbered if portion.count],
             sorted((number, portion.next_seq - 1) for number, portion in numbered),

@@ -26,6 +26,8 @@ class GroupClaim(NamedTuple):
     from_seq: int
     to_seq: int
     deadline: int
+    # absent in older snapshots
+    member: str = ""
 
 
 class Group:
@@ -106,7 +108,7 @@ class Group:
 
     def claim(self, op: GroupClaimed) -> None:
         self._end_claims(op.from_seq, op.to_seq)
-        insort(self.claims, GroupClaim(op.from_seq, op.to_seq, op.deadline))
+        insort(self.claims, GroupClaim(op.from_seq, op.to_seq, op.deadline, op.member))
         self._begin_at(op.from_seq)
 
     def place(self, op: GroupPlaced) -> None:

@@ -1,6 +1,6 @@
 """Ops of consumer groups: claims, acks, resets and starts, each with its bytes.
 
-    GroupClaimed | 40 | topic u32 | from_seq u64 | to_seq u64 | deadline u64 | group_len u16 | group |
+    GroupClaimed | 40 | topic u32 | from_seq u64 | to_seq u64 | deadline u64 | group_len u16 | group | member |
     GroupAcked   | 41 | topic u32 | ranges u32 | group_len u16 | group | (from_seq u64, to_seq u64)×ranges |
     GroupReset   | 42 | topic u32 | committed u64 (2⁶⁴−1: the group is forgotten) | group_len u16 | group |
     GroupPlaced  | 80 | topic u32 | latest_seq u64 | group_len u16 | group |
@@ -38,12 +38,13 @@ class GroupClaimed(NamedTuple):
     from_seq: int
     to_seq: int
     deadline: int
+    # "": not known
+    member: str = ""
 
     def encode(self) -> bytes:
         group = self.group.encode()
-        return (
-            _CLAIMED.pack(GROUP_CLAIMED, self.topic_id, self.from_seq, self.to_seq, self.deadline, len(group)) + group
-        )
+        head = _CLAIMED.pack(GROUP_CLAIMED, self.topic_id, self.from_seq, self.to_seq, self.deadline, len(group))
+        return head + group + self.member.encode()
 
 
 class GroupAcked(NamedTuple):
@@ -88,7 +89,8 @@ GroupOp = GroupClaimed | GroupAcked | GroupReset | GroupPlaced
 
 def decode_claimed(body: bytes) -> GroupClaimed:
     _, topic_id, from_seq, to_seq, deadline, size = _CLAIMED.unpack_from(body)
-    return GroupClaimed(topic_id, _text(body, _CLAIMED.size, size), from_seq, to_seq, deadline)
+    member = body[_CLAIMED.size + size :].decode()
+    return GroupClaimed(topic_id, _text(body, _CLAIMED.size, size), from_seq, to_seq, deadline, member)
 
 
 def decode_acked(body: bytes) -> GroupAcked:

@@ -41,6 +41,8 @@ ACKED_AHEAD_MAX = 10_000
 HELD_BACK_SHOWN_MAX = 100
 CLAIMS_SHOWN_MAX = 100
 NAMES_PER_STEP = 2_000
+# Groups of a topic whose lag is counted at once; each may have to look at every block of it.
+GROUPS_PER_STEP = 16
 PARTITIONS_MAX = 1_024
 _UNTOUCHED = Group()
 
@@ -234,7 +236,7 @@ class Consuming:
 
     # --- claims, acks, resets ---
 
-    def claim(self, portion: Portion, group_id: str) -> PendingChange | None:
+    def claim(self, portion: Portion, group_id: str, member: str = "") -> PendingChange | None:
         """Claim the portion for its consumer; None if there is nothing to wait for."""
         topic = portion.topic
         if not portion.count and not portion.gone:
@@ -254,7 +256,7 @@ class Consuming:
         if not portion.count:
             return None
         deadline = self._steady.now_ms() + self._visibility_ms
-        op = GroupClaimed(topic.id, group_id, portion.from_seq, portion.to_seq, deadline)
+        op = GroupClaimed(topic.id, group_id, portion.from_seq, portion.to_seq, deadline, member)
         return self._stage(topic, op, gated=False)
 
     def ack(self, topic: Topic, group_id: str, upto_seq: int, from_seq: int | None = None) -> PendingChange:
@@ -293,14 +295,7 @@ class Consuming:
         """Put the group elsewhere in the partitions that `find` finds, or forget it; what that does, or would do."""
         check_reset(request)
         group_id, start = request.group_id, parse_start(request.start)
-
-        def idle() -> list[tuple[int, Topic]]:
-            partitions = find()
-            for _, topic in partitions:
-                self.check_idle(topic, group_id)
-            return partitions
-
-        partitions = yield from attempt(idle)
+        partitions = yield from attempt(partial(self._all_idle, group_id, find))
         places = [self._place_after(number, topic, request, start) for number, topic in partitions]
         if request.dry_run:
             return places
@@ -308,6 +303,12 @@ class Consuming:
         for change in [reset(topic, group_id) for _, topic in partitions]:
             yield from published(change)
         return places
+
+    def _all_idle(self, group_id: str, find: Callable[[], list[tuple[int, Topic]]]) -> list[tuple[int, Topic]]:
+        partitions = find()
+        for _, topic in partitions:
+            self.check_idle(topic, group_id)
+        return partitions
 
     def _place_after(self, number: int, topic: Topic, request: ResetRequest, start: ConsumeStart) -> ResetPlace:
         group = groups_of(topic).get(request.group_id, _UNTOUCHED)
@@ -345,20 +346,10 @@ class Consuming:
         deadline = group.next_expiry(now_ms)
         return None if deadline is None else deadline - now_ms
 
-    def standings(self, limit: int, wanted: Callable[[str, str], bool]) -> list[Standing]:
+    def standings(self, limit: int, wanted: Callable[[str, str], bool]) -> Steps[list[Standing]]:
         """Groups by topic name and group name; `wanted` filters by both."""
-        found: list[Standing] = []
-        for name in self._state.names:
-            topic = self._state.by_name[name]
-            if topic.groups is None:
-                continue
-            self._state.expire(topic, self._clock.now_ms(), None)
-            for group_id, group in sorted(groups_of(topic).items()):
-                if wanted(name, group_id):
-                    found.append(_standing(topic, group_id, group, self._steady.now_ms()))
-                    if len(found) == limit:
-                        return found
-        return found
+        found = yield from self.groups_after(("", ""), limit, wanted, 0)
+        return [state.standing for state in found]
 
     def groups_after(
         self, after: tuple[str, str], limit: int, wanted: Callable[[str, str], bool], lag_min: int
@@ -370,16 +361,18 @@ class Consuming:
             names = self._state.names
             index = bisect_left(names, name)
             for name in names[index : index + NAMES_PER_STEP]:
-                topic = self._state.by_name[name]
-                if topic.groups is not None:
+                topic = self._state.by_name.get(name)
+                if topic is not None and topic.groups is not None:
                     self._state.expire(topic, self._clock.now_ms(), None)
-                    for group_id in sorted(groups_of(topic)):
-                        if (name, group_id) > after and wanted(name, group_id):
+                    for number, group_id in enumerate(sorted(groups_of(topic)), 1):
+                        if (name, group_id) > after and group_id in groups_of(topic) and wanted(name, group_id):
                             state = self._group_state(topic, group_id)
                             if state.standing.lag >= lag_min:
                                 found.append(state)
                         if len(found) == limit:
                             return found
+                        if number % GROUPS_PER_STEP == 0:
+                            yield None
             if index + NAMES_PER_STEP >= len(names):
                 return found
             name += "\0"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 
 import xxhash
 
-from topics.engine.log.body import Body
-from topics.model.requests.batch import Batch
+from topics.engine.log.body import Body, all_tags, tag_order_of
+from topics.model.requests.batch import Batch, Draft
 from topics.model.requests.records import TagMatch
 from topics.storage.pack import Extent
 
@@ -79,7 +79,9 @@ class Block:
         block = cls(batch.first_seq, batch.ts, segment)
         block.body = Body.whole(batch)
         block._count_in(batch)
-        block.index_tags()
+        block.tag_filter = batch.tag_filter
+        if block.tag_filter is None:
+            block.index_tags()
         return block
 
     def extend(self, batch: Batch) -> None:
@@ -166,6 +168,24 @@ class Block:
             start = stop if end < 0 else end
             yield first, start
 
+    def all_alive(self, start: int, stop: int) -> bool:
+        """Whether there are records start … stop − 1, and all of them are alive."""
+        return self.start <= start < stop and (self.dead is None or self.dead.find(1, start, stop) < 0)
+
+    def first_alive_run(self, start: int, most: int) -> tuple[int, int]:
+        """The first run of live records from `start` on, as much of it as is `most`; an empty one if there is none."""
+        if start < self.start:
+            start = self.start
+        dead = self.dead
+        if dead is None:
+            return start, max(start, min(self.count, start + most))
+        first = dead.find(0, start)
+        if first < 0:
+            return self.count, self.count
+        stop = min(self.count, first + most)
+        end = dead.find(1, first, stop)
+        return first, stop if end < 0 else end
+
     def nth_alive(self, nth: int) -> int:
         """Number of the live record with `nth` live ones before it; `count` if there is none."""
         for first, stop in self.alive_runs(self.start, self.count):
@@ -195,20 +215,22 @@ class Block:
 
     def kill(self, start: int, stop: int, size: int | None = None) -> tuple[int, int]:
         """Mark start … stop − 1 dead; how many died, and the bytes they freed (`size`, where it is known)."""
-        runs = list(self.alive_runs(start, stop))
-        died = sum([end - first for first, end in runs])
-        if not died:
+        runs = [(start, stop)] if self.all_alive(start, stop) else list(self.alive_runs(start, stop))
+        if not runs:
             return 0, 0
+        first, end = runs[0]
+        died = end - first if len(runs) == 1 else sum([end - first for first, end in runs])
         if died == self.live:
             size = self.live_bytes
         elif self.body is not None:
-            size = sum([self.body.size(first, end) for first, end in runs])
+            body = self.body
+            size = body.size(first, end) if len(runs) == 1 else sum([body.size(first, end) for first, end in runs])
         elif size is None:
             size = self.live_bytes * died // self.live
         size = min(size, self.live_bytes)
         self.image = None
-        if runs[0][0] == self.start and len(runs) == 1 and self.dead is None:
-            self.start = runs[0][1]
+        if first == self.start and len(runs) == 1 and self.dead is None:
+            self.start = end
         else:
             self._flag(runs)
         self.live -= died
@@ -235,6 +257,18 @@ class Block:
         if self.tag_filter is None:
             return False
         return match.prefix or not self.tag_filter or in_filter(self.tag_filter, match.tag)
+
+
+def indexing_tags(draft: Draft) -> Generator[None, None, None]:
+    """Make ahead what a block of these records needs to find tags, if they will be a block by themselves."""
+    column = draft.tag_column()
+    if column is None or draft.size < BLOCK_BYTES:
+        return
+    tags = all_tags(*column)
+    yield
+    draft.tag_order = tag_order_of(tags)
+    yield
+    draft.tag_filter = build_filter({tag for tag in tags if tag is not None})
 
 
 def build_filter(tags: Collection[bytes]) -> bytes:

@@ -111,10 +111,9 @@ class Body:
         body.buf = batch.blob
         body.ends = batch.ends
         body.metas = batch.metas
-        if batch.nodes is not None:
-            body._extend_nodes(batch, 0)
-        if batch.tags is not None:
-            body._extend_tags(batch, 0)
+        body.node_names, body.nodes = batch.node_names, batch.nodes
+        if batch.tags is not None and batch.tag_ends is not None:
+            body.tags, body.tag_ends, body.tag_order = batch.tags, batch.tag_ends, batch.tag_order
         body.freeze()
         return body
 
@@ -152,11 +151,8 @@ class Body:
         self.node_numbers = {}
         if self.tags is not None:
             self.tags = bytes(self.tags)
-            tags = self._all_tags(self.tags)
-            tagged: Iterable[int] = range(len(tags))
-            if None in tags:
-                tagged = [number for number in tagged if tags[number] is not None]
-            self.tag_order = array("I", sorted(tagged, key=cast("list[bytes]", tags).__getitem__))
+            if self.tag_order is None:
+                self.tag_order = tag_order_of(all_tags(self.tags, self.tag_ends))
             self.tag_index = None
 
     # --- records by number ---
@@ -212,13 +208,7 @@ class Body:
     def distinct_tags(self) -> set[bytes]:
         """The tags of a frozen body."""
         assert isinstance(self.tags, bytes)
-        return {tag for tag in self._all_tags(self.tags) if tag is not None}
-
-    def _all_tags(self, tags: bytes) -> list[bytes | None]:
-        """`tag_at` of each record, several times as fast."""
-        ends = self.tag_ends
-        starts = chain((0,), ends)
-        return [tags[start + 1 : end] if end > start else None for start, end in zip(starts, ends, strict=False)]
+        return {tag for tag in all_tags(self.tags, self.tag_ends) if tag is not None}
 
     def _tag_key(self, index: int) -> bytes:
         tag = self.tag_at(index)
@@ -256,6 +246,20 @@ class Body:
                 index.setdefault(tag, []).append(number)
         self.tag_indexed = len(self.ends)
         return index
+
+
+def all_tags(tags: bytes, ends: array[int]) -> list[bytes | None]:
+    """The tag of each record in a column, several times as fast as one by one."""
+    starts = chain((0,), ends)
+    return [tags[start + 1 : end] if end > start else None for start, end in zip(starts, ends, strict=False)]
+
+
+def tag_order_of(tags: list[bytes | None]) -> array[int]:
+    """The numbers of the records that have a tag, sorted by tag."""
+    tagged: Iterable[int] = range(len(tags))
+    if None in tags:
+        tagged = [number for number in tagged if tags[number] is not None]
+    return array("I", sorted(tagged, key=cast("list[bytes]", tags).__getitem__))
 
 
 def _raised(offsets: array[int], base: int) -> bytes:

@@ -102,12 +102,12 @@ def count(topic: Topic, match: TagMatch | None, before_seq: int, load: Load) -> 
 def find_seqs(topic: Topic, seqs: list[int], load: Load) -> list[Run]:
     """Runs of these live records, given in ascending order. May raise ColdMiss."""
     runs: list[Run] = []
-    at = 0
-    while at < len(seqs):
+    at, count = 0, len(seqs)
+    while at < count:
         block = topic.blocks[topic.block_after(seqs[at] - 1)]
         load(block)
         assert block.body is not None
-        stop = bisect_right(seqs, block.last_seq)
+        stop = count if seqs[-1] <= block.last_seq else bisect_right(seqs, block.last_seq)
         here = seqs[at:stop]
         at = stop
         if block.seqs is None and here[-1] - here[0] + 1 == len(here):

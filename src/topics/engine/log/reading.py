@@ -6,7 +6,6 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from typing import NamedTuple
 
 import msgspec
@@ -101,10 +100,7 @@ def read(
     diff = Diff(topic, from_seq)
     blocks = topic.blocks
     index = topic.block_after(diff.next_from_seq)
-    # A hole is reported by a tombstone of its own: this read ends before it.
-    end_seq = next((hole.from_seq - 1 for hole in topic.holes if hole.from_seq > diff.next_from_seq), topic.head_seq)
-    if to_seq is not None and to_seq < end_seq:
-        end_seq = max(to_seq, diff.next_from_seq)
+    end_seq = _end_of_read(topic, diff.next_from_seq, to_seq)
     match = None if view.tag is None else TagMatch(view.tag, prefix=False)
     cold: set[int] = set()
     size = 0
@@ -130,7 +126,9 @@ def read(
             break
         if block.cold:
             cold.add(block.segment)
-        stop, taken = _take(block, start, end, view, limit - diff.count, bytes_max - size, diff)
+        body = block.body
+        assert body is not None
+        stop, taken = _take(block, body, start, end, view, limit - diff.count, bytes_max - size, diff)
         diff.scanned += stop - start
         size += taken
         if stop < end:
@@ -147,6 +145,12 @@ def read(
     return diff
 
 
+def _end_of_read(topic: Topic, after_seq: int, to_seq: int | None) -> int:
+    """The head, `to_seq`, or the seq before the next hole: that is reported by a tombstone of its own."""
+    end_seq = next((hole.from_seq - 1 for hole in topic.holes if hole.from_seq > after_seq), topic.head_seq)
+    return end_seq if to_seq is None or to_seq >= end_seq else max(to_seq, after_seq)
+
+
 def _take_before_damage(
     block: Block, error: Exception, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff
 ) -> bool:
@@ -154,19 +158,17 @@ def _take_before_damage(
     salvaged = error.salvaged if isinstance(error, DamagedBlock) else None
     if salvaged is None or salvaged.first_hit(start) == start:
         return diff.tombstone is not None and not isinstance(error, ColdMiss)
-    good = copy(block)
-    good.body = salvaged.body
-    stop, _ = _take(good, start, min(end, salvaged.first_hit(start)), view, limit, bytes_max, diff)
+    stop, _ = _take(block, salvaged.body, start, min(end, salvaged.first_hit(start)), view, limit, bytes_max, diff)
     diff.scanned += stop - start
     if stop > start:
         diff.next_from_seq = block.seq_at(stop - 1)
     return True
 
 
-def _take(block: Block, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff) -> tuple[int, int]:
+def _take(
+    block: Block, body: Body, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff
+) -> tuple[int, int]:
     """Add the records of this block that match the view before number `end`; the number where it stopped, and bytes."""
-    body = block.body
-    assert body is not None
     plain = view.data and not (view.tags and body.tags is not None) and (view.meta or body.metas is None)
     room = limit
     size = 0

@@ -154,12 +154,23 @@ class Topic:
 
     def block_after(self, seq: int) -> int:
         """Index of the first block that may hold a seq greater than `seq`."""
-        return bisect_left(self.blocks, seq + 1, key=_last_seq)
+        blocks = self.blocks
+        if blocks and blocks[0].last_seq > seq:
+            return 0
+        return bisect_left(blocks, seq + 1, key=_last_seq)
 
     def live_within(self, from_seq: int, to_seq: int) -> int:
-        """How many records there are from … to, both included; visits every block in between."""
+        """How many records there are from … to, both included; visits every block in between.
+
+        Up to the head, it visits the blocks before them instead, if those are fewer.
+        """
+        first_block = self.block_after(from_seq - 1)
+        if to_seq >= self.head_seq and 2 * first_block < len(self.blocks):
+            block = self.blocks[first_block]
+            before = sum([passed.live for passed in self.blocks[:first_block]])
+            return self.count - before - block.alive_before(block.number_after(from_seq - 1))
         live = 0
-        for index in range(self.block_after(from_seq - 1), len(self.blocks)):
+        for index in range(first_block, len(self.blocks)):
             block = self.blocks[index]
             if block.first_seq > to_seq:
                 break

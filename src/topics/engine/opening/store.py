@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -34,12 +35,17 @@ from topics.engine.queues.verbs import Queues
 from topics.engine.queues.waiting_claims import Claims
 from topics.engine.routers.forwarding import Forwarder
 from topics.engine.routers.verbs import Routers
+from topics.engine.schedules.scheduler import Scheduler
+from topics.engine.schedules.verbs import Schedules
 from topics.engine.transactions.verbs import Transactions
 from topics.model.clock import Clock, SystemClock
-from topics.model.errors import StorageError, TopicsError
+from topics.model.errors import DataDirIncompatible, StorageError, TopicsError
 from topics.model.requests.config import Durability
 from topics.model.settings import Settings
 from topics.storage.backup import Backup
+from topics.storage.bucket.bucket import ObjectBucket
+from topics.storage.bucket.joining import Joined, join_bucket
+from topics.storage.bucket.shipping import Shipping, ShippingPace, ShippingSource
 from topics.storage.directory import DataDirectory
 from topics.storage.disk import Disk
 from topics.storage.pack import Packs
@@ -105,6 +111,9 @@ class Store:
         self.background = Runner(self.waiters, self.deadlines, wake)
         self._directory = DataDirectory(self._disk, path, self.settings.cold_dir)
         self._repair = repair
+        # The bucket that the log goes to, if there is one, and the way there.
+        self._bucket: ObjectBucket | None = None
+        self.shipping: Shipping | None = None
         # What a repair had to give up, as messages.
         self.given_up: list[str] = []
         # The heads at the last recorded sync, if the log continues after it.
@@ -129,7 +138,7 @@ class Store:
         """Recover; yields the progress (0.0 … 1.0) every few milliseconds, by the clock."""
         now_ms = self._clock.monotonic_ms
         until_ms = now_ms() + SLICE_MS
-        self._directory.open(repair=self._repair)
+        self._directory.open(repair=self._repair, may_be_filled=self._has_bucket)
         # A replay makes objects by the million and no garbage: collecting would cost an eighth of the time.
         collecting = gc.isenabled()
         gc.disable()
@@ -139,6 +148,8 @@ class Store:
                     yield self.progress
                     until_ms = now_ms() + SLICE_MS
         except BaseException:
+            if self.shipping is not None:
+                self.shipping.stop()
             if hasattr(self, "worker"):
                 self.syncer.stop()
                 self.worker.stop()
@@ -155,6 +166,7 @@ class Store:
 
     def _recover(self) -> Steps[None]:
         directory = self._directory
+        joined = (yield from self._join()) if self._has_bucket else None
         previous = directory.previous
         self.packs = Packs(self._disk, directory.packs_path, directory.cold_path)
         self.snapshots = Snapshots(self._disk, directory.snapshots_path)
@@ -181,7 +193,7 @@ class Store:
         if self._repair:
             self.given_up += gap_lines(replay.repaired)
             self.given_up += drop_damaged(self.state, self.packs)
-        yield from self._start(replay)
+        yield from self._start(replay, joined)
         not_all_here = bool(replay.repaired or previous.copied_ms)
         if previous.copied_ms:
             lost = estimates.since_copy(previous.copied_ms, self._clock.now_ms())
@@ -200,8 +212,33 @@ class Store:
         self.transactions.recovered(whole=whole, fences_ahead=fences_ahead)
         if not_all_here:
             yield from self._wait_synced()
+        if joined is not None and joined.restored is not None:
+            yield from self._wait_shipped()
         # Only now: a start after a crash before this line must skip again.
         yield from in_thread(directory.mark_open)
+        self.scheduler.look_again()
+
+    @property
+    def _has_bucket(self) -> bool:
+        return self.settings.bucket is not None and not self._repair
+
+    def _join(self) -> Steps[Joined]:
+        """Own a term in the bucket; a directory without data gets what is there."""
+        settings = self.settings
+        assert settings.bucket is not None
+        url = settings.bucket
+        self._bucket, joined = yield from in_thread(
+            lambda: join_bucket(
+                url,
+                os.environ,
+                self._disk,
+                self._directory,
+                own_url=f"http://{settings.host}:{settings.port}",
+                lease_ms=settings.bucket_lease_ms,
+                now_ms=self._clock.now_ms,
+            )
+        )
+        return joined
 
     def _fold(self, replay: Replay, synced_to: int) -> Steps[None]:
         state = self.state
@@ -217,7 +254,7 @@ class Store:
             self.progress = SNAPSHOT_SHARE + (1 - SNAPSHOT_SHARE) * replay.progress
             yield
 
-    def _start(self, replay: Replay) -> Steps[None]:
+    def _start(self, replay: Replay, joined: Joined | None) -> Steps[None]:
         self.wal = Wal(self._disk, self._directory.wal_path, replay.tail, file_bytes=self.settings.wal_file_bytes)
         mark = SyncMark(self._disk, self._directory.wal_path)
         mark.note(replay.tail.position)
@@ -237,6 +274,8 @@ class Store:
         self.pipelines = Pipelines(self.engine, self._clock)
         self.forwarder = Forwarder(self.engine, self.background, self._clock)
         self.transactions = Transactions(self.engine, self.background, self._clock)
+        self.scheduler = Scheduler(self.engine, self.background, self.deadlines, self._clock)
+        self.schedules = Schedules(self.engine, self.scheduler, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.commit_log,
@@ -257,6 +296,34 @@ class Store:
         self.commit_log.room.renew()
         self.syncer.start()
         self.worker.start()
+        if joined is not None:
+            self._start_shipping(joined)
+
+    def _start_shipping(self, joined: Joined) -> None:
+        settings = self.settings
+        assert self._bucket is not None
+        if self.wal.written_to < joined.position:
+            raise DataDirIncompatible(
+                f"the log in {self._directory.path} ends before the one in the bucket, which it had been sent to: the "
+                "disk has lost data, or the directory is an old copy; move it away and start on an empty one, which is "
+                "then restored from the bucket",
+                directory=self._directory.path,
+            )
+        self.shipping = Shipping(
+            self._bucket,
+            joined,
+            ShippingSource(self._disk, self._directory, self.wal, self.syncer, self.snapshots, self.packs),
+            pace=ShippingPace(
+                settings.bucket_piece_ms,
+                settings.bucket_piece_bytes,
+                settings.bucket_backlog_bytes,
+                settings.bucket_keep_ms,
+            ),
+            notify=self._notify,
+            now_ms=self._clock.now_ms,
+            made_by="topics",
+        )
+        self.shipping.start()
 
     def _exists(self, topic: Topic) -> bool:
         return self.state.by_id.get(topic.id) is topic
@@ -302,6 +369,17 @@ class Store:
             time.sleep(PAUSE_S)
             yield
 
+    def _wait_shipped(self) -> Steps[None]:
+        """Which seqs are skipped must be in the bucket before any is assigned: the next restore must know."""
+        shipping = self.shipping
+        assert shipping is not None
+        while shipping.whole and shipping.shipped_to < self.wal.written_to:
+            shipping.poll()
+            if shipping.fenced is not None:
+                raise shipping.fenced
+            time.sleep(PAUSE_S)
+            yield
+
     # --- running ---
 
     def settle(self, s_max: float = math.inf) -> None:
@@ -310,6 +388,13 @@ class Store:
         until_s = clock_s() + s_max
         self._unsettled = self.commit_log.settle(lambda: clock_s() >= until_s)
         self.worker.poll()
+        if self.shipping is not None:
+            self._poll_shipping(self.shipping)
+
+    def _poll_shipping(self, shipping: Shipping) -> None:
+        shipping.poll()
+        if shipping.fenced is not None and self.commit_log.read_only is None:
+            self.commit_log.refuse_writes(shipping.fenced.message)
 
     def flush(self) -> None:
         """Write and publish submitted changes, resume tasks that can continue, serve live readers: a few ms."""
@@ -362,6 +447,18 @@ class Store:
         """Whether a turn would continue background work."""
         return self.background.pending or self.forwarder.pending or self._unsettled
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way here: the next work comes from a caller, or when a clock has gone on."""
+        return not (
+            self.has_work
+            or self.runner.pending
+            or self._checkpoint is not None
+            or self._house_busy
+            or self._checkpointer.wanted
+            or self.commit_log.depth
+        )
+
     def turn(self, *, ticks: bool = False) -> float | None:
         """Everything that is due, for a few milliseconds: the one pump of every host.
 
@@ -404,6 +501,10 @@ class Store:
         except StopIteration:
             self._checkpoint = None
             return more
+
+    def compact(self, done: Callable[[bool], None]) -> None:
+        """Free soon what is dead on disk; `done` is called with whether it succeeded."""
+        self._checkpointer.compact(done)
 
     def checkpoint(self) -> bool:
         """Run one whole checkpoint now; returns whether it succeeded."""
@@ -449,6 +550,7 @@ class Store:
         if not self.ready:
             return
         self.ready = False
+        self.scheduler.stop()
         self.commit_log.flush()
         healthy = self.commit_log.read_only is None
         if healthy:
@@ -459,6 +561,8 @@ class Store:
             healthy = self.checkpoint()
         self.syncer.stop()
         self.worker.stop()
+        if self.shipping is not None:
+            self.shipping.stop()
         try:
             if healthy and self.syncer.failed is None:
                 self.wal.close()

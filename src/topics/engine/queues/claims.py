@@ -8,7 +8,7 @@ import msgspec
 
 from topics.engine.core.pending import PendingChange
 from topics.engine.queues.due import NO_STREAM
-from topics.engine.queues.queue import Taken
+from topics.engine.queues.queue import Taken, TakenRun
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import UNSET
 
@@ -21,6 +21,8 @@ PASS_BYTES_MAX = 256 * 1024 * 1024
 # Jobs given to a stream before it is checked whether its reader keeps up.
 PUSHED_PER_PASS_MAX = 64
 
+# Where the head of a record ends; the first one in it is its own, see `diff.render_view`.
+DATA = b',"data":'
 _encode_string = msgspec.json.Encoder().encode
 
 
@@ -88,21 +90,49 @@ def rest_after(config: TopicConfig, deliveries: int, lease: int) -> int:
 
 
 def render_jobs(share: list[Taken], lease: int, deadline: int) -> list[bytes]:
-    """The records' own bytes with their leases inserted, which are numbered from `lease` on.
-
-    The first `,"data":` of a record is its own, see `diff.render_view`.
-    """
-    until, first = b'","deadline":%d' % deadline, b',"deliveries":1'
+    """The records' own bytes with their leases inserted, which are numbered from `lease` on."""
+    until = b'","deadline":%d' % deadline
     rendered: list[bytes] = []
     for seq, job, record, tag in share:
         ts_at = record.index(b",")
-        data_at = record.index(b',"data":', ts_at)
-        deliveries = first if job is None else b',"deliveries":%d' % (job.deliveries + 1)
+        data_at = record.index(DATA, ts_at)
+        deliveries = b',"deliveries":%d' % (1 if job is None else job.deliveries + 1)
         if tag is not None:
-            deliveries = b',"$tag":%b%b' % (_encode_string(tag.decode()), deliveries)
+            deliveries = _tag(tag) + deliveries
         rendered.append(
             b'{"$seq":%d,"lease_id":"lease_%x%b%b%b%b'
             % (seq, lease, until, record[ts_at:data_at], deliveries, record[data_at:])
         )
         lease += 1
     return rendered
+
+
+def render_run(run: TakenRun, lease: int, deadline: int) -> list[bytes]:
+    """The same for fresh jobs that are neighbours: most of them have all but seq, lease and data in common."""
+    body, first, stop = run.body, run.first, run.stop
+    buf, ends, tagged = body.buf, body.ends, body.tags is not None
+    seq, begin = run.block.first_seq + first, body.start_of(first)
+    common, job, tag = DATA, b"", b""
+    common_bytes = 0
+    rendered: list[bytes] = []
+    for number in range(first, stop):
+        at = buf.index(b",", begin)
+        if not common_bytes or not buf.startswith(common, at):
+            common = bytes(buf[at : buf.index(DATA, at) + len(DATA)])
+            common_bytes = len(common)
+            job = b'{"$seq":%%d,"lease_id":"lease_%%x","deadline":%d%b%%b,"deliveries":1,"data":%%b' % (
+                deadline,
+                common[: -len(DATA)].replace(b"%", b"%%"),
+            )
+        begin = ends[number]
+        if tagged:
+            own_tag = body.tag_at(number)
+            tag = b"" if own_tag is None else _tag(own_tag)
+        rendered.append(job % (seq, lease, tag, buf[at + common_bytes : begin - 1]))
+        seq += 1
+        lease += 1
+    return rendered
+
+
+def _tag(tag: bytes) -> bytes:
+    return b',"$tag":' + _encode_string(tag.decode())

@@ -33,6 +33,8 @@ class QueuesFeature(Feature):
 
     def __init__(self, state: State) -> None:
         self._state = state
+        # by the id of the topic, in the order of their creation
+        self.queues: dict[int, Topic] = {}
         # Queues whose jobs the running checkpoint captures last.
         self._large: list[Topic] = []
         # Topics of a snapshot that does not record which of their records are dead letters.
@@ -43,6 +45,11 @@ class QueuesFeature(Feature):
     def created(self, topic: Topic) -> None:
         if topic.config.type == "queue":
             topic.queue = QueuePart(Queue())
+            self.queues[topic.id] = topic
+
+    def dropped(self, topic: Topic) -> list[str]:
+        self.queues.pop(topic.id, None)
+        return []
 
     def describe(self, topic: Topic, steady_ms: int) -> QueueState | None:
         queue = queue_of(topic)
@@ -57,6 +64,8 @@ class QueuesFeature(Feature):
             paused=queue.paused,
             dead=left_of(self._state, topic),
             dead_letter_error=queue.refusal if queue.refused else None,
+            claimers=queue.claimers,
+            last_claim_ts=queue.last_claim_ts,
         )
 
     # --- snapshots ---

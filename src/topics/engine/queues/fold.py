@@ -23,6 +23,7 @@ from topics.engine.queues.ops import (
     RELEASED,
     Buried,
     Extended,
+    FreshRun,
     Leased,
     Moved,
     Paused,
@@ -46,6 +47,9 @@ def _leased(state: State, op: Leased) -> None:
     if queue is None or op.ahead:
         return
     jobs = op.jobs
+    if isinstance(jobs, FreshRun):
+        queue.hand_out_run(jobs, op.node, op.deadline, op.rest_ms, op.now_ms)
+        return
     if not op.now_ms:
         queue.pass_over(topic, op.cursor)
         jobs = [job for job in jobs if is_live(topic, job[0])]
@@ -55,6 +59,10 @@ def _leased(state: State, op: Leased) -> None:
 def _released(state: State, op: Released) -> None:
     queue = queue_of(state.by_id[op.topic_id])
     if queue is not None and not op.ahead:
+        run = queue.run_of(op.seqs)
+        if run is not None:
+            queue.give_back_run(run, op.seqs, op.due, op.now_ms, op.error)
+            return
         for job in _known(queue, op.seqs):
             job.error = op.error or job.error
             queue.give_back(job, op.due, op.now_ms)
@@ -63,12 +71,16 @@ def _released(state: State, op: Released) -> None:
 def _extended(state: State, op: Extended) -> None:
     queue = queue_of(state.by_id[op.topic_id])
     if queue is not None and not op.ahead:
+        run = queue.run_of(op.seqs)
+        if run is not None:
+            queue.extend_run(run, op.seqs, op.deadline, op.rest_ms)
+            return
         for job in _known(queue, op.seqs):
             queue.extend(job, op.deadline, op.rest_ms)
 
 
 def _known(queue: Queue, seqs: list[int]) -> list[Job]:
-    return [job for job in map(queue.jobs.get, seqs) if job is not None]
+    return [queue.job_for(seq) for seq in seqs if seq in queue.jobs]
 
 
 def _paused(state: State, op: Paused) -> None:

@@ -17,7 +17,7 @@ from topics.engine.queues.part import queue_of
 
 if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
-    from topics.engine.queues.due import Job
+    from topics.engine.queues.due import JobStanding
     from topics.engine.queues.queue import Queue
 
 
@@ -40,6 +40,10 @@ class JobImage(msgspec.Struct, array_like=True):
     lease: int
     node: str
     error: str
+    # absent in older snapshots
+    priority: int = 0
+    # of one with a priority: ready, and neither delayed nor delivered before
+    fresh: bool = False
 
 
 class QueueImage(msgspec.Struct, array_like=True):
@@ -109,24 +113,30 @@ def restore_part(chunk: bytes, by_id: Mapping[int, Topic]) -> None:
 
 
 def _job_images(topic: Topic, queue: Queue, seqs: Iterable[int]) -> list[JobImage]:
-    jobs = [job for job in map(queue.jobs.get, seqs) if job is not None]
+    jobs = [(seq, job) for seq, job in [(seq, queue.jobs.get(seq)) for seq in seqs] if job is not None]
     if topic.config.leases_durable:
-        return [_job_image(job) for job in jobs]
+        return [_job_image(seq, job) for seq, job in jobs]
     if queue.closing:
-        return [_without_lease(_job_image(job)) for job in jobs]
-    return [_job_image(job) for job in jobs if _rests_since_append(job)]
+        return [_without_lease(_job_image(seq, job)) for seq, job in jobs]
+    return [_appended_image(seq, job) for seq, job in jobs if job.priority or _rests_since_append(job)]
 
 
-def _rests_since_append(job: Job) -> bool:
+def _rests_since_append(job: JobStanding) -> bool:
     return not job.deliveries and job.group is not None and job.group.place is JobPlace.RESTING
 
 
-def _job_image(job: Job) -> JobImage:
+def _job_image(seq: int, job: JobStanding) -> JobImage:
     group = job.group
     if group is None or group.place is JobPlace.READY:
-        return JobImage(job.seq, job.deliveries, 0, 0, 0, job.node, job.error)
-    lease = job.lease if group.place is JobPlace.LEASED else 0
-    return JobImage(job.seq, job.deliveries, group.due_ms, group.rest_ms, lease, job.node, job.error)
+        fresh = group is not None and group.fresh
+        return JobImage(seq, job.deliveries, 0, 0, 0, job.node, job.error, job.priority, fresh)
+    lease = job.lease_of(seq) if group.place is JobPlace.LEASED else 0
+    return JobImage(seq, job.deliveries, group.due_ms, group.rest_ms, lease, job.node, job.error, job.priority)
+
+
+def _appended_image(seq: int, job: JobStanding) -> JobImage:
+    """What its append says of a job, and no delivery since."""
+    return _job_image(seq, job) if _rests_since_append(job) else JobImage(seq, 0, 0, 0, 0, "", "", job.priority, True)
 
 
 def _without_lease(image: JobImage) -> JobImage:
@@ -147,9 +157,11 @@ def _restore_jobs(topic: Topic, queue: Queue, jobs: list[JobImage], unique: list
         if not is_live(topic, entry.seq):
             continue
         job = queue.job_for(entry.seq)
-        job.deliveries, job.error = entry.deliveries, entry.error
+        job.deliveries, job.error, job.priority = entry.deliveries, entry.error, entry.priority
         if entry.lease:
             queue.lease(job, entry.node, entry.lease, entry.due_ms - 1, entry.rest_ms)
+        elif entry.fresh:
+            queue.make_fresh(job)
         else:
             queue.give_back(job, entry.due_ms, 0)
     for key, seq in unique:

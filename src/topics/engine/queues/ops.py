@@ -30,6 +30,14 @@ _MOVED = struct.Struct("<BBIQI")
 _BURIED = struct.Struct("<BII")
 
 
+class FreshRun(NamedTuple):
+    """Neighbouring jobs that are delivered for the first time, with leases numbered from `lease` on."""
+
+    first_seq: int
+    seqs: int
+    lease: int
+
+
 class Leased(NamedTuple):
     """Jobs (seq, lease, deliveries) were leased to a worker. `rest_ms` is how long they rest if the lease expires.
 
@@ -37,7 +45,8 @@ class Leased(NamedTuple):
 
     No other worker may get the same job in the meantime, so the ops of leases are folded when they are decided. Such an
     op is `ahead` when it is published: its fold was done. Two fields are not in the log, and are empty in an op read
-    from it: `now_ms`, when it was decided, and `stream`, the connection that the jobs are pushed to.
+    from it: `now_ms`, when it was decided, and `stream`, the connection that the jobs are pushed to. Nor is it told
+    there whether the jobs were a FreshRun.
     """
 
     topic_id: int
@@ -45,16 +54,37 @@ class Leased(NamedTuple):
     deadline: int
     rest_ms: int
     node: str
-    jobs: list[tuple[int, int, int]]
+    jobs: list[tuple[int, int, int]] | FreshRun
     ahead: bool = False
     now_ms: int = 0
     stream: int = 0
 
     def encode(self) -> bytes:
-        node = self.node.encode()
+        node, jobs = self.node.encode(), self.jobs
+        if isinstance(jobs, FreshRun):
+            count = jobs.seqs
+            # Every number is 1 until the seqs and leases are put in.
+            numbers = array("Q", (1,)) * (3 * count)
+            numbers[0::3] = array("Q", range(jobs.first_seq, jobs.first_seq + count))
+            numbers[1::3] = array("Q", range(jobs.lease, jobs.lease + count))
+        else:
+            count = len(jobs)
+            numbers = array("Q", [number for job in jobs for number in job])
         times = self.cursor, self.deadline, self.rest_ms
-        head = _LEASED.pack(LEASED, self.topic_id, *times, len(self.jobs), len(node))
-        return head + node + array("Q", [number for job in self.jobs for number in job]).tobytes()
+        return _LEASED.pack(LEASED, self.topic_id, *times, count, len(node)) + node + numbers.tobytes()
+
+    def lease_numbers(self) -> dict[int, int]:
+        """The lease on each job, by seq."""
+        jobs = self.jobs
+        if isinstance(jobs, FreshRun):
+            return dict(
+                zip(
+                    range(jobs.first_seq, jobs.first_seq + jobs.seqs),
+                    range(jobs.lease, jobs.lease + jobs.seqs),
+                    strict=True,
+                )
+            )
+        return {seq: lease for seq, lease, _ in jobs}
 
 
 class Released(NamedTuple):

@@ -3,8 +3,8 @@
     fresh ─────claim────▶ leased ──ack──▶ (gone)         A fresh job is a live record after the claim cursor and
       ▲                    │    ▲                        nothing else: a million of them cost nothing and no claim
     append               nack,  │claim                   is slower for them. Every live record up to the cursor has
-      │                 expires │                        a Job, and so has one that was appended with a delay.
-      └─with a delay─▶ resting ─┴─ ready
+      │                 expires │                        a Job, and so has one that was appended with a delay or a
+      └─with a delay─▶ resting ─┴─ ready                 priority: that one is ready from the start, in its lane.
 
 Counts are exact at any time: whole groups fall due at once, and records that die are reported here (`dying`) for any
 reason. Every method takes the time as a parameter; none reads a clock.
@@ -12,27 +12,27 @@ reason. Every method takes the time as a parameter; none reads a clock.
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from topics.engine.log.block import Block
+from topics.engine.log.body import Body
 from topics.engine.log.on_disk.cold import ColdMiss
-from topics.engine.queues.due import NO_STREAM, DueGroup, DueTimes, Job, JobPlace
+from topics.engine.queues.due import DueGroup, Job, JobPlace, JobStanding, jobs_of
+from topics.engine.queues.places import JobPlaces
 from topics.model.errors import TopicsError
 from topics.model.requests.batch import NO_KEY, Batch, JobColumns, unique_keys
 
 if TYPE_CHECKING:
-    from topics.engine.log.block import Block
     from topics.engine.log.topic import Topic
 
 # Looked up once: an attribute of an Enum costs as much as a call.
-_READY: Final = JobPlace.READY
 _LEASED: Final = JobPlace.LEASED
 
 SCAN_RECORDS_MAX = 20_000
 DOOMED_PER_TAKE_MAX = 256
-WORKERS_KEPT_MAX = 200
 
 Load = Callable[["Block"], None]
 
@@ -42,271 +42,19 @@ Load = Callable[["Block"], None]
 Taken = tuple[int, Job | None, bytes, bytes | None]
 
 
-class Queue:
-    __slots__ = (
-        "_draining",
-        "_draining_group",
-        "_leases",
-        "_ready",
-        "_rests",
-        "ahead",
-        "closing",
-        "cursor",
-        "dead_lettered",
-        "delayed",
-        "fresh",
-        "in_flight",
-        "jobs",
-        "next_lease",
-        "paused",
-        "refusal",
-        "refused",
-        "released",
-        "streams",
-        "unique",
-        "unique_of",
-        "workers",
-    )
+class TakenRun(NamedTuple):
+    """Neighbouring fresh jobs chosen for delivery: records first … stop − 1 of a block, which has its body."""
 
-    def __init__(self) -> None:
-        # records after the cursor that have no Job, and Jobs after the cursor
-        self.cursor: int = 0
-        self.fresh = 0
-        self.ahead = 0
-        self.jobs: dict[int, Job] = {}
-        # jobs by place, and how many there are of each
-        self._leases = DueTimes(JobPlace.LEASED)
-        self._rests = DueTimes(JobPlace.RESTING)
-        self._ready: deque[DueGroup] = deque()
-        self._draining: list[int] = []
-        self._draining_group = DueGroup(_READY)
-        self.released = 0
-        self.in_flight = 0
-        self.delayed = 0
-        # unique keys of pending jobs
-        self.unique: dict[bytes, int] = {}
-        self.unique_of: dict[int, bytes] = {}
-        self.dead_lettered = 0
-        self.paused = False
-        # jobs that should be in the dead-letter topic, which refuses them, and why
-        self.refused = 0
-        self.refusal = ""
-        # The process stops: the state of jobs is kept, except for leases that are not durable.
-        self.closing = False
-        # 0: this process has given out none yet
-        self.next_lease = 0
-        # jobs in flight on each connection that jobs are pushed to
-        self.streams: dict[int, dict[int, Job]] = {}
-        # workers that have claimed since the start, the latest last, and when
-        self.workers: dict[str, int] = {}
+    block: Block
+    body: Body
+    first: int
+    stop: int
 
-    @property
-    def ready(self) -> int:
-        return self.fresh + self.released
 
-    @property
-    def next_ms(self) -> int:
-        """When the next job may become claimable by time alone."""
-        return min(self._leases.next_ms, self._rests.next_ms)
+class Queue(JobPlaces):
+    """Chooses jobs for claims, and folds what happens to their records."""
 
-    # --- time ---
-
-    def advance(self, now_ms: int) -> None:
-        """Expire leases and end rests. Costs one step per group, whatever the number of jobs."""
-        if now_ms >= self._leases.next_ms:
-            for group in self._leases.fallen_due(now_ms):
-                self.in_flight -= len(group.jobs)
-                if group.pushed:
-                    for job in group.jobs.values():
-                        self._off_stream(job)
-                rest_until = group.due_ms + group.rest_ms
-                if rest_until > now_ms:
-                    self._rests.adopt(group, rest_until)
-                    self.delayed += len(group.jobs)
-                else:
-                    self._make_ready(group)
-        if now_ms >= self._rests.next_ms:
-            for group in self._rests.fallen_due(now_ms):
-                self.delayed -= len(group.jobs)
-                self._make_ready(group)
-
-    def _make_ready(self, group: DueGroup) -> None:
-        group.place = _READY
-        self.released += len(group.jobs)
-        self._ready.append(group)
-
-    # --- places ---
-
-    def _detach(self, job: Job) -> None:
-        group = job.group
-        if group is None:
-            return
-        del group.jobs[job.seq]
-        job.group = None
-        place = group.place
-        if place is _LEASED:
-            self.in_flight -= 1
-            if job.stream:
-                self._off_stream(job)
-            if not group.jobs:
-                self._leases.discard(group)
-        elif place is _READY:
-            self.released -= 1
-        else:
-            self.delayed -= 1
-            if not group.jobs:
-                self._rests.discard(group)
-
-    def _off_stream(self, job: Job) -> None:
-        pushed = self.streams.get(job.stream)
-        if pushed is not None:
-            pushed.pop(job.seq, None)
-        job.stream = NO_STREAM
-
-    def _rest(self, job: Job, due_ms: int) -> None:
-        job.group = group = self._rests.at(due_ms)
-        group.jobs[job.seq] = job
-        self.delayed += 1
-
-    def give_back(self, job: Job, due_ms: int, now_ms: int) -> None:
-        """Claimable again from `due_ms` on."""
-        self._detach(job)
-        if due_ms > now_ms:
-            self._rest(job, due_ms)
-            return
-        group = self._ready[-1] if self._ready else None
-        if group is None:
-            group = DueGroup(_READY)
-            self._ready.append(group)
-        job.group = group
-        group.jobs[job.seq] = job
-        self.released += 1
-
-    def take_out(self, jobs: Iterable[Job]) -> None:
-        """They are leaving the queue; if that fails, they are given back."""
-        leased = 0
-        for job in jobs:
-            group = job.group
-            if group is None or group.place is not _LEASED or job.stream:
-                self._detach(job)
-                continue
-            # The work of an ack, inlined because it runs for every job.
-            leased += 1
-            job.group = None
-            del group.jobs[job.seq]
-            if not group.jobs:
-                self._leases.discard(group)
-        self.in_flight -= leased
-
-    def lease(self, job: Job, node: str, lease: int, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> None:
-        """Expires when the clock is past the deadline, not at it."""
-        self._detach(job)
-        job.node, job.lease, job.deadline = node, lease, deadline
-        self.let_out(job, self.leased_until(deadline, rest_ms, stream), stream)
-
-    def hand_out(
-        self, jobs: list[tuple[int, int, int]], node: str, deadline: int, rest_ms: int, now_ms: int, stream: int
-    ) -> None:
-        """Jobs (seq, lease, deliveries) go to their worker; inlined because it runs for every job."""
-        known, cursor = self.jobs, self.cursor
-        group = self.leased_until(deadline, rest_ms, stream)
-        members, pushed = group.jobs, self.streams[stream] if stream else None
-        for seq, lease, deliveries in jobs:
-            job = known.get(seq)
-            if job is None:
-                job = known[seq] = Job(seq, group, deliveries, node, lease, now_ms, deadline, stream)
-                if seq > cursor:
-                    self.ahead += 1
-                    self.fresh -= 1
-            else:
-                if job.group is not None:
-                    self._detach(job)
-                job.deliveries = deliveries
-                job.claimed_ms = now_ms
-                job.node = node
-                job.lease = lease
-                job.deadline = deadline
-                job.stream = stream
-                job.group = group
-            members[seq] = job
-            if pushed is not None:
-                pushed[seq] = job
-        self.in_flight += len(jobs)
-        if now_ms:
-            self._note_worker(node, now_ms)
-
-    def _note_worker(self, node: str, now_ms: int) -> None:
-        workers = self.workers
-        workers.pop(node, None)
-        workers[node] = now_ms
-        if len(workers) > WORKERS_KEPT_MAX:
-            del workers[next(iter(workers))]
-
-    def leased_until(self, deadline: int, rest_ms: int, stream: int = NO_STREAM) -> DueGroup:
-        """The group of leases with this deadline."""
-        return self._leases.at(deadline + 1, rest_ms, pushed=stream != NO_STREAM)
-
-    def let_out(self, job: Job, group: DueGroup, stream: int = NO_STREAM) -> None:
-        """A job that is in no group goes to its worker."""
-        job.group = group
-        group.jobs[job.seq] = job
-        self.in_flight += 1
-        job.stream = stream
-        if stream:
-            self.streams[stream][job.seq] = job
-
-    def extend(self, job: Job, deadline: int, rest_ms: int) -> None:
-        self.lease(job, job.node, job.lease, deadline, rest_ms, job.stream)
-
-    def held(self, seq: int, now_ms: int) -> Job | None:
-        """The job, if a lease on it is valid."""
-        job = self.jobs.get(seq)
-        if job is None or job.group is None or job.group.place is not _LEASED or job.deadline < now_ms:
-            return None
-        return job
-
-    def held_by(self, node: str, seqs: list[int], tokens: list[str] | None, now_ms: int) -> tuple[list[Job], list[int]]:
-        """The jobs that this worker holds, by its tokens if it sent them, and the seqs it does not hold."""
-        found: dict[int, Job] = {}
-        skipped: list[int] = []
-        known = self.jobs
-        for number, seq in enumerate(seqs):
-            job = known.get(seq)
-            if (
-                job is None
-                or job.node != node
-                or job.group is None
-                or job.group.place is not _LEASED
-                or job.deadline < now_ms
-                or seq in found
-                or (tokens is not None and tokens[number] != f"lease_{job.lease:x}")
-            ):
-                skipped.append(seq)
-            else:
-                found[seq] = job
-        return list(found.values()), skipped
-
-    def refuse(self, job: Job, reason: str) -> None:
-        """The dead-letter topic refuses the job; without a reason: not yet."""
-        self.refused += not job.refusals
-        self.refusal = reason or self.refusal
-        job.refusals += 1
-
-    def accept(self, job: Job) -> None:
-        """The job leaves for the dead-letter topic, or for a worker after all."""
-        if job.refusals:
-            self.refused -= 1
-            job.refusals = 0
-
-    def job_for(self, seq: int) -> Job:
-        """The Job of a live record, created if it has none."""
-        job = self.jobs.get(seq)
-        if job is None:
-            job = self.jobs[seq] = Job(seq)
-            if seq > self.cursor:
-                self.ahead += 1
-                self.fresh -= 1
-        return job
+    __slots__ = ()
 
     # --- choosing ---
 
@@ -329,6 +77,28 @@ class Queue:
             if not taken and not doomed:
                 raise
         return taken, doomed
+
+    def take_run(self, topic: Topic, wanted: int, bytes_max: int, load: Load) -> TakenRun | None:
+        """What `take` would, if that is all of one run of fresh jobs; otherwise None, and nothing is taken."""
+        if self.released or self.ahead or not self.fresh:
+            return None
+        block = topic.blocks[topic.block_after(self.cursor)]
+        if block.seqs is not None:
+            return None
+        if wanted > self.fresh:
+            wanted = self.fresh
+        first, stop = block.first_alive_run(self.cursor + 1 - block.first_seq, wanted)
+        if stop - first != wanted:
+            return None
+        load(block)
+        body = block.body
+        assert body is not None
+        ends = body.ends
+        if ends[stop - 1] - (ends[first - 1] if first else 0) > bytes_max:
+            return None
+        self.cursor = block.first_seq + stop - 1
+        self.fresh -= wanted
+        return TakenRun(block, body, first, stop)
 
     def _take_released(
         self,
@@ -359,16 +129,12 @@ class Queue:
         return size
 
     def _next_released(self) -> Job:
-        """Groups in the order in which they became ready; within one by seq."""
-        while True:
-            jobs = self._draining_group.jobs
-            while self._draining:
-                job = jobs.get(self._draining[-1])
-                if job is not None:
-                    return job
-                self._draining.pop()
-            self._draining_group = self._ready.popleft()
-            self._draining = sorted(self._draining_group.jobs, reverse=True)
+        """Of the highest priority; there is one."""
+        seq = self._lanes.next_seq()
+        if seq is None:
+            seq = self._ready.next_seq()
+        assert seq is not None, "a released job is in a group"
+        return self.job_for(seq)
 
     def _take_fresh(self, topic: Topic, wanted: int, bytes_max: int, load: Load, taken: list[Taken]) -> None:
         index = topic.block_after(self.cursor)
@@ -422,14 +188,18 @@ class Queue:
         if jobs is None:
             self.fresh += batch.count
             return
-        first_seq = batch.first_seq
-        if not self.fresh and all(jobs.delays):
+        first_seq, apart = batch.first_seq, jobs.delays
+        if jobs.priorities:
+            apart = array("I", map(max, jobs.delays, jobs.priorities))
+        if not self.fresh and all(apart):
             # No fresh job is in between: the cursor need not pass them one by one later.
             self.ahead = 0
             self.cursor = first_seq + batch.count - 1
         else:
             self.fresh += batch.count
-        if any(jobs.delays):
+        if jobs.priorities:
+            self._prioritize(first_seq, jobs)
+        elif any(jobs.delays):
             self._delay(first_seq, jobs)
         keys = unique_keys(jobs.unique)
         if NO_KEY not in keys:
@@ -446,7 +216,7 @@ class Queue:
         known, group_at, from_ms = self.jobs, self._rests.at, jobs.from_ms
         count = len(known)
         delay_before = 0
-        group = self._draining_group
+        group = DueGroup(JobPlace.RESTING)
         for seq, delay_ms in enumerate(jobs.delays, first_seq):
             if delay_ms:
                 if delay_ms != delay_before:
@@ -459,6 +229,25 @@ class Queue:
         if first_seq > self.cursor:
             self.ahead += count
             self.fresh -= count
+
+    def _prioritize(self, first_seq: int, jobs: JobColumns) -> None:
+        """Jobs with a priority are ready in their lane from the start, or rest until their delay is over."""
+        for seq, priority in enumerate(jobs.priorities, first_seq):
+            delay_ms = jobs.delays[seq - first_seq]
+            if priority or delay_ms:
+                job = self.job_for(seq)
+                job.priority = priority
+                if delay_ms:
+                    self._rest(job, jobs.from_ms + delay_ms)
+                else:
+                    self.make_fresh(job)
+
+    def make_fresh(self, job: Job) -> None:
+        """A job with a priority is ready, as it was when it was appended."""
+        self._detach(job)
+        job.group = group = self._lanes.of(job.priority).fresh.newest_fresh()
+        group.jobs[job.seq] = job
+        self.released += 1
 
     def pend(self, key: bytes, seq: int) -> None:
         self.unique[key] = seq
@@ -485,30 +274,38 @@ class Queue:
 
     def dying(self, block: Block, start: int, stop: int) -> None:
         """The live records start … stop − 1 of a block are about to die."""
-        cursor_number = block.number_after(self.cursor)
-        for first, end in block.alive_runs(start, stop):
-            behind = max(0, end - max(first, cursor_number))
-            for seq in self._among_jobs(block, first, end):
-                job = self.jobs.pop(seq)
-                if job.refusals:
-                    self.accept(job)
-                if job.group is not None:
-                    self._detach(job)
-                if seq > self.cursor:
+        if block.all_alive(start, stop):
+            self._dying_run(block, start, stop)
+        else:
+            for first, end in block.alive_runs(start, stop):
+                self._dying_run(block, first, end)
+
+    def _dying_run(self, block: Block, first: int, end: int) -> None:
+        jobs, cursor = self.jobs, self.cursor
+        from_seq, to_seq = block.seq_at(first), block.seq_at(end - 1)
+        behind = 0 if to_seq <= cursor else end - max(first, block.number_after(cursor))
+        seqs: Iterable[int] = range(from_seq, to_seq + 1)
+        if to_seq - from_seq >= len(jobs):
+            seqs = [seq for seq in jobs if from_seq <= seq <= to_seq]
+        leaving: JobStanding | None = None
+        for seq in seqs:
+            job = jobs.pop(seq, None)
+            if job is None or job is leaving:
+                continue
+            if job.group is not None:
+                self._leave(seq, job, job.group)
+            if isinstance(job, Job):
+                job.group = None
+                self.accept(job)
+                if seq > cursor:
                     self.ahead -= 1
                     behind -= 1
-            self.fresh -= behind
-            if self.unique_of:
-                self._forget_keys(block, first, end)
-
-    def _among_jobs(self, block: Block, first: int, end: int) -> list[int]:
-        jobs = self.jobs
-        if not jobs:
-            return []
-        from_seq, to_seq = block.seq_at(first), block.seq_at(end - 1)
-        if to_seq - from_seq < len(jobs):
-            return [seq for seq in range(from_seq, to_seq + 1) if seq in jobs]
-        return [seq for seq in jobs if from_seq <= seq <= to_seq]
+            elif job.group is None:
+                # Most acks are of a whole run: the rest of it needs no second look.
+                leaving = job
+        self.fresh -= behind
+        if self.unique_of:
+            self._forget_keys(block, first, end)
 
     def _forget_keys(self, block: Block, first: int, end: int) -> None:
         for seq in map(block.seq_at, range(first, end)):
@@ -518,40 +315,28 @@ class Queue:
 
     # --- listing ---
 
-    def leases_from(self, deadline: int, seq: int, limit: int) -> list[Job]:
-        """Valid leases, soonest to expire first, after (deadline, seq)."""
-        found: list[Job] = []
-        for group in self._leases.groups_from(deadline + 1):
-            for job in sorted(group.jobs.values(), key=_seq_of):
-                if (job.deadline, job.seq) > (deadline, seq):
-                    found.append(job)
-                    if len(found) == limit:
-                        return found
-        return found
+    def leases_from(self, topic: Topic, deadline: int, seq: int, limit: int) -> list[tuple[int, JobStanding]]:
+        """Valid leases and their seqs, soonest to expire first, after (deadline, seq)."""
+        found = (
+            (number, job) for _, number, job in self.due_from(topic, _LEASED, deadline + 1, seq) if job is not None
+        )
+        return list(islice(found, limit))
 
-    def due_from(self, place: JobPlace, due_ms: int, seq: int) -> Iterator[Job]:
-        """Leased or resting jobs after (due_ms, seq), those that leave their place first, first."""
-        times = self._leases if place is JobPlace.LEASED else self._rests
-        for due, groups in groupby(times.groups_from(due_ms), key=_due_of):
-            for job in sorted((job for group in groups for job in group.jobs.values()), key=_seq_of):
-                if (due, job.seq) > (due_ms, seq):
-                    yield job
+    def due_from(
+        self, topic: Topic, place: JobPlace, due_ms: int, seq: int
+    ) -> Iterator[tuple[int, int, JobStanding | None]]:
+        """Leased or resting jobs after (due_ms, seq), those that leave their place first, first.
+
+        A time and a seq without a job: the search has come to there, and may be ended.
+        """
+        times = self._leases if place is _LEASED else self._rests
+        for due, groups in times.groups_from(due_ms):
+            if not groups:
+                yield due, 0, None
+            after = seq if due == due_ms else 0
+            for number, job in jobs_of(groups, max(after + 1, topic.earliest_seq), topic.head_seq):
+                yield due, number, job
 
     def next_released_seq(self) -> int | None:
-        """Of the jobs that were given back, the one that is claimed next."""
-        jobs = self._draining_group.jobs
-        for seq in reversed(self._draining):
-            if seq in jobs:
-                return seq
-        return next((min(group.jobs) for group in self._ready if group.jobs), None)
-
-    def entries(self) -> Iterable[Job]:
-        return self.jobs.values()
-
-
-def _seq_of(job: Job) -> int:
-    return job.seq
-
-
-def _due_of(group: DueGroup) -> int:
-    return group.due_ms
+        """About the oldest of those that were given back, or have a priority."""
+        return min((seq for seq in (self._lanes.peek(), self._ready.peek()) if seq is not None), default=None)

@@ -14,7 +14,7 @@ from topics.engine.log.deletion import Run
 from topics.engine.log.topic import Topic
 from topics.engine.queues.due import Job
 from topics.engine.queues.ops import Buried, Moved
-from topics.model.requests.batch import render
+from topics.model.requests.batch import JOB_PRIORITY_MAX, render
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.records import UNSET, AppendRequest, RecordRequest
@@ -22,13 +22,16 @@ from topics.model.requests.records import UNSET, AppendRequest, RecordRequest
 if TYPE_CHECKING:
     from topics.engine.core.engine import TopicRoom
 
-FROM, DELIVERIES, SRC_SEQ, ERROR = (
+FROM, DELIVERIES, SRC_SEQ, ERROR, PRIORITY = (
     "$dead_letter_from",
     "$dead_letter_deliveries",
     "$dead_letter_src_seq",
     "$dead_letter_error",
+    "$dead_letter_priority",
 )
-STAMPS = (FROM, DELIVERIES, SRC_SEQ, ERROR)
+STAMPS = (FROM, DELIVERIES, SRC_SEQ, ERROR, PRIORITY)
+
+PRIORITIES = frozenset(b"%d" % priority for priority in range(JOB_PRIORITY_MAX + 1))
 
 _encode = msgspec.json.Encoder().encode
 _decode_meta = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -54,6 +57,8 @@ def stamp(record: RecordRequest, queue: str, job: Job) -> None:
     stamps: dict[str, object] = {FROM: queue, DELIVERIES: job.deliveries, SRC_SEQ: job.seq}
     if job.error:
         stamps[ERROR] = job.error
+    if job.priority:
+        stamps[PRIORITY] = job.priority
     try:
         record.meta = Raw(_encode({**_unstamped(record), **stamps}))
     except (msgspec.DecodeError, RecursionError):
@@ -63,7 +68,10 @@ def stamp(record: RecordRequest, queue: str, job: Job) -> None:
 
 
 def unstamp(record: RecordRequest) -> None:
-    """Only after `home_of` has found the stamps."""
+    """Only after `home_of` has found the stamps. The job has the priority again that it had in its queue."""
+    stamped = stamps_of(record).get("job_priority")
+    if isinstance(stamped, Raw) and bytes(stamped) in PRIORITIES:
+        record.job_priority = int(bytes(stamped))
     left = _unstamped(record)
     record.meta = Raw(_encode(left)) if left else UNSET
 
@@ -87,7 +95,7 @@ def stamps_of(record: RecordRequest) -> dict[str, object]:
         meta = decode_deep(_decode_meta, bytes(record.meta))
     except (msgspec.DecodeError, RecursionError):
         return {}
-    names = {FROM: "from", SRC_SEQ: "src_seq", DELIVERIES: "deliveries", ERROR: "error"}
+    names = {FROM: "from", SRC_SEQ: "src_seq", DELIVERIES: "deliveries", ERROR: "error", PRIORITY: "job_priority"}
     return {name: meta[stamped] for stamped, name in names.items() if stamped in meta}
 
 

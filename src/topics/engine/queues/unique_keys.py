@@ -11,7 +11,7 @@ from topics.engine.core.job_admission import Admitted, check_job_fields
 from topics.engine.core.ops import KeyNoted
 from topics.engine.core.pending import PendingChange, settled
 from topics.engine.queues.part import queue_of
-from topics.model.requests.batch import NO_KEY, Batch, unique_column, unique_keys
+from topics.model.requests.batch import NO_KEY, Batch, Draft, unique_column, unique_keys
 from topics.model.requests.records import AppendRequest, RecordRequest
 
 if TYPE_CHECKING:
@@ -24,15 +24,21 @@ class Uniqueness:
         self._commit_log = commit_log
         self._in_flight = commit_log.in_flight
 
-    def admit(self, topic: Topic | None, request: AppendRequest, *, to_queue: bool) -> Admitted | None:
+    def admit(
+        self, topic: Topic | None, request: AppendRequest, draft: Draft | None = None, *, to_queue: bool
+    ) -> Admitted | None:
         """Leave out the records whose key is pending; None if none has a key.
 
         Only a queue accepts a delay or a unique key.
         """
-        return self._admit_keyed(topic, request) if check_job_fields(request, to_queue=to_queue) else None
+        if check_job_fields(request, to_queue=to_queue):
+            return self._admit_keyed(topic, request, draft)
+        return None
 
-    def _admit_keyed(self, topic: Topic | None, request: AppendRequest) -> Admitted:
-        column = unique_column(record.unique_key for record in request.records)
+    def _admit_keyed(self, topic: Topic | None, request: AppendRequest, draft: Draft | None) -> Admitted:
+        column = None if draft is None else draft.unique
+        if column is None:
+            column = unique_column(record.unique_key for record in request.records)
         keys = unique_keys(column)
         queue = queue_of(topic) if topic is not None else None
         pending: Mapping[bytes, int] = queue.unique if queue is not None else {}
@@ -41,7 +47,7 @@ class Uniqueness:
         distinct = set(keys)
         distinct.discard(NO_KEY)
         if pending.keys().isdisjoint(distinct) and len(distinct) + keys.count(NO_KEY) == len(keys):
-            return Admitted(request, column)
+            return Admitted(request, column, draft=draft)
         return _without(request, keys, pending)
 
     def note(self, topic_id: int, batch: Batch, change: PendingChange) -> None:

@@ -15,17 +15,27 @@ from topics.engine.core.pending import Busy, PendingChange, settled
 from topics.engine.log.deletion import Run, find_seqs
 from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.queues import transfers as moving
-from topics.engine.queues.claims import Claim, Grant, bytes_for, deal, render_jobs, rest_after
+from topics.engine.queues.claims import (
+    ANSWER_BYTES_MAX,
+    Claim,
+    Grant,
+    bytes_for,
+    deal,
+    render_jobs,
+    render_run,
+    rest_after,
+)
 from topics.engine.queues.dead_letters import left_of
-from topics.engine.queues.due import NO_STREAM, Job
-from topics.engine.queues.job_actions import JobActions
-from topics.engine.queues.job_pages import JobPages
-from topics.engine.queues.ops import Extended, Leased, LeaseOp, Paused, Released
+from topics.engine.queues.due import NO_STREAM, Job, LeasedRun
+from topics.engine.queues.operator.job_actions import JobActions
+from topics.engine.queues.operator.job_pages import JobPages
+from topics.engine.queues.operator.redrive import Redriver
+from topics.engine.queues.ops import Extended, FreshRun, Leased, LeaseOp, Paused, Released
 from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
-from topics.engine.queues.redrive import Redriver
+from topics.model.clock import shown_ms
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
-from topics.model.requests.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, TopicConfig
+from topics.model.requests.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
 from topics.model.requests.records import (
     UNSET,
     AckRequest,
@@ -78,7 +88,11 @@ class Queues:
         queue = queue_of(topic)
         if queue is None:
             raise NotAQueue(name)
-        return topic, queue, self.bring_up(topic, queue)
+        now = self._steady.now_ms()
+        if topic.config.ttl_ms:
+            self._expire(topic)
+        queue.advance(now)
+        return topic, queue, now
 
     def existing(self, name: str) -> Queue:
         """The queue with its counts at this moment, regardless of pending changes."""
@@ -112,9 +126,12 @@ class Queues:
     def bring_up(self, topic: Topic, queue: Queue) -> int:
         now = self.now()
         if topic.config.ttl_ms:
-            self._state.expire(topic, self._clock.now_ms(), self._state.cold.load)
+            self._expire(topic)
         queue.advance(now)
         return now
+
+    def _expire(self, topic: Topic) -> None:
+        self._state.expire(topic, self._clock.now_ms(), self._state.cold.load)
 
     def check_node(self, node: str) -> str:
         if not node or len(node.encode()) > self._settings.max_node_bytes:
@@ -123,15 +140,44 @@ class Queues:
 
     # --- claim ---
 
-    def read_claim(self, request: ClaimRequest) -> Claim:
-        """Check what can be checked without the topic; a lease of 0 ms stands for the topic's own."""
-        lease_ms = 0 if request.lease_ms is UNSET else max(LEASE_MS_MIN, check_u64(request.lease_ms, "lease_ms"))
+    def check_claim(self, request: ClaimRequest) -> tuple[int, int]:
+        """Check what can be checked without the topic: how many jobs, and for how long; 0: for as long as it says."""
+        lease_ms = 0
+        if request.lease_ms is not UNSET:
+            lease_ms = min(LEASE_MS_MAX, max(LEASE_MS_MIN, check_u64(request.lease_ms, "lease_ms")))
         wanted = max(1, min(self._settings.max_claim, check_u64(request.max, "max")))
-        return Claim(self.check_node(request.node), wanted, min(LEASE_MS_MAX, lease_ms))
+        self.check_node(request.node)
+        return wanted, lease_ms
 
-    @staticmethod
-    def for_topic(claim: Claim, config: TopicConfig) -> Claim:
-        return claim if claim.lease_ms else Claim(claim.node, claim.wanted, config.lease_ms, claim.stream)
+    def read_claim(self, request: ClaimRequest) -> Claim:
+        return Claim(request.node, *self.check_claim(request))
+
+    def serve_one(self, topic: Topic, queue: Queue, claim: Claim, now: int) -> Grant:
+        """`serve` for one claimer; nothing is made for each of its jobs if they are fresh and neighbours."""
+        if claim.stream != NO_STREAM or topic.config.retry_backoff is not UNSET or queue.paused:
+            return self.serve(topic, queue, [claim], now)[0]
+        self._commit_log.check_writable()
+        run = queue.take_run(topic, claim.wanted, ANSWER_BYTES_MAX, self._state.cold.load)
+        if run is None:
+            return self.serve(topic, queue, [claim], now)[0]
+        wall_ms = queue.last_claim_ts = topic.last_read_ts = self._clock.now_ms()
+        deadline = now + claim.lease_ms
+        first_seq, count = run.block.first_seq + run.first, run.stop - run.first
+        self._state.read_total += count
+        lease = queue.next_lease or random.getrandbits(40) + 1
+        queue.next_lease = lease + count
+        grant = Grant()
+        grant.jobs = render_run(run, lease, shown_ms(deadline, wall_ms - now))
+        grant.seqs = list(range(first_seq, first_seq + count))
+        leased = FreshRun(first_seq, count, lease)
+        if topic.config.leases_durable:
+            op = Leased(topic.id, queue.cursor, deadline, 0, claim.node, leased, now_ms=now)
+            self._state.fold_ahead(op)
+            grant.change = self._journal_leases(op, topic)
+        else:
+            # The fold of such an op: it would not reach the log.
+            queue.hand_out_run(leased, claim.node, deadline, 0, now)
+        return grant
 
     def serve(self, topic: Topic, queue: Queue, claims: list[Claim], now: int) -> list[Grant]:
         """One pass: the available jobs, dealt out one by one over the claimers until all have enough.
@@ -139,7 +185,7 @@ class Queues:
         The queue has been brought up to `now`. May raise ColdMiss, as long as no claimer got a job.
         """
         self._commit_log.check_writable()
-        topic.last_read_ts = self._clock.now_ms()
+        queue.last_claim_ts = topic.last_read_ts = self._clock.now_ms()
         grants = [Grant() for _ in claims]
         if queue.paused:
             return grants
@@ -192,7 +238,7 @@ class Queues:
         return change
 
     def _journal_leases(self, op: Leased, topic: Topic) -> PendingChange:
-        leases = {seq: lease for seq, lease, _ in op.jobs}
+        leases = op.lease_numbers()
         try:
             change = self._journal(topic, op)
         except TopicsError:
@@ -227,6 +273,9 @@ class Queues:
         self.check_seqs(request)
         topic, queue, now = self.find(name)
         self._commit_log.check_writable()
+        run = queue.held_run(request.node, request.seqs, request.lease_ids, now)
+        if run is not None:
+            return self._ack_run(topic, queue, run, request.seqs)
         jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
         seqs = [job.seq for job in jobs]
         if not jobs:
@@ -237,6 +286,20 @@ class Queues:
         change.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped), done))
         self._waiters.moved(topic)
         return change
+
+    def _ack_run(self, topic: Topic, queue: Queue, run: LeasedRun, seqs: list[int]) -> PendingChange:
+        """Jobs that one claim has leased, and that are neighbours, are completed together."""
+        runs = find_seqs(topic, seqs, self._state.cold.load)
+        change = self._commit_log.submit_delete(Deleted(topic.id, self._clock.now_ms(), runs), topic.config.durability)
+        leaving = queue.take_out_run(run, seqs)
+        change.then(lambda done: self._run_acked(topic, queue, leaving, Held(seqs, []), done))
+        self._waiters.moved(topic)
+        return change
+
+    def _run_acked(self, topic: Topic, queue: Queue, leaving: LeasedRun, held: Held, done: PendingChange) -> None:
+        done.result = held
+        if done.error is not None:
+            self.give_back(topic, [queue.job_for(seq) for seq in held.jobs if queue.jobs.get(seq) is leaving])
 
     def _acked(self, topic: Topic, jobs: list[Job], held: Held, done: PendingChange) -> None:
         done.result = held
@@ -263,10 +326,18 @@ class Queues:
         topic, queue, now = self.find(name)
         if request.dead_letter and topic.config.dead_letter is None:
             raise InvalidRequest(f'queue "{name}" has no dead_letter topic', field="dead_letter")
+        rest_equally = request.delay_ms is not UNSET or topic.config.retry_backoff is UNSET
+        if (
+            rest_equally
+            and not request.dead_letter
+            and queue.held_run(request.node, request.seqs, request.lease_ids, now) is not None
+        ):
+            return self._nack_run(topic, queue, request, error, now)
         jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
         result = Held([job.seq for job in jobs], skipped)
         if not jobs:
             return settled(topic.id, result)
+        queue.failed += len(jobs)
         for job in jobs:
             job.error = error or job.error
         if request.dead_letter:
@@ -276,6 +347,16 @@ class Queues:
             change = self.bury(topic, jobs)
         else:
             change = self._release(topic, jobs, now, request, error)
+        change.then(lambda done: setattr(done, "result", result))
+        self._waiters.moved(topic)
+        return change
+
+    def _nack_run(self, topic: Topic, queue: Queue, request: NackRequest, error: str, now: int) -> PendingChange:
+        """Jobs that one claim has leased, and that are neighbours, are given back together."""
+        seqs, result = request.seqs, Held(request.seqs, [])
+        queue.failed += len(seqs)
+        due = now if request.delay_ms is UNSET else now + min(DELAY_MS_MAX, request.delay_ms)
+        change = self.decide_ahead(topic, [Released(topic.id, due, error, seqs, now_ms=now)])
         change.then(lambda done: setattr(done, "result", result))
         self._waiters.moved(topic)
         return change
@@ -306,8 +387,15 @@ class Queues:
         self.check_seqs(request)
         lease_ms = max(LEASE_MS_MIN, min(LEASE_MS_MAX, check_u64(request.lease_ms, "lease_ms")))
         topic, queue, now = self.find(name)
-        jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
         deadline = now + lease_ms
+        if (
+            topic.config.retry_backoff is UNSET
+            and queue.held_run(request.node, request.seqs, request.lease_ids, now) is not None
+        ):
+            change = self.decide_ahead(topic, [Extended(topic.id, deadline, 0, request.seqs)])
+            change.result = Held(request.seqs, [], self._steady.wall_ms(deadline))
+            return change
+        jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
         by_rest: dict[int, list[int]] = {}
         for job in jobs:
             rest_ms = rest_after(topic.config, job.deliveries, job.lease)

@@ -95,13 +95,16 @@ class Claimers:
 
     def add(self, claimer: Claimer) -> None:
         self._members[claimer] = None
+        self.queue.claimers += 1
         if self.topic.config.claim_jitter_ms:
             self.moved()
         else:
             self._arm()
 
     def discard(self, claimer: Claimer) -> None:
-        self._members.pop(claimer, None)
+        if claimer in self._members:
+            del self._members[claimer]
+            self.queue.claimers -= 1
         if not self._members:
             self._claims.dismiss(self)
 
@@ -244,13 +247,13 @@ class Claims:
     def ask(self, name: str, request: ClaimRequest, admit: Callable[[Topic], None] | None) -> AskedClaim:
         """Decide a claim with the available jobs, or find that it has to wait. May raise Busy and ColdMiss."""
         queues = self.queues
-        claim = queues.read_claim(request)
+        wanted, lease_ms = queues.check_claim(request)
         topic, queue, now = queues.find(name)
         if admit is not None:
             admit(topic)
-        claim = queues.for_topic(claim, topic.config)
+        claim = Claim(request.node, wanted, lease_ms or topic.config.lease_ms)
         if not topic.config.claim_jitter_ms:
-            grant = queues.serve(topic, queue, [claim], now)[0]
+            grant = queues.serve_one(topic, queue, claim, now)
             if grant.seqs or not request.wait_ms:
                 return AskedClaim(topic, queue, claim, grant)
         return AskedClaim(topic, queue, claim, None)

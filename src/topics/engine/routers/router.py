@@ -56,8 +56,11 @@ class Router:
 
     @property
     def lag(self) -> int:
-        """Seqs of the source that are not processed yet."""
-        return max(0, self.source.head_seq - self.cursor)
+        """Seqs of the source that are not processed yet; 0 if no record is left, as after a crash that skips seqs."""
+        source = self.source
+        if source.block_after(self.cursor) == len(source.blocks):
+            return 0
+        return max(0, source.head_seq - self.cursor)
 
     @property
     def origin(self) -> Origin:

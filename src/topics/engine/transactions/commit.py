@@ -289,9 +289,10 @@ class Commit:
             raise self._failed
 
     def _until_synced(self) -> Steps[None]:
-        """Continue when what is written by now is synced; or soon, in case that fails."""
+        """Continue when what is written by now is synced; or soon, in case that fails or nothing is written yet."""
         news = self._runner.news((), LOOK_AGAIN_MS)
-        self._commit_log.when_synced(news.set)
+        if self._commit_log.has_unsynced:
+            self._commit_log.when_synced(news.set)
         try:
             yield news
         finally:

@@ -54,12 +54,14 @@ class PartSize(NamedTuple):
 class Stage:
     """What one writer has staged so far; parts are numbered from 0 without gaps."""
 
-    __slots__ = ("bytes", "name", "parts", "records", "shelves", "touched_ms", "version")
+    __slots__ = ("bytes", "created_ms", "name", "owner", "parts", "records", "shelves", "touched_ms", "version")
 
-    def __init__(self, version: int, name: str, touched_ms: int) -> None:
+    def __init__(self, version: int, name: str, created_ms: int, owner: str) -> None:
         self.version = version
         self.name = name
-        self.touched_ms = touched_ms
+        self.created_ms = self.touched_ms = created_ms
+        # who had the token of the app; "" if there was none, or it has no owner
+        self.owner = owner
         self.parts: list[PartSize] = []
         self.records = 0
         self.bytes = 0
@@ -116,6 +118,11 @@ class App:
         # number of the checkpoint that has captured this app
         self.captured = 0
 
+    @property
+    def owner(self) -> str:
+        """Who has the newest token."""
+        return self.owners[-1][1] if self.owners and self.owners[-1][0] == self.fence else ""
+
 
 class Ledger(Feature):
     """All apps; folds the ops of transactions."""
@@ -147,7 +154,7 @@ class Ledger(Feature):
             self._drop(app, [(op.version, op.stage)])
         stage = app.stages.get((op.version, op.stage))
         if stage is None:
-            stage = app.stages[op.version, op.stage] = Stage(op.version, op.stage, op.ts)
+            stage = app.stages[op.version, op.stage] = Stage(op.version, op.stage, op.ts, app.owner)
             self.stages += 1
         app.touched_ms = stage.touched_ms = max(stage.touched_ms, op.ts)
         part = PartSize(
@@ -293,7 +300,9 @@ class Ledger(Feature):
         app.owners, app.version_fence, app.named = image.owners, image.version_fence, image.named
         app.outcome = [CommittedRecords(*landed) for landed in image.outcome]
         for kept in image.stages:
-            stage = app.stages[kept.version, kept.name] = Stage(kept.version, kept.name, kept.touched_ms)
+            created_ms = kept.created_ms or kept.touched_ms
+            stage = app.stages[kept.version, kept.name] = Stage(kept.version, kept.name, created_ms, kept.owner)
+            stage.touched_ms = kept.touched_ms
             for part in kept.parts:
                 stage.add(PartSize(*part))
             self.stages += 1
@@ -315,6 +324,9 @@ class StageImage(msgspec.Struct, array_like=True):
     touched_ms: int
     parts: list[tuple[int, int]]
     shelves: list[tuple[str, int]]
+    # absent in older snapshots
+    created_ms: int = 0
+    owner: str = ""
 
 
 class AppImage(msgspec.Struct, array_like=True):
@@ -342,6 +354,8 @@ def encode_app(app: App) -> bytes:
             stage.touched_ms,
             list(stage.parts),
             [(name, shelf.id) for name, shelf in stage.shelves.items()],
+            stage.created_ms,
+            stage.owner,
         )
         for stage in app.stages.values()
     ]

@@ -58,6 +58,14 @@ class StagedPart(NamedTuple):
     fence: int = 0
 
 
+class LookedStage(NamedTuple):
+    """A stage, when it began, and when it expires, both by the wall clock."""
+
+    stage: Stage
+    created_ms: int
+    expires_ms: int
+
+
 # The records of a part by the topic they are meant for, without their seqs.
 PartBatches = list[tuple[str, Batch]]
 # Records that are rendered at once.
@@ -242,14 +250,16 @@ class Transactions:
         change.result = True
         return self._in_flight.hold(change, ("app", app_name))
 
-    def look(self, app_name: str) -> tuple[App | None, list[tuple[Stage, int]]]:
-        """The app and its stages, each with its expiry."""
+    def look(self, app_name: str) -> tuple[App | None, list[LookedStage]]:
+        """The app and its stages."""
         check_app_name(app_name)
         app = self._ledger.by_name.get(app_name)
         if app is None:
             return None, []
         now = self._steady.now_ms()
-        return app, [(stage, self._shown_ms(stage)) for stage in app.stages.values() if self._expires_ms(stage) > now]
+        open_stages = [stage for stage in app.stages.values() if self._expires_ms(stage) > now]
+        wall_ms = self._steady.wall_ms
+        return app, [LookedStage(stage, wall_ms(stage.created_ms), self._shown_ms(stage)) for stage in open_stages]
 
     # --- deciding ---
 
@@ -314,8 +324,12 @@ class Transactions:
         """The records by the topic they go to, and whether they are bare."""
         records = cast("list[RecordRequest]", request.records)
         bare = check_batch(AppendRequest(records, request.node), self._settings, metas_checked=metas_checked)
-        if not bare and any(record.delay_ms or record.unique_key is not None for record in records):
-            raise InvalidRequest("delay_ms and unique_key cannot be part of a transaction", field="records")
+        if not bare and any(
+            record.delay_ms or record.unique_key is not None or record.job_priority for record in records
+        ):
+            raise InvalidRequest(
+                "delay_ms, unique_key and job_priority cannot be part of a transaction", field="records"
+            )
         names = list(dict.fromkeys(record.topic for record in request.records))
         if len(names) == 1:
             return [(self._topic_name(names.pop(), request), records, bare)]

@@ -23,6 +23,7 @@ from topics.http.refusal import (
     UriTooLong,
 )
 from topics.http.request import Header, ReplyWriter
+from topics.http.request_ids import ID_NAMES, ids_in
 from topics.http.target import SLASH, origin_form, split_target
 
 FEED_BYTES_MAX = 8 * 1024  # fed to the parser at once, because the parser cannot be stopped in between
@@ -41,7 +42,10 @@ _names: Final = {
     spelling: name for usual, name in [(usual, usual.lower()) for usual in _usual_names] for spelling in (usual, name)
 }
 _weighed: Final = frozenset(
-    (b"host", b"content-length", b"connection", b"transfer-encoding", b"content-encoding", b"expect", b"upgrade")
+    (
+        *(b"host", b"content-length", b"connection", b"transfer-encoding", b"content-encoding", b"expect", b"upgrade"),
+        *ID_NAMES,
+    )
 )
 
 
@@ -323,6 +327,10 @@ class RequestReader:
         return origin_form(self._url, request.header(b"host") or b"")
 
     def _read_rare_headers(self, request: Http1Request) -> None:
+        request.ids = ids_in(request.headers)
+        if request.ids is not None:
+            # Its reply has another head, and its own head is never kept: the next one has other ids.
+            request.is_plain = False
         if self._parser.should_upgrade():
             self._upgrading = True
             if (request.header(b"upgrade") or b"").lower() == b"websocket" and request.method == "GET":

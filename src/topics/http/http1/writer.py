@@ -98,8 +98,8 @@ class Http1Writer:
         if self.sending is not _OPEN:
             return
         service = self._service
-        if service.reply_headers is not None:
-            headers = (*service.reply_headers(request), *headers)
+        if service.on_reply is not None:
+            headers = service.on_reply(request, status, body, headers)
         pending = self.pending
         first = pending[0] if pending else None
         if (
@@ -146,8 +146,10 @@ class Http1Writer:
             return stream
         if not chunked:
             request.is_last = True
-        if self._service.reply_headers is not None:
-            headers = (*self._service.reply_headers(request), *headers)
+        if self._service.on_reply is not None:
+            headers = self._service.on_reply(request, status, None, headers)
+        if request.ids is not None:
+            headers = (*headers, *request.ids.headers)
         request.release_memory()
         head = b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
             self._service.heads.opening(status),
@@ -168,6 +170,10 @@ class Http1Writer:
             return
         assert self.pending == [request], "an upgrade is offered only when no other request is unanswered"
         self.pending.clear()
+        if self._service.on_reply is not None:
+            headers = self._service.on_reply(request, 101, None, headers)
+        if request.ids is not None:
+            headers = (*headers, *request.ids.headers)
         self._out.append(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: %b\r\nConnection: Upgrade\r\n%b\r\n"
             % (request.upgrade_to.encode(), header_lines(headers))
@@ -241,6 +247,8 @@ class Http1Writer:
         if status not in BODILESS:
             head.append(b"Content-Type: %b\r\nContent-Length: %d\r\n" % (content_type, body_length(parts)))
         head.append(lines)
+        if request.ids is not None:
+            head.append(header_lines(request.ids.headers))
         if request.is_last:
             head.append(b"Connection: close\r\n")
         elif request.http_version == "1.0":

@@ -8,6 +8,7 @@ from topics.http.limits import HttpLimits
 from topics.http.received import ReceivedRequest
 from topics.http.refusal import BadRequest, HeadersTooLarge, UriTooLong
 from topics.http.request import Header, ReplyWriter
+from topics.http.request_ids import ID_NAMES, ids_in
 from topics.http.target import check_visible, split_target
 
 
@@ -23,12 +24,14 @@ class Http2Request(ReceivedRequest):
         pseudo: dict[bytes, bytes] = {}
         headers: list[Header] = []
         header_bytes = 0
+        named = False
         for name, value in fields:
             header_bytes += len(name) + len(value) + 4
             if name[:1] == b":":
                 pseudo[bytes(name)] = bytes(value)
             else:
                 headers.append((bytes(name), bytes(value)))
+                named = named or name in ID_NAMES
         self.method = pseudo.get(b":method", b"").decode("latin-1")
         target = pseudo.get(b":path", b"")
         if len(target) > limits.uri_bytes_max:
@@ -44,6 +47,8 @@ class Http2Request(ReceivedRequest):
         elif len(hosts) != 1:
             raise BadRequest("a request must have exactly one host")
         self.headers = headers
+        if named:
+            self.ids = ids_in(headers)
         if self.method == "CONNECT":
             raise BadRequest("this is not a proxy")
         check_visible(target)

@@ -81,8 +81,10 @@ class Http2Writer:
         self, request: Request, status: int, body: Body, headers: Sequence[Header], content_type: bytes
     ) -> None:
         assert isinstance(request, Http2Request)
-        if self._service.reply_headers is not None:
-            headers = (*self._service.reply_headers(request), *headers)
+        if self._service.on_reply is not None:
+            headers = self._service.on_reply(request, status, body, headers)
+        if request.ids is not None:
+            headers = (*headers, *request.ids.headers)
         check_headers(headers)
         request.release_memory()
 
@@ -109,8 +111,10 @@ class Http2Writer:
 
     def open_stream(self, request: Request, status: int, headers: Sequence[Header], content_type: bytes) -> ReplyStream:
         assert isinstance(request, Http2Request)
-        if self._service.reply_headers is not None:
-            headers = (*self._service.reply_headers(request), *headers)
+        if self._service.on_reply is not None:
+            headers = self._service.on_reply(request, status, None, headers)
+        if request.ids is not None:
+            headers = (*headers, *request.ids.headers)
         check_headers(headers)
         limits = self._service.limits
         stream = self._stream_of(request)

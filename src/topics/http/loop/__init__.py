@@ -1,1 +1,1 @@
-"""The event loop's time: ends of ticks, slices of long work, the watchdog."""
+"""The event loop's time: ends of ticks, the pace of long work, its slices, the watchdog."""

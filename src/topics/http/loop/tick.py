@@ -4,7 +4,7 @@ poll: socket ─▶ handle   socket ─▶ handle   socket ─▶ handle        
 idle: ──────────────────────────────────────────────────▶ callbacks (journal flush) ─▶ one write per connection
 
 Large requests are handled for a few milliseconds per tick; if they took that long, the tick ends in the next iteration.
-After a tick that took long, the finished replies are sent before the next one does anything else.
+After work that took long, the finished replies are sent in an iteration of their own (`pace.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
+from topics.http.loop.pace import PUT_OFF_MAX, Pace
 from topics.http.loop.watchdog import Watchdog
 
 log = logging.getLogger("topics.http")
@@ -40,23 +41,27 @@ class Tick:
         "_handle",
         "_large",
         "_loop",
+        "_pace",
         "_put_off",
         "_running",
-        "_was_long",
+        "_sent_only",
         "_watchdog",
         "armed",
         "unflushed",
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog, clock: Callable[[], float] = perf_counter
+        self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog, pace: Pace, clock: Callable[[], float] = perf_counter
     ) -> None:
         self._loop = loop
+        self._pace = pace
         self._clock = clock
         self._watchdog = watchdog
         self._callbacks: list[Callable[[], None]] = []
         self._large: deque[Callable[[], None]] = deque()
-        self.armed = self._running = self._put_off = self._was_long = False
+        self.armed = self._running = self._put_off = False
+        # how often in a row replies were sent and the rest of the tick had to wait
+        self._sent_only = 0
         self._handle: asyncio.Handle | None = None
         self.unflushed: list[Flushable] = []
 
@@ -82,18 +87,24 @@ class Tick:
         self.arm()
 
     def _run(self) -> None:
+        if self._pace.is_resting and self._sent_only < PUT_OFF_MAX:
+            # Requests that arrived during long work have waited enough: they do not wait for more of it.
+            self._sent_only += 1
+            self._send()
+            self._handle = self._loop.call_soon(self._run)
+            return
+        began_s = self._clock()
+        self._sent_only = 0
         self.armed = False
         self._running = True
-        if self._was_long:
-            # The following work may take as long, and requests that arrived meanwhile have waited enough.
-            self._send()
         # Once postponed, the end comes first: requests that keep coming must not delay it further.
         self._put_off = not self._put_off and self._handle_large()
         if not self._put_off:
             for callback in self._callbacks:
                 self._guarded(callback)
             self._send()
-        self._was_long = self._watchdog.end() >= LARGE_S
+        self._watchdog.end()
+        self._pace.took(self._clock() - began_s)
         self._running = False
         if self.armed:
             self._watchdog.begin()

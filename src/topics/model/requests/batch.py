@@ -27,8 +27,11 @@ from topics.model.requests.records import AppendRequest, RecordRequest, check_u6
 
 META_KEYS_MAX = 64
 KEY_CHARS_MAX = 256
+JOB_PRIORITY_MAX = 9
 # Metas that are checked at once; a short one takes as long as this many bytes of a long one.
 METAS_BYTES_PER_STEP, META_BYTES_EXTRA = 128 * 1024, 256
+# Records that are drafted at once; a batch of so few is drafted when it is rendered.
+DRAFTED_PER_STEP = 500
 # Copying more than this at once holds the owner thread for too long: the thread that writes the log does it.
 DEFERRED_BYTES_MIN = 4 * 1024 * 1024
 # More than the columns of a batch can count.
@@ -72,14 +75,16 @@ class BatchLimits(Protocol):
 
 
 class JobColumns(NamedTuple):
-    """The job columns of a batch: delays in ms (0: none), digests of unique keys (zeros: none).
+    """The job columns of a batch: delays in ms (0: none), digests of unique keys (zeros: none), and priorities.
 
-    Delays count from `from_ms`, which differs from `$ts` after the clock was set back.
+    Delays count from `from_ms`, which differs from `$ts` after the clock was set back. Without priorities there is
+    not a byte for each job.
     """
 
     delays: array[int]
     unique: bytes
     from_ms: int
+    priorities: bytes = b""
 
 
 class Batch:
@@ -104,6 +109,8 @@ class Batch:
         "parts",
         "size",
         "tag_ends",
+        "tag_filter",
+        "tag_order",
         "tags",
         "ts",
     )
@@ -122,6 +129,9 @@ class Batch:
         self.tag_ends: array[int] | None = None
         self.metas: array[int] | None = None
         self.jobs: JobColumns | None = None
+        # what a block of its own needs to find tags, if that was made ahead
+        self.tag_order: array[int] | None = None
+        self.tag_filter: bytes | None = None
 
     @classmethod
     def rendered(
@@ -192,6 +202,7 @@ def check_batch(request: AppendRequest, limits: BatchLimits, *, metas_checked: b
             or record.meta is not UNSET
             or record.delay_ms
             or record.unique_key is not None
+            or record.job_priority
         ):
             bare = False
             size += _check_columns(record, index, limits, metas_checked=metas_checked)
@@ -225,6 +236,9 @@ def _check_columns(record: RecordRequest, index: int, limits: BatchLimits, *, me
     text = record.unique_key
     if text is not None and not (text.isascii() and 0 < len(text) <= KEY_CHARS_MAX):
         _check_key(text, f"records[{index}].unique_key")
+    if not 0 <= record.job_priority <= JOB_PRIORITY_MAX:
+        field = f"records[{index}].job_priority"
+        raise InvalidRequest(f"{field} must be 0 to {JOB_PRIORITY_MAX}, not {record.job_priority}", field=field)
     if record.delay_ms > U64_MAX:
         check_u64(record.delay_ms, f"records[{index}].delay_ms")
     if record.meta is UNSET:
@@ -294,18 +308,20 @@ def render(
     bare: bool,
     joined_bytes_max: int = ALWAYS_JOINED,
     unique: bytes | None = None,
+    draft: Draft | None = None,
 ) -> Batch:
     """A batch of these records. One above `joined_bytes_max` must be joined, or written, before its blob is used.
 
-    `unique` is the column of their unique keys, if it is known already.
+    `unique` is the column of their unique keys, `draft` the draft of just these records, if they are known already.
     """
     records = request.records
     if not bare:
         if len(records) == 1:
             batch = _render_one(records[0], request.node, first_seq, ts)
         else:
-            heads = [b'{"$seq":%d' % seq for seq in range(first_seq, first_seq + len(records))]
-            batch = _render_columns(records, request.node, heads, first_seq, ts, b',"$ts":%d' % ts, joined_bytes_max)
+            head = b'{"$seq":%%d,"$ts":%d' % ts
+            heads = [head % seq for seq in range(first_seq, first_seq + len(records))]
+            batch = (draft or _drafted(records, request.node)).batch(heads, first_seq, ts, joined_bytes_max)
         batch.jobs = _job_columns(records, unique, ts)
         return batch
     node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
@@ -324,7 +340,7 @@ def render_headless(request: AppendRequest, first_seq: int, ts: int, *, bare: bo
     """Records whose seqs and time are decided later: NO_HEAD marks their place. To be joined, see `render`."""
     records = request.records
     if not bare:
-        return _render_columns(records, request.node, [NO_HEAD] * len(records), first_seq, ts, b"", 0)
+        return _drafted(records, request.node).batch([NO_HEAD] * len(records), first_seq, ts, 0)
     node = b"" if request.node is None else b',"$node":' + _encode_string(request.node)
     payloads = [record.data for record in records]
     start = b'%b%b,"data":' % (NO_HEAD, node)
@@ -382,81 +398,166 @@ def _render_one(record: RecordRequest, batch_node: str | None, first_seq: int, t
     return batch
 
 
-def _render_columns(
-    records: Sequence[RecordRequest],
-    batch_node: str | None,
-    heads: Sequence[bytes],
-    first_seq: int,
-    ts: int,
-    ts_text: bytes,
-    joined_bytes_max: int = ALWAYS_JOINED,
-) -> Batch:
-    """Column by column, which for a batch of thousands takes a third of the time of record by record."""
-    count = len(records)
-    payloads = [record.data for record in records]
-    middles, names, nodes = _node_column([record.node for record in records], batch_node, ts_text)
-    sizes = [
-        len(head) + len(middle) + len(payload) + 2
-        for head, middle, payload in zip(heads, middles, payloads, strict=True)
-    ]
-    metas = [record.meta for record in records]
-    plain = metas.count(UNSET) == count
-    width = 4 if plain else 6
-    parts: list[bytes | Raw] = [b"},"] * (width * count)
-    parts[0::width], parts[1::width], parts[2::width] = heads, middles, payloads
-    lengths = array("I")
-    if not plain:
-        parts[3::width] = [b"" if meta is UNSET else b',"meta":' for meta in metas]
-        parts[4::width] = [b"" if meta is UNSET else meta for meta in metas]
-        lengths.extend([0 if meta is UNSET else len(meta) for meta in metas])
-        sizes = [size + length + 8 if length else size for size, length in zip(sizes, lengths, strict=True)]
-    batch = Batch.rendered(first_seq, ts, parts, sizes, joined_bytes_max)
-    if names:
-        batch.node_names, batch.nodes = names, nodes
-    if not plain:
-        batch.metas = lengths
-    tags = [record.tag for record in records]
-    if tags.count(None) < count:
-        batch.tags, batch.tag_ends = _tag_column(tags)
-    return batch
+class DraftPiece(NamedTuple):
+    """Rendered parts of `records` records; every `stride`-th part is the place of a head."""
+
+    parts: list[bytes | Raw]
+    stride: int
+    records: int
 
 
-def _node_column(
-    nodes: list[str | None], batch_node: str | None, ts_text: bytes
-) -> tuple[list[bytes], list[str], array[int]]:
-    """The text between the head of each record and its data; the names, and each record's number among them."""
-    if batch_node is not None:
-        nodes = [batch_node if node is None else node for node in nodes]
-    middles: dict[str | None, bytes] = {
-        node: b'%b,"data":' % ts_text if node is None else b'%b,"$node":%b,"data":' % (ts_text, _encode_string(node))
-        for node in dict.fromkeys(nodes)
-    }
-    if len(middles) == 1:
-        middle, node = middles[nodes[0]], nodes[0]
-        names = [] if node is None else [node]
-        return [middle] * len(nodes), names, array("I", (len(names),)) * len(nodes)
-    names = [node for node in middles if node is not None]
-    numbers: dict[str | None, int] = {name: number for number, name in enumerate(names, 1)}
-    numbers[None] = 0
-    return [middles[node] for node in nodes], names, array("I", [numbers[node] for node in nodes])
+class Draft:
+    """Records as they are stored, except for their heads: seqs and time are known when the batch is decided.
+
+    All of it follows from the request alone, so the draft of a large batch is made piece by piece, before that. It is
+    made column by column, which for thousands of records takes a third of the time of record by record. A `bare` batch
+    has no columns, and an empty draft. `unique` is the column of unique keys.
+    """
+
+    __slots__ = (
+        "_has_metas",
+        "_has_tags",
+        "_metas",
+        "_names",
+        "_nodes",
+        "_numbers",
+        "_pieces",
+        "_sizes",
+        "_tags",
+        "bare",
+        "tag_filter",
+        "tag_order",
+        "unique",
+    )
+
+    def __init__(self, *, bare: bool) -> None:
+        self.bare = bare
+        self.unique: bytes | None = None
+        self._pieces: list[DraftPiece] = []
+        self._sizes: list[int] = []
+        self._names: list[str] = []
+        self._numbers: dict[str | None, int] = {None: 0}
+        self._nodes: array[int] = array("I")
+        self._metas: array[int] = array("I")
+        self._tags: list[bytes] = []
+        self._has_metas = self._has_tags = False
+        self.tag_order: array[int] | None = None
+        self.tag_filter: bytes | None = None
+
+    def add(self, records: Sequence[RecordRequest], batch_node: str | None) -> None:
+        count = len(records)
+        payloads = [record.data for record in records]
+        middles = self._add_nodes([record.node for record in records], batch_node)
+        sizes = [len(middle) + len(payload) + 2 for middle, payload in zip(middles, payloads, strict=True)]
+        metas = [record.meta for record in records]
+        plain = metas.count(UNSET) == count
+        stride = 4 if plain else 6
+        parts: list[bytes | Raw] = [b"},"] * (stride * count)
+        parts[1::stride], parts[2::stride] = middles, payloads
+        if plain:
+            self._metas.frombytes(bytes(4 * count))
+        else:
+            self._has_metas = True
+            parts[3::stride] = [b"" if meta is UNSET else b',"meta":' for meta in metas]
+            parts[4::stride] = [b"" if meta is UNSET else meta for meta in metas]
+            lengths = [0 if meta is UNSET else len(meta) for meta in metas]
+            self._metas.extend(lengths)
+            sizes = [size + length + 8 if length else size for size, length in zip(sizes, lengths, strict=True)]
+        tags = [record.tag for record in records]
+        if tags.count(None) < count:
+            self._has_tags = True
+            self._tags += [b"" if tag is None else b"\1" + tag.encode() for tag in tags]
+        else:
+            self._tags += [b""] * count
+        self._sizes += sizes
+        self._pieces.append(DraftPiece(parts, stride, count))
+
+    def _add_nodes(self, nodes: list[str | None], batch_node: str | None) -> list[bytes]:
+        """The text between the head of each record and its data."""
+        if batch_node is not None:
+            nodes = [batch_node if node is None else node for node in nodes]
+        numbers = self._numbers
+        middles: dict[str | None, bytes] = {}
+        for node in dict.fromkeys(nodes):
+            middles[node] = b',"data":' if node is None else b',"$node":%b,"data":' % _encode_string(node)
+            if node is not None and node not in numbers:
+                self._names.append(node)
+                numbers[node] = len(self._names)
+        if len(middles) == 1:
+            self._nodes.extend(array("I", (numbers[nodes[0]],)) * len(nodes))
+            return [middles[nodes[0]]] * len(nodes)
+        self._nodes.extend([numbers[node] for node in nodes])
+        return [middles[node] for node in nodes]
+
+    @property
+    def size(self) -> int:
+        """Bytes without the heads."""
+        return sum(self._sizes)
+
+    def tag_column(self) -> tuple[bytes, array[int]] | None:
+        """Tags back to back, each after a byte 1, and where each ends; None without any."""
+        return (b"".join(self._tags), array("I", accumulate(map(len, self._tags)))) if self._has_tags else None
+
+    def batch(self, heads: Sequence[bytes], first_seq: int, ts: int, joined_bytes_max: int) -> Batch:
+        width = len(heads[0])
+        if width == len(heads[-1]):
+            sizes = [size + width for size in self._sizes]
+        else:
+            sizes = [size + len(head) for size, head in zip(self._sizes, heads, strict=True)]
+        parts: list[bytes | Raw] = []
+        done = 0
+        for piece in self._pieces:
+            piece.parts[0 :: piece.stride] = heads[done : done + piece.records]
+            parts += piece.parts
+            done += piece.records
+        batch = Batch.rendered(first_seq, ts, parts, sizes, joined_bytes_max)
+        if self._names:
+            batch.node_names, batch.nodes = self._names, self._nodes
+        if self._has_metas:
+            batch.metas = self._metas
+        column = self.tag_column()
+        if column is not None:
+            batch.tags, batch.tag_ends = column
+            batch.tag_order, batch.tag_filter = self.tag_order, self.tag_filter
+        return batch
 
 
-def _tag_column(tags: list[str | None]) -> tuple[bytes, array[int]]:
-    """Tags back to back, each after a byte 1, and where each ends."""
-    column = [b"" if tag is None else b"\1" + tag.encode() for tag in tags]
-    return b"".join(column), array("I", accumulate(map(len, column)))
+def _drafted(records: Sequence[RecordRequest], batch_node: str | None) -> Draft:
+    draft = Draft(bare=False)
+    draft.add(records, batch_node)
+    return draft
+
+
+def drafting(request: AppendRequest, *, bare: bool) -> Generator[None, None, Draft]:
+    """Draft a checked batch; pauses after each millisecond or so of work."""
+    draft = Draft(bare=bare)
+    if not bare:
+        unique: list[bytes] = []
+        for at in range(0, len(request.records), DRAFTED_PER_STEP):
+            if at:
+                yield
+            some = request.records[at : at + DRAFTED_PER_STEP]
+            draft.add(some, request.node)
+            unique.append(unique_column(record.unique_key for record in some))
+        draft.unique = b"".join(unique)
+    return draft
 
 
 def _job_columns(records: Sequence[RecordRequest], unique: bytes | None, ts: int) -> JobColumns | None:
-    if len(records) == 1 and not records[0].delay_ms and records[0].unique_key is None:
-        return None
+    if len(records) == 1:
+        record = records[0]
+        if not record.delay_ms and record.unique_key is None and not record.job_priority:
+            return None
     delays = [record.delay_ms for record in records]
     keys = [record.unique_key for record in records]
-    if not any(delays) and keys.count(None) == len(keys):
-        return None
+    priorities = bytes([record.job_priority for record in records])
+    if not any(priorities):
+        priorities = b""
+        if not any(delays) and keys.count(None) == len(keys):
+            return None
     if max(delays) > DELAY_MS_MAX:
         delays = [min(DELAY_MS_MAX, delay_ms) for delay_ms in delays]
-    return JobColumns(array("I", delays), unique if unique is not None else unique_column(keys), ts)
+    return JobColumns(array("I", delays), unique if unique is not None else unique_column(keys), ts, priorities)
 
 
 def unique_column(keys: Iterable[str | None]) -> bytes:

@@ -19,7 +19,8 @@ from topics.model.requests.records import check_u64
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
 # Clients use the same value as poll time and as request timeout, so the reply must arrive well before.
 WAIT_SHARE, WAIT_MS_MAX = 0.8, 20_000
-GROUP_BYTES_MAX = 256
+# Of a group, and of a member.
+NAME_BYTES_MAX = 256
 PARTITIONS_ASKED_MAX = 1_000
 ALL: Final = "all"
 
@@ -36,6 +37,9 @@ class ConsumeRequest(msgspec.Struct):
     partition_id: Annotated[Partition, Meta(description="Absent: 0, or all of them with all_partitions.")] = None
     all_partitions: bool | None = False
     timeout_seconds: Number | None = None
+    member: Annotated[
+        str | None, Meta(description="A name for this consumer, shown with what it holds; absent: the user's name.")
+    ] = None
 
 
 class GroupAckRequest(msgspec.Struct):
@@ -146,12 +150,17 @@ def check_id(text: str, field: str) -> str:
 
 
 def check_group(text: str) -> str:
+    return check_short(check_id(text, "group_id"), "group_id")
+
+
+def check_short(text: str, field: str) -> str:
+    """Refuse what is too long for a name, or cannot be encoded."""
     try:
-        size = len(check_id(text, "group_id").encode())
+        size = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidRequest("group_id is not valid Unicode", field="group_id") from None
-    if size > GROUP_BYTES_MAX:
-        raise InvalidRequest(f"group_id must be at most {GROUP_BYTES_MAX} bytes", field="group_id")
+        raise InvalidRequest(f"{field} is not valid Unicode", field=field) from None
+    if size > NAME_BYTES_MAX:
+        raise InvalidRequest(f"{field} must be at most {NAME_BYTES_MAX} bytes", field=field)
     return text
 
 

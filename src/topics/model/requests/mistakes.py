@@ -22,7 +22,7 @@ from topics.model.requests.nesting import NESTING_MAX
 BODY = "body"
 # Names and values in messages are cut after this many characters.
 SHOWN_CHARS_MAX = 64
-# Names less similar than this are not suggested; known names are listed instead, at most so many.
+# Names less similar than this are not suggested; known names are listed instead, up to this many.
 LIKENESS_MIN = 0.75
 LISTED_MAX = 12
 # Added to mistakes where a body has no records, or a record no data: the form that was probably not known.

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from topics.model.errors import BatchTooLarge, InvalidRequest, RecordTooLarge, TopicsError
 from topics.model.names import check_topic_name
-from topics.model.requests.batch import BATCH_BYTES_MAX, BatchLimits, check_batch
+from topics.model.requests.batch import BATCH_BYTES_MAX, BatchLimits, Draft, check_batch
 from topics.model.requests.config import ConfigRequest, resolve
 from topics.model.requests.records import AppendRequest, RecordRequest
 
@@ -36,14 +36,15 @@ class MultiAppendRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicBatch:
-    """A checked batch for one topic; `bare` if its records have only data."""
+    """A checked batch for one topic; `bare` if its records have only data. Many records are drafted ahead."""
 
-    __slots__ = ("bare", "name", "request")
+    __slots__ = ("bare", "draft", "name", "request")
 
     def __init__(self, name: str, request: AppendRequest, *, bare: bool) -> None:
         self.name = name
         self.request = request
         self.bare = bare
+        self.draft: Draft | None = None
 
 
 def check_multi_append(

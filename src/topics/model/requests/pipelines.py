@@ -19,10 +19,38 @@ from topics.model.requests.ready_made import READY_OPTIONS, options_of
 
 Guarantee = Literal["at_least_once", "exactly_once"]
 OutputMode = Literal["append", "update", "complete"]
+TableFormat = Literal["parquet", "delta", "iceberg"]
 SOURCES_MAX = 16
 TOPICS_MAX = 256
 TEXT_CHARS_MAX = 64 * 1024
-STATUS_BYTES_MAX = 64 * 1024
+STATUS_BYTES_MAX = 1024 * 1024
+POSITIONS_MAX = 10_000
+LOG_LINES_MAX = 50
+LOG_MESSAGE_CHARS_MAX = 300
+EXPECTATIONS_MAX = 64
+BATCH_RECORDS_LIMIT = 100_000_000
+LONG_STATE_S = 3_600
+UNITS_S: Final = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+# What a definition may set. Others are the runner's: they could open files, load classes or change other pipelines.
+SPARK_SETTINGS: Final = (
+    "spark.sql.adaptive.*",
+    "spark.sql.ansi.enabled",
+    "spark.sql.autoBroadcastJoinThreshold",
+    "spark.sql.caseSensitive",
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.parquet.compression.codec",
+    "spark.sql.session.timeZone",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.streaming.maxBatchesToRetainInMemory",
+    "spark.sql.streaming.minBatchesToRetain",
+    "spark.sql.streaming.multipleWatermarkPolicy",
+    "spark.sql.streaming.noDataMicroBatches.enabled",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot",
+    "spark.sql.streaming.stateStore.rocksdb.*",
+)
+QUARANTINE: Final = "quarantine to "
+# They end by themselves, and are no streams of rows.
+JOBS: Final = frozenset(("audit", "dead-letter-report", "replay"))
 _VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _TABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
@@ -41,6 +69,29 @@ class Watermark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay: str
 
 
+class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A condition on rows, and what happens to one for which it is not true: `warn`, `drop`, `quarantine to TOPIC` or
+    `fail`.
+    """
+
+    condition: Text
+    otherwise: Annotated[str, Meta(max_length=512)] = "warn"
+
+    @property
+    def topic(self) -> str | None:
+        """Where rows go that do not meet it."""
+        return self.otherwise.removeprefix(QUARANTINE) if self.otherwise.startswith(QUARANTINE) else None
+
+
+# By name; a condition alone only warns.
+Expectations = dict[str, Text | Expectation]
+
+
+def expectations(given: Expectations | None) -> dict[str, Expectation]:
+    """The same, with all conditions in one form."""
+    return {name: Expectation(each) if isinstance(each, str) else each for name, each in (given or {}).items()}
+
+
 class PipelineSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The input of one view: one topic, several, all whose names match, or a table."""
 
@@ -55,6 +106,10 @@ class PipelineSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     watermark: Watermark | None = None
     # Read in full at the start of a run instead of as a stream: the table side of a join.
     static: bool | None = None
+    # Of its records, before the transformation.
+    expect: Expectations | None = None
+    # The topic for records that do not fit the schema; without it their fields are null.
+    dead_letter: str | None = None
 
     def names(self) -> list[str]:
         """The topics it names; a pattern names none."""
@@ -64,13 +119,23 @@ class PipelineSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
 
 class PipelineSink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A topic, or a table of Parquet files in the runner's tables directory."""
+    """A topic, or a table in the runner's tables directory: Parquet files with a manifest, Delta or Iceberg."""
 
     topic: str | None = None
     # The column that becomes the record's tag.
     tag: str | None = None
     table: str | None = None
     partition_by: list[str] | None = None
+    # Continue a table that another pipeline has written; if that still exists, it is disabled.
+    take_over: bool | None = None
+    format: TableFormat | None = None
+    # The table has one row of each key, the newest one: the last to arrive, or the one with the highest `newest_by`.
+    key: list[str] | None = None
+    newest_by: str | None = None
+    # A column of booleans, which is not stored: a row with true deletes the row of its key.
+    deleted: str | None = None
+    # Compaction sorts rows by these columns.
+    cluster_by: list[str] | None = None
 
 
 class PipelineTrigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -79,6 +144,12 @@ class PipelineTrigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     every: str | None = None
     once: bool | None = None
     cron: str | None = None
+
+
+class PipelineRestart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`start`: from its checkpoint, or as a new pipeline from where its sources say, which repeats its output."""
+
+    start: Literal["checkpoint", "sources"] = "checkpoint"
 
 
 class PipelineRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -98,20 +169,72 @@ class PipelineRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     guarantee: Guarantee | None = None
     state_retention: str | None = None
     enabled: bool | None = None
+    # Of the rows that the transformation makes.
+    expect: Expectations | None = None
+    # At most this many records of each source in a batch.
+    batch_records: Annotated[int, Meta(ge=1, le=BATCH_RECORDS_LIMIT)] | None = None
+    # Where the state of joins, windows and keys is while it runs: in the memory of Java, or in RocksDB on disk.
+    state_store: Literal["memory", "rocksdb"] | None = None
+    # Settings of Spark for its session.
+    spark: dict[str, str | int | float | bool] | None = None
+
+    def store(self) -> Literal["memory", "rocksdb"]:
+        """RocksDB by default for state that is kept for an hour or longer: it can outgrow the memory."""
+        if self.state_store is not None:
+            return self.state_store
+        return "rocksdb" if any(seconds(kept) >= LONG_STATE_S for kept in self._kept_for()) else "memory"
+
+    def _kept_for(self) -> list[str]:
+        options = self.options or {}
+        named = [options.get(name) for name in ("horizon", "within", "late", "gap")]
+        if self.use == "dedupe" and "horizon" not in options:
+            named.append("1 day")
+        delays = [source.watermark.delay for source in self.sources.values() if source.watermark is not None]
+        return [each for each in (self.state_retention, *named, *delays) if isinstance(each, str)]
+
+    def rejects(self) -> list[tuple[str, str]]:
+        """The topics for what is not accepted, each with the field that names it."""
+        found = [
+            (source.dead_letter, f"sources.{view}.dead_letter")
+            for view, source in self.sources.items()
+            if source.dead_letter is not None
+        ]
+        given = [(f"sources.{view}.expect", source.expect) for view, source in self.sources.items()]
+        for field, expect in (*given, ("expect", self.expect)):
+            topics = {name: each.topic for name, each in expectations(expect).items()}
+            found += [(topic, f"{field}.{name}") for name, topic in topics.items() if topic is not None]
+        return found
+
+    def judges(self) -> bool:
+        """Whether there is anything that a row can fail to meet."""
+        return bool(self.expect) or any(source.expect or source.dead_letter for source in self.sources.values())
 
     def table_of(self, pipeline: str) -> str:
         """The table of its rows, unless they go to a topic: named in the sink, otherwise the name of the pipeline."""
         return (self.sink.table if self.sink is not None else None) or pipeline
 
-    def substance(self) -> PipelineRequest:
-        """The fields that a checkpoint depends on: after a change of other fields a run continues where it was."""
-        return msgspec.structs.replace(
-            self, description=None, trigger=None, state_retention=None, enabled=None, guarantee=None
-        )
+    def table_written(self, pipeline: str) -> str | None:
+        """The table that it owns; None if it writes to a topic."""
+        return self.table_of(pipeline) if self.sink is None or self.sink.topic is None else None
+
+
+class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last seq of a topic that a pipeline has processed; epoch 0: of whichever topic has the name."""
+
+    epoch: U64 = 0
+    seq: U64 = 0
+
+
+class PipelineLogLine(msgspec.Struct, forbid_unknown_fields=True):
+    """What a runner has to say about a pipeline, when (its own clock), and how grave it is."""
+
+    ts: int
+    level: Literal["info", "warning", "error"]
+    message: Annotated[str, Meta(max_length=LOG_MESSAGE_CHARS_MAX)]
 
 
 class PipelineStatus(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A runner's report on a pipeline. `progress` is Spark's report on the last batch."""
+    """A runner's report on a pipeline. `progress` is Spark's report on the last batch, `log` the end of its log."""
 
     state: Literal["starting", "running", "idle", "restarting", "failed", "stopped"]
     runner: Annotated[str, Meta(max_length=256)]
@@ -120,11 +243,27 @@ class PipelineStatus(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     batch: int | None = None
     rows_total: U64 = 0
     rows_per_second: float = 0.0
-    # Records of the sources that are not processed yet.
+    # Records of the sources that are not processed yet; measured by the server where there are positions.
     lag: U64 = 0
+    # Rows dropped because they came after the watermark, since the runner has the pipeline.
+    late_rows: U64 = 0
+    # Rows that did not meet an expectation, by its name, since the runner has the pipeline.
+    unmet: Annotated[dict[str, U64], Meta(max_length=POSITIONS_MAX)] = {}
     restarts: U64 = 0
     last_error: Text | None = None
+    # When that happened, in ms.
+    last_error_ts: U64 = 0
+    # Why it needs a decision of its operator: a code; `last_error` has the choices.
+    problem: Annotated[str, Meta(max_length=64)] | None = None
+    # Where the runner has its checkpoint, and its table if it writes one.
+    checkpoint: Text | None = None
+    table: Text | None = None
+    # Where it is in each topic after its last finished batch.
+    positions: Annotated[dict[str, Position], Meta(max_length=POSITIONS_MAX)] | None = None
     progress: dict[str, Any] | None = None
+    log: Annotated[list[PipelineLogLine], Meta(max_length=LOG_LINES_MAX)] = []
+    # Spark's own web pages, if the runner has them.
+    spark_ui: Annotated[str, Meta(max_length=1_024)] | None = None
     # When the server received it.
     ts: int = 0
 
@@ -151,12 +290,20 @@ def check_pipeline(request: PipelineRequest) -> PipelineRequest:
         _check_ready_made(request.use, request.options)
     if request.options is not None and request.use is None:
         raise InvalidRequest("options belong to a ready-made pipeline: name it in use", field="options")
+    _check_expectations(request.expect, "expect")
+    if request.use in JOBS and request.judges():
+        raise InvalidRequest(f"expect and dead_letter are not possible with {request.use}, which is a job", field="use")
     if request.sink is not None:
         _check_sink(request.sink)
     elif request.use is None:
         raise InvalidRequest("sink must name a topic or a table", field="sink")
+    _check_not_fed_by_itself(request)
+    if request.sink is not None and request.sink.key is not None and request.output_mode == "complete":
+        raise InvalidRequest("sink.key: in mode complete every batch replaces the table", field="sink.key")
     if request.trigger is not None:
         _check_trigger(request.trigger)
+    for name in request.spark or ():
+        _check_setting(name)
     if request.state_retention is not None:
         _check_duration(request.state_retention, "state_retention")
     return request
@@ -195,18 +342,77 @@ def _check_source(source: PipelineSource, field: str) -> None:
         )
     if source.watermark is not None:
         _check_duration(source.watermark.delay, f"{field}.watermark.delay")
+    _check_expectations(source.expect, f"{field}.expect")
+    if (source.expect or source.dead_letter is not None) and (source.static or source.table is not None):
+        raise InvalidRequest(
+            f"{field}: expect and dead_letter are for streams; this source is read as a whole", field=field
+        )
+    if source.dead_letter is not None:
+        check_topic_name(source.dead_letter, f"{field}.dead_letter")
+        if source.schema is None:
+            raise InvalidRequest(
+                f"{field}.dead_letter needs {field}.schema: without it every payload fits", field=f"{field}.dead_letter"
+            )
+
+
+def _check_expectations(expect: Expectations | None, field: str) -> None:
+    if expect is not None and len(expect) > EXPECTATIONS_MAX:
+        raise InvalidRequest(f"{field} must have at most {EXPECTATIONS_MAX} conditions", field=field)
+    for name, each in expectations(expect).items():
+        if _VIEW.fullmatch(name) is None:
+            raise InvalidRequest(f"{field}: {name!r} is not a valid name: use letters, digits and _", field=field)
+        if each.topic is not None:
+            check_topic_name(each.topic, f"{field}.{name}.otherwise")
+        elif each.otherwise not in ("warn", "drop", "fail"):
+            raise InvalidRequest(
+                f'{field}.{name}.otherwise must be "warn", "drop", "fail" or "quarantine to TOPIC", '
+                f"not {each.otherwise!r}",
+                field=f"{field}.{name}.otherwise",
+            )
 
 
 def _check_sink(sink: PipelineSink) -> None:
     _check_exactly_one("sink", "sink", topic=sink.topic, table=sink.table)
     if sink.topic is not None:
         check_topic_name(sink.topic, "sink.topic")
-        if sink.partition_by is not None:
-            raise InvalidRequest("sink.partition_by is allowed only for a table", field="sink.partition_by")
+        for field in ("partition_by", "take_over", "format", "key", "newest_by", "deleted", "cluster_by"):
+            if getattr(sink, field) is not None:
+                raise InvalidRequest(f"sink.{field} is allowed only for a table", field=f"sink.{field}")
     elif sink.tag is not None:
         raise InvalidRequest("sink.tag is allowed only for a topic", field="sink.tag")
     elif sink.table is not None:
         _check_table(sink.table, "sink.table")
+        _check_keys(sink)
+
+
+def _check_keys(sink: PipelineSink) -> None:
+    for field, columns in (("key", sink.key), ("cluster_by", sink.cluster_by)):
+        if columns is not None and (not columns or len(set(columns)) < len(columns)):
+            raise InvalidRequest(f"sink.{field} must name columns, each once", field=f"sink.{field}")
+    for field in ("newest_by", "deleted"):
+        if getattr(sink, field) is not None and sink.key is None:
+            raise InvalidRequest(f"sink.{field} needs sink.key, the columns that identify a row", field=f"sink.{field}")
+    if sink.cluster_by is not None and sink.format in (None, "parquet"):
+        raise InvalidRequest(
+            "sink.cluster_by is allowed only for the formats delta and iceberg", field="sink.cluster_by"
+        )
+    if sink.cluster_by is not None and sink.partition_by and sink.format == "delta":
+        raise InvalidRequest(
+            "sink.cluster_by: a Delta table is either partitioned or clustered; leave one out", field="sink.cluster_by"
+        )
+
+
+def _check_not_fed_by_itself(request: PipelineRequest) -> None:
+    """A stream of its own output never ends. Patterns are matched by runners: matching can take any time."""
+    written = request.rejects()
+    if request.sink is not None and request.sink.topic is not None:
+        written.insert(0, (request.sink.topic, "sink.topic"))
+    for view, source in request.sources.items():
+        for topic, field in written:
+            if topic in source.names() and not source.static:
+                raise InvalidRequest(
+                    f"{field} {topic} is read by sources.{view}: the pipeline would feed itself", field=field
+                )
 
 
 def _check_table(name: str, field: str) -> None:
@@ -222,6 +428,22 @@ def _check_trigger(trigger: PipelineTrigger) -> None:
         _check_duration(trigger.every, "trigger.every")
     if trigger.cron is not None:
         check_cron(trigger.cron)
+
+
+def _check_setting(name: str) -> None:
+    allowed = any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in SPARK_SETTINGS)
+    if not allowed or name.endswith("Class"):
+        raise InvalidRequest(
+            f"spark.{name!r} is not a setting of a pipeline, only of its runner (--conf). "
+            f"Allowed here: {', '.join(SPARK_SETTINGS)}",
+            field="spark",
+        )
+
+
+def seconds(duration: str) -> float:
+    """Of a duration like `10 minutes`; 0 if it is none."""
+    number, _, unit = duration.partition(" ")
+    return int(number) * UNITS_S.get(unit.removesuffix("s"), 0) if number.isdecimal() else 0.0
 
 
 def check_cron(cron: str) -> str:

@@ -69,7 +69,7 @@ class JoinOptions(ReadyOptions, frozen=True):
 
 
 class ReplayOptions(ReadyOptions, frozen=True):
-    """A range of one topic or of its archive, at its original pace or at `rate` records a second."""
+    """A range of topics or of their archive, at once or at `rate` records a second; seqs are those of one topic."""
 
     from_seq: U64 = 0
     to_seq: U64 | None = None

@@ -20,6 +20,8 @@ NODES_MAX = 64
 DIFF_BYTES_DEFAULT = 1024 * 1024
 
 
+# Checked where it is used: the error then names the record.
+JobPriority = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 9})]
 RawObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
 
 
@@ -33,6 +35,7 @@ class RecordRequest(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     # of a job
     delay_ms: U64 = 0
     unique_key: str | None = None
+    job_priority: JobPriority = 0
 
 
 class AppendRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -163,8 +163,8 @@ class LogFiles:
 
     def _refusal(self, error: OSError) -> StorageError | StorageFull:
         if error.errno in FULL:
-            return StorageFull(f"no room for another log file in {self.path}", path=self.path)
-        return StorageError(f"cannot create a log file in {self.path}: {error}", path=self.path)
+            return StorageFull("the disk has no room for another log file; free some space and try again")
+        return StorageError(f"cannot create a log file: {error.strerror or error}")
 
     def give_back(self, file: LogFile, recyclable: bool = True) -> None:
         """Undo `take` for the newest file, to which nothing was written."""

@@ -80,6 +80,7 @@ class SyncMark:
 
     def _give_up(self, error: OSError) -> None:
         logger.warning("%s cannot be written any more; a truncated log may go unnoticed: %s", self._path, error)
+        self._noted = False
         self.close()
 
 

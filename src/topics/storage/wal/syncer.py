@@ -119,7 +119,9 @@ class Syncer:
     def poll(self) -> Progress:
         """How far the log is written and durable; always raises once a sync has failed."""
         if self.failed is not None:
-            failure = SyncFailed(f"a sync of the log failed: {self.failed}")
+            # Clients get to read it: without the path that an OSError names.
+            reason = self.failed.strerror if isinstance(self.failed, OSError) else None
+            failure = SyncFailed(f"a sync of the log failed: {reason or self.failed}")
             failure.__cause__ = self.failed  # mypyc leaves out `from`
             raise failure
         wal = self._wal

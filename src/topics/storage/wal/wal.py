@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import cast
+from typing import NamedTuple, cast
 
 from topics.model.errors import StorageError, Throttled
 from topics.model.requests.batch import DEFERRED_BYTES_MIN
@@ -32,6 +32,19 @@ HANDOVER_AFTER_S = 0.25
 HANDOVER_BYTES = DEFERRED_BYTES_MIN
 # Up to this many pieces are written as they are; more are joined, which is cheaper than many small vectors.
 PIECES_MAX = 16
+
+
+class LogSpan(NamedTuple):
+    """A part of one file of the log."""
+
+    path: str
+    from_position: int
+    to_position: int
+    base_position: int
+    salt: int
+
+    def offset_of(self, position: int) -> int:
+        return FILE_HEADER_BYTES + position - self.base_position
 
 
 def random_u64() -> int:
@@ -62,6 +75,8 @@ class Wal:
         self.buffered_to = tail.position
         self.written_to = tail.position
         self.synced_to = tail.position
+        # The log from here on is needed elsewhere; None: nowhere else.
+        self.keep_from: int | None = None
         self._flushed_to = tail.position  # what has left the buffer: written, or handed to the thread
 
         # the file being filled
@@ -210,7 +225,8 @@ class Wal:
 
     def trim(self, position: int) -> None:
         """Release the log below `position`: files entirely below it are recycled or unlinked."""
-        self._files.trim(min(position, self.synced_to))
+        kept = position if self.keep_from is None else min(position, self.keep_from)
+        self._files.trim(min(kept, self.synced_to))
         self.ring()
 
     def unlink_one_trimmed(self) -> bool:
@@ -296,7 +312,7 @@ class Wal:
             raise failure.error
         self._forget_unwritten()
         self.handover.settle()
-        raise StorageError(f"the log in {self.path} accepts no writes until a restart", path=self.path)
+        raise StorageError("the log accepts no writes until a restart")
 
     # --- what there is ---
 
@@ -326,6 +342,17 @@ class Wal:
             file_end = end if file.end_position is None else min(file.end_position, end)
             if file.base_position < end and file_end > start:
                 found.append((file.path, file.offset_of(file_end)))
+        return found
+
+    def spans(self, start: int, end: int) -> list[LogSpan]:
+        """The parts of files between two positions, oldest first; `end` is synced, so these bytes do not change."""
+        assert end <= self.synced_to
+        found: list[LogSpan] = []
+        for file in [*self._files.sealed, *([self._file] if self._file is not None else [])]:
+            file_end = end if file.end_position is None else min(file.end_position, end)
+            file_start = max(start, file.base_position)
+            if file_start < file_end:
+                found.append(LogSpan(file.path, file_start, file_end, file.base_position, file.salt))
         return found
 
     def file_starts(self) -> list[int]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.model.errors import InvalidRequest
 from topics.model.requests.ready_made import options_of
 from topics_spark.pipelines.ready_made import archive, audit, dead_letters, dedupe, join, replay, windows
 
@@ -21,9 +20,12 @@ Views = dict[str, "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class ReadyMade:
-    """Either `rows`, which a query writes to the definition's sink, or `job`, which ends by itself."""
+    """Either `rows`, which a query writes to the definition's sink, or `job`, which ends by itself.
 
-    rows: Callable[[Views, Any], DataFrame] | None = None
+    A job with `rows` makes them of its views in one step; they are what `check` shows.
+    """
+
+    rows: Callable[[Views, Any], DataFrame]
     job: Callable[[Work, Any], None] | None = None
     # How a table is partitioned into folders, unless the definition says otherwise.
     partition_by: tuple[str, ...] = ()
@@ -33,10 +35,10 @@ BY_NAME: Final = {
     "aggregate": ReadyMade(rows=windows.aggregate),
     "archive": ReadyMade(rows=archive.rows, partition_by=archive.PARTITION_BY),
     "audit": ReadyMade(rows=audit.rows, job=audit.run),
-    "dead-letter-report": ReadyMade(job=dead_letters.run),
+    "dead-letter-report": ReadyMade(rows=dead_letters.preview, job=dead_letters.run),
     "dedupe": ReadyMade(rows=dedupe.rows),
     "join": ReadyMade(rows=join.rows),
-    "replay": ReadyMade(job=replay.run),
+    "replay": ReadyMade(rows=replay.preview, job=replay.run),
     "sessionize": ReadyMade(rows=windows.sessionize),
 }
 
@@ -45,6 +47,4 @@ def rows_of(definition: PipelineRequest) -> Callable[[Views], DataFrame]:
     assert definition.use is not None
     options = options_of(definition.use, definition.options)
     make = BY_NAME[definition.use].rows
-    if make is None:
-        raise InvalidRequest(f"{definition.use} is a job without rows to show: run it", field="use")
     return lambda views: make(views, options)

@@ -1,4 +1,4 @@
-"""Audit: compares a topic with its archive or its copy: counts, gaps and checksums, range by range."""
+"""Audit: compares topics with their archive, or one with its copy: counts, gaps and checksums, range by range."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyspark.sql.functions import (
     collect_list,
     count,
     lit,
+    nullif,
     row_number,
     slice,
     xxhash64,
@@ -20,6 +21,7 @@ from pyspark.sql.functions import (
 from pyspark.sql.functions import floor as floor_of
 from pyspark.sql.functions import min as least
 
+from topics.model.errors import InvalidRequest
 from topics.model.requests.ready_made import AuditOptions
 from topics_spark.pipelines.delivery import deliver
 from topics_spark.pipelines.sources import read_views
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from topics_spark.pipelines.jobs import Work
 
 GAPS_SHOWN: Final = 20
+RANGE: Final = ("topic", "range")
 
 
 def run(work: Work, options: AuditOptions) -> None:
@@ -38,20 +41,22 @@ def run(work: Work, options: AuditOptions) -> None:
 
 
 def rows(views: dict[str, DataFrame], options: AuditOptions) -> DataFrame:
-    """A row for every range; `equal` says whether both sides have the same records in it."""
-    original, copy = (_numbered(views[view], options) for view in (options.original, options.copy))
+    """A row for every range of a topic; `equal` says whether both sides have the same records in it."""
+    original, copy = (_numbered(views[view], options, view) for view in (options.original, options.copy))
     if options.by == "seq":
-        # Records that the topic has dropped are not missing in it.
-        first = original.agg(least("number").alias("first"))
-        copy = copy.crossJoin(first).where(col("number") >= col("first")).drop("first")
-    both = _summed(original, options, "original").join(_summed(copy, options, "copy"), "range", "full")
+        # Records that the topic has dropped are not missing in it, nor are those of an earlier topic of its name.
+        first = original.groupBy("topic").agg(least("number").alias("first"), least("ts").alias("first_ts"))
+        kept = (col("number") >= col("first")) & (col("ts") >= col("first_ts"))
+        copy = copy.join(first, "topic").where(kept).drop("first", "first_ts")
+    both = _summed(original, options, "original").join(_summed(copy, options, "copy"), [*RANGE], "full")
     gaps = _missing(original, copy, options, "missing").join(
-        _missing(copy, original, options, "surplus"), "range", "full"
+        _missing(copy, original, options, "surplus"), [*RANGE], "full"
     )
     size = lit(options.range_records)
-    found = both.join(gaps, "range", "left")
+    found = both.join(gaps, [*RANGE], "left")
     zero = lit(0)
     return found.select(
+        nullif(col("topic"), lit("")).alias("topic"),
         (col("range") * size + 1).alias("from_number"),
         ((col("range") + 1) * size).alias("to_number"),
         *(coalesce(col(f"{side}_count"), zero).alias(f"{side}_count") for side in ("original", "copy")),
@@ -63,12 +68,28 @@ def rows(views: dict[str, DataFrame], options: AuditOptions) -> DataFrame:
             (coalesce(col("original_checksum"), zero) == coalesce(col("copy_checksum"), zero))
             & (coalesce(col("original_count"), zero) == coalesce(col("copy_count"), zero))
         ).alias("equal"),
-    ).orderBy("from_number")
+    ).orderBy("topic", "from_number")
 
 
-def _numbered(view: DataFrame, options: AuditOptions) -> DataFrame:
-    number = col("seq") if options.by == "seq" else row_number().over(Window.orderBy("seq"))
-    return view.select(number.cast("long").alias("number"), xxhash64("data", "tag").alias("hash"))
+def _numbered(view: DataFrame, options: AuditOptions, name: str) -> DataFrame:
+    """Records by topic and seq; a copy has a name and seqs of its own, and is compared by the order of its records."""
+    topic, number = col("topic"), col("seq")
+    if options.by == "rank":
+        _check_one_topic(view, name)
+        topic, number = lit(""), row_number().over(Window.orderBy("seq"))
+    return view.select(
+        topic.alias("topic"), number.cast("long").alias("number"), "ts", xxhash64("data", "tag").alias("hash")
+    )
+
+
+def _check_one_topic(view: DataFrame, name: str) -> None:
+    found = [row["topic"] for row in view.select("topic").distinct().limit(2).collect()]
+    if len(found) > 1:
+        raise InvalidRequest(
+            f"sources.{name} has several topics, {' and '.join(sorted(found))}, which have no common order: "
+            'compare each with its copy, or use options.by = "seq"',
+            field=f"sources.{name}",
+        )
 
 
 def _range(options: AuditOptions):
@@ -77,11 +98,13 @@ def _range(options: AuditOptions):
 
 def _summed(side: DataFrame, options: AuditOptions, name: str) -> DataFrame:
     checksum = bit_xor(xxhash64("number", "hash"))
-    return side.groupBy(_range(options)).agg(count(lit(1)).alias(f"{name}_count"), checksum.alias(f"{name}_checksum"))
+    summed = count(lit(1)).alias(f"{name}_count"), checksum.alias(f"{name}_checksum")
+    return side.groupBy("topic", _range(options)).agg(*summed)
 
 
 def _missing(here: DataFrame, there: DataFrame, options: AuditOptions, name: str) -> DataFrame:
     """Records that are on one side only: how many, and the first of them."""
-    absent = here.join(there.select("number"), "number", "left_anti")
+    absent = here.join(there.select("topic", "number"), ["topic", "number"], "left_anti")
     numbers = slice(array_sort(collect_list("number")), 1, GAPS_SHOWN)
-    return absent.groupBy(_range(options)).agg(count(lit(1)).alias(f"{name}_count"), numbers.alias(f"{name}_numbers"))
+    listed = count(lit(1)).alias(f"{name}_count"), numbers.alias(f"{name}_numbers")
+    return absent.groupBy("topic", _range(options)).agg(*listed)

@@ -40,6 +40,11 @@ def run(work: Work, options: DeadLetterReportOptions) -> None:
         report.unpersist()
 
 
+def preview(views: dict[str, DataFrame], options: DeadLetterReportOptions) -> DataFrame:
+    (letters,) = views.values()
+    return rows(letters, options)
+
+
 def rows(letters: DataFrame, options: DeadLetterReportOptions) -> DataFrame:
     """A row for each reason of each queue, the most frequent first."""
     stamps = from_json(col("meta"), "map<string,string>")

@@ -12,4 +12,7 @@ if TYPE_CHECKING:
 
 def rows(views: dict[str, DataFrame], options: DedupeOptions) -> DataFrame:
     (events,) = views.values()
+    if not events.isStreaming:
+        # Spark has no watermark in a batch: a check, a test or a backfill, whose records are all there.
+        return events.dropDuplicates(options.key)
     return events.withWatermark("ts", options.horizon).dropDuplicatesWithinWatermark(options.key)

@@ -86,6 +86,9 @@ def append(
     unique_key: Annotated[
         str | None, typer.Option(help="Queue: append only if no job with this key is pending.")
     ] = None,
+    job_priority: Annotated[
+        int | None, typer.Option(help="Queue: higher ones are claimed first.", min=0, max=9)
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Append once, however often this runs within the topic's window. Not for stdin.")
     ] = None,
@@ -104,12 +107,9 @@ def append(
         raise CommandFailed("--text and --json exclude each other")
     if payloads and files:
         raise CommandFailed("records come from arguments or from files, not both")
-    fields = {
-        "tag": tag,
-        "meta": _meta(meta),
-        "delay_ms": None if delay is None else span_ms(delay, "--delay"),
-        "unique_key": unique_key,
-    }
+    delay_ms = None if delay is None else span_ms(delay, "--delay")
+    fields = {"tag": tag, "meta": _meta(meta), "delay_ms": delay_ms, "unique_key": unique_key}
+    fields["job_priority"] = job_priority
     request = LineRecords(text=text, fields=fields)
     sender = Sender(client, topic, node, create, idempotency_key, rate)
     if not payloads and not files and idempotency_key is not None:

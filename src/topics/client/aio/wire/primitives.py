@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from topics.client.errors import Timeout
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
     from websockets.asyncio.client import ClientConnection as WebSocket
 
@@ -22,7 +24,11 @@ async def sleep(seconds: float) -> None:
 
 
 def open_http(
-    base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits, transport: httpx2.AsyncBaseTransport | None
+    base_url: str,
+    timeout: httpx2.Timeout,
+    limits: httpx2.Limits,
+    transport: httpx2.AsyncBaseTransport | None,
+    tls: ssl.SSLContext | None,
 ) -> httpx2.AsyncClient:
     import httpx2
 
@@ -35,7 +41,7 @@ def open_http(
         transport=transport,
         trust_env=False,
         # Making a TLS context takes longer than many requests; redirects are not followed, so plain stays plain.
-        verify=base_url.startswith("https:"),
+        verify=tls or base_url.startswith("https:"),
         follow_redirects=False,
     )
 
@@ -45,7 +51,9 @@ async def cut(response: httpx2.Response) -> None:
     await response.aclose()
 
 
-async def open_socket(url: str, headers: dict[str, str], seconds: float, message_bytes_max: int) -> WebSocket:
+async def open_socket(
+    url: str, headers: dict[str, str], seconds: float, message_bytes_max: int, tls: ssl.SSLContext | None
+) -> WebSocket:
     from websockets.asyncio.client import connect
 
     return await connect(
@@ -54,6 +62,7 @@ async def open_socket(url: str, headers: dict[str, str], seconds: float, message
         open_timeout=seconds,
         close_timeout=2,
         max_size=message_bytes_max,
+        ssl=(tls or True) if url.startswith("wss:") else None,
         compression=None,
         proxy=None,
     )

@@ -21,7 +21,7 @@ from topics.client.answers import failure_of, log_warnings
 from topics.client.commands import ReplyFrame, command, error_in, frame_of, publish_command
 from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
 from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
-from topics.client.retrying import Retrying
+from topics.client.retrying import Retrying, is_tls_refusal
 from topics.client.values import Appended, Outgoing, Outgoings
 
 if TYPE_CHECKING:
@@ -76,9 +76,10 @@ class AsyncSocket:
         meta: Mapping[str, Any] | None = None,
         delay_ms: int = 0,
         unique_key: str | None = None,
+        job_priority: int = 0,
         create: bool = True,
     ) -> Appended:
-        record = Outgoing(data, tag, node, meta, delay_ms, unique_key)
+        record = Outgoing(data, tag, node, meta, delay_ms, unique_key, job_priority=job_priority)
         return await self.publish_many(topic, [record], create=create)
 
     async def publish_many(
@@ -305,14 +306,16 @@ class AsyncSocket:
                 headers = {name.lower(): value for name, value in answer.headers.raw_items()}
                 error = failure_of(answer.status_code, headers, bytes(answer.body or b""), f"GET {url}/v0/ws")
             except (OSError, websockets.WebSocketException) as failed:
-                error = ConnectionFailed(f"cannot open a WebSocket to {url}: {failed}", unsent=True)
+                detail = {"unsent": True, "tls": True} if is_tls_refusal(failed) else {"unsent": True}
+                error = ConnectionFailed(f"cannot open a WebSocket to {url}: {failed}", detail=detail)
 
     async def _connect(self) -> None:
         """Open, subscribe again, and send commands that have no reply yet."""
         options = self._transport.options
         headers = {} if options.key is None else {"Authorization": f"Bearer {options.key}"}
         url = "ws" + options.url.removeprefix("http") + "/v0/ws"
-        socket = await primitives.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX)
+        tls = options.tls.context()
+        socket = await primitives.open_socket(url, headers, options.timeout_s, MESSAGE_BYTES_MAX, tls)
         self.connections += 1
         for name, request in list(self._wishes.items()):
             request_id = self._next_id()

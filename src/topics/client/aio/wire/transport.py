@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from topics.client.aio.wire import primitives
@@ -13,6 +14,7 @@ from topics.client.errors import WAY_OUT, Closed, ConnectionFailed, InvalidReque
 from topics.client.request import JSON, Options, PageReply, QueryValue, Request, with_query
 from topics.client.retrying import NO_TLS, Retrying, is_tls_refusal
 from topics.client.tokens import Tokens
+from topics.model.tracing import TRACEPARENT, Tracer
 
 if TYPE_CHECKING:
     import httpx2
@@ -37,11 +39,13 @@ class AsyncTransport:
         self.options = options
         self.tokens = tokens
         self.closed = False
+        self.tracer = Tracer("client") if options.tracing else None
         # Requests do not go over the network.
         self.plugged = transport is not None
         limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
+        tls = options.tls.context() if options.url.startswith("https:") else None
         try:
-            self._http = primitives.open_http(options.url, self._timeout(0), limits, transport)
+            self._http = primitives.open_http(options.url, self._timeout(0), limits, transport, tls)
         except httpx2.InvalidURL as error:
             raise InvalidRequest(f"{options.url!r} is not a URL: {error}", field="url") from None
         # These errors have certainly changed nothing.
@@ -57,6 +61,13 @@ class AsyncTransport:
 
     async def call(self, request: Request[T]) -> T:
         """Send, and retry where that is safe, until there is a reply or the limits are reached."""
+        if self.tracer is None:
+            return await self._call(request)
+        path = request.path.partition("?")[0]
+        with self.tracer.span(f"topics {request.method}", "CLIENT", **{"url.path": path}):
+            return await self._call(request)
+
+    async def _call(self, request: Request[T]) -> T:
         retrying = self.retrying(safe=request.safe)
         renewed = False
         while True:
@@ -69,6 +80,10 @@ class AsyncTransport:
                 await self.renew(error)
             except TopicsError as error:
                 await self.pause(retrying, error)
+
+    def appending(self, name: str) -> AbstractContextManager[str | None]:
+        """A span for an append; its value is what the records carry to their handlers, None without tracing."""
+        return nullcontext() if self.tracer is None else self.tracer.producing(f"append {name}")
 
     async def pages(
         self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]
@@ -118,6 +133,9 @@ class AsyncTransport:
         bearer = self.tokens.access if request.by_token else self.options.key
         if bearer is not None:
             headers["Authorization"] = f"Bearer {bearer}"
+        traceparent = None if self.tracer is None else self.tracer.traceparent()
+        if traceparent is not None:
+            headers[TRACEPARENT] = traceparent
         timeout = self._timeout(request.wait_ms / 1000)
         return self._http.build_request(
             request.method, request.path, content=request.body, headers=headers, timeout=timeout

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from topics.client.errors import Timeout
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
     from websockets.sync.client import ClientConnection as WebSocket
 
@@ -25,7 +27,11 @@ def sleep(seconds: float) -> None:
 
 
 def open_http(
-    base_url: str, timeout: httpx2.Timeout, limits: httpx2.Limits, transport: httpx2.BaseTransport | None
+    base_url: str,
+    timeout: httpx2.Timeout,
+    limits: httpx2.Limits,
+    transport: httpx2.BaseTransport | None,
+    tls: ssl.SSLContext | None,
 ) -> httpx2.Client:
     import httpx2
 
@@ -38,7 +44,7 @@ def open_http(
         transport=transport,
         trust_env=False,
         # Making a TLS context takes longer than many a request; redirects are not followed, so plain stays plain.
-        verify=base_url.startswith("https:"),
+        verify=tls or base_url.startswith("https:"),
         follow_redirects=False,
     )
 
@@ -52,9 +58,16 @@ def cut(response: httpx2.Response) -> None:
             connection.shutdown(socket.SHUT_RDWR)
 
 
-def open_socket(url: str, headers: dict[str, str], seconds: float, message_bytes_max: int) -> WebSocket:
+def open_socket(
+    url: str, headers: dict[str, str], seconds: float, message_bytes_max: int, tls: ssl.SSLContext | None
+) -> WebSocket:
     from websockets.sync.client import connect
 
+    secured: ssl.SSLContext | None = None
+    if url.startswith("wss:"):
+        from topics.client.locked_socket import with_locked_sockets
+
+        secured = with_locked_sockets(tls)
     # Entered by hand: it is closed wherever the reading ends, which no block could span.
     return connect(
         url,
@@ -62,6 +75,7 @@ def open_socket(url: str, headers: dict[str, str], seconds: float, message_bytes
         open_timeout=seconds,
         close_timeout=2,
         max_size=message_bytes_max,
+        ssl=secured,
         compression=None,
         proxy=None,
     ).__enter__()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from topics.client.answers import failure_of, value_of
@@ -14,6 +15,7 @@ from topics.client.request import JSON, Options, PageReply, QueryValue, Request,
 from topics.client.retrying import NO_TLS, Retrying, is_tls_refusal
 from topics.client.sync.wire import primitives
 from topics.client.tokens import Tokens
+from topics.model.tracing import TRACEPARENT, Tracer
 
 if TYPE_CHECKING:
     import httpx2
@@ -38,11 +40,13 @@ class Transport:
         self.options = options
         self.tokens = tokens
         self.closed = False
+        self.tracer = Tracer("client") if options.tracing else None
         # Requests do not go over the network.
         self.plugged = transport is not None
         limits = httpx2.Limits(max_connections=options.connections_max, max_keepalive_connections=20)
+        tls = options.tls.context() if options.url.startswith("https:") else None
         try:
-            self._http = primitives.open_http(options.url, self._timeout(0), limits, transport)
+            self._http = primitives.open_http(options.url, self._timeout(0), limits, transport, tls)
         except httpx2.InvalidURL as error:
             raise InvalidRequest(f"{options.url!r} is not a URL: {error}", field="url") from None
         # These errors have certainly changed nothing.
@@ -58,6 +62,13 @@ class Transport:
 
     def call(self, request: Request[T]) -> T:
         """Send, and retry where that is safe, until there is a reply or the limits are reached."""
+        if self.tracer is None:
+            return self._call(request)
+        path = request.path.partition("?")[0]
+        with self.tracer.span(f"topics {request.method}", "CLIENT", **{"url.path": path}):
+            return self._call(request)
+
+    def _call(self, request: Request[T]) -> T:
         retrying = self.retrying(safe=request.safe)
         renewed = False
         while True:
@@ -70,6 +81,10 @@ class Transport:
                 self.renew(error)
             except TopicsError as error:
                 self.pause(retrying, error)
+
+    def appending(self, name: str) -> AbstractContextManager[str | None]:
+        """A span for an append; its value is what the records carry to their handlers, None without tracing."""
+        return nullcontext() if self.tracer is None else self.tracer.producing(f"append {name}")
 
     def pages(self, path: str, query: Mapping[str, QueryValue], decoder: msgspec.json.Decoder[P]) -> Iterator[P]:
         """A list that the server returns in pages, each fetched when needed."""
@@ -117,6 +132,9 @@ class Transport:
         bearer = self.tokens.access if request.by_token else self.options.key
         if bearer is not None:
             headers["Authorization"] = f"Bearer {bearer}"
+        traceparent = None if self.tracer is None else self.tracer.traceparent()
+        if traceparent is not None:
+            headers[TRACEPARENT] = traceparent
         timeout = self._timeout(request.wait_ms / 1000)
         return self._http.build_request(
             request.method, request.path, content=request.body, headers=headers, timeout=timeout

@@ -55,6 +55,8 @@ FULL_EVERY_MS = 1_000
 T = TypeVar("T")
 # True: there is more to do at once. False: nothing to do until a thread reports.
 Steps = Generator[bool, None, T]
+# When compacting, packs of which less than one part in this many is alive are copied.
+COMPACTED_SHARE = 2
 
 
 class Checkpointer:
@@ -90,17 +92,27 @@ class Checkpointer:
         self._took_ms = 0.0
         self._retry_ms = 0.0
         self._room = commit_log.room
+        # those who want a compaction: called with whether it succeeded
+        self._asked: list[Callable[[bool], None]] = []
         # per checkpoint
         self._copies = Copies(None)
+        self._compacting = False
         self._packing: Packing | None = None
         self._chunks: list[bytes] = []
         self._has_queues = False
         self._referred: set[int] = set()
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits for a compaction."""
+        return bool(self._asked)
+
     def due(self) -> bool:
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._retry_ms or self._commit_log.read_only is not None:
             return False
+        if self._asked:
+            return True
         waited_ms = now_ms - self._last_ms
         written = self._wal.written_to - self._last_position
         if written >= self._settings.checkpoint_bytes:
@@ -111,8 +123,26 @@ class Checkpointer:
             return True
         return bool(self._state.dirty or self._state.expiring) and waited_ms >= self._settings.checkpoint_ms
 
+    def compact(self, done: Callable[[bool], None]) -> None:
+        """Run a checkpoint soon that copies more than usual, to free what is dead, and keeps no older snapshot."""
+        self._asked.append(done)
+        self._retry_ms = 0.0
+
     def steps(self) -> Steps[bool]:
         """One checkpoint; whether it succeeded."""
+        asked, self._asked = self._asked, []
+        self._compacting = bool(asked)
+        if asked:
+            self._state.dirty.update(self._state.by_id.values())
+        succeeded = False
+        try:
+            succeeded = yield from self._steps()
+        finally:
+            for done in asked:
+                done(succeeded)
+        return succeeded
+
+    def _steps(self) -> Steps[bool]:
         state = self._state
         started_ms = self._clock.monotonic_ms()
         if not (yield from self._is_owned()):
@@ -122,6 +152,7 @@ class Checkpointer:
             yield from self._give_up_older()
         if not state.dirty and not self._packs.sparse():
             self._last_ms = started_ms
+            yield from self._clean_up_compacted()
             return True
         dirty, state.dirty, state.cooling = state.dirty, set[Topic](), 0
         self._chunks, self._referred, self._has_queues = [], set(), False
@@ -161,6 +192,8 @@ class Checkpointer:
         self._last_position, self._last_ms = position, self._clock.monotonic_ms()
         self._took_ms = self._last_ms - started_ms
         yield from self._clean_up()
+        # Before the room is renewed: the largest pack decides its size.
+        yield from self._clean_up_compacted()
         if not self._room.renew():
             yield from self._give_up_older()
             self._room.renew()
@@ -245,7 +278,7 @@ class Checkpointer:
     def _rescue(self) -> Steps[None]:
         """Copy the live records of packs that are mostly dead, so that these can be removed."""
         assert self._packing is not None
-        sparse = set(self._packs.sparse())
+        sparse = set(self._packs.sparse(COMPACTED_SHARE) if self._compacting else self._packs.sparse())
         if not sparse:
             return
         found: Found = []
@@ -310,7 +343,9 @@ class Checkpointer:
         assert self._packing is not None
         places = self._packing.places(blocks)
         self._referred.update(extent.pack for extent in places.values())
-        self._referred.update(block.extent.pack for block in blocks if block.extent is not None)
+        # A block that is copied is described at its new place: the pack that it comes from can be removed.
+        staying = [block for block in blocks if block not in places]
+        self._referred.update(block.extent.pack for block in staying if block.extent is not None)
         self._chunks.append(encode_topic(topic, places, self._state.features))
         self._has_queues |= topic.config.type == "queue"
         if routing is not None:
@@ -388,6 +423,11 @@ class Checkpointer:
         yield from self._sliced(self._window.cool())
         for pack in self._window.cold_packs():
             yield from self._quietly(partial(self._packs.move_cold, pack))
+
+    def _clean_up_compacted(self) -> Steps[None]:
+        """After a compaction not even the older snapshot keeps files."""
+        if self._compacting and self._snapshots.keep_only_newest():
+            yield from self._clean_up()
 
     def _is_full(self) -> bool:
         return self._room.short or self._wal.full

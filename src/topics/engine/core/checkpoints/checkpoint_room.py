@@ -64,7 +64,8 @@ class CheckpointRoom:
             raise StorageFull(
                 "the disk is full: the rest is reserved for deletes and checkpoints; delete records or free some space"
             )
-        raise StorageError(f"no space can be reserved for the next checkpoint: {self.reserve.error}")
+        error = self.reserve.error
+        raise StorageError(f"no space can be reserved for the next checkpoint: {(error and error.strerror) or error}")
 
     def renew(self, pending_bytes: int = 0) -> bool:
         """Reserve space for the current state, and a step more if the disk has it; False if even the first fails."""
@@ -133,6 +134,12 @@ def refusal(error: OSError) -> TopicsError:
     if is_full(error):
         return StorageFull("the disk is full; the write was refused, free some space and try again")
     return StorageError(f"the disk refused the write, nothing of it was kept: {error.strerror or error}")
+
+
+def uncertain_refusal(error: OSError) -> TopicsError:
+    """The same when the log could not be truncated after that: recovery may find the write whole."""
+    reason = error.strerror or error
+    return StorageError(f"the disk refused the write, and it may be there after a restart all the same: {reason}")
 
 
 def _with_overhead(unpacked_bytes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
@@ -138,6 +139,9 @@ def unreadable(
     where = {"from_seq": from_seq, "to_seq": to_seq, "pack": extent.pack, "offset": extent.offset}
     if isinstance(reason, OSError):
         return StorageError(f"{seqs}: {reason.strerror or reason}; try again", detail=where)
-    damage = DamagedBlock(f"{seqs}: {reason.message}; `topics repair` turns them into an explicit gap", detail=where)
+    # Readers learn which pack it is, not where the server keeps it.
+    path = str(reason.detail.get("file", ""))
+    why = reason.message.replace(path, os.path.basename(path)) if path else reason.message
+    damage = DamagedBlock(f"{seqs}: {why}; `topics repair` turns them into an explicit gap", detail=where)
     damage.salvaged = salvaged
     return damage

@@ -1,0 +1,46 @@
+/** Whether anybody takes the jobs of a queue: who waits, who works, who asked last. */
+
+import type { QueueCounters } from "topics-client";
+import { count, plural } from "../../format.ts";
+import { Relative } from "../../ui/parts.tsx";
+
+// A worker that polls asks more often than this; the overview goes by the same.
+const ASKED_MS_MAX = 15_000;
+
+type Standing = "paused" | "connected" | "busy" | "asked" | "none";
+
+export function standingOf(queue: QueueCounters): Standing {
+  if (queue.paused) return "paused";
+  if ((queue.claimers ?? 0) > 0) return "connected";
+  if (queue.in_flight > 0) return "busy";
+  const asked = queue.last_claim_ts ?? null;
+  return asked !== null && Date.now() - asked < ASKED_MS_MAX ? "asked" : "none";
+}
+
+/** In a few words; with jobs that wait, or that are `coming`, and nobody who takes them, it is a warning. */
+export function Taken({ queue, command, coming = 0 }: { queue: QueueCounters; command?: string; coming?: number }) {
+  const standing = standingOf(queue);
+  const asked = queue.last_claim_ts ?? null;
+  const connected = queue.claimers ?? 0;
+  const alone = standing === "none" && queue.ready > 0;
+  const idle = standing === "none" || standing === "paused";
+  return (
+    <p class={`standing ${alone || standing === "paused" || (idle && coming > 0) ? "warn" : idle ? "muted" : ""}`}>
+      <span class={`dot ${idle ? "" : "ok"}`} />
+      <span>
+        {standing === "paused" && "The queue is paused: no jobs are handed out, what is in flight may still be finished."}
+        {standing === "connected" && (connected === 1 ? "1 worker is connected and takes jobs as they come." : `${count(connected)} workers are connected and take jobs as they come.`)}
+        {standing === "busy" && `Workers are busy with ${plural(queue.in_flight, "job")}.`}
+        {standing === "asked" && <>A worker asked for jobs <Relative ms={asked!} />.</>}
+        {standing === "none" && (
+          <>
+            {alone ? `${queue.ready === 1 ? "1 job waits" : `${count(queue.ready)} jobs wait`}, and no worker is asking for jobs: ` : "No worker is asking for jobs: "}
+            {asked === null ? "none has since the server started." : <>the last one did <Relative ms={asked} />.</>}
+            {coming > 0 && (coming === 1 ? " The job waits until one comes." : " The jobs wait until one comes.")}
+            {command !== undefined && alone && <> Start one: <code class="foreign">{command}</code></>}
+          </>
+        )}
+      </span>
+    </p>
+  );
+}

@@ -1,0 +1,1 @@
+"""Commands about jobs that come by themselves."""

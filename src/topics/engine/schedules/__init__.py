@@ -1,0 +1,1 @@
+"""Schedules: records that the server appends at due times."""

@@ -1,0 +1,1 @@
+"""TLS below HTTP: the certificate that new connections get, and the connections themselves."""

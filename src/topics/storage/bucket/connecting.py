@@ -1,0 +1,82 @@
+"""From the setting `bucket` to a bucket that works: which kind it is, and whether it can do what the protocol needs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from topics.model.setting_types import WrongSetting, holds_credentials, shown_url
+from topics.storage.bucket.bucket import BucketError, Changed, Exists, ObjectBucket
+from topics.storage.bucket.object_store import ObjectStoreBucket
+from topics.storage.bucket.shared_directory import SharedDirectory
+
+PROBE = "probe/"
+SCHEMES = ("s3", "gs", "az")
+
+
+def connect(url: str, environ: Mapping[str, str]) -> ObjectBucket:
+    """The bucket of a URL. Asks nothing of it yet; raises WrongSetting if there cannot be one."""
+    if holds_credentials(url):
+        raise WrongSetting(
+            "TOPICS_BUCKET contains credentials; leave them out, and give them by the environment, a profile or the "
+            "role of the machine",
+            setting="bucket",
+        )
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise _wrong(url, str(error)) from None
+    if parts.query or parts.fragment:
+        raise _wrong(url, "it must end with the prefix, without ? and #")
+    if parts.scheme == "file":
+        if parts.netloc or not parts.path.startswith("/"):
+            raise _wrong(url, "a directory has three slashes: file:///a/shared/directory")
+        return SharedDirectory(parts.path)
+    if parts.scheme not in SCHEMES or not parts.netloc:
+        raise _wrong(url, "it must be s3://bucket/prefix, gs://…, az://… or file:///a/shared/directory")
+    return ObjectStoreBucket(url, environ)
+
+
+def probe(bucket: ObjectBucket, url: str) -> None:
+    """Write, conditionally replace and remove an object; raises WrongSetting, in one line that says what to do."""
+    key = PROBE + secrets.token_hex(8)
+    what = "write to it"
+    try:
+        bucket.create(key, b"1")
+        what = "read it"
+        if bucket.read(key) is None:
+            raise _wrong(url, "an object that was just written cannot be read")
+        what = "write to it only if an object does not exist"
+        _refuses(url, lambda: bucket.create(key, b"2"))
+        what = "replace one version of an object"
+        etag = bucket.swap(key + "-p", b"1", None)
+        bucket.swap(key + "-p", b"2", etag)
+        _refuses(url, lambda: bucket.swap(key + "-p", b"3", etag))
+        what = "list it"
+        if key not in [listed.key for listed in bucket.listing(PROBE)]:
+            raise _wrong(url, "an object that was just written is not listed")
+        what = "delete from it"
+        bucket.delete([key, key + "-p"])
+    except BucketError as error:
+        raise _wrong(
+            url,
+            f"cannot {what}: {error.message}; check that it exists, the endpoint, and the rights of the credentials",
+        ) from None
+
+
+def _refuses(url: str, write: object) -> None:
+    assert callable(write)
+    try:
+        write()
+    except (Exists, Changed):
+        return
+    raise _wrong(
+        url,
+        "it ignores the conditions of writes (If-None-Match, If-Match), so two servers could overwrite each other's "
+        "log; use a store that supports conditional writes",
+    )
+
+
+def _wrong(url: str, why: str) -> WrongSetting:
+    return WrongSetting(f"TOPICS_BUCKET is {shown_url(url)!r}, and that does not work: {why}", setting="bucket")

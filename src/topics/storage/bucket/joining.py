@@ -1,0 +1,220 @@
+"""The start of a server with a bucket: wait for the lease of another, own a term, and find out where the log goes on.
+
+empty directory, empty bucket      begin
+empty directory, log in the bucket restore it, up to the end of the term that was closed for that
+the directory that had the last term    go on after what the bucket has
+any other directory                refused: its log is not the one in the bucket
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from topics.model.errors import DataDirIncompatible
+from topics.storage.bucket.bucket import BucketError, Changed, ObjectBucket, Unreachable
+from topics.storage.bucket.chain import read_manifest, snapshots_in, walk
+from topics.storage.bucket.connecting import connect, probe
+from topics.storage.bucket.lease import Primary, Seen, Watched, announce, read_primary
+from topics.storage.bucket.restoring import Restored, restore_into
+from topics.storage.bucket.terms import Opened, Steps, open_term, run
+from topics.storage.directory import DataDirectory, Meta
+from topics.storage.disk import Disk, read_file, replace_file
+
+logger = logging.getLogger("topics.bucket")
+
+T = TypeVar("T")
+
+NOTE = "bucket.json"
+ATTEMPTS_MAX = 5
+PAUSE_S = 0.2
+
+
+class InUse(DataDirIncompatible):
+    """Another server is primary, and its lease lives."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a data directory knows of its bucket: the name under which it holds terms there."""
+
+    holder: str
+
+
+class Joined(NamedTuple):
+    """A term of one's own. The log in the bucket ends at `position`; `whole`: it leads there from a snapshot."""
+
+    term: int
+    holder: str
+    token: str
+    position: int
+    whole: bool
+    seen: Seen
+    restored: Restored | None
+
+
+class Directory(NamedTuple):
+    """What the bucket is compared with: the holder that the directory has noted, None if it never had a bucket."""
+
+    path: str
+    holder: str | None
+    # without any data: it may be filled
+    vacant: bool
+
+
+def read_note(disk: Disk, path: str) -> Note | None:
+    try:
+        return msgspec.json.decode(read_file(disk, os.path.join(path, NOTE)), type=Note)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError:
+        raise DataDirIncompatible(
+            f"{path}/{NOTE} is damaged, so this may not be the log that is in the bucket; move the directory away and "
+            "start on an empty one, which is then restored from the bucket",
+            directory=path,
+        ) from None
+
+
+class Joining:
+    """One start. Every call blocks; all of them run in one thread that is not the owner's."""
+
+    def __init__(
+        self,
+        bucket: ObjectBucket,
+        disk: Disk,
+        directory: Directory,
+        *,
+        url: str,
+        lease_ms: int,
+        now_ms: Callable[[], int],
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._bucket = bucket
+        self._disk = disk
+        self._directory = directory
+        self._url = url
+        self._lease_ms = lease_ms
+        self._now_ms = now_ms
+        self._pause = pause
+        self._holder = directory.holder or f"{os.uname().nodename}-{secrets.token_hex(6)}"
+        self._token = secrets.token_hex(16)
+
+    def join(self, restore_to: str) -> Joined:
+        """Own a term; a vacant directory gets its data in `restore_to`."""
+        seen = self._wait_for_lease()
+        moments = snapshots_in(self._bucket)
+        manifest = read_manifest(self._bucket, moments[-1].key) if moments else None
+        end = walk(self._bucket, manifest)
+        if not self._directory.vacant and end.owner not in ("", self._directory.holder):
+            raise DataDirIncompatible(
+                f"the log in the bucket is not the one in {self._directory.path}: {end.owner} was primary last, with "
+                f"term {end.place.term}; move the directory away and start on an empty one, which is then restored "
+                "from the bucket, or use another prefix of the bucket",
+                directory=self._directory.path,
+            )
+        if self._directory.holder is None:
+            # Noted before the term is owned: a start after a crash must know that the term is its own.
+            replace_file(self._disk, os.path.join(self._directory.path, NOTE), msgspec.json.encode(Note(self._holder)))
+        opened = self._repeated(lambda: open_term(self._holder, self._token, self._now_ms(), end.place, end.owner))
+        if opened.closed != end.place:
+            end = walk(self._bucket, manifest, until=opened.closed)
+        position, whole, restored = end.position, end.whole, None
+        if self._directory.vacant and end.time_ms:
+            restored = restore_into(self._bucket, self._disk, restore_to, until=opened.closed)
+            position, whole = restored.position, restored.whole
+            before = seen.primary if seen is not None else None
+            if before is not None and (before.term + 1, before.end_position) == (opened.term, position):
+                # It stopped with everything in the bucket, so no reader has seen anything else.
+                restored = restored._replace(time_ms=0)
+        mine = Primary(opened.term, self._holder, self._token, self._url, self._lease_ms)
+        announced = self._repeated(lambda: announce(mine, seen))
+        if announced.must_wait:
+            # Another server has started at the same time, or the answer was lost: its lease ends within this time.
+            self._pause(self._lease_ms / 1000)
+        self._say(opened)
+        return Joined(opened.term, self._holder, self._token, position, whole, announced, restored)
+
+    def _say(self, opened: Opened) -> None:
+        before = f", after {opened.before}" if opened.before not in ("", self._holder) else ""
+        logger.info("primary in term %d%s, as %s", opened.term, before, self._holder)
+
+    def _wait_for_lease(self) -> Seen | None:
+        """Until another server has let its lease end; raises InUse if it renews it."""
+        watched, said = Watched(), False
+        while True:
+            seen = self._repeated(read_primary)
+            if seen is None or seen.primary.holder == self._directory.holder:
+                # The lock of the directory is ours, so the server that had this lease has ended.
+                return seen
+            if watched.renewed(seen):
+                raise InUse(
+                    f"{seen.primary.holder} is primary with term {seen.primary.term} and renews its lease"
+                    f"{f' ({seen.primary.url})' if seen.primary.url else ''}; stop it first, or use another prefix of "
+                    "the bucket",
+                    directory=self._directory.path,
+                )
+            left_ms = watched.look(seen, time.monotonic() * 1000)
+            if left_ms == 0.0:
+                return seen
+            if not said:
+                logger.warning("waiting up to %.0f s for the lease of %s to end", left_ms / 1000, seen.primary.holder)
+                said = True
+            self._pause(min(left_ms / 1000, self._lease_ms / 8000))
+
+    def _repeated(self, attempt: Callable[[], Steps[T]]) -> T:
+        """Ask again if there was no answer."""
+        for number in range(ATTEMPTS_MAX):
+            try:
+                return run(self._bucket, attempt())
+            except (Unreachable, Changed):
+                if number == ATTEMPTS_MAX - 1:
+                    raise
+                self._pause(PAUSE_S * (number + 1))
+        raise BucketError("no answer from the bucket")
+
+
+def join_bucket(
+    url: str,
+    environ: Mapping[str, str],
+    disk: Disk,
+    directory: DataDirectory,
+    *,
+    own_url: str,
+    lease_ms: int,
+    now_ms: Callable[[], int],
+) -> tuple[ObjectBucket, Joined]:
+    """Check the bucket and own a term in it; a directory without data is filled, or begins. Blocks."""
+    bucket = connect(url, environ)
+    probe(bucket, url)
+    note = read_note(disk, directory.path)
+    compared = Directory(directory.path, note.holder if note is not None else None, directory.vacant)
+    if directory.vacant:
+        directory.clear_unfinished()
+    joining = Joining(bucket, disk, compared, url=own_url, lease_ms=lease_ms, now_ms=now_ms)
+    try:
+        joined = joining.join(directory.restoring_path)
+    except BaseException:
+        if directory.vacant:
+            shutil.rmtree(directory.restoring_path)
+        raise
+    if joined.restored is not None:
+        directory.fill(_meta_of(joined.restored, disk))
+    elif directory.vacant:
+        directory.begin()
+        os.rmdir(directory.restoring_path)
+    return bucket, joined
+
+
+def _meta_of(restored: Restored, disk: Disk) -> Meta:
+    """How the run ended whose log was restored, for the recovery of it."""
+    if restored.time_ms:
+        return Meta("", True, restored.position, restored.time_ms)
+    # The log is whole, but the last checkpoint is not in the bucket, and only that has the exact heads of `ephemeral`
+    # topics: they continue as after a kill, which leaves just such a log.
+    return Meta(disk.boot_id(), False, restored.position)

@@ -1,0 +1,103 @@
+"""The object that names the primary, and for how long: changed only by compare-and-swap.
+
+The slots decide who may write (`terms`). The lease keeps a second server from starting beside a primary that lives, and
+bounds what a primary may acknowledge without the bucket. Clocks are not compared. A primary counts its lease from
+before its first attempt at a renewal; others wait until they see the same version for that long, by their own clock:
+
+    primary    renew ●━━━━━━━━━━━ lease ━━━━━━━━━━▶ ends
+    another          ○ sees it    ━━━━━━━━━━ lease ━━━━━━━━━━▶ takes over, later than that
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from topics.model.errors import DamagedData
+from topics.storage.bucket.bucket import Changed, Found
+from topics.storage.bucket.slots import PRIMARY
+from topics.storage.bucket.terms import Read, Steps, Swap, TakenOver
+
+
+class Primary(msgspec.Struct, frozen=True):
+    """Who is primary. `beat` counts the renewals, so that no two versions are alike."""
+
+    term: int
+    holder: str
+    token: str
+    url: str
+    lease_ms: int
+    beat: int = 0
+    # The server has stopped, and there is no lease; -1, or where its log ended, if the bucket has all of it.
+    released: bool = False
+    end_position: int = -1
+
+    def later(self) -> Primary:
+        return msgspec.structs.replace(self, beat=self.beat + 1)
+
+    def last(self, end_position: int) -> Primary:
+        return msgspec.structs.replace(self, beat=self.beat + 1, released=True, end_position=end_position)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One version of the object."""
+
+    primary: Primary
+    etag: str
+    must_wait: bool = False
+
+
+def read_primary() -> Steps[Seen | None]:
+    found = yield Read(PRIMARY)
+    if found is None:
+        return None
+    assert isinstance(found, Found)
+    try:
+        return Seen(msgspec.json.decode(found.data, type=Primary), found.etag)
+    except msgspec.MsgspecError:
+        raise DamagedData(f"the object {PRIMARY} of the bucket is damaged", file=PRIMARY, offset=0) from None
+
+
+def announce(mine: Primary, known: Seen | None) -> Steps[Seen]:
+    """Replace what is known; raises TakenOver if a later term, or another run in this one, is announced.
+
+    `must_wait` of the result: another version than the known one was replaced, or that is not certain. Its lease may
+    live: nothing may be acknowledged before it has ended, counted from now.
+    """
+    must_wait = False
+    while True:
+        etag = known.etag if known is not None else None
+        try:
+            made = yield Swap(PRIMARY, msgspec.json.encode(mine), etag)
+            assert isinstance(made, str)
+            return Seen(mine, made, must_wait)
+        except Changed:
+            found = yield from read_primary()
+        if found is None:
+            raise Changed(f"{PRIMARY} exists and cannot be read yet")
+        theirs = found.primary
+        if theirs == mine:
+            # An earlier attempt of our own, whose answer was lost.
+            return msgspec.structs.replace(found, must_wait=True)
+        if theirs.term > mine.term or (theirs.term == mine.term and theirs.token != mine.token):
+            raise TakenOver(f"{theirs.holder} is primary in term {theirs.term}", term=theirs.term, primary=theirs.url)
+        known, must_wait = found, True
+
+
+class Watched:
+    """Whether the lease of another server has ended, by this server's clock alone."""
+
+    def __init__(self) -> None:
+        self._seen: Seen | None = None
+        self._since_ms = 0.0
+
+    def look(self, seen: Seen | None, now_ms: float) -> float:
+        """For how long the lease may still live, in ms; 0.0: it has ended."""
+        if seen is None or seen.primary.released:
+            return 0.0
+        if self._seen is None or self._seen.etag != seen.etag:
+            self._seen, self._since_ms = seen, now_ms
+        return max(0.0, self._since_ms + seen.primary.lease_ms - now_ms)
+
+    def renewed(self, seen: Seen | None) -> bool:
+        """Whether the object has changed since it was first looked at: its owner lives."""
+        return self._seen is not None and seen is not None and seen.etag != self._seen.etag

@@ -1,0 +1,122 @@
+"""A data directory from the bucket: the files of a snapshot, and the log after it, up to its end or a moment before."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from topics.model.errors import DamagedData, TopicsError
+from topics.storage.bucket.bucket import ObjectBucket
+from topics.storage.bucket.chain import SnapshotMoment, StoredFile, read_manifest, snapshots_in, walk
+from topics.storage.bucket.slots import LogPiece
+from topics.storage.bucket.terms import Place, read_slot, run
+from topics.storage.disk import Disk, write_all
+from topics.storage.wal.frame import FILE_HEADER_BYTES, FileHeader, encode_file_header
+from topics.storage.wal.log_file import log_name
+
+WAL = "shard-00/wal"
+# The key of a file ends with this many bytes of it, in hex: its checksum.
+END_BYTES = 8
+
+
+class NotInBucket(TopicsError):
+    """The bucket does not have what is asked for."""
+
+    code = "not_in_bucket"
+
+
+class Restored(NamedTuple):
+    """What was restored: the log up to `position`. Its last piece was cut at `time_ms`; 0: nothing came after it."""
+
+    position: int
+    time_ms: int
+    files: int
+    whole: bool
+
+
+def choose(moments: list[SnapshotMoment], at_ms: int) -> SnapshotMoment | None:
+    """The newest snapshot that is not after a moment, if the bucket goes back that far; None: begin without one."""
+    before = [moment for moment in moments if moment.time_ms <= at_ms]
+    return before[-1] if before else None
+
+
+def restore_into(
+    bucket: ObjectBucket, disk: Disk, target: str, *, until: Place | None = None, at_ms: int | None = None
+) -> Restored:
+    """Fill an empty directory; blocks. Raises NotInBucket if there is nothing, or nothing from that time."""
+    moments = snapshots_in(bucket)
+    chosen = moments[-1] if moments else None
+    if at_ms is not None:
+        chosen = choose(moments, at_ms)
+    manifest = read_manifest(bucket, chosen.key) if chosen is not None else None
+    log = _LogFiles(disk, os.path.join(target, WAL))
+    disk.makedirs(log.path)
+    end = walk(bucket, manifest, until=until, at_ms=at_ms, take=log.add)
+    log.close()
+    if not end.time_ms:
+        raise _nothing(bucket, moments, at_ms)
+    for file in manifest.files if manifest is not None else []:
+        path = os.path.join(target, file.name)
+        disk.makedirs(os.path.dirname(path))
+        if not bucket.download(file.key, path):
+            raise NotInBucket(f"the bucket has lost {file.key}, which {chosen and chosen.key} needs", key=file.key)
+        _check_file(disk, path, file)
+        disk.fsync_dir(os.path.dirname(path))
+    return Restored(end.position, end.time_ms, log.count + (len(manifest.files) if manifest else 0), end.whole)
+
+
+def _check_file(disk: Disk, path: str, file: StoredFile) -> None:
+    """Whether a file is as long as it was and ends as it did; its content has checksums that every reader checks."""
+    fd = disk.open(path, os.O_RDONLY)
+    try:
+        size = disk.size(fd)
+        end = disk.pread(fd, END_BYTES, size - END_BYTES) if size >= END_BYTES else b""
+    finally:
+        disk.close(fd)
+    if size != file.bytes or not file.key.endswith(end.hex()):
+        raise DamagedData(f"the object {file.key} of the bucket is damaged", file=file.key, offset=0)
+
+
+def _nothing(bucket: ObjectBucket, moments: list[SnapshotMoment], at_ms: int | None) -> NotInBucket:
+    """Why there is nothing to restore: the bucket is empty, or does not go back that far."""
+    oldest_ms = moments[0].time_ms if moments else None
+    first = run(bucket, read_slot(Place(1, 0)))
+    if first is not None and isinstance(first[0], LogPiece) and not first[0].from_position:
+        oldest_ms = first[0].time_ms
+    if at_ms is None or oldest_ms is None:
+        return NotInBucket("the bucket holds no log below this prefix")
+    when = datetime.fromtimestamp(oldest_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return NotInBucket(f"the bucket holds nothing from before that time; its oldest moment is {when}", oldest=when)
+
+
+class _LogFiles:
+    """Pieces as log files: those with one salt are in one file, at the positions that their frames verify with."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.count = 0
+        self._fd = -1
+        self._salt = self._base = 0
+        self._end: int = 0
+
+    def add(self, piece: LogPiece, frames: memoryview) -> None:
+        if not frames:
+            return
+        if self._fd < 0 or piece.salt != self._salt or piece.from_position != self._end:
+            self.close()
+            self.count += 1
+            self._salt, self._base = piece.salt, piece.from_position
+            self._fd = self._disk.open(os.path.join(self.path, log_name(self.count)), os.O_RDWR | os.O_CREAT)
+            header = encode_file_header(FileHeader(0, self.count, self._base, self._salt))
+            write_all(self._disk, self._fd, [header], 0)
+        write_all(self._disk, self._fd, [frames], FILE_HEADER_BYTES + piece.from_position - self._base)
+        self._end = piece.to_position
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.fdatasync(self._fd)
+            self._disk.close(self._fd)
+            self._disk.fsync_dir(self.path)
+            self._fd = -1

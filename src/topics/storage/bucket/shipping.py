@@ -1,0 +1,500 @@
+"""The log, packs and snapshots on their way to the bucket, by a thread of their own.
+
+    owner: poll ─▶ spans of the synced log ─▶ thread: read, create the next slot ─▶ shipped_to ─▶ owner: trims the log
+                ─▶ the newest snapshot, pinned ─▶ thread: its files, then its manifest ─▶ owner: unpins it
+
+Only synced bytes are shipped, so the bucket never has what the directory may lose. They are read from the log files,
+which therefore wait on disk while the bucket is away: up to `backlog_bytes_max`, then the copy gets a gap and goes on
+from the next snapshot. The thread makes calls that release the interpreter lock, and hardly anything else.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+from typing import Literal, NamedTuple
+
+from topics.model.errors import TopicsError
+from topics.storage.bucket.bucket import ObjectBucket
+from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
+from topics.storage.bucket.joining import Joined
+from topics.storage.bucket.keeping import Keeping
+from topics.storage.bucket.lease import announce
+from topics.storage.bucket.restoring import END_BYTES
+from topics.storage.bucket.slots import FILES, LogPiece
+from topics.storage.bucket.terms import Place, TakenOver, run, write_piece
+from topics.storage.directory import DataDirectory
+from topics.storage.disk import Disk
+from topics.storage.pack import PACK_FOOTER_BYTES, Packs
+from topics.storage.snapshot import FOOTER_BYTES, Pin, Snapshots
+from topics.storage.wal.syncer import Syncer
+from topics.storage.wal.wal import LogSpan, Wal
+
+logger = logging.getLogger("topics.bucket")
+
+RETRY_S_MIN, RETRY_S_MAX = 0.1, 5.0
+# How long a stop waits for the bucket, and then for a request that is under way.
+STOP_S, LAST_REQUEST_S = 10.0, 2.0
+# A lease is renewed this many times before it would end.
+RENEWALS = 3
+
+
+class ShippingPace(NamedTuple):
+    """How often, how much and how far behind."""
+
+    piece_ms: int
+    piece_bytes: int
+    backlog_bytes_max: int
+    keep_ms: int
+
+
+State = Literal["ok", "away", "gap", "fenced"]
+
+
+class Status(NamedTuple):
+    """The state of the copy; `lag_ms` is the age of the oldest synced byte that is not in the bucket."""
+
+    state: State
+    term: int
+    lag_ms: int
+    lag_bytes: int
+
+
+class ShippingSource(NamedTuple):
+    """Where the log, packs and snapshots are."""
+
+    disk: Disk
+    directory: DataDirectory
+    wal: Wal
+    syncer: Syncer
+    snapshots: Snapshots
+    packs: Packs
+
+
+class _Waiting(NamedTuple):
+    span: LogSpan
+    since_s: float
+
+
+class Shipping:
+    """The owner thread calls `poll`, `status`, `start` and `stop`; what else is here belongs to the shipping thread."""
+
+    def __init__(
+        self,
+        bucket: ObjectBucket,
+        joined: Joined,
+        source: ShippingSource,
+        *,
+        pace: ShippingPace,
+        notify: Callable[[], None],
+        now_ms: Callable[[], int],
+        made_by: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bucket = bucket
+        self._joined = joined
+        self._disk, self._directory, wal, self._syncer, snapshots, self._packs = source
+        self._wal, self._snapshots = wal, snapshots
+        self._pace = pace
+        self._notify = notify
+        self._now_ms = now_ms
+        self._made_by = made_by
+        self._clock = clock
+        self._keeping = Keeping(bucket, pace.keep_ms, self._renew)
+        self.term = joined.term
+
+        # the owner's
+        self._offered_to = joined.position
+        self._wanted_s = 0.0
+        self._pin: Pin | None = None
+        # An older snapshot is in the bucket, or the log leads there without it.
+        self._pinned_position = snapshots.newest_position
+        # shared, under the condition
+        self._changed = Condition()
+        self._spans: deque[_Waiting] = deque()
+        self._spans_bytes = 0
+        self._snapshot: Pin | None = None
+        self._stopping = False
+        self._stop_at_s = 0.0
+        # set by the thread, read by the owner
+        self.shipped_to = joined.position
+        self._manifest_position = -1
+        self.whole = joined.whole and wal.oldest_position <= joined.position
+        self.away_since_s: float | None = None
+        self.fenced: TakenOver | None = None
+        self.pieces_total = self.bytes_total = self.failures_total = self.gaps_total = 0
+        self._cutting_since_s: float | None = None
+        # the thread's
+        self._slot = 0
+        self._piece: tuple[LogPiece, bytes] | None = None
+        # the newest slots: which of them holds a position, a snapshot must know
+        self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
+        self._seen = joined.seen
+        self._renew_at_s = clock() + self._lease_s / RENEWALS
+        self._uploaded: set[str] = set()
+        self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
+        wal.keep_from = self._offered_to if self.whole else None
+        if not self.whole:
+            self._pinned_position = -1
+            self._note_gap("the log in the bucket does not lead to the one of this directory")
+
+    # --- owner thread ---
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ship the rest, if the bucket takes it within a bounded time, give up the lease, and end the thread."""
+        if not self._thread.is_alive():
+            return
+        self.poll()
+        with self._changed:
+            self._stopping, self._stop_at_s = True, self._clock() + STOP_S
+            self._changed.notify()
+        # An upload can take much longer. The process ends without it: nothing refers to a part of a file.
+        self._thread.join(STOP_S + LAST_REQUEST_S)
+        left = self._wal.synced_to - self.shipped_to
+        if left and self.fenced is None:
+            logger.warning(
+                "stopped with %d bytes of the log that are not in the bucket; the next start sends them", left
+            )
+
+    def poll(self) -> None:
+        """Hand over what is new; called again and again."""
+        self._want_sync()
+        wal = self._wal
+        if self.whole:
+            wal.keep_from = self.shipped_to
+            if wal.synced_to > self._offered_to:
+                self._offer(wal.spans(self._offered_to, wal.synced_to))
+            behind = wal.full or wal.written_to - self.shipped_to > self._pace.backlog_bytes_max
+            if behind and self.away_since_s is not None:
+                self._give_up()
+        self._give_up_snapshot()
+        self._poll_snapshot()
+
+    @property
+    def status(self) -> Status:
+        state: State = "ok" if self.away_since_s is None else "away"
+        if self.fenced is not None:
+            state = "fenced"
+        elif not self.whole:
+            state = "gap"
+        with self._changed:
+            oldest = self._cutting_since_s
+            if oldest is None and self._spans:
+                oldest = self._spans[0].since_s
+        lag_ms = 0 if oldest is None else int(1000 * (self._clock() - oldest))
+        return Status(state, self.term, lag_ms, max(0, self._wal.written_to - self.shipped_to))
+
+    def _want_sync(self) -> None:
+        """Bytes that nobody waits for are synced, and so shipped, in time."""
+        wal, now_s = self._wal, self._clock()
+        if wal.written_to > wal.synced_to and 1000 * (now_s - self._wanted_s) >= self._pace.piece_ms:
+            self._wanted_s = now_s
+            self._syncer.want_sync(wal.written_to)
+
+    def _offer(self, spans: list[LogSpan]) -> None:
+        now_s = self._clock()
+        with self._changed:
+            for span in spans:
+                last = self._spans[-1] if self._spans else None
+                if (
+                    last is not None
+                    and len(self._spans) > 1
+                    and last.span.path == span.path
+                    and last.span.to_position == span.from_position
+                    and span.to_position - last.span.from_position <= self._pace.piece_bytes
+                ):
+                    joined = last.span._replace(to_position=span.to_position)
+                    self._spans[-1] = last._replace(span=joined)
+                else:
+                    self._spans.append(_Waiting(span, now_s))
+                self._spans_bytes += span.to_position - span.from_position
+                self._offered_to = span.to_position
+            self._changed.notify()
+
+    def _give_up(self) -> None:
+        """The log cannot wait any longer: the copy gets a gap."""
+        with self._changed:
+            self._spans.clear()
+            self._spans_bytes = 0
+            self.whole = False
+        self._wal.keep_from = None
+        self._note_gap(f"the bucket is away, and {self._wal.written_to - self.shipped_to} bytes of the log wait for it")
+
+    def _note_gap(self, why: str) -> None:
+        self.gaps_total += 1
+        logger.error("%s: the bucket gets a snapshot next, and cannot be restored to a moment before that", why)
+
+    def _give_up_snapshot(self) -> None:
+        """A pinned snapshot keeps its packs and the log after it: waiting for the bucket, it must not fill the disk.
+
+        `full` alone is no reason: it stays until the next file of the log is made, and a gap needs a snapshot to end.
+        """
+        pin, wal = self._pin, self._wal
+        if pin is None:
+            return
+        keeps_much = wal.written_to - pin.position > self._pace.backlog_bytes_max
+        if [wal.full, self.away_since_s is not None, keeps_much].count(True) < 2:
+            return
+        with self._changed:
+            if self._snapshot is not pin:
+                # It is in the bucket.
+                return
+            self._snapshot = None
+        self._pin, self._pinned_position = None, -1
+        self._snapshots.unpin(pin)
+        logger.warning("a snapshot waits for the bucket no longer, to make room; the bucket gets a newer one")
+
+    def _poll_snapshot(self) -> None:
+        """Hand over the newest snapshot, pinned; unpin the one that is done. After a gap the log goes on from it."""
+        pin = self._pin
+        if pin is not None:
+            with self._changed:
+                if self._snapshot is not None:
+                    return
+            self._pin = None
+            self._snapshots.unpin(pin)
+            if not self.whole and self._manifest_position == pin.position:
+                self.whole = True
+                self._offered_to = self._wal.keep_from = pin.position
+        newest = self._snapshots.newest_position
+        if newest == self._pinned_position and (self.whole or self.away_since_s is not None):
+            return
+        if not newest or self.away_since_s is not None or self.fenced is not None:
+            return
+        self._pin = self._snapshots.pin()
+        self._pinned_position = self._pin.position
+        with self._changed:
+            self._snapshot = self._pin
+            self._changed.notify()
+
+    # --- shipping thread ---
+
+    @property
+    def _lease_s(self) -> float:
+        return self._joined.seen.primary.lease_ms / 1000
+
+    def _run(self) -> None:
+        retry_s = RETRY_S_MIN
+        while True:
+            try:
+                if not self._wait_for_work():
+                    break
+                self._renew()
+                self._ship_piece()
+                self._ship_snapshot()
+            except TakenOver as error:
+                self._lose(error)
+                return
+            except Exception as error:  # noqa: BLE001  whatever it is, the log waits, and it is tried again
+                self._go_away(error)
+                if self._is_over():
+                    return
+                with self._changed:
+                    self._changed.wait(retry_s)
+                retry_s = min(RETRY_S_MAX, 2 * retry_s)
+            else:
+                retry_s = RETRY_S_MIN
+        self._release()
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until a piece is due, a snapshot can be shipped, or the lease is to be renewed; False: it is over."""
+        with self._changed:
+            while True:
+                now_s = self._clock()
+                due_s = self._renew_at_s
+                if self._piece is not None or self._snapshot_is_due():
+                    return True
+                if self._spans:
+                    full = self._spans_bytes >= self._pace.piece_bytes
+                    due_s = now_s if full or self._stopping else self._spans[0].since_s + self._pace.piece_ms / 1000
+                elif self._stopping:
+                    return False
+                if due_s <= now_s:
+                    return not self._is_over()
+                self._changed.wait(min(due_s, self._renew_at_s) - now_s)
+
+    def _is_over(self) -> bool:
+        return self._stopping and self._clock() >= self._stop_at_s
+
+    def _snapshot_is_due(self) -> bool:
+        pin = self._snapshot
+        return pin is not None and not self._stopping and (not self.whole or pin.position <= self.shipped_to)
+
+    def _ship_piece(self) -> None:
+        if self._piece is None:
+            self._piece = self._cut()
+        if self._piece is None:
+            return
+        piece, frames = self._piece
+        run(self._bucket, write_piece(piece, frames))
+        self._piece = self._cutting_since_s = None
+        self._slot += 1
+        self._places.append((piece.from_position, Place(piece.term, piece.slot)))
+        self.pieces_total += 1
+        self.bytes_total += len(frames)
+        if self.whole:
+            self.shipped_to = piece.to_position
+        self._come_back()
+        self._notify()
+
+    def _cut(self) -> tuple[LogPiece, bytes] | None:
+        """The next piece: synced frames of one log file."""
+        with self._changed:
+            if not self._spans:
+                return None
+            first, self._cutting_since_s = self._spans.popleft()
+            end = first.to_position
+            while (
+                self._spans
+                and self._spans[0].span.path == first.path
+                and self._spans[0].span.from_position == end
+                and self._spans[0].span.to_position - first.from_position <= self._pace.piece_bytes
+            ):
+                end = self._spans.popleft().span.to_position
+            span = first._replace(to_position=end)
+            self._spans_bytes -= end - span.from_position
+        try:
+            frames = self._read(span)
+        except BaseException:
+            with self._changed:
+                if self.whole:
+                    # The next attempt begins here again: a piece that is left out would be a hole in the copy.
+                    self._spans.appendleft(_Waiting(span, self._cutting_since_s or self._clock()))
+                    self._spans_bytes += end - span.from_position
+                self._cutting_since_s = None
+            raise
+        if not self.whole:
+            # It was given up meanwhile, so the file may have been overwritten while it was read.
+            self._cutting_since_s = None
+            return None
+        return self._new_piece(span.from_position, end, span.salt), frames
+
+    def _read(self, span: LogSpan) -> bytes:
+        wanted_bytes = span.to_position - span.from_position
+        fd = self._disk.open(span.path, os.O_RDONLY)
+        try:
+            frames = self._disk.pread(fd, wanted_bytes, span.offset_of(span.from_position))
+        finally:
+            self._disk.close(fd)
+        if len(frames) != wanted_bytes:
+            raise OSError(errno.EIO, f"{span.path} ends before position {span.to_position}")
+        return frames
+
+    def _new_piece(self, from_position: int, to_position: int, salt: int) -> LogPiece:
+        return LogPiece(self.term, self._slot, self._joined.token, self._now_ms(), from_position, to_position, salt)
+
+    def _ship_snapshot(self) -> None:
+        with self._changed:
+            pin = self._snapshot if self._snapshot_is_due() else None
+        if pin is None or pin.path is None:
+            return
+        # Decided once: a gap that begins from here on is not the one that this snapshot ends.
+        ends_gap = not self.whole
+        self._manifest_position = -1
+        try:
+            files = [self._upload(self._directory.name_of(pin.path), pin.path, FOOTER_BYTES)]
+            for number in sorted(pin.packs):
+                if self._stopping:
+                    # The rest of the log comes first: a server that is restored needs it.
+                    return
+                name = self._directory.name_of(self._packs.hot_path(number))
+                files.append(self._upload(name, self._packs.path_of(number), PACK_FOOTER_BYTES))
+        except FileNotFoundError as error:
+            # It was given up to make room; there is a newer one.
+            logger.warning("a snapshot was removed before it was in the bucket: %s", error)
+            self._done_with(pin)
+            return
+        place = Place(self.term, self._slot) if ends_gap else self._place_of(pin.position)
+        if ends_gap:
+            # The gap: from here on the log leads on from this snapshot.
+            self._piece = self._new_piece(pin.position, pin.position, 0), b""
+            self._ship_piece()
+        holder, now_ms = self._joined.holder, self._now_ms()
+        manifest = SnapshotManifest(
+            MANIFEST_FORMAT, self.term, place.slot, holder, pin.position, now_ms, self._made_by, files
+        )
+        self._bucket.create(manifest.key, encode_manifest(manifest))
+        if ends_gap:
+            # Only now does the bucket lead to this position, and no further: the log is sent again from here on.
+            self.shipped_to = self._manifest_position = pin.position
+        self._come_back()
+        self._keeping.clean(manifest)
+        self._done_with(pin)
+
+    def _place_of(self, position: int) -> Place:
+        """The slot whose piece has this position, or begins there."""
+        if not self._places:
+            return Place(self.term, self._slot)
+        for from_position, place in reversed(self._places):
+            if from_position <= position:
+                return place
+        return Place(self.term, 0)
+
+    def _done_with(self, pin: Pin) -> None:
+        with self._changed:
+            # The owner may have given it up, and pinned another one since.
+            if self._snapshot is pin:
+                self._snapshot = None
+        self._notify()
+
+    def _upload(self, name: str, path: str, footer_bytes: int) -> StoredFile:
+        """Store a file that never changes, under a name that has the checksum at its end."""
+        fd = self._disk.open(path, os.O_RDONLY)
+        try:
+            size = self._disk.size(fd)
+            footer = self._disk.pread(fd, footer_bytes, size - footer_bytes)
+        finally:
+            self._disk.close(fd)
+        key = f"{FILES}{os.path.basename(name)}-{footer[-END_BYTES:].hex()}"
+        if key not in self._uploaded:
+            self._bucket.upload(key, path)
+            self._uploaded.add(key)
+            self._renew()
+        return StoredFile(name, key, size)
+
+    # --- the lease ---
+
+    def _renew(self) -> None:
+        if self._clock() < self._renew_at_s:
+            return
+        sent_s = self._clock()
+        mine = self._seen.primary.later()
+        seen = self._seen
+        self._seen = run(self._bucket, announce(mine, seen))
+        self._renew_at_s = sent_s + self._lease_s / RENEWALS
+        self._come_back()
+
+    def _release(self) -> None:
+        whole = self.whole and self.shipped_to == self._wal.synced_to == self._wal.written_to
+        try:
+            run(self._bucket, announce(self._seen.primary.last(self.shipped_to if whole else -1), self._seen))
+        except TopicsError as error:
+            logger.warning("the lease of term %d was not given up: %s", self.term, error.message)
+
+    # --- news ---
+
+    def _go_away(self, error: Exception) -> None:
+        self.failures_total += 1
+        if self.away_since_s is None:
+            self.away_since_s = self._clock()
+            logger.warning("the bucket does not answer; the log waits on disk: %s", getattr(error, "message", error))
+            self._notify()
+
+    def _come_back(self) -> None:
+        if self.away_since_s is not None:
+            logger.info("the bucket answers again, after %.1f s", self._clock() - self.away_since_s)
+            self.away_since_s = None
+            self._notify()
+
+    def _lose(self, error: TakenOver) -> None:
+        logger.critical("%s", error.message)
+        self.fenced = error
+        self._notify()

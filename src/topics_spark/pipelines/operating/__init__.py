@@ -1,0 +1,1 @@
+"""Day-to-day operation of pipelines: backfills, plans, pictures, who runs what."""

