@@ -40,7 +40,9 @@ def watched(spark: SparkSession) -> Generator[Watcher]:
     try:
         yield watcher
     except (KeyboardInterrupt, BrokenPipeError):
-        context.cancelJobGroup(group)
+        # At a terminal Java gets the same signal, and may already be gone.
+        with contextlib.suppress(Exception):
+            context.cancelJobGroup(group)
         raise
     finally:
         watcher.stop()
@@ -74,7 +76,10 @@ class Watcher:
         painted = False
         wait_s = QUIET_S if on_terminal else PLAIN_EVERY_S
         while not self._over.wait(wait_s):
-            tasks = self._tasks()
+            try:
+                tasks = self._tasks()
+            except Exception:  # noqa: BLE001 - without Java the query fails as well, and reports why
+                break
             spent_s = time.monotonic() - self._begun_s
             if on_terminal:
                 self._out.write(f"{CLEARED}{bar(tasks, spent_s)}")
