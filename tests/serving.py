@@ -84,14 +84,19 @@ class Client:
             sent["Content-Type"] = "application/json"
         sent.update(headers or {})
         try:
-            self._connection.request(method, path, body, sent)
-            response = self._connection.getresponse()
+            return self._exchange(method, path, body, sent)
         except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
             # The server may close an idle connection at any time.
+            return self._exchange(method, path, body, sent)
+
+    def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
+        """A connection on which this fails is closed: its owner may be gone before the next one."""
+        try:
+            self._connection.request(method, path, body, headers)
+            return _reply(self._connection.getresponse())
+        except (OSError, http.client.HTTPException):
             self._connection.close()
-            self._connection.request(method, path, body, sent)
-            response = self._connection.getresponse()
-        return _reply(response)
+            raise
 
     def begin(self, method: str, path: str, json_body: Any) -> None:
         """Send a request; `end` reads its answer."""

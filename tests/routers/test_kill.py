@@ -43,7 +43,10 @@ class Writer(threading.Thread):
         self.stop = threading.Event()
 
     def run(self) -> None:
-        with contextlib.closing(self.client), contextlib.suppress(OSError, http.client.HTTPException, json.JSONDecodeError):
+        with (
+            contextlib.closing(self.client),
+            contextlib.suppress(OSError, http.client.HTTPException, json.JSONDecodeError),
+        ):
             while not self.stop.is_set():
                 items = [self.next_item, self.next_item + 1, self.next_item + 2]
                 self.next_item += 3
