@@ -1,7 +1,7 @@
 """The two formats behind one face: create, take over, extend, append, merge, replace, compact and read a table.
 
 Everything is done by the format's own means. A batch is written under the name of the table's owner and a version, and
-the format itself refuses it a second time, whoever comes with it: Delta by a transaction of its log, Iceberg by the id
+the format itself refuses it a second time, from any writer: Delta by a transaction of its log, Iceberg by the id
 of a write that is staged first and then published.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
