@@ -22,7 +22,11 @@ def holds(value: object) -> bool:
     if isinstance(value, str):
         return len(value) >= LENGTH and any(part.startswith(TAIL) for part in value.split(HEAD)[1:])
     if isinstance(value, bytes | bytearray | memoryview):
-        return any(part.startswith(TAIL.encode()) for part in bytes(value).split(HEAD.encode())[1:])
+        try:
+            content = bytes(value)
+        except ValueError:  # a view that the server has released meanwhile
+            return False
+        return any(part.startswith(TAIL.encode()) for part in content.split(HEAD.encode())[1:])
     return False
 
 
