@@ -14,7 +14,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import uvloop
 
@@ -41,6 +41,7 @@ from topics.api.live.stream_tokens import StreamTokens
 from topics.api.live.topic_stream import route_before_ready
 from topics.api.live.work_stream import Work
 from topics.api.logs.lines import BufferedLines, start_logging
+from topics.api.logs.log_stream import LogStream
 from topics.api.logs.requests import ObservedApi, RequestLog, on_reply
 from topics.api.logs.spans import RequestSpans, start_exporting
 from topics.api.metrics import Metrics, Usage
@@ -100,6 +101,8 @@ def run(settings: Settings, *, log_format: str, origins: Mapping[str, str] | Non
     raise_limit()
     gc.collect()
     with contextlib.ExitStack() as stack:
+        # What ends the server is reported after its log.
+        stack.callback(handler.stream.drain)
         if settings.tracing:
             stack.callback(start_exporting())
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
@@ -114,7 +117,7 @@ async def serve(
     origins: Mapping[str, str],
     recent_log: RecentLog,
     tls: Tls | None = None,
-    handler: logging.StreamHandler[Any] | None = None,
+    handler: logging.StreamHandler[LogStream] | None = None,
     disk: Disk | None = None,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -148,7 +151,7 @@ class Process(NamedTuple):
 
     manager: ServiceManager
     tls: Tls | None = None
-    log_handler: logging.StreamHandler[Any] | None = None
+    log_handler: logging.StreamHandler[LogStream] | None = None
 
     def request_lines(
         self, settings: Settings, recent_log: RecentLog, loop: asyncio.AbstractEventLoop

@@ -236,11 +236,39 @@ def test_a_stop_does_not_wait_for_an_upload_that_hangs(
     rig.checkpoint()
     rig.wait_until(hangs.is_set)
     rig.close()
-    thread = shipping_of(rig)._thread
-    assert thread.is_alive()
+    assert not goes_on.is_set()
+    uploads = [thread for thread in threading.enumerate() if thread.name == f"{THREAD}-upload"]
+    assert uploads
     goes_on.set()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+    for thread in (*uploads, shipping_of(rig)._thread):
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def test_while_a_snapshot_is_uploaded_the_lease_is_renewed_and_the_log_is_shipped(
+    bucket: Interrupted, opened: Callable[..., Rig]
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(key: str) -> None:
+        if key.startswith("files/"):
+            hangs.set()
+            goes_on.wait(PATIENCE_S)
+
+    rig = opened("a")
+    rig.append("t", 1)
+    until_shipped(rig)
+    bucket.before = hang
+    rig.checkpoint()
+    rig.wait_until(hangs.is_set)
+    renewals = shipping_of(rig)._seen
+    rig.append("t", 2)
+    try:
+        rig.wait_until(lambda: not shipping_of(rig).status.lag_bytes and shipping_of(rig)._seen is not renewals)
+    finally:
+        goes_on.set()
+    close_without_last_snapshot(rig, bucket)
+    assert payloads(opened("b")) == [1, 2]
 
 
 def test_a_stop_ships_the_rest_of_the_log_before_the_rest_of_a_snapshot(

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from topics.api.logs.lines import JsonLines, Lines, TextLines
 KEY = "s3cret-key"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+# More than a pipe holds.
+PIPE_BYTES = 128 * 1024
 
 
 def lines_of(server: ServerProcess) -> list[dict[str, Any]]:
@@ -135,6 +138,33 @@ def test_without_logs_ids_come_back_and_nothing_else_does(tmp_path: Path) -> Non
     assert "topics.access" not in server.log
 
 
+def test_a_reader_of_the_log_that_stops_reading_holds_nothing(tmp_path: Path) -> None:
+    class Unread(ServerProcess):
+        """Its log is read up to the line that says it is ready."""
+
+        def _read_log(self) -> None:
+            assert self.process.stderr is not None
+            for line in self.process.stderr:
+                with self._news:
+                    self.lines.append(line.decode())
+                    self._news.notify_all()
+                if b"ready: " in line:
+                    return
+
+    server = Unread(tmp_path, access_log=1).ready()
+    try:
+        server._reader.join()
+        client = server.client()
+        for number in range(PIPE_BYTES // 100):
+            client.get(f"/v0/topics/{'x' * 100}{number}")
+        # The loop itself has something to say.
+        server.process.send_signal(signal.SIGHUP)
+        assert client.get("/v0/health").status == 200
+        assert server.terminate() == 0
+    finally:
+        server.kill()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -144,6 +174,7 @@ def test_without_logs_ids_come_back_and_nothing_else_does(tmp_path: Path) -> Non
         ("traceparent", f"ff-{TRACE}-b7ad6b7169203331-01"),
         ("traceparent", f"00-{TRACE.upper()}-b7ad6b7169203331-01"),
         ("traceparent", f"{TRACEPARENT}-more"),
+        ("traceparent", f"01{TRACEPARENT[2:]}-\xff"),
     ],
 )
 def test_ids_of_another_form_are_ignored(shared: Client, name: str, value: str) -> None:

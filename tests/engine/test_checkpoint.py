@@ -124,6 +124,15 @@ def bytes_of_packs(rig: Rig) -> int:
     return sum(path.stat().st_size for path in (rig.path / "shard-00" / "packs").iterdir())
 
 
+def test_a_compaction_fails_when_the_server_turns_read_only(open_rig: OpenRig) -> None:
+    rig = open_rig()
+    outcome: list[bool] = []
+    rig.store.compact(outcome.append)
+    rig.store.commit_log.refuse_writes("a sync failed")
+    rig.wait_until(lambda: rig.store.step() or outcome)
+    assert outcome == [False]
+
+
 @pytest.mark.parametrize("moment", [None, *MOMENTS[:4]], ids=lambda moment: "-".join(moment or ("before",)))
 def test_compaction_frees_a_pack_that_another_topic_was_copied_out_of(
     open_rig: OpenRig, moment: tuple[Kind, str] | None

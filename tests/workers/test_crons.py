@@ -40,6 +40,18 @@ def test_names_and_queues_may_be_given(topics_engine: testing.Engine, topics_cli
     assert topics_client.state("jobs").config.max_deliveries == 2
 
 
+def test_a_paused_schedule_stays_paused_when_the_app_starts_again(
+    topics_engine: testing.Engine, topics_client: Client
+) -> None:
+    app = App()
+    app.cron("0 * * * *", name="nightly")(lambda job: None)
+    testing.run_until_idle(app, topics_engine)
+    made = topics_client.schedule("nightly")
+    topics_client.put_schedule("nightly", made.topic, cron=made.cron, paused=True)
+    testing.run_until_idle(app, topics_engine)
+    assert topics_client.schedule("nightly").paused
+
+
 def test_what_can_never_work_is_raised(topics_engine: testing.Engine, topics_client: Client) -> None:
     wrong, log = App(), App()
     wrong.cron("99 * * * *", name="wrong")(lambda job: None)

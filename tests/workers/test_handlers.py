@@ -229,6 +229,39 @@ def test_a_function_that_exits_fails_its_job_and_not_the_worker(url: str, client
     assert deliveries == [1, 2]
 
 
+def test_a_coroutine_that_exits_fails_its_job_and_not_the_worker(url: str, client: Client, queue: str) -> None:
+    client.edit(queue, retry_backoff={"initial_ms": 0})
+    app, deliveries = App(url), list[int]()
+
+    @app.worker(queue)
+    async def handle(job: Job) -> None:
+        deliveries.append(job.deliveries)
+        if job.deliveries == 1:
+            raise SystemExit(3)
+
+    client.append(queue, 1)
+    with running(app):
+        empty(client, queue)
+    assert deliveries == [1, 2]
+
+
+def test_an_error_that_is_not_unicode_is_reported_all_the_same(url: str, client: Client, queue: str) -> None:
+    dead = f"{queue}-dead"
+    client.edit(queue, dead_letter=dead)
+    app = App(url)
+
+    @app.worker(queue)
+    def handle(job: Job) -> None:
+        raise Reject("caf\udce9.txt")
+
+    client.append(queue, 1)
+    with running(app):
+        empty(client, queue)
+    letter = client.diff(dead).records[0]
+    assert letter.meta is not None
+    assert (letter.meta["$dead_letter_error"], letter.meta["$dead_letter_deliveries"]) == ("caf\\udce9.txt", 1)
+
+
 def test_a_very_long_error_is_cut_to_what_the_server_keeps(url: str, client: Client, queue: str) -> None:
     dead = f"{queue}-dead"
     client.edit(queue, max_deliveries=1, dead_letter=dead)

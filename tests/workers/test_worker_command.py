@@ -162,6 +162,16 @@ def test_what_cannot_be_run_is_explained(tmp_path: Path, target: str, said: str)
     assert said in log
 
 
+def test_an_error_of_the_module_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(
+        "from topics.workers import App\napp = App()\napp.worker('a', concurrency=5000)\n"
+    )
+    with started(tmp_path, "http://127.0.0.1:1", "jobs:app") as worker:
+        code, log = worker.end()
+    assert code != 0
+    assert "concurrency must be" in log
+
+
 @pytest.mark.parametrize("wrong", ["", "x", "host:", "1:2:3", "99999", "-1"])
 def test_a_wrong_address_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="health must be a port"):

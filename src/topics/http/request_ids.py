@@ -16,7 +16,7 @@ ID_NAMES: Final = frozenset((REQUEST_ID, TRACEPARENT))
 
 _request_id: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 # Version, trace, span, flags. Later versions may append fields to these.
-_traceparent: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_traceparent: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
 
 
 def ids_in(headers: Iterable[Header]) -> RequestIds | None:

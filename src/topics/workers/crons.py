@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from topics.client import AsyncClient
-from topics.client.errors import Forbidden, InvalidRequest, NotAQueue, TopicNotFound, TopicsError, Unauthorized
+from topics.client.errors import (
+    Forbidden,
+    InvalidRequest,
+    NotAQueue,
+    ScheduleNotFound,
+    TopicNotFound,
+    TopicsError,
+    Unauthorized,
+)
 from topics.workers.pauses import Pauses
 
 log = logging.getLogger("topics.workers")
@@ -59,6 +67,10 @@ async def put_cron(client: AsyncClient, cron: Cron) -> None:
             raise NotAQueue(cron.queue)
     except TopicNotFound:
         await client.create(cron.queue, type="queue")
+    try:
+        paused = (await client.schedule(cron.name)).paused
+    except ScheduleNotFound:
+        paused = None
     made = await client.put_schedule(
         cron.name,
         cron.queue,
@@ -67,5 +79,7 @@ async def put_cron(client: AsyncClient, cron: Cron) -> None:
         data=cron.data,
         missed=cron.missed,
         jitter_ms=cron.jitter_ms,
+        # A paused schedule stays paused when a worker starts again.
+        paused=paused,
     )
     log.info("schedule %s: %s on %s", cron.name, "created" if made.created else "present", cron.queue)

@@ -124,7 +124,7 @@ class Counts:
 
 def failed(error: BaseException, *, delay_ms: int | None = None, dead_letter: bool = False) -> JobOutcome:
     """The error as text, as the server stores it."""
-    text = str(error)
+    text = str(error).encode("utf-8", "backslashreplace").decode()
     if not isinstance(error, Retry | Reject | Release):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return JobOutcome(delay_ms=delay_ms, dead_letter=dead_letter, error=text[:REASON_CHARS_MAX])

@@ -175,7 +175,8 @@ class Worker:
             return RELEASE
         except Release as release:
             return replace(RELEASE, error=failed(release).error)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # A handler that exits ends its job, not the worker.
             outcome = failed(error)
             log.warning("%s/%d, delivery %d: %s", job.topic, job.seq, job.deliveries, outcome.error, exc_info=True)
             return outcome

@@ -63,7 +63,7 @@ class Compaction:
         self._store.compact(ended)
         yield done
         if not outcome[0]:
-            raise StorageError("the checkpoint failed, see the server's log")
+            raise self._store.commit_log.read_only or StorageError("the checkpoint failed, see the server's log")
         after = yield from self._bytes_on_disk()
         call.reply(200, encode(CompactReply(bytes_before=before, bytes_after=after, performance=performance(call))))
 

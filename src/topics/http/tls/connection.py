@@ -49,6 +49,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         "_below_paused",
         "_closing",
         "_ended",
+        "_handshake_bytes",
         "_incoming",
         "_lost",
         "_make_protocol",
@@ -84,6 +85,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._part = -1
         self._since_s = service.connections.now_s
         self._secure = self._lost = False
+        self._handshake_bytes = 0
         # receiving: a slice is due, the one above takes input, the client has sent its last byte
         self._reading = self._read_paused = False
         self._wants_input = True
@@ -113,10 +115,12 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         if self._secure:
             if not self._reading and self._read():
                 self._read_in_slices()
-        elif self._incoming.pending > HANDSHAKE_BYTES_MAX:
-            self._below.abort()
-        elif not self._reading:
+            return
+        self._handshake_bytes += len(data)
+        if not self._reading:
             self._reading = True
+            # A request may follow the handshake at once: it is not read before the step that is due.
+            self._update_reading()
             self._service.slices.add(self._shake_hands)
 
     def eof_received(self) -> bool:
@@ -157,6 +161,10 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
             self._tls_object.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
+            if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+                self._below.abort()
+            else:
+                self._update_reading()
         except (ssl.SSLError, ssl.CertificateError) as error:
             self._tls.failures_total += 1
             log.debug("a TLS handshake failed: %s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from topics.storage.wal.log_file import log_name
 WAL = "shard-00/wal"
 # The key of a file ends with this many bytes of it, in hex: its checksum.
 END_BYTES = 8
+# What a manifest may name: it comes from the bucket, and is joined to the path of a directory.
+_NAMES = re.compile(r"shard-\d\d/(packs/\d{20}\.pack|snapshots/\d{20}\.snap)")
 
 
 class NotInBucket(TopicsError):
@@ -57,6 +60,10 @@ def restore_into(
     if not end.time_ms:
         raise _nothing(bucket, moments, at_ms)
     for file in manifest.files if manifest is not None else []:
+        if _NAMES.fullmatch(file.name) is None:
+            raise DamagedData(
+                f"a snapshot cannot have a file named {file.name!r}", file=manifest.key if manifest else ""
+            )
         path = os.path.join(target, file.name)
         disk.makedirs(os.path.dirname(path))
         if not bucket.download(file.key, path):

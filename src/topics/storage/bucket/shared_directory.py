@@ -75,7 +75,7 @@ class SharedDirectory:
         with self._errors(prefix):
             folder = os.path.join(self._path, prefix)
             found: list[Listed] = []
-            for where, folders, names in os.walk(folder):
+            for where, folders, names in os.walk(folder, onerror=_unless_absent):
                 at = os.path.relpath(where, self._path)
                 # Folders before `after` need not be looked at; there may be many.
                 folders[:] = [name for name in folders if f"{at}/{name}/" >= after[: len(at) + len(name) + 2]]
@@ -162,6 +162,12 @@ class SharedDirectory:
         except OSError as error:
             kind = Refused if error.errno in _LASTING else Unreachable
             raise kind(f"{key} in {self._path}: {error.strerror}", key=key) from error
+
+
+def _unless_absent(error: OSError) -> None:
+    """A folder that cannot be read is not an empty one: `os.walk` would leave it out."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _etag(data: bytes) -> str:

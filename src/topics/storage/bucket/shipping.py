@@ -16,11 +16,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Thread
+from threading import Condition, Event, Thread
 from typing import Literal, NamedTuple
 
 from topics.model.errors import TopicsError
-from topics.storage.bucket.bucket import ObjectBucket
+from topics.storage.bucket.bucket import ObjectBucket, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.joining import Joined
 from topics.storage.bucket.keeping import Keeping
@@ -398,6 +398,7 @@ class Shipping:
             return
         # Decided once: a gap that begins from here on is not the one that this snapshot ends.
         ends_gap = not self.whole
+        place = self._place_of(pin.position)
         self._manifest_position = -1
         try:
             files = [self._upload(self._directory.name_of(pin.path), pin.path, FOOTER_BYTES)]
@@ -412,8 +413,8 @@ class Shipping:
             logger.warning("a snapshot was removed before it was in the bucket: %s", error)
             self._done_with(pin)
             return
-        place = Place(self.term, self._slot) if ends_gap else self._place_of(pin.position)
         if ends_gap:
+            place = Place(self.term, self._slot)
             # The gap: from here on the log leads on from this snapshot.
             self._piece = self._new_piece(pin.position, pin.position, 0), b""
             self._ship_piece()
@@ -455,10 +456,42 @@ class Shipping:
             self._disk.close(fd)
         key = f"{FILES}{os.path.basename(name)}-{footer[-END_BYTES:].hex()}"
         if key not in self._uploaded:
-            self._bucket.upload(key, path)
+            self._meanwhile(lambda: self._bucket.upload(key, path))
             self._uploaded.add(key)
-            self._renew()
         return StoredFile(name, key, size)
+
+    def _meanwhile(self, upload: Callable[[], None]) -> None:
+        """Run an upload, which may take minutes, while the lease is renewed and the log is shipped."""
+        failures: list[Exception] = []
+        done = Event()
+
+        def run_upload() -> None:
+            try:
+                upload()
+            except Exception as error:  # noqa: BLE001  raised again by the shipping thread
+                failures.append(error)
+            done.set()
+
+        # A daemon: the process does not wait for an upload that hangs.
+        Thread(target=run_upload, name="topics-bucket-upload", daemon=True).start()
+        while not done.wait(self._pace.piece_ms / 1000):
+            if self._is_over():
+                raise Unreachable("the server stops")
+            # After a failure the upload ends first: there is never more than one.
+            if not failures:
+                self._ship_log(failures)
+        if failures:
+            raise failures[0]
+        self._renew()
+
+    def _ship_log(self, failures: list[Exception]) -> None:
+        try:
+            self._renew()
+            self._ship_piece()
+        except TakenOver:
+            raise
+        except Exception as error:  # noqa: BLE001  raised again when the upload has ended
+            failures.append(error)
 
     # --- the lease ---
 

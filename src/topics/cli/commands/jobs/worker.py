@@ -74,6 +74,8 @@ def load_app(target: str) -> App:
     from topics.workers import App
 
     module_name, _, name = target.partition(":")
+    if not module_name or module_name.startswith("."):
+        raise CommandFailed(f"{target!r} is not MODULE:APP, like shop.jobs:app")
     sys.path.insert(0, os.getcwd())
     try:
         found: Any = import_module(module_name)
@@ -83,8 +85,6 @@ def load_app(target: str) -> App:
         raise CommandFailed(
             f"there is no module {module_name}; MODULE:APP is looked for from the current directory, {os.getcwd()}"
         ) from None
-    except (ValueError, TypeError):
-        raise CommandFailed(f"{target!r} is not MODULE:APP, like shop.jobs:app") from None
     for part in (name or "app").split("."):
         found = getattr(found, part, None)
     if not isinstance(found, App):

@@ -109,7 +109,12 @@ class Checkpointer:
 
     def due(self) -> bool:
         now_ms = self._clock.monotonic_ms()
-        if now_ms < self._retry_ms or self._commit_log.read_only is not None:
+        if self._commit_log.read_only is not None:
+            asked, self._asked = self._asked, []
+            for done in asked:
+                done(False)
+            return False
+        if now_ms < self._retry_ms:
             return False
         if self._asked:
             return True
