@@ -126,7 +126,7 @@ def followed(installed: Installed, command: str, port: int) -> str:
 
 def test_a_hint_names_an_installation_that_works_from_there(installed: Installed) -> None:
     """By pip itself, which only looks: the file is what it says, and has the extra."""
-    ask = "from topics.cli.failure import spark_install; print(spark_install())"
+    ask = "from topics.model.extras import install_command; print(install_command('spark'))"
     hint = installed.run("python", "-c", ask).strip()
     assert hint == f"pip install 'topicsd[spark] @ {installed.file.as_uri()}'"
     look = hint.replace(
