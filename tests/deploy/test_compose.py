@@ -27,6 +27,24 @@ def test_every_file_that_compose_mounts_exists() -> None:
     assert {name for name in mounted if not name.startswith("./")} == COMPOSE["volumes"].keys()
 
 
+def test_what_compose_copies_into_a_container_can_be_written_there() -> None:
+    """Secrets that are not files are copied, and Compose refuses those of a read-only service."""
+    copied = {name for name, secret in COMPOSE["secrets"].items() if "file" not in secret}
+    taking = {
+        name
+        for name, service in COMPOSE["services"].items()
+        if copied & {secret["source"] for secret in service.get("secrets", [])}
+    }
+    assert taking == {"prometheus"}
+    assert [name for name in taking if COMPOSE["services"][name].get("read_only")] == []
+
+
+def test_our_own_services_write_nothing_but_volumes_and_have_no_privileges() -> None:
+    for service in (COMPOSE["services"][name] for name in ("topics", "pipelines")):
+        assert service["read_only"] is True
+        assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+
+
 def test_no_port_is_open_to_the_network() -> None:
     ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
     assert len(ports) == 3

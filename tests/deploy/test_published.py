@@ -143,6 +143,17 @@ def test_what_is_published_can_be_shown_by_an_index(published: dict[str, Path]) 
     assert done.returncode == 0, done.stdout
 
 
+def test_a_pattern_in_the_pages_means_one_file(published: dict[str, Path]) -> None:
+    """pip refuses two wheels of one package."""
+    if "compiled" not in published and not IN_CI:
+        pytest.skip("there is no C compiler")
+    folder = published["sources"].parent
+    patterns = re.findall(r"\bdist/(topicsd-[^ `]*)", (ROOT / "docs" / "PRODUCTION.md").read_text())
+    found = {pattern: list(folder.glob(pattern)) for pattern in patterns}
+    assert {path for paths in found.values() for path in paths} == {published["pure"], published["compiled"]}
+    assert [pattern for pattern, paths in found.items() if len(paths) != 1] == []
+
+
 def test_the_sources_have_what_their_tests_need(published: dict[str, Path]) -> None:
     names = subprocess.run(["tar", "-tf", published["sources"]], capture_output=True, text=True, check=True).stdout
     inside = {name.partition("/")[2] for name in names.splitlines()}
