@@ -1,12 +1,14 @@
 """compose.yml: what it builds, mounts and opens is there, and nothing else is open."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.cli.terminal import run
 from tests.deploy.image import steps
-from tests.deploy.parts import ROOT
+from tests.deploy.parts import DEPLOY, ROOT
 from tools.requirements import requirements
 
 COMPOSE: Any = yaml.safe_load((ROOT / "compose.yml").read_text())
@@ -49,6 +51,26 @@ def test_no_port_is_open_to_the_network() -> None:
     ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
     assert len(ports) == 3
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+def test_grafana_finds_prometheus_and_the_dashboard_where_compose_has_them() -> None:
+    grafana, prometheus = COMPOSE["services"]["grafana"], COMPOSE["services"]["prometheus"]
+    mounted = {source: target for source, target, _ in (volume.split(":") for volume in grafana["volumes"][:2])}
+    assert mounted["./deploy/grafana/provisioning"] == "/etc/grafana/provisioning"
+    dashboard = mounted["./deploy/grafana/topics.json"]
+    assert grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == dashboard
+
+    def provisioned(kind: str) -> Any:
+        (file,) = (DEPLOY / "grafana" / "provisioning" / kind).iterdir()
+        return yaml.safe_load(file.read_text())
+
+    (provider,) = provisioned("dashboards")["providers"]
+    assert provider["options"]["path"] == str(Path(dashboard).parent)
+    (source,) = provisioned("datasources")["datasources"]
+    _, _, port = prometheus["ports"][0].split(":")
+    assert (source["url"], source["isDefault"]) == (f"http://prometheus:{port}", True)
+    variables = json.loads((DEPLOY / "grafana" / "topics.json").read_text())["templating"]["list"]
+    assert source["type"] in [variable["query"] for variable in variables if variable["type"] == "datasource"]
 
 
 def test_the_runner_is_given_options_that_it_has() -> None:
