@@ -12,4 +12,8 @@ if certificate := os.environ.get("TOPICS_CLIENT_CERT"):
     CONTEXT.load_cert_chain(certificate, os.environ.get("TOPICS_CLIENT_KEY"))
 
 scheme = "https" if os.environ.get("TOPICS_TLS_CERT") else "http"
-urllib.request.urlopen(f"{scheme}://127.0.0.1:{os.environ['TOPICS_PORT']}/v0/ready", timeout=4, context=CONTEXT)
+request = urllib.request.Request(f"{scheme}://127.0.0.1:{os.environ['TOPICS_PORT']}/v0/ready")
+# With TOPICS_PROBE_AUTH it needs a key: any of TOPICS_API_KEYS, given once more under the name that clients read.
+if key := os.environ.get("TOPICS_API_KEY"):
+    request.add_header("Authorization", f"Bearer {key}")
+urllib.request.urlopen(request, timeout=4, context=CONTEXT)

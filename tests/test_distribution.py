@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import tempfile
 import venv
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hatchling.bridge.app import Application
 
 from tests.serving import ServerProcess, serving
 from tools.compiled import CannotCompile, c_compiler
@@ -71,6 +73,25 @@ def test_a_wheel_that_must_be_compiled_is_not_built_otherwise(tmp_path: Path, mo
     monkeypatch.setenv("TOPICS_PURE", "0")
     with pytest.raises(CannotBeCompiled, match="they cannot be made: cc: not found"):
         hook.initialize("standard", {"force_include": {}})
+
+
+def test_a_compiler_that_was_killed_is_reported_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel does when a container has too little memory for it."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    killed = 'import os, sys\nif "--check" not in sys.argv:\n    os.kill(os.getpid(), 9)\n'
+    (tools / "compiled.py").write_text(killed)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setenv("TOPICS_PURE", "0")
+    nothing: Any = None
+    hook = CompiledWheel(str(tmp_path), {}, nothing, nothing, str(tmp_path), "wheel", Application())
+    with pytest.raises(CannotBeCompiled, match="killed by signal 9"):
+        hook.initialize("standard", {"force_include": {}})
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.slow

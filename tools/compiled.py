@@ -25,6 +25,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = ROOT / "src"
 STAMP: Final = "compiled-from"
+# Of `make fast`, below ROOT.
+OBJECTS: Final = "build/objects"
 INCLUDE: Final = sysconfig.get_paths()["include"]
 SUFFIX: Final = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 # -O1 takes half the time of -O2; docs/adr/0012 has the figures. Hidden symbols are called without a detour.
@@ -121,7 +123,9 @@ class Build:
 
         gc.disable()  # there is little garbage, and looking for it takes a third of the time
         os.chdir(SOURCES)
-        options = ["--config-file=", f"--cache-dir={os.devnull}"]
+        # Silent about modules that are only imported: those that use an extra have errors where it is not installed, as
+        # in the build of a wheel. The C is the same.
+        options = ["--config-file=", f"--cache-dir={os.devnull}", "--follow-imports=silent"]
         made = mypycify(
             [*options, *module_paths()],
             multi_file=True,
@@ -186,9 +190,11 @@ def make_tree(build: Path, tree: Path) -> None:
 
 
 def make_extensions(build: Path) -> None:
-    """The extension modules alone, for a wheel; those of `make fast`, if they are made from the same sources."""
+    """The extension modules alone, for a wheel; as far as the sources are the same, those of `make fast`."""
     tree = ROOT / "build" / "compiled"
     if not is_current(tree):
+        if (ROOT / OBJECTS).is_dir():
+            shutil.copytree(ROOT / OBJECTS, build / "objects")
         Build(build).run(build / "wheel")
         return
     for made in tree.rglob(f"*{SUFFIX}"):

@@ -45,6 +45,7 @@ class CompiledWheel(BuildHookInterface[Any]):
             self._folder = Path(tempfile.mkdtemp(prefix="topics-wheel-"))
             why = self._compile("--wheel", "--build", str(self._folder))
         if why and os.environ.get(PURE) == "0":
+            self._clean()
             raise CannotBeCompiled(f"{PURE}=0 asks for the compiled modules, and they cannot be made: {why}")
         if why or self._folder is None:
             self.app.display_warning(f"topics: a wheel of pure Python, which is slower: {why}")
@@ -57,6 +58,9 @@ class CompiledWheel(BuildHookInterface[Any]):
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         del version, build_data, artifact_path
+        self._clean()
+
+    def _clean(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -69,4 +73,7 @@ class CompiledWheel(BuildHookInterface[Any]):
         """In a process of its own, since mypyc changes the one it runs in; empty, or why it failed."""
         command = [sys.executable, str(Path(self.root, "tools", "compiled.py")), *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        return done.stdout[-4000:] if done.returncode else ""
+        if not done.returncode:
+            return ""
+        ended = f"the compiler was killed by signal {-done.returncode}" if done.returncode < 0 else ""
+        return "\n".join(filter(None, (done.stdout[-4000:].rstrip(), ended)))

@@ -19,9 +19,10 @@ from tests.serving import TOPICS, Client, ServerProcess, serving
 from topics import cli
 from topics.cli.command_table import TABLE, root_command
 from topics.cli.commands.page import markdown
-from topics.cli.failure import MEANINGS, spark_install
+from topics.cli.failure import MEANINGS
 from topics.cli.plugins import plugin_names
 from topics.cli.spans import moment_ms, shown_bytes, shown_time, size_bytes, span_ms
+from topics.model.extras import install_command
 
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = PATIENCE_S
@@ -385,6 +386,20 @@ def test_a_missing_extra_is_told_in_one_line(tmp_path: Path) -> None:
     assert done.code == 1
 
 
+@pytest.mark.parametrize(
+    ("package", "extra", "setting", "value"),
+    [("opentelemetry", "tracing", "TOPICS_TRACING", "1"), ("obstore", "bucket", "TOPICS_BUCKET", "s3://a-bucket/x")],
+)
+def test_a_server_that_needs_a_missing_extra_says_how_to_install_it(
+    package: str, extra: str, setting: str, value: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module named', name='{package}')")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    settings = {setting: value, "TOPICS_DATA_DIR": str(tmp_path / "data"), "TOPICS_PORT": "0"}
+    done = run(None, "serve", PYTHONPATH=path, **settings)
+    assert (done.code, install_command(extra) in done.err) == (2, True), done.err
+
+
 @pytest.mark.parametrize("origin", ["an index", "a wheel", "a wheel that is gone"])
 def test_an_extra_comes_from_where_the_package_came_from(
     origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -398,10 +413,10 @@ def test_an_extra_comes_from_where_the_package_came_from(
     (metadata / "METADATA").write_text("Metadata-Version: 2.4\nName: topicsd\nVersion: 0.1.0\n")
     if origin != "an index":
         (metadata / "direct_url.json").write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
-    monkeypatch.setattr("topics.cli.failure.__file__", "/usr/lib/python3/site-packages/topics/cli/failure.py")
+    monkeypatch.setattr("topics.model.extras.__file__", "/usr/lib/python3/site-packages/topics/model/extras.py")
     monkeypatch.syspath_prepend(tmp_path)
     source = f" @ {wheel.as_uri()}" if origin == "a wheel" else ""
-    assert spark_install() == f"pip install 'topicsd[spark]{source}'"
+    assert install_command("spark") == f"pip install 'topicsd[spark]{source}'"
 
 
 def test_an_empty_password_is_not_hashed() -> None:

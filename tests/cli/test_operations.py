@@ -24,7 +24,7 @@ def test_doctor_looks_at_everything_and_leaves_nothing(tmp_path: Path) -> None:
     environ = {"TOPICS_DATA_DIR": str(tmp_path / "data"), "PATH": os.environ["PATH"]}
     done = run(["doctor", "-o", "json"], environ)
     found = {finding["subject"] for finding in json.loads(done.stdout)}
-    assert {"open files", "memory", "clock", "file system", "disk space", "disk speed", "keys"} <= found
+    assert {"variant", "open files", "memory", "clock", "file system", "disk space", "disk speed", "keys"} <= found
     assert list(tmp_path.iterdir()) == []
 
 
@@ -43,6 +43,13 @@ def test_every_warning_of_doctor_says_what_to_do(tmp_path: Path) -> None:
         each.subject for each in found if each.severity in ("warning", "error")
     }
     assert all(each.todo for each in found if each.severity in ("warning", "error"))
+
+
+@pytest.mark.parametrize(("variant", "severity"), [("compiled", "ok"), ("pure", "note")])
+def test_doctor_says_if_nothing_is_compiled(variant: str, severity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "VARIANT", variant)
+    found = checks.variant()
+    assert (found.severity, "TOPICS_PURE=0" in found.todo) == (severity, severity == "note")
 
 
 def test_doctor_ends_with_1_if_something_is_wrong_and_prints_it(tmp_path: Path) -> None:

@@ -102,6 +102,11 @@ def test_a_file_that_is_not_pem_stops_the_start(tmp_path: Path, pair: TlsFiles, 
     assert "PEM" in said
 
 
+def test_files_that_are_swapped_are_named(tmp_path: Path, pair: TlsFiles) -> None:
+    said = refusal(tmp_path / "d", tls_cert=pair.key, tls_key=pair.certificate)
+    assert f"{pair.key} has no certificate in PEM" in said
+
+
 def test_an_encrypted_key_stops_the_start_and_asks_nobody(tmp_path: Path, pair: TlsFiles) -> None:
     locked = tmp_path / "locked.pem"
     locked.write_text(LOCKED_KEY)

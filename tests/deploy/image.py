@@ -102,10 +102,18 @@ class Stage:
 
 
 class Image:
-    """The stages of a file up to the wanted one."""
+    """The stages of a file up to the wanted one; `given` is copied into a stage before its first step."""
 
-    def __init__(self, root: Path, folder: Path, target: str, arguments: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        target: str,
+        arguments: Mapping[str, str],
+        given: Mapping[str, Mapping[str, Path]],
+    ) -> None:
         self._root = root
+        self._given = given
         self._folder = folder
         self._stages: dict[str, Stage] = {}
         self._arguments = dict(arguments)
@@ -150,6 +158,8 @@ class Image:
     def _from(self, rest: str) -> None:
         base, _, name = rest.split()
         self._current = self._stages[name] = Stage(self._folder / name, self._stages.get(base))
+        for place, path in self._given.get(name, {}).items():
+            shutil.copytree(path, self._current.place(place))
 
     def _run(self, rest: str) -> None:
         self._now.run(self._filled(rest), self._folder / "merged")

@@ -126,7 +126,7 @@ def followed(installed: Installed, command: str, port: int) -> str:
 
 def test_a_hint_names_an_installation_that_works_from_there(installed: Installed) -> None:
     """By pip itself, which only looks: the file is what it says, and has the extra."""
-    ask = "from topics.cli.failure import spark_install; print(spark_install())"
+    ask = "from topics.model.extras import install_command; print(install_command('spark'))"
     hint = installed.run("python", "-c", ask).strip()
     assert hint == f"pip install 'topicsd[spark] @ {installed.file.as_uri()}'"
     look = hint.replace(
@@ -141,6 +141,17 @@ def test_what_is_published_can_be_shown_by_an_index(published: dict[str, Path]) 
         pytest.skip("twine is not installed (make test installs it)")
     done = subprocess.run([twine, "check", "--strict", *set(published.values())], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_pattern_in_the_pages_means_one_file(published: dict[str, Path]) -> None:
+    """pip refuses two wheels of one package."""
+    if "compiled" not in published and not IN_CI:
+        pytest.skip("there is no C compiler")
+    folder = published["sources"].parent
+    patterns = re.findall(r"\bdist/(topicsd-[^ `]*)", (ROOT / "docs" / "PRODUCTION.md").read_text())
+    found = {pattern: list(folder.glob(pattern)) for pattern in patterns}
+    assert {path for paths in found.values() for path in paths} == {published["pure"], published["compiled"]}
+    assert [pattern for pattern, paths in found.items() if len(paths) != 1] == []
 
 
 def test_the_sources_have_what_their_tests_need(published: dict[str, Path]) -> None:

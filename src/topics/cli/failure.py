@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from topics.cli import INTERRUPTED
+from topics.model.extras import install_command
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -99,31 +99,7 @@ def _of_missing(error: ModuleNotFoundError) -> Failure | None:
     package = (error.name or "").partition(".")[0]
     if package not in SPARK_PACKAGES:
         return None
-    return Failure(f"this needs the package {package}: {spark_install()}", NOT_SO)
-
-
-def spark_install() -> str:
-    """The command that installs the extra `spark`, from where this package itself came from: pip may know no other."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    if os.path.exists(os.path.join(root, "pyproject.toml")):
-        pip = ".venv/bin/pip" if os.path.realpath(sys.prefix) == os.path.join(root, ".venv") else "pip"
-        return f"{pip} install -e '.[spark]' in {root}"
-    if source := _installed_from():
-        return f"pip install 'topicsd[spark] @ {source}'"
-    return "pip install 'topicsd[spark]'"
-
-
-def _installed_from() -> str:
-    """The file that pip installed this package from; empty if that was an index, or if it is gone."""
-    import json
-    from importlib.metadata import PackageNotFoundError, distribution
-    from urllib.parse import unquote, urlsplit
-
-    try:
-        url = str(json.loads(distribution("topicsd").read_text("direct_url.json") or "{}").get("url", ""))
-    except (PackageNotFoundError, ValueError):
-        return ""
-    return url if os.path.exists(unquote(urlsplit(url).path)) else ""
+    return Failure(f"this needs the package {package}: {install_command('spark')}", NOT_SO)
 
 
 def _of_server(error: TopicsError) -> Failure:

@@ -14,6 +14,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from topics.model.errors import TopicsError
+from topics.model.extras import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -36,7 +37,7 @@ class Tracer:
             from opentelemetry import trace
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError:
-            message = "tracing needs OpenTelemetry: pip install 'topicsd[tracing]', or leave TOPICS_TRACING unset"
+            message = f"tracing needs OpenTelemetry: {install_command('tracing')}; or leave TOPICS_TRACING unset"
             raise TracingUnavailable(message) from None
         self._trace = trace
         self._tracer = trace.get_tracer(f"topics.{part}")

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-from topics.cli.failure import spark_install
 from topics.model.errors import InvalidRequest
+from topics.model.extras import install_command
 from topics.model.names import check_topic_name
 from topics.model.requests.pipelines import PipelineRequest, PipelineSink, check_pipeline
 from topics_spark.pipelines.assignment import PROGRESS, manifest_topic
@@ -118,6 +118,6 @@ def _decode(path: Path) -> Any:
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from None
     except ImportError:
-        raise InvalidRequest(f"{path}: YAML needs the package pyyaml: {spark_install()}") from None
+        raise InvalidRequest(f"{path}: YAML needs the package pyyaml: {install_command('spark')}") from None
     except (ValueError, msgspec.DecodeError) as error:
         raise InvalidRequest(f"{path}: {error}") from None

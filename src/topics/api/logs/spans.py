@@ -10,6 +10,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from topics.http.request import Request, RequestIds
+from topics.model.extras import install_command
 from topics.model.setting_types import WrongSetting
 from topics.model.tracing import Tracer
 
@@ -60,7 +61,7 @@ def start_exporting() -> Callable[[], None]:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError:
-        message = "TOPICS_TRACING needs the SDK of OpenTelemetry: pip install 'topicsd[tracing]'"
+        message = f"TOPICS_TRACING needs the SDK of OpenTelemetry: {install_command('tracing')}"
         raise WrongSetting(message, setting="tracing") from None
     own = Resource({"service.name": "topics"}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=Resource.create(dict(own.attributes)), shutdown_on_exit=False)

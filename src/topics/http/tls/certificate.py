@@ -20,6 +20,7 @@ PROTOCOLS: Final = ["h2", "http/1.1"]
 CIPHERS_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
 # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 NOT_YET_VALID, EXPIRED = 9, 10
+PEM_BYTES_MAX = 1 << 20
 
 
 class UnusableCertificate(Exception):
@@ -103,13 +104,22 @@ def _context_of(files: TlsFiles) -> ssl.SSLContext:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise UnusableCertificate(f"the key {files.key} does not belong to {files.certificate}") from None
         raise UnusableCertificate(
-            f"{files.certificate} and {files.key} are not a certificate and its key in PEM: {_reason(error)}"
+            _what_is_missing(files) or f"{files.certificate}, {files.key}: {_reason(error)}"
         ) from None
     except _KeyIsEncrypted:
         raise UnusableCertificate(
             f"the key {files.key} is encrypted; a server has nobody to ask for the password: decrypt it, mode 0600"
         ) from None
     return context
+
+
+def _what_is_missing(files: TlsFiles) -> str:
+    """The ssl module does not say which file has nothing of the kind, as when both are swapped; empty if both have."""
+    for path, kind in ((files.certificate, "CERTIFICATE"), (files.key, "PRIVATE KEY")):
+        with open(path, "rb") as file:
+            if f"{kind}-----".encode() not in file.read(PEM_BYTES_MAX):
+                return f"{path} has no {kind.lower()} in PEM"
+    return ""
 
 
 class _KeyIsEncrypted(Exception):

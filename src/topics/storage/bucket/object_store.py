@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from topics.model.extras import install_command
 from topics.model.setting_types import WrongSetting
 from topics.storage.bucket.bucket import Changed, Exists, Found, Listed, Refused, Unreachable
 from topics.storage.disk import Buffer, Disk, write_all
@@ -39,7 +40,7 @@ class ObjectStoreBucket:
             from obstore.store import from_url
         except ImportError:
             raise WrongSetting(
-                f"TOPICS_BUCKET is {url!r}, which needs the extra `bucket`: pip install 'topicsd[bucket]'",
+                f"TOPICS_BUCKET is {url!r}, which needs the extra `bucket`: {install_command('bucket')}",
                 setting="bucket",
             ) from None
         self._disk = disk or Disk()

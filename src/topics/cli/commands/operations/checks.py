@@ -18,6 +18,7 @@ from topics.http.descriptors import FILES_RESERVED, REFUSED_MAX
 from topics.http.limits import HttpLimits
 from topics.http.tls.certificate import TlsFiles, UnusableCertificate, load
 from topics.model.settings import Settings
+from topics.model.variant import VARIANT
 
 SYNCS = 20
 SYNC_MS_GOOD, SYNC_MS_BAD = 5.0, 30.0
@@ -42,6 +43,7 @@ class Finding(NamedTuple):
 
 def findings(settings: Settings) -> Iterator[Finding]:
     """All of them, as they are found; the directory of the data is written to, and left as it was."""
+    yield variant()
     yield open_files(settings)
     yield memory(settings)
     yield clock()
@@ -49,6 +51,18 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield from access(settings)
     yield from tls(settings)
     yield from limits(settings)
+
+
+def variant() -> Finding:
+    """An installation that could not compile is silent about it: pip shows what a build says with --verbose only."""
+    if VARIANT == "compiled":
+        return Finding("ok", "variant", "the hot modules are compiled")
+    return Finding(
+        "note",
+        "variant",
+        "pure Python: each request takes more processor time than with compiled modules",
+        "install it with TOPICS_PURE=0, which needs a C compiler and says what is missing; in a checkout, make fast",
+    )
 
 
 def open_files(settings: Settings) -> Finding:
