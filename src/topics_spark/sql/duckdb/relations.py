@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -15,14 +15,15 @@ from pyspark.sql.types import DataType, NullType, StringType, StructField, Struc
 
 from topics_spark.options import SourceOptions
 from topics_spark.payloads.arrow_types import arrow_schema, arrow_type
-from topics_spark.pipelines import tables
-from topics_spark.pipelines.assignment import MANIFESTS
 from topics_spark.source.planning import batch_ranges
 from topics_spark.source.reading import read_share
 from topics_spark.sql.duckdb.expressions import ROWS, SIMPLE, Expression, NotAlike, quoted, text_literal
 from topics_spark.sql.parsing import Question
 from topics_spark.sql.query_inputs import TABLES, QueryInputs
 from topics_spark.sql.topic_columns import CORRUPT, columns_of, topic_schema
+
+if TYPE_CHECKING:
+    from topics_spark.pipelines.tables import Manifest
 
 Batch = Any
 Batches = Iterator[Batch]
@@ -105,8 +106,10 @@ def _without_zone(batch: Batch) -> Batch:
 
 
 def _table(inputs: QueryInputs, name: str) -> Relation:
+    from topics_spark.pipelines import tables
+
     place = Path(inputs.tables_dir or "", name)
-    if not (place / MANIFESTS).exists() or (place / "_delta_log").exists() or (place / "metadata").exists():
+    if not (place / tables.MANIFESTS).exists() or (place / "_delta_log").exists() or (place / "metadata").exists():
         raise NotAlike("a table in an open format")
     manifest = tables.load(place)
     if not manifest.files or manifest.schema is None or name in inputs.schemas:
@@ -134,7 +137,7 @@ def _table(inputs: QueryInputs, name: str) -> Relation:
     return Relation(columns, read)
 
 
-def _archived(place: Path, manifest: tables.Manifest) -> StructType | None:
+def _archived(place: Path, manifest: Manifest) -> StructType | None:
     from topics_spark.payloads.inference import inferred
     from topics_spark.sql.views import archived
 
