@@ -84,7 +84,7 @@ slow: $(VENV)/.ready-dev
 # Spark gives a new Python process 10 s to report, and has no setting for that: a busy machine may be slower. A test that
 # fails with that message, and with no other, is run again at once.
 WORKER_LATE := Python worker (failed )?to connect back
-spark: $(VENV)/declarative $(VENV)/quick-java
+spark: $(VENV)/declarative $(VENV)/notebooks $(VENV)/quick-java
 	$(ONCE_MORE) --processes 2 -m "slow or crash" --reruns 2 --only-rerun "$(WORKER_LATE)" tests/spark
 
 # The oldest Spark that is supported, which has Iceberg, and the newest that has Delta; `spark` has the newest of all.
@@ -203,6 +203,11 @@ $(VENV)/spark-%: constraints.txt | $(VENV)/.ready-dev
 $(VENV)/declarative: constraints.txt | $(VENV)/.ready-dev
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $@ \
 		googleapis-common-protos grpcio grpcio-status pandas protobuf pytz zstandard
+	@touch $@
+
+# Jupyter, which the tests of notebooks run in, and pandas lie aside for the same reason.
+$(VENV)/notebooks: constraints.txt | $(VENV)/.ready-dev
+	$(BIN)/python -m pip install --quiet --upgrade --target $@ ipykernel nbclient pandas
 	@touch $@
 
 # The wheel is read where it is: its 17,000 files would take longer to install than to use.

@@ -28,15 +28,26 @@ def session(
     app_name: str = "topics",
     *,
     master: str | None = None,
+    remote: str | None = None,
     config: Mapping[str, str] | None = None,
     quick: bool = False,
 ) -> SparkSession:
     """A session for `format("topics")`; the running one, if there is one.
 
-    `master` defaults to SPARK_MASTER or local[*]. `quick` starts sooner and works slower.
+    `master` defaults to SPARK_MASTER or local[*]. `remote` (SPARK_REMOTE) is that of Spark Connect instead: sc://host,
+    or local[*] for a server of its own. `quick` starts sooner and works slower.
     """
     from pyspark.sql import SparkSession
 
+    if master is None and (remote := remote or os.environ.get("SPARK_REMOTE")):
+        given = dict(config or {})
+        if LOCAL.match(remote):
+            prepare(os.environ, remote)
+            given = {**settings(quick=quick), **given}
+        connecting = SparkSession.builder.appName(app_name).remote(remote)
+        for name, value in given.items():
+            connecting = connecting.config(name, value)
+        return connecting.getOrCreate()
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     prepare(os.environ, master)
     builder = SparkSession.builder.appName(app_name).master(master)

@@ -8,14 +8,16 @@ import sys
 from pathlib import Path
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
-from topics_spark.start import prepare
+import topics_spark
 
 
 def main(url: str, source: str, dest: str, checkpoint: str, app: str = "") -> None:
-    prepare(os.environ, "local[2]")
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    if app:
+        spark = topics_spark.session("job", remote="local[2]")
+    else:
+        os.environ["SPARK_REMOTE"] = "local[2]"
+        spark = topics_spark.session("job")
     died = Path(checkpoint).with_name("died")
 
     def write(batch, batch_id):

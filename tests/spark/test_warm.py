@@ -47,7 +47,7 @@ class Warm:
         )
 
     def ask(self, sql: str, *flags: str, **more: str) -> tuple[int, list[Any], str]:
-        process = self.start("sql", sql, "-o", "json", *flags, **more)
+        process = self.start("sql", sql, "-o", "json", "--engine", "spark", *flags, **more)
         out, err = process.communicate(timeout=2 * WAIT_S_MAX)
         assert SECRET not in out + err
         return process.returncode, [json.loads(line) for line in out.splitlines()], err

@@ -36,6 +36,14 @@ Schemas = Annotated[
 ]
 
 
+Engines = Annotated[
+    Literal["auto", "spark", "duckdb"],
+    typer.Option(
+        "--engine", help="What answers; auto: DuckDB, if it is installed and answers as Spark does, else Spark."
+    ),
+]
+
+
 @takes_access
 def sql(
     access: Access,
@@ -62,6 +70,7 @@ def sql(
     path: Annotated[
         Path | None, typer.Option(help="Read topics from a data directory or a backup instead of a server.")
     ] = None,
+    engine: Engines = "auto",
     master: Annotated[str | None, typer.Option(help="Where Spark runs [SPARK_MASTER, local[*]].")] = None,
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, as name=value; repeatable.")] = None,
     warm: Annotated[
@@ -77,14 +86,17 @@ def sql(
     from topics_spark.commands import pairs, point_at
     from topics_spark.sql.formats import form_for
 
+    _check_engine(engine, text)
     inputs = _inputs(access, schema or [], since, until, tables, path)
     form = form_for(output, out, on_terminal=sys.stdout.isatty())
     _check_statements(text, out)
-    if path is None and tables is None:
-        with access.open(retries_max=RETRIES_QUICK) as client:
-            # A wrong address is reported at once, not after Spark has started.
-            client.health()
+    _check_server(access, inputs)
     point_at(access.url, access.key)
+    if text is not None and _without_spark(engine, is_spark_chosen=master is not None or bool(conf)):
+        from topics_spark.sql.duckdb.answering import answer_first
+
+        if not (text := answer_first(text, inputs, form, out, limit_rows, only=engine == "duckdb")):
+            return
     shared = warm and master is None and not conf
     if shared and text is not None and _asked(access, text, form, out, limit_rows, inputs):
         return
@@ -93,6 +105,35 @@ def sql(
         _answer(Session(views, form, out, limit_rows), text)
     finally:
         _end(views)
+
+
+def _check_server(access: Access, inputs: QueryInputs) -> None:
+    """A wrong address is reported at once, not after Spark has started."""
+    if inputs.path is None and inputs.tables_dir is None:
+        with access.open(retries_max=RETRIES_QUICK) as client:
+            client.health()
+
+
+def _check_engine(engine: str, text: str | None) -> None:
+    from topics_spark.sql.duckdb.answering import is_installed
+
+    if engine != "duckdb":
+        return
+    if text is None:
+        raise CommandFailed("--engine duckdb is for given queries; the prompt uses Spark")
+    if not is_installed():
+        raise CommandFailed("--engine duckdb needs DuckDB and sqlglot: pip install 'topicsd[duckdb]'")
+
+
+def _without_spark(engine: str, *, is_spark_chosen: bool) -> bool:
+    """Whether DuckDB is asked first."""
+    import os
+
+    from topics_spark.sql.duckdb.answering import is_installed
+
+    if engine == "auto":
+        return not is_spark_chosen and not os.environ.get("SPARK_MASTER") and is_installed()
+    return engine == "duckdb"
 
 
 def _answer(session: Session, text: str | None) -> None:
@@ -252,7 +293,7 @@ class Session:
                 raise failed from error
 
     def _answer(self, sql: str) -> None:
-        from topics_spark.sql.formats import deliver
+        from topics_spark.sql.formats import deliver, say_count
         from topics_spark.sql.query_progress import watched
 
         begun_s = time.monotonic()
@@ -262,11 +303,7 @@ class Session:
                 rows = rows.limit(self._limit_rows)
             count = deliver(rows, self._form, self._out, watcher.stop)
             watcher.stop()
-        # The rows come before messages about them, also on the same terminal.
-        sys.stdout.flush()
-        where = f" in {self._out}" if self._out is not None else ""
-        rows_said = "row" if count == 1 else "rows"
-        say(f"{count} {rows_said}{where} after {time.monotonic() - begun_s:.1f} s ({self._engine})")
+        say_count(count, self._out, time.monotonic() - begun_s, self._engine)
 
     # --- for the prompt ---
 

@@ -53,8 +53,16 @@ def deliver(rows: DataFrame, form: Form, out: Path | None, before_output: Callab
         return _deliver_parquet(rows, out)
     if out is None:
         return _deliver_lines(rows, form, _first(before_output, write_out))
-    with _aside(out) as aside, aside.open("wb") as file:
+    with written_aside(out) as aside, aside.open("wb") as file:
         return _deliver_lines(rows, form, file.write)
+
+
+def say_count(count: int, out: Path | None, spent_s: float, engine: str) -> None:
+    """The line after the rows: how many, where, and who found them."""
+    # The rows come before messages about them, also on the same terminal.
+    sys.stdout.flush()
+    where = f" in {out}" if out is not None else ""
+    say(f"{count} {'row' if count == 1 else 'rows'}{where} after {spent_s:.1f} s ({engine})")
 
 
 def _first(before: Callable[[], None], write: Write) -> Write:
@@ -77,7 +85,7 @@ def _deliver_lines(rows: DataFrame, form: Form, write: Write) -> int:
 
 
 @contextlib.contextmanager
-def _aside(out: Path) -> Generator[Path]:
+def written_aside(out: Path) -> Generator[Path]:
     """A temporary name nearby that is renamed when all is written, so that the file is never incomplete."""
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
     try:
@@ -104,14 +112,16 @@ def _deliver_texts(texts: DataFrame, write: Write) -> int:
 def _as_json(rows: DataFrame) -> DataFrame:
     from pyspark.sql.functions import struct, to_json
 
-    named = rows.toDF(*_distinct(rows.columns))
+    named = rows.toDF(*distinct(rows.columns))
     return named.select(to_json(struct("*"), {"ignoreNullFields": "false"}))
 
 
 def _as_csv(rows: DataFrame) -> DataFrame:
     from pyspark.sql.functions import struct, to_csv
 
-    return _as_texts(rows).select(to_csv(struct("*"), {"escape": '"'}))
+    # Otherwise Spark leaves out the blanks at both ends of a text.
+    blanks = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+    return _as_texts(rows).select(to_csv(struct("*"), {"escape": '"', **blanks}))
 
 
 def _as_texts(rows: DataFrame) -> DataFrame:
@@ -133,7 +143,7 @@ def _as_texts(rows: DataFrame) -> DataFrame:
     return rows.toDF(*places).select(*found)
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
+def distinct(names: Sequence[str]) -> list[str]:
     """JSON keeps only one of two keys with the same name: the second one gets a number."""
     seen: dict[str, int] = {}
     found: list[str] = []
@@ -202,17 +212,13 @@ def _escaped(char: str) -> str:
 
 def _deliver_parquet(rows: DataFrame, out: Path | None) -> int:
     """Spark writes as many files as it has tasks, next to the one that is made from them."""
-    twice = {name for name in rows.columns if [each.lower() for each in rows.columns].count(name.lower()) > 1}
-    if twice:
-        raise CommandFailed(
-            f"Parquet cannot have two columns with one name; rename with AS: {', '.join(sorted(twice))}"
-        )
+    check_distinct(rows.columns)
     folder = out.parent if out is not None else _scratch()
     parts = folder.absolute() / f".topics-sql-{uuid.uuid4().hex}"
     try:
         rows.write.parquet(parts.as_uri())
         target = out or parts / "_whole"
-        with _aside(target) as aside:
+        with written_aside(target) as aside:
             count = _merged(sorted(parts.glob("*.parquet")), aside)
         if out is None:
             with target.open("rb") as file:
@@ -220,6 +226,14 @@ def _deliver_parquet(rows: DataFrame, out: Path | None) -> int:
     finally:
         shutil.rmtree(parts, ignore_errors=True)
     return count
+
+
+def check_distinct(names: Sequence[str]) -> None:
+    twice = {name for name in names if [each.lower() for each in names].count(name.lower()) > 1}
+    if twice:
+        raise CommandFailed(
+            f"Parquet cannot have two columns with one name; rename with AS: {', '.join(sorted(twice))}"
+        )
 
 
 def _scratch() -> Path:

@@ -67,7 +67,11 @@ def question(spark: SparkSession, sql: str) -> Question:
 
 def _words(sql: str, nodes: Iterable[dict[str, Any]]) -> str | None:
     """The text, if every column that the query uses must be mentioned in it."""
-    begins = _BEGINNING.match(_COMMENTS.sub("", sql, count=1)) is not None
-    if not begins or _WHOLE.search(sql) or any(kind_of(node) in ALL_COLUMNS for node in nodes):
+    if not begins_a_query(sql) or _WHOLE.search(sql) or any(kind_of(node) in ALL_COLUMNS for node in nodes):
         return None
     return sql.lower()
+
+
+def begins_a_query(sql: str) -> bool:
+    """With SELECT or WITH, after comments."""
+    return _BEGINNING.match(_COMMENTS.sub("", sql, count=1)) is not None

@@ -26,6 +26,8 @@ class Statement(NamedTuple):
 
     text: str
     ended: bool
+    # Where it begins in the original text.
+    begin: int = 0
 
 
 def statements(text: str) -> Iterator[Statement]:
@@ -34,10 +36,10 @@ def statements(text: str) -> Iterator[Statement]:
     for found in _OPAQUE.finditer(text):
         if found[0] == ";":
             if not is_blank(text[begin : found.start()]):
-                yield Statement(_placed(text, begin, found.start()), ended=True)
+                yield Statement(_placed(text, begin, found.start()), ended=True, begin=begin)
             begin = found.end()
     if not is_blank(text[begin:]):
-        yield Statement(_placed(text, begin, len(text)), ended=False)
+        yield Statement(_placed(text, begin, len(text)), ended=False, begin=begin)
 
 
 def is_blank(text: str) -> bool:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator
 from itertools import islice
@@ -13,24 +12,21 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.functions import col, from_json
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructType
 
-from topics.cli.failure import REFUSED, CommandFailed
-from topics_spark.options import COLUMNS, Subscription
+from topics.cli.failure import CommandFailed
 from topics_spark.payloads.inference import inferred
 from topics_spark.pipelines import guard, tables
 from topics_spark.pipelines.assignment import RunnerConfig
 from topics_spark.pipelines.sources import read_table
-from topics_spark.source.rows import columns_apart, row_type
 from topics_spark.sql.error_lines import error_line
 from topics_spark.sql.parsing import Question, question
-from topics_spark.sql.query_inputs import QueryInputs
+from topics_spark.sql.query_inputs import SAMPLE_RECORDS, TABLES, QueryInputs, quoted
+from topics_spark.sql.topic_columns import CORRUPT, columns_of, topic_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Tables can always be named `tables.NAME`: Spark's database of global views has this name.
-TABLES: Final = "tables"
 SESSION_SETTINGS: Final = {
     **guard.SESSION_SETTINGS,
     "spark.sql.globalTempDatabase": TABLES,
@@ -39,11 +35,6 @@ SESSION_SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "8",
     "spark.ui.enabled": "false",
 }
-CORRUPT: Final = "_corrupt"
-# Archives have this column as well.
-DAY: Final = "day"
-SAMPLE_RECORDS: Final = 1_000
-CLOSE_NAMES_MAX: Final = 3
 
 
 class Views:
@@ -93,7 +84,7 @@ class Views:
                     self._provide_name(asked, name)
                 case (prefix, name) if prefix.lower() == TABLES:
                     if name not in self.inputs.table_names():
-                        raise self._absent(f"{TABLES}.{name}")
+                        raise self.inputs.absent(f"{TABLES}.{name}")
                     self._table_rows(name).createOrReplaceGlobalTempView(quoted(name))
                 case _:
                     name = ".".join(parts)
@@ -101,37 +92,18 @@ class Views:
 
     def _provide_name(self, asked: Question, name: str) -> None:
         """A topic takes precedence over a table of the same name."""
-        if self._is_topic(name):
+        if self.inputs.is_topic(name):
             rows = self._topic_rows(asked, name)
         elif name in self.inputs.table_names():
             rows = self._table_rows(name)
         elif name.lower() in asked.given:
             return
         else:
-            raise self._absent(name)
+            raise self.inputs.absent(name)
         rows.createOrReplaceTempView(quoted(name))
 
-    def _is_topic(self, name: str) -> bool:
-        with self.inputs.backend(name) as backend:
-            return bool(backend.heads(Subscription((name,))))
-
-    def _absent(self, name: str) -> CommandFailed:
-        there = self.topics() + self.inputs.table_names()
-        close = difflib.get_close_matches(name, there, n=CLOSE_NAMES_MAX) or difflib.get_close_matches(
-            name.removeprefix(f"{TABLES}."), self.inputs.table_names(), n=CLOSE_NAMES_MAX
-        )
-        hint = f"did you mean {', '.join(map(quoted, close))}?" if close else "`topics topic ls` lists what exists"
-        what = "topic or table" if self.inputs.tables_dir is not None else "topic"
-        return CommandFailed(f"there is no {what} {quoted(name)}; {hint}", REFUSED)
-
     def topics(self) -> list[str]:
-        if self.inputs.path is None:
-            from topics.client import Client
-
-            with Client(self.inputs.url) as client:
-                return [item.topic for item in client.list()]
-        with self.inputs.backend() as backend:
-            return sorted(backend.heads(Subscription(pattern=".*")))
+        return self.inputs.topics()
 
     # --- rows ---
 
@@ -142,25 +114,14 @@ class Views:
 
     def _topic_rows(self, asked: Question, name: str) -> DataFrame:
         payload = self._payload(name)
-        fields = [] if payload is None else columns_of(payload, asked)
-        struct = [
-            StructField(column, row_type(column)) for column in COLUMNS if column != "data" and asked.mentions(column)
-        ]
-        if (data := data_type(payload, fields, asked)) is not None:
-            # Its position among the columns of a record.
-            at = sum(COLUMNS.index(each.name) < COLUMNS.index("data") for each in struct)
-            struct.insert(at, StructField("data", data))
-            if payload is not None and asked.mentions(CORRUPT):
-                struct.append(StructField(CORRUPT, StringType()))
-        struct = struct or [StructField("seq", row_type("seq"))]
-        reader = self.spark.read.format("topics").options(**self.inputs.options(name)).schema(StructType(struct))
+        schema, fields = topic_schema(payload, asked)
+        reader = self.spark.read.format("topics").options(**self.inputs.options(name)).schema(schema)
         return ordered(reader.load(), fields)
 
     def _payload(self, name: str) -> StructType | None:
         if name in self._schemas:
             return self._schemas[name]
-        with self.inputs.backend(name) as backend:
-            return inferred(backend.sample(name, SAMPLE_RECORDS))
+        return self.inputs.inferred_payload(name)
 
     def _table_rows(self, name: str) -> DataFrame:
         """An archive has payloads as text, which are read like those of a topic."""
@@ -177,22 +138,6 @@ class Views:
         return ordered(rows.withColumn("data", from_json(col("data"), payload)), columns_of(payload, None))
 
 
-def columns_of(payload: StructType, asked: Question | None) -> list[str]:
-    """The fields that are columns of their own, as far as the query uses them."""
-    names = columns_apart(payload.names, (*COLUMNS, CORRUPT, DAY))
-    return [name for name in names if asked is None or asked.mentions(name)]
-
-
-def data_type(payload: StructType | None, fields: list[str], asked: Question) -> DataType | None:
-    """How payloads are read: whole, only the fields that the query uses, as text, or not at all."""
-    if payload is None:
-        return StringType() if asked.mentions("data") else None
-    # Whether a payload fits depends on all of its fields.
-    if asked.mentions("data") or asked.mentions(CORRUPT):
-        return payload
-    return StructType([each for each in payload.fields if each.name in fields]) if fields else None
-
-
 def ordered(rows: DataFrame, fields: list[str]) -> DataFrame:
     """The record's own columns, then those of its payload, then the corrupt payload."""
     own = [column for column in rows.columns if column != CORRUPT]
@@ -206,7 +151,3 @@ def archived(files: list[str]) -> Iterator[str]:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in islice(file.iter_batches(SAMPLE_RECORDS // 2, columns=["data"]), 1):
                 yield from (text for text in batch.column(0).to_pylist() if text is not None)
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,1 @@
+"""Small questions without Spark: those that DuckDB answers alike."""
