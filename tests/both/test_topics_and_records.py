@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -164,6 +165,64 @@ def test_a_producer_gathers_batches(verbs: Any, topic: str) -> None:
         producer.flush()
         assert [ticket.result() for ticket in tickets] == list(range(1, 101))
     assert [record.data for record in verbs.read(topic)] == list(range(100))
+
+
+ORDER = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.paid"}
+
+
+def test_cloudevents_are_appended_and_shown_as_they_were(verbs: Any, topic: str) -> None:
+    when = datetime(2026, 11, 17, 8, 30, tzinfo=UTC)
+    events = [
+        {**ORDER, "data": {"n": 1}, "rank": 7, "time": when, "subject": None},
+        {**ORDER, "data": b"\x00\xff", "datacontenttype": "image/png"},
+        ORDER,
+        {**ORDER, "data": None},
+    ]
+    appended = verbs.append_events(topic, events, tag="t", node="n")
+    assert (appended.seqs, appended.created) == ([1, 2, 3, 4], True)
+    records = verbs.diff(topic).records
+    assert [(record.tag, record.node) for record in records] == [("t", "n")] * 4
+    events[0] = {**ORDER, "data": {"n": 1}, "rank": 7, "time": "2026-11-17T08:30:00Z"}
+    assert [record.event for record in records] == events
+    verbs.append(topic, 1, meta={"id": "1"})
+    assert verbs.diff(topic, 4).records[0].event is None
+
+
+def test_a_cloudevent_is_appended_once_if_asked(verbs: Any, topic: str) -> None:
+    assert not verbs.append_events(topic, [ORDER], dedupe=True).deduped
+    assert verbs.append_events(topic, [{**ORDER, "type": "again"}], dedupe=True).deduped
+    assert not verbs.append_events(topic, [{**ORDER, "id": "2"}], dedupe=True).deduped
+    assert verbs.append_events(topic, iter([ORDER]), return_seqs=False).last_seq == 3
+    with pytest.raises(topics.InvalidRequest, match="one event"):
+        verbs.append_events(topic, [ORDER, ORDER], dedupe=True)
+
+
+@pytest.mark.parametrize(
+    ("events", "field"),
+    [
+        ([], "events"),
+        (ORDER, "events"),
+        ([1], "events[0]"),
+        ([ORDER, {"id": "1"}], "events[1].specversion"),
+        ([{**ORDER, "time": "noon"}], "events[0].time"),
+        ([{**ORDER, "ext": {}}], "events[0].ext"),
+        ([{**ORDER, "data": float("nan")}], "events[0]"),
+    ],
+)
+def test_a_wrong_cloudevent_is_refused(verbs: Any, topic: str, events: Any, field: str) -> None:
+    with pytest.raises(topics.InvalidRequest) as caught:
+        verbs.append_events(topic, events)
+    assert caught.value.detail["field"] == field
+    with pytest.raises(topics.TopicNotFound):
+        verbs.state(topic)
+
+
+def test_a_job_is_a_cloudevent(verbs: Any, topic: str) -> None:
+    verbs.create(topic, type="queue")
+    verbs.append_events(topic, [{**ORDER, "data": [1]}], delay_ms=60_000)
+    verbs.append_events(topic, [{**ORDER, "data": [2]}])
+    (job,) = verbs.claim(topic, "w", max=5)
+    assert job.event == {**ORDER, "data": [2]}
 
 
 # --- reading ---

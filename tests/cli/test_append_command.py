@@ -173,3 +173,18 @@ def test_a_line_that_is_not_json_is_named_and_nothing_of_its_batch_is_appended(
     assert complaint.startswith(f"topics: {lines}, line 1501 is not valid JSON")
     assert client.state(topic)["head_seq"] == 1_000
     assert invoke("append", topic, "-f", lines, "--text").json[0]["records"] == 1_501
+
+
+EVENT = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"b":1.0}}'
+
+
+def test_cloudevents_become_records_with_their_attributes(invoke: Invoke, client: Client, topic: str) -> None:
+    assert invoke("append", topic, EVENT, "--cloudevents", "--tag", "x").json[0]["records"] == 1
+    (record,) = records(client, topic)
+    meta = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+    assert (record["data"], record["meta"], record["$tag"]) == ({"b": 1.0}, meta, "x")
+    wrong = invoke("append", topic, EVENT, '{"id":"2"}', "--cloudevents")
+    assert (wrong.code, wrong.complaint.startswith("record 2: specversion is missing")) == (2, True)
+    assert "exclude each other" in invoke("append", topic, EVENT, "--cloudevents", "--text").complaint
+    assert "--meta is not for" in invoke("append", topic, EVENT, "--cloudevents", "--meta", "{}").complaint
+    assert len(records(client, topic)) == 1

@@ -159,3 +159,14 @@ def test_one_place_to_start_at(invoke: Invoke, client: Client, topic: str) -> No
     client.append(topic, 1, 2, 3)
     for others in (("--from", 0, "--since", "1m"), ("-n", 1, "--from", 0), ("-n", 1, "--since", "1m")):
         assert invoke("tail", topic, *others).complaint == "--last, --from and --since exclude each other"
+
+
+def test_records_are_printed_as_cloudevents(invoke: Invoke, client: Client, topic: str) -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data": {"a": 1}}
+    attributes = {name: value for name, value in event.items() if name != "data"}
+    client.post(f"/v0/topics/{topic}", {"records": [{"data": {"a": 1}, "meta": attributes}, {"data": "plain"}]})
+    sent, made = invoke("tail", topic, "-o", "cloudevents").json
+    assert sent == event
+    assert (made["id"], made["data"]) == (f"{client.state(topic)['epoch']}-2", "plain")
+    shown = client.post(f"/v0/topics/{topic}/diff", {}, headers={"Accept": "application/cloudevents-batch+json"})
+    assert shown.json == [sent, made]

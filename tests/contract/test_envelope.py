@@ -112,8 +112,8 @@ def test_a_body_of_another_type_is_415(
     assert error.get("detail", {}).get("received") == content_type
     assert (content_type or "needs the header") in error["message"]
     if content_type is None or "charset" not in content_type:
-        lines = ["application/x-ndjson"] if (method, suffix) == ("POST", "") else []
-        assert error["detail"]["accepted"] == ["application/json", *lines]
+        others = ["x-ndjson", "cloudevents+json", "cloudevents-batch+json"] if (method, suffix) == ("POST", "") else []
+        assert error["detail"]["accepted"] == ["application/json", *(f"application/{other}" for other in others)]
         assert all(each in error["message"] for each in error["detail"]["accepted"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+from collections.abc import Generator
 from functools import cache
 
 import jwt
@@ -17,10 +18,12 @@ from topics.http.content_coding import Decompression
 from topics.http.refusal import Refusal
 from topics.http.target import check_visible, origin_form, query_pairs, split_target
 from topics.model.clock import ManualClock
+from topics.model.cloudevents.events_in import decode_batch, decode_binary, decode_structured, event_record
+from topics.model.cloudevents.events_out import StoredRecord, render_event
 from topics.model.cursors import AfterName, CursorWriter, page_cursor, place_of, positions_of, single_id
 from topics.model.errors import InvalidRequest, TopicsError, Unauthorized
 from topics.model.requests.config import U64_MAX
-from topics.model.requests.records import append_decoder, decode_body
+from topics.model.requests.records import RecordRequest, append_decoder, decode_body
 from topics.model.settings import Settings
 
 SECRET = "a secret that is long enough for tests"
@@ -68,6 +71,50 @@ def read_body(data: bytes) -> None:
         return
     for record in request.records:
         json.loads(bytes(record.data))
+
+
+def read_events(data: bytes) -> None:
+    """CloudEvents, in each mode: refused with the name of what is wrong, or records that become the same events."""
+    settings = Settings()
+    records: list[RecordRequest] = []
+    refused: list[TopicsError] = []
+    head, _, body = data.partition(b"\n\n")
+    headers = [(name, value) for name, _, value in (line.partition(b":") for line in head.split(b"\n"))]
+    for decode in (
+        lambda: [decode_binary(headers, body, settings)],
+        lambda: [decode_structured(data, settings)],
+        lambda: run_through(decode_batch(data, settings)),
+    ):
+        try:
+            records += decode()
+        except TopicsError as error:
+            refused.append(error)
+    assert all(error.detail["field"] for error in refused)
+    for record in records:
+        assert isinstance(record.meta, msgspec.Raw)
+        shown = render_event("t", 1, StoredRecord(1, 1, record.data, record.meta))
+        assert bytes(event_record(shown).data) == bytes(record.data)
+
+
+def run_through(steps: Generator[None, None, list[RecordRequest]]) -> list[RecordRequest]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def event_seeds() -> list[bytes]:
+    event = (
+        b'{"specversion":"1.0","id":"1","source":"/a","type":"t","x":5,"time":"2026-11-17T08:30:00.5+01:00","data":[1]}'
+    )
+    headers = b'ce-specversion:1.0\nce-id:%41"\nce-source:"/a\\""\nce-type:t\ncontent-type:'
+    return [
+        event,
+        b"[ %b , %b ]" % (event, event.replace(b'"data":[1]', b'"data_base64":"AAE="')),
+        headers + b"application/json; charset=utf-8\n\n[1]",
+        headers + b"text/plain\n\nhello",
+    ]
 
 
 def body_seeds() -> list[bytes]:

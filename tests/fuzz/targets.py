@@ -30,6 +30,7 @@ TARGETS: dict[str, Target] = {
     "target": Target(decoders.target_seeds, decoders.read_target),
     "gzip": Target(decoders.gzip_seeds, decoders.decompress),
     "body": Target(decoders.body_seeds, decoders.read_body),
+    "cloudevents": Target(decoders.event_seeds, decoders.read_events),
     "cursor": Target(decoders.cursor_seeds, decoders.read_cursor),
     "token": Target(decoders.token_seeds, decoders.read_token),
     "claims": Target(decoders.claims_seeds, decoders.read_claims),

@@ -124,6 +124,14 @@ export interface ClaimedJob {
   meta?: RawJson;
 }
 
+/** An event as a reply shows it: with its extension attributes, and `data` or `data_base64` if it has data. */
+export interface CloudEvent {
+  specversion: string;
+  id: string;
+  source: string;
+  type: string;
+}
+
 /** `topics` is absent for a version below the highest one, whose outcome is not kept. */
 export interface CommitReply {
   committed: boolean;
@@ -1629,7 +1637,7 @@ export interface Routes {
   /** Append records. */
   "POST /v0/topics/{topic}": {
     path: { topic: string };
-    query: { return_seqs?: boolean; tag?: string; node?: string; delay_ms?: number; create?: boolean; disable_backpressure?: boolean };
+    query: { return_seqs?: boolean; tag?: string; node?: string; delay_ms?: number; create?: boolean; disable_backpressure?: boolean; dedupe?: boolean };
     body: AppendRequest;
     reply: AppendReply;
   };

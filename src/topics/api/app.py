@@ -34,11 +34,9 @@ PLAIN_BYTES_MAX = 2 * 1024 * 1024
 PLAIN_ITEM_BYTES = 512
 # What a link on any page may lead to: it shows something to a person, and changes nothing.
 PAGES = frozenset((b"/", b"/console/"))
-# The types of a body that errors name, and how much they show of what was sent.
-JSON_ONLY = ("application/json",)
-JSON_OR_LINES = ("application/json", "application/x-ndjson")
+# How much errors show of what was sent.
 SHOWN_CHARS_MAX = 128
-NDJSON = b"application/x-ndjson"
+CLOUDEVENTS = b"application/cloudevents"
 UTF8_NAMES = frozenset((b"utf-8", b"utf8", b"us-ascii"))
 
 Decoding = Generator[None, None, Any]
@@ -110,10 +108,9 @@ class Api:
                 body = request.body
                 decoding: Decoding | None = None
                 if headers.get(b"content-type") != b"application/json":
-                    if bound.decode_lines is not None and _is_lines(headers):
-                        decoding = bound.decode_lines(call)
-                    elif body:
-                        _check_is_json(headers, JSON_OR_LINES if bound.decode_lines is not None else JSON_ONLY)
+                    decoding = _other_form(call)
+                elif bound.decode_event is not None and (b"ce-specversion" in headers or b"ce-id" in headers):
+                    decoding = bound.decode_event(call)
                 if bound.check_body is not None:
                     bound.check_body(body)
                 if len(body) > LARGE_BYTES:
@@ -315,13 +312,21 @@ def _check_is_json(headers: Headers, accepted: Sequence[str]) -> None:
     _check_is_utf8(content_type)
 
 
-def _is_lines(headers: Headers) -> bool:
-    """Whether the body has one payload per line; then it must be in UTF-8."""
+def _other_form(call: Call) -> Decoding | None:
+    """How a body is decoded whose type is not plainly JSON; None if it is JSON in the end."""
+    bound, headers = call.bound, call.headers
     content_type = headers.get(b"content-type", b"")
-    if _media_type(content_type) != NDJSON:
-        return False
-    _check_is_utf8(content_type)
-    return True
+    media_type = _media_type(content_type)
+    has_attributes = b"ce-specversion" in headers or b"ce-id" in headers
+    if bound.decode_event is not None and has_attributes and not media_type.startswith(CLOUDEVENTS):
+        return bound.decode_event(call)
+    form = bound.other_bodies.get(media_type)
+    if form is not None:
+        _check_is_utf8(content_type)
+        return form.decode(call)
+    if call.request.body:
+        _check_is_json(headers, ("application/json", *bound.route.other_bodies))
+    return None
 
 
 def _media_type(content_type: bytes) -> bytes:

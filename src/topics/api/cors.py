@@ -15,7 +15,10 @@ METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 REQUEST_HEADERS = (
     b"Authorization, Content-Encoding, Content-Type, Idempotency-Key, Last-Event-ID, traceparent, X-Request-Id"
 )
-EXPOSED_HEADERS = b"Allow, Date, Retry-After, traceparent, WWW-Authenticate, X-Request-Id"
+EXPOSED_HEADERS = (
+    b"Allow, Date, Retry-After, Topics-Earliest-Seq, Topics-Epoch, Topics-Head-Seq, Topics-Next-From-Seq, "
+    b"Topics-Tombstone, traceparent, WWW-Authenticate, X-Request-Id"
+)
 PREFLIGHT_S = b"7200"
 
 VARY: Header = (b"Vary", b"Origin")

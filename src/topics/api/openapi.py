@@ -113,8 +113,7 @@ def _operation(route: Route, schema_of: Mapping[str, Any]) -> dict[str, Any]:
     if route.body is not None:
         required = any(field.required for field in msgspec.structs.fields(route.body))
         content = {"application/json": {"schema": schema_of[repr(route.body)]}}
-        if route.decode_lines is not None:
-            content["application/x-ndjson"] = {"schema": {"type": "string", "description": "One payload per line."}}
+        content |= {media_type: {"schema": form.schema} for media_type, form in route.other_bodies.items()}
         operation["requestBody"] = {"required": required, "content": content}
     if route.family is not None:
         operation["security"] = [{route.family.scheme: []}] if route.family.scheme else []

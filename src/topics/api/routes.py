@@ -44,6 +44,14 @@ class QueryField:
     required: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BodyForm:
+    """A body of another media type, decoded into the same struct, with pauses; `schema` is for the documentation."""
+
+    decode: Callable[[Call], Generator[None, None, Any]]
+    schema: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     method: str
@@ -55,8 +63,10 @@ class Route:
     body: type[msgspec.Struct] | None = None
     # refuses a body after a check of its bytes, before decoding it would cost much more than sending it did
     check_body: Callable[[bytes], None] | None = None
-    # decodes a body of lines (application/x-ndjson) into the same struct, with pauses
-    decode_lines: Callable[[Call], Generator[None, None, Any]] | None = None
+    # by media type
+    other_bodies: Mapping[str, BodyForm] = field(default_factory=dict[str, BodyForm])
+    # decodes a CloudEvent whose attributes are headers: its body may be of any media type
+    decode_event: Callable[[Call], Generator[None, None, Any]] | None = None
     # decodes a large body piece by piece; not needed if its records are in a field `records`
     decode_large: LargeDecoder | None = None
     query: tuple[QueryField, ...] = ()
@@ -116,8 +126,8 @@ class Bound:
         "always",
         "check_body",
         "checks_slot",
+        "decode_event",
         "decode_large",
-        "decode_lines",
         "decoder",
         "family",
         "handler",
@@ -126,6 +136,7 @@ class Bound:
         "key_in_subprotocol",
         "long_lived",
         "may_be_repeated",
+        "other_bodies",
         "parameter",
         "public",
         "reply_error",
@@ -154,7 +165,8 @@ class Bound:
         self.scopes = int(route.scopes)
         self.parameter = route.parameter
         self.check_body = route.check_body
-        self.decode_lines = route.decode_lines
+        self.other_bodies = {media_type.encode(): form for media_type, form in route.other_bodies.items()}
+        self.decode_event = route.decode_event
         self.decoder = None if route.body is None else msgspec.json.Decoder(route.body)
         # how a large body is decoded piece by piece; None: it has no records, and is refused
         self.decode_large = route.decode_large

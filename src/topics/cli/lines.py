@@ -11,7 +11,7 @@ from topics.cli.spans import shown_time
 if TYPE_CHECKING:
     from topics.client import Job, Record, Tombstone
 
-Form = Literal["json", "text", "raw"]
+Form = Literal["json", "text", "raw", "cloudevents"]
 
 _encode = msgspec.json.Encoder().encode
 _NO_BREAKS = bytes.maketrans(b"\r\n", b"  ")
@@ -51,6 +51,17 @@ def record_line(record: Record, form: Form, topic: str | None) -> bytes:
             return f"{shown_time(record.ts)} {where}{tag}{why} ".encode() + bare(record.raw)
         case "raw":
             return bare(record.raw)
+        case "cloudevents":
+            raise AssertionError("an event is printed by event_line, which knows its topic")
+
+
+def event_line(record: Record, topic: str, epoch: int) -> bytes:
+    """The record as a CloudEvent on one line, as the server shows it."""
+    from topics.model.cloudevents.events_out import StoredRecord, render_event
+
+    meta = record.raw_meta
+    stored = StoredRecord(record.seq, record.ts, msgspec.Raw(record.raw), msgspec.Raw(meta or b"null"))
+    return render_event(topic, epoch, stored).translate(_NO_BREAKS)
 
 
 def bare(payload: bytes) -> bytes:

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from topics.client.errors import InvalidRequest
 from topics.client.request import encode
+from topics.model.cloudevents.mappings import stored_event
 from topics.model.requests.config import TopicConfig
 from topics.model.requests.nesting import decode_deep
 from topics.model.tracing import TRACEPARENT
@@ -45,6 +46,11 @@ class RecordBase(msgspec.Struct, dict=True):
     @cached_property
     def meta(self) -> dict[str, Any] | None:
         return decode_deep(_decode_meta, bytes(self.headers))
+
+    @cached_property
+    def event(self) -> dict[str, Any] | None:
+        """The CloudEvent that this was sent as, with its attributes and `data` (bytes if it is not JSON), or None."""
+        return stored_event(self.raw, bytes(self.headers))
 
     @property
     def raw_meta(self) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,8 @@ from topics.engine.core.multi_append import Landed
 from topics.engine.core.pending import PendingChange
 from topics.engine.core.waiting.long_poll import long_poll
 from topics.engine.log.topic import Topic
+from topics.model.cloudevents.mappings import one_event_key, to_records
+from topics.model.cloudevents.mappings import records_json as events_json
 from topics.model.errors import ShuttingDown
 from topics.model.requests.config import ConfigRequest, resolve
 from topics.model.requests.multi_append import MultiAppendRequest
@@ -110,6 +112,33 @@ class Records:
 
     # Its name in version 0.1.
     append_wish = append_request
+
+    def append_events(
+        self,
+        name: str,
+        events: Iterable[Mapping[str, Any]],
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        delay_ms: int = 0,
+        dedupe: bool = False,
+        idempotency_key: str | None = None,
+        create: bool | None = True,
+        return_seqs: bool = True,
+    ) -> Appended:
+        """Append CloudEvents: mappings of attributes and `data`, which is any JSON value, or bytes.
+
+        `dedupe`: append a single event once within the topic's window, by its source and id.
+        """
+        records = to_records(events)
+        return self.append_many(
+            name,
+            events_json(records, tag, delay_ms),
+            node=node,
+            idempotency_key=one_event_key(records) if dedupe else idempotency_key,
+            create=create,
+            return_seqs=return_seqs,
+        )
 
     def append_all(
         self,

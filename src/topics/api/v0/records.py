@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -12,8 +12,9 @@ from topics.api.admission import Pressure, Reply
 from topics.api.auth import Scope
 from topics.api.call import Call
 from topics.api.replies import appended, difference, encode, write_performance
-from topics.api.routes import QueryField, Route
+from topics.api.routes import BodyForm, QueryField, Route
 from topics.api.schema import AppendReply, DeletedReply, DiffReply
+from topics.api.v0.events import BATCH, CloudEvent, Envelope, EventBodies, reply_events, wants_events
 from topics.api.v0.topics import check_config_names
 from topics.api.waiting import answering
 from topics.engine.core.engine import Engine
@@ -33,6 +34,7 @@ RETURN_SEQS: Final = QueryField("return_seqs", bool, "Whether the reply lists ev
 IDEMPOTENCY_KEY: Final = QueryField(
     "Idempotency-Key", str, "Same as idempotency_key in the body, which takes precedence."
 )
+LINES: Final[Mapping[str, Any]] = {"type": "string", "description": "One payload per line."}
 APPEND_ERRORS: Final = (
     "batch_too_large",
     "record_too_large",
@@ -48,6 +50,7 @@ class Records:
         self._engine = engine
         self._pressure = pressure
         self._runner = runner
+        self._events = EventBodies(engine.settings, self._envelope)
 
     def routes(self) -> list[Route]:
         return [
@@ -59,14 +62,16 @@ class Records:
                 scopes=Scope.WRITE,
                 body=AppendRequest,
                 checks_slot=True,
-                decode_lines=self._decode_lines,
+                other_bodies={"application/x-ndjson": BodyForm(self._decode_lines, LINES), **self._events.forms()},
+                decode_event=self._events.binary,
                 query=(
                     RETURN_SEQS,
-                    QueryField("tag", str, "For a body of lines: the tag of every record."),
-                    QueryField("node", str, "For a body of lines: the origin node of every record."),
-                    QueryField("delay_ms", int, "For a body of lines, in a queue: the delay of every job.", default=0),
-                    QueryField("create", bool, "For a body of lines: create the topic if absent.", default=True),
-                    QueryField("disable_backpressure", bool, "For a body of lines: same as in JSON.", default=False),
+                    QueryField("tag", str, "For lines and events: the tag of every record."),
+                    QueryField("node", str, "For lines and events: the origin node of every record."),
+                    QueryField("delay_ms", int, "For lines and events, in a queue: the delay of every job.", default=0),
+                    QueryField("create", bool, "For lines and events: create the topic if absent.", default=True),
+                    QueryField("disable_backpressure", bool, "For lines and events: same as in JSON.", default=False),
+                    QueryField("dedupe", bool, "For one event: append it once, by its source and id.", default=False),
                 ),
                 headers=(IDEMPOTENCY_KEY,),
                 replies={200: AppendReply, 201: AppendReply},
@@ -81,6 +86,7 @@ class Records:
                 body=DiffRequest,
                 checks_slot=True,
                 replies={200: DiffReply},
+                other_forms={BATCH: list[CloudEvent]},
                 errors=("topic_not_found", "throttled"),
             ),
             Route(
@@ -97,8 +103,8 @@ class Records:
 
     # --- append ---
 
-    def _decode_lines(self, call: Call) -> Generator[None, None, AppendRequest]:
-        """For a body of lines, the query has the fields that a JSON body has for the whole batch."""
+    def _envelope(self, call: Call) -> Envelope:
+        """For lines and events, the query has the fields that a JSON body has for the whole batch."""
         call.check_query()
         tag, tag_bytes_max = call.text("tag"), self._engine.settings.max_tag_bytes
         if tag is not None and utf8_bytes(tag, "tag") > tag_bytes_max:
@@ -112,6 +118,10 @@ class Records:
             create=call.flag("create", True),
             disable_backpressure=call.flag("disable_backpressure", False),
         )
+        return Envelope(params, tag, delay_ms)
+
+    def _decode_lines(self, call: Call) -> Generator[None, None, AppendRequest]:
+        params, tag, delay_ms = self._envelope(call)
         params.records = yield from decode_lines(call.request.body, self._engine.settings, tag, delay_ms)
         return params
 
@@ -171,19 +181,28 @@ class Records:
 
     def diff(self, call: Call) -> Steps[None] | None:
         params: DiffRequest = call.params
+        as_events = wants_events(call)
+        if as_events:
+            # Attributes are in meta.
+            params.include_meta, params.include_tags = True, False
         topic = self._engine.state.by_name.get(call.name)
         if topic is not None and (self._pressure.floor is not None or call.crowded):
             check_u64(params.from_seq, "from_seq")
             self._admit(call, topic)
         diff = self._engine.diff(call.name, params)
         if diff.count or diff.tombstone is not None or not params.wait_ms:
+            if as_events:
+                return reply_events(call, diff)
             call.reply(200, difference(call, diff, diff.scanned))
             return None
-        return self._poll(call, diff)
+        return self._poll(call, diff, as_events=as_events)
 
-    def _poll(self, call: Call, diff: Diff) -> Steps[None]:
+    def _poll(self, call: Call, diff: Diff, *, as_events: bool) -> Steps[None]:
         diff = yield from long_poll(self._engine, self._runner, call.name, call.params, diff)
-        call.reply(200, difference(call, diff, diff.scanned))
+        if as_events:
+            yield from reply_events(call, diff)
+        else:
+            call.reply(200, difference(call, diff, diff.scanned))
 
     # --- delete ---
 

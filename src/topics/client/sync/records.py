@@ -3,7 +3,7 @@
 # Made by tools/sync_half.py from aio/records.py: change that one.
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -25,6 +25,8 @@ from topics.client.values import (
     records_json,
     topics_json,
 )
+from topics.model.cloudevents.mappings import one_event_key, to_records
+from topics.model.cloudevents.mappings import records_json as events_json
 
 FOLLOW_WAIT_MS: Final = 20_000
 PAGE_RECORDS: Final = 1_000
@@ -89,6 +91,33 @@ class Records:
             body = b'{"records":%b,%b' % (records_json(records, traceparent), fields[1:])
             request = Request(method="POST", path=path, decoder=_appended, body=body, safe=True)
             return self._transport.call(request)
+
+    def append_events(
+        self,
+        name: str,
+        events: Iterable[Mapping[str, Any]],
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        delay_ms: int = 0,
+        dedupe: bool = False,
+        idempotency_key: str | None = None,
+        create: bool = True,
+        return_seqs: bool = True,
+    ) -> Appended:
+        """Append CloudEvents: mappings of attributes and `data`, which is any JSON value, or bytes.
+
+        `dedupe`: append a single event once within the topic's window, by its source and id.
+        """
+        records = to_records(events)
+        return self.append_many(
+            name,
+            events_json(records, tag, delay_ms),
+            node=node,
+            idempotency_key=one_event_key(records) if dedupe else idempotency_key,
+            create=create,
+            return_seqs=return_seqs,
+        )
 
     def append_all(
         self,

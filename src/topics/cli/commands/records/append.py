@@ -39,14 +39,30 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 class LineRecords:
     """What all records of one run share, and how a line becomes a payload."""
 
-    def __init__(self, *, text: bool, fields: dict[str, Any]) -> None:
+    def __init__(self, *, text: bool, events: bool, fields: dict[str, Any]) -> None:
         self._text = text
+        self._events = events
+        if events and fields["meta"] is not None:
+            raise CommandFailed("--meta is not for --cloudevents: the attributes of an event are its meta")
         # The end of a record: `,"tag":…}`, the same for all.
         rest = _encode({name: value for name, value in fields.items() if value is not None})
         self._rest = b"," + rest[1:] if len(rest) > 2 else b"}"
 
     def record(self, line: bytes, where: str) -> bytes:
+        if self._events:
+            return self._event(line, where)
         return b'{"data":%b%b' % (self._payload(line, where), self._rest)
+
+    def _event(self, line: bytes, where: str) -> bytes:
+        """A CloudEvent: its attributes are the meta of the record."""
+        from topics.client import TopicsError
+        from topics.model.cloudevents.events_in import event_record
+
+        try:
+            record = event_record(line)
+        except TopicsError as error:
+            raise CommandFailed(f"{where}: {error.message}") from None
+        return b'{"data":%b,"meta":%b%b' % (record.data, record.meta or b"null", self._rest)
 
     def _payload(self, line: bytes, where: str) -> bytes:
         """JSON unchanged, byte for byte; with --text anything, as a string."""
@@ -86,14 +102,15 @@ def append(
     unique_key: Annotated[
         str | None, typer.Option(help="Queue: append only if no job with this key is pending.")
     ] = None,
-    job_priority: Annotated[
-        int | None, typer.Option(help="Queue: higher ones are claimed first.", min=0, max=9)
-    ] = None,
+    job_priority: Annotated[int | None, typer.Option(help="Queue: higher ones come first.", min=0, max=9)] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Append once, however often this runs within the topic's window. Not for stdin.")
     ] = None,
     rate: Annotated[float | None, typer.Option(help="At most this many records per second.", min=0.001)] = None,
     text: Annotated[bool, typer.Option("--text", help="Treat each record as text, even if it is JSON.")] = False,
+    cloudevents: Annotated[
+        bool, typer.Option("--cloudevents", help="Treat each record as a CloudEvent, JSON.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Treat each record as JSON: the default.")] = False,
     create: Annotated[bool, typer.Option("--create/--no-create", help="Create the topic if it is missing.")] = True,
 ) -> None:
@@ -103,14 +120,14 @@ def append(
     number, with exit code 2, and nothing of its batch is appended: all arguments, up to 1,000 lines of a file, or the
     lines of standard input that arrived with it. At the end one line of JSON shows the seqs of the records.
     """
-    if text and json:
-        raise CommandFailed("--text and --json exclude each other")
+    if text + json + cloudevents > 1:
+        raise CommandFailed("--text, --json and --cloudevents exclude each other")
     if payloads and files:
         raise CommandFailed("records come from arguments or from files, not both")
     delay_ms = None if delay is None else span_ms(delay, "--delay")
     fields = {"tag": tag, "meta": _meta(meta), "delay_ms": delay_ms, "unique_key": unique_key}
     fields["job_priority"] = job_priority
-    request = LineRecords(text=text, fields=fields)
+    request = LineRecords(text=text, events=cloudevents, fields=fields)
     sender = Sender(client, topic, node, create, idempotency_key, rate)
     if not payloads and not files and idempotency_key is not None:
         raise CommandFailed("--idempotency-key needs arguments or files: standard input is split into batches by time")

@@ -12,7 +12,7 @@ import typer
 from topics.cli.commands.completion import topic_names
 from topics.cli.connection import takes_patient_client
 from topics.cli.failure import NOT_SO, CommandFailed
-from topics.cli.lines import Form, record_line, tombstone_json, tombstone_sentence
+from topics.cli.lines import Form, event_line, record_line, tombstone_json, tombstone_sentence
 from topics.cli.output import Out, say
 from topics.cli.spans import moment_ms
 
@@ -49,7 +49,9 @@ def tail(
     tag: Annotated[
         str | None, typer.Option(help="Only records with this tag; `user-*` is all tags that start with user-.")
     ] = None,
-    output: Annotated[Form, typer.Option("--output", "-o", help="NDJSON, lines to read, or payloads only.")] = "json",
+    output: Annotated[
+        Form, typer.Option("--output", "-o", help="NDJSON, lines to read, payloads only, or CloudEvents.")
+    ] = "json",
 ) -> None:
     """Print the end of one or more topics, and with -f new records.
 
@@ -66,7 +68,8 @@ def tail(
         starts: dict[str, int] = {}
         ends: dict[str, int] = {}
         for topic in topics:
-            ends[topic] = client.state(topic).head_seq
+            state = client.state(topic)
+            ends[topic], printer.epochs[topic] = state.head_seq, state.epoch
             starts[topic] = _start(client, topic, from_seq, since_ms, LAST_DEFAULT if last is None else last, matches)
         if follow:
             _follow(client, starts, matches, printer)
@@ -81,8 +84,13 @@ class Printer:
         self.out = out
         self._form: Form = form
         self._several = several
+        # of each topic, for the ids of records that were not sent as events
+        self.epochs: dict[str, int] = {}
 
     def record(self, topic: str, record: Record) -> None:
+        if self._form == "cloudevents":
+            self.out.line(event_line(record, topic, self.epochs[topic]))
+            return
         self.out.line(record_line(record, self._form, topic if self._several else None))
 
     def gap(self, topic: str, gap: Tombstone) -> None:
