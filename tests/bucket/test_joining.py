@@ -37,7 +37,7 @@ def bucket(tmp_path: Path) -> Path:
         rig.append("t", number)
         rig.wait_until(lambda: rig.store.shipping is not None and not rig.store.shipping.status.lag_bytes)
     rig.checkpoint()
-    rig.wait_until(lambda: (path / "snapshots").exists())
+    rig.wait_until((path / "snapshots").exists)
     rig.close()
     return path
 
