@@ -101,7 +101,6 @@ def run(settings: Settings, *, log_format: str, origins: Mapping[str, str] | Non
     raise_limit()
     gc.collect()
     with contextlib.ExitStack() as stack:
-        # What ends the server is reported after its log.
         stack.callback(handler.stream.drain)
         if settings.tracing:
             stack.callback(start_exporting())

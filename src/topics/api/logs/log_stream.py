@@ -43,7 +43,7 @@ class LogStream:
         """The thread writes all it is given."""
 
     def drain(self) -> None:
-        """Wait until the last lines are written, for a bounded time."""
+        """Wait until the last lines are written, for a bounded time: what ended the server is reported after them."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting_chars, LAST_LINES_S)
 
