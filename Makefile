@@ -15,6 +15,7 @@ ONCE_MORE := $(BIN)/python .ci/once_more.py
 # Tests wait for servers, disks and clocks more than they compute. A file stays with one process, as servers and Spark do
 # (tests/parallel.py); tests/conftest.py says which files come first.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+COMPILED_WORKERS ?= $(WORKERS)
 
 # The compiled copy comes before the sources; a run that gets the sources all the same is refused by tests/conftest.py.
 COMPILED := PYTHONPATH=$(CURDIR)/build/compiled VARIANT=compiled
@@ -57,14 +58,15 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Half of compiling has one thread, and slow tests wait for clocks and processes: what runs beside them has the processor
-# then. Compiling is over before the slow tests begin, because some of them install what it made.
+# Three targets at a time, in this order, the next one as soon as one has ended: half of compiling has one thread, slow
+# tests wait for clocks and processes, and what runs beside them has the processor then. Slow tests come after compiling,
+# because some of them install what it made.
 test: $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(VENV)/quick-java ## Everything: check, the fast tests compiled, the slow and the crash tests, under 25 minutes on two cores
 	@.ci/packages $(PACKAGES)
 	@if $(BIN)/python tools/compiled.py --check; then compiled=yes; else compiled=; \
 		echo "the compiled variant is not tested" >&2; test "$${CI:-false}" = false; fi; \
-	$(MAKE) --no-print-directory --jobs=3 lint quick $${compiled:+fast}; \
-	$(MAKE) --no-print-directory --jobs=3 slow spark $${compiled:+quick-compiled WORKERS=2}
+	$(MAKE) --no-print-directory --jobs=3 BEFORE_SLOW="$${compiled:+fast}" COMPILED_WORKERS=2 \
+		$${compiled:+fast} quick lint spark slow $${compiled:+quick-compiled}
 
 test-compiled: fast $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing ## Every test with the compiled modules
 	@.ci/packages $(PACKAGES)
@@ -75,10 +77,11 @@ quick: $(VENV)/.ready-dev
 	$(ONCE_MORE) --processes $(WORKERS) -m "not slow and not crash"
 
 quick-compiled: fast ## The fast tests of what is compiled, with the compiled modules
-	$(COMPILED) $(ONCE_MORE) --processes $(WORKERS) -m "not slow and not crash" $(SERVED)
+	$(COMPILED) $(ONCE_MORE) --processes $(COMPILED_WORKERS) -m "not slow and not crash" $(SERVED)
 
-slow: $(VENV)/.ready-dev
-	$(ONCE_MORE) --processes 2 -m "slow or crash" --ignore=tests/spark
+# They wait most of the time, for clocks, processes and browsers.
+slow: $(VENV)/.ready-dev | $(BEFORE_SLOW)
+	$(ONCE_MORE) --processes 3 -m "slow or crash" --ignore=tests/spark
 
 # In processes of its own: py4j waits by select(), which knows no file number above 1023, and other tests open more.
 # Spark gives a new Python process 10 s to report, and has no setting for that: a busy machine may be slower. A test that

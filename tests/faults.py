@@ -92,6 +92,11 @@ class QuickDisk(Disk):
     def fsync_dir(self, path: str) -> None:
         os.stat(path)
 
+    def pread_nowait(self, fd: int, length: int, offset: int) -> bytes | None:
+        """A file system in memory does not say that it never blocks."""
+        data = self.pread(fd, length, offset)
+        return data if len(data) == length else None
+
 
 class SmallDisk(Disk):
     """A disk of a fixed number of bytes, counted in pages of the files that are created on it; then it is full.

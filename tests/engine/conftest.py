@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tests.engine.rig import Rig
+from tests.in_memory import tmp_path
+
+__all__ = ["tmp_path"]
 
 OpenRig = Callable[..., Rig]
 

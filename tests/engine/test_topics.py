@@ -324,6 +324,13 @@ def test_a_recreated_topic_has_a_new_epoch_and_starts_at_one(rig: Rig) -> None:
     assert rig.diff("a").epoch == rig.look("a").epoch
 
 
+def test_topics_of_one_millisecond_have_epochs_of_their_own(rig: Rig) -> None:
+    names = [f"t{number}" for number in range(200)]
+    for name in names:
+        rig.configure(name)
+    assert len({rig.look(name).epoch for name in names}) == len(names)
+
+
 def test_an_epoch_survives_restart_and_crash(rig: Rig) -> None:
     rig.append("a", 1)
     epoch = rig.look("a").epoch

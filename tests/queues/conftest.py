@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_memory import tmp_path
 from tests.queues.queue_rig import QueueRig
 from tests.serving import Client, ServerProcess
+
+__all__ = ["tmp_path"]
 
 OpenRig = Callable[..., QueueRig]
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.in_memory import tmp_path
 from tests.routers.rig import RoutedRig
+
+__all__ = ["tmp_path"]
 
 OpenRoutedRig = Callable[..., RoutedRig]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.terminal import Done, run
 from tests.serving import TOPICS, ServerProcess, serving
 from tests.workers.rig import empty, running
 from topics.client import Client
@@ -34,8 +35,8 @@ def url(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-def topics(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([TOPICS, *arguments], capture_output=True, text=True, check=False)
+def topics(*arguments: str) -> Done:
+    return run(None, *arguments, TOPICS_URL=os.environ["TOPICS_URL"])
 
 
 def test_the_page_runs_as_it_stands(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,20 +64,20 @@ def test_the_page_names_every_field_and_limit() -> None:
 
 
 def test_a_schedule_is_made_listed_run_and_removed(url: str) -> None:
-    assert topics("topic", "create", "lines").returncode == 0
+    assert topics("topic", "create", "lines").code == 0
     made = topics(
         *("schedule", "create", "tick", "lines", '{"a":1}', "--every", "1h", "--tag", "x", "--missed", "all"),
         *("--jitter", "10s", "--paused"),
     )
-    assert made.stderr == "topics: created the schedule tick, paused\n"
-    (shown,) = map(json.loads, topics("schedule", "ls", "--topic", "lines", "-o", "json").stdout.splitlines())
+    assert made.err == "topics: created the schedule tick, paused\n"
+    (shown,) = map(json.loads, topics("schedule", "ls", "--topic", "lines", "-o", "json").out.splitlines())
     assert (shown["every_ms"], shown["tag"], shown["missed"]) == (3_600_000, "x", "all")
     assert (shown["jitter_ms"], shown["paused"], shown["data"]) == (10_000, True, {"a": 1})
-    assert topics("schedule", "run", "tick").stdout == "1\n"
+    assert topics("schedule", "run", "tick").out == "1\n"
     once = topics("schedule", "create", "tick", "lines", "--at", "2h")
-    assert once.stderr.startswith("topics: changed the schedule tick, next at 2")
-    assert topics("schedule", "rm", "tick", "tock").returncode == 1
-    assert topics("schedule", "ls", "--topic", "lines", "-o", "json").stdout == ""
+    assert once.err.startswith("topics: changed the schedule tick, next at 2")
+    assert topics("schedule", "rm", "tick", "tock").code == 1
+    assert topics("schedule", "ls", "--topic", "lines", "-o", "json").out == ""
 
 
 @pytest.mark.parametrize(
@@ -90,5 +91,5 @@ def test_a_schedule_is_made_listed_run_and_removed(url: str) -> None:
 )
 def test_mistakes_are_explained(url: str, arguments: tuple[str, ...], code: int, said: str) -> None:
     done = topics("schedule", "create", "s", *arguments)
-    assert done.returncode == code
-    assert said in done.stderr
+    assert done.code == code
+    assert said in done.err

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.terminal import run
 from tests.patience import PATIENCE_S
 from tests.serving import TOPICS
 from tests.workers.rig import counters, eventually
@@ -154,12 +155,14 @@ def test_a_change_of_the_code_starts_it_again(url: str, client: Client, queue: s
         (":app", "is not MODULE:APP"),
     ],
 )
-def test_what_cannot_be_run_is_explained(tmp_path: Path, target: str, said: str) -> None:
+def test_what_cannot_be_run_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: str
+) -> None:
     write_app(tmp_path, "q")
-    with started(tmp_path, "http://127.0.0.1:1", target) as worker:
-        code, log = worker.end()
-    assert code == 2
-    assert said in log
+    monkeypatch.chdir(tmp_path)
+    done = run(None, "worker", target, TOPICS_URL="http://127.0.0.1:1")
+    assert done.code == 2
+    assert said in done.err
 
 
 def test_an_error_of_the_module_is_shown(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ class Engine:
         self.in_flight = commit_log.in_flight
         self.admission = admission
         self.configuration = Configuration(self, clock)
+        # The newest epoch, without its lowest bit.
+        self._drawn_last = 0
 
     # --- topics ---
 
@@ -99,7 +101,9 @@ class Engine:
 
     def new_topic(self, name: str, config: TopicConfig, ceiling: int) -> Created:
         now = self._clock.now_ms()
-        epoch = now << 11 | random.getrandbits(10) << 1 | (name in self.state.dropped)
+        # Of two topics of one millisecond, the random bits alone could be the same.
+        self._drawn_last = max(self._drawn_last + 1, now << 10 | random.getrandbits(10))
+        epoch = self._drawn_last << 1 | (name in self.state.dropped)
         return Created(self.state.new_id(), epoch, now, ceiling, name, config)
 
     def _create(self, name: str, config: TopicConfig, ceiling: int, *, gated: bool) -> PendingChange:
