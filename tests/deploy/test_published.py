@@ -148,7 +148,7 @@ def test_a_pattern_in_the_pages_means_one_file(published: dict[str, Path]) -> No
     if "compiled" not in published and not IN_CI:
         pytest.skip("there is no C compiler")
     folder = published["sources"].parent
-    patterns = re.findall(r"\bdist/(topicsd-[^ `]*)", (ROOT / "docs" / "PRODUCTION.md").read_text())
+    patterns = re.findall(r"\bdist/(topicsd-[^\s`]*)", (ROOT / "docs" / "PRODUCTION.md").read_text())
     found = {pattern: list(folder.glob(pattern)) for pattern in patterns}
     assert {path for paths in found.values() for path in paths} == {published["pure"], published["compiled"]}
     assert [pattern for pattern, paths in found.items() if len(paths) != 1] == []
