@@ -143,6 +143,14 @@ def nack(
     _report("nacked", given.nacked, given.skipped)
 
 
+@app.command("cancel")
+@takes_client
+def cancel(client: Client, queue: Queue, seqs: Seqs) -> None:
+    """Remove jobs, whatever their state; a worker that has one is told when it extends its lease."""
+    done = client.cancel(queue, seqs)
+    _report("cancelled", done.cancelled, done.skipped)
+
+
 @app.command("leases")
 @takes_client
 def leases(client: Client, queue: Queue, output: Output = "text") -> None:
