@@ -148,7 +148,7 @@ def nack(
 def cancel(client: Client, queue: Queue, seqs: Seqs) -> None:
     """Remove jobs, whatever their state; a worker that has one is told when it extends its lease."""
     done = client.cancel(queue, seqs)
-    _report("cancelled", done.cancelled, done.skipped)
+    _report("cancelled", done.cancelled, done.skipped, "no jobs (any more)")
 
 
 @app.command("leases")
@@ -316,8 +316,8 @@ def _default_node() -> str:
     return f"cli@{socket.gethostname()}"
 
 
-def _report(verb: str, count: int, skipped: list[int]) -> None:
+def _report(verb: str, count: int, skipped: list[int], why: str = "not held here (any more)") -> None:
     print_json({verb: count, "skipped": skipped})
     if skipped:
-        say(f"not held here (any more): {', '.join(map(str, skipped))}")
+        say(f"{why}: {', '.join(map(str, skipped))}")
         raise typer.Exit(NOT_SO)
