@@ -41,6 +41,17 @@ def test_a_job_is_claimed_and_acked(verbs: Any, queue: str) -> None:
     assert verbs.claim(queue) == []
 
 
+def test_jobs_are_cancelled_whatever_their_state(verbs: Any, queue: str) -> None:
+    verbs.append_many(queue, list(range(4)))
+    first, second = verbs.claim(queue, "w", max=2)
+    done = verbs.cancel(queue, [first, 3, 99])
+    assert (done.topic, done.cancelled, done.skipped, done.ready, done.in_flight) == (queue, 2, [99], 1, 1)
+    extended = verbs.extend(queue, [first, second], 60_000, "w")
+    assert (extended.extended, extended.skipped, extended.cancelled) == (1, [first.seq], [first.seq])
+    assert verbs.extend(queue, second, 60_000, "w").cancelled == []
+    assert verbs.cancel(queue, first).cancelled == 0
+
+
 def test_who_claims_need_not_say_who_it_is(verbs: Any, queue: str) -> None:
     verbs.append(queue, 1)
     assert verbs.ack(queue, verbs.claim(queue)).acked == 1

@@ -352,3 +352,13 @@ def test_a_claimed_job_is_printed_byte_for_byte(invoke: Invoke, client: Client, 
     invoke("append", queue, '{"total": 9.90, "far": 1e400}', "--meta", '{"price": 1.10}', "--tag", "é")
     line = invoke("queue", "claim", queue).out
     assert line.endswith(',"$tag":"é","data":{"total": 9.90, "far": 1e400},"meta":{"price": 1.10}}\n')
+
+
+def test_jobs_are_cancelled_by_their_seqs(invoke: Invoke, client: Client, queue: str) -> None:
+    client.append(queue, 1, 2, 3)
+    client.post(f"/v0/topics/{queue}/claim", {"node": "w"})
+    done = invoke("queue", "cancel", queue, 1, 2)
+    assert (done.code, counters(client, queue)["ready"], counters(client, queue)["in_flight"]) == (0, 1, 0)
+    again = invoke("queue", "cancel", queue, 1, 3)
+    assert again.code == 1
+    assert "1" in again.complaint

@@ -149,6 +149,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "GroupResetRequest": {"forget": False, "dry_run": False},
     "ResetRequest": {"all_partitions": False, "forget": False, "dry_run": False},
     "DeleteRequest": {"dry_run": False},
+    "CancelRequest": {},
     "JobsRequest": {"all": False, "limit": 0, "lease_ms": 0, "rate_per_s": 0, "dry_run": False},
 }
 QUERY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {

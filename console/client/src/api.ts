@@ -89,6 +89,21 @@ export interface BucketHealth {
   lag_bytes: number;
 }
 
+/** `skipped`: seqs that were no jobs of the queue any more. */
+export interface CancelReply {
+  topic: string;
+  cancelled: number;
+  skipped: number[];
+  ready: number;
+  in_flight: number;
+  performance: Performance;
+}
+
+/** The jobs that are not wanted any more, whatever their state. */
+export interface CancelRequest {
+  seqs: number[];
+}
+
 /** A field of a configuration: its current value and the requested one. */
 export interface Change {
   from: unknown;
@@ -306,12 +321,14 @@ export interface Expectation {
   otherwise?: string;
 }
 
+/** `cancelled`: those of `skipped` that were cancelled while the worker had them; absent if there are none. */
 export interface ExtendReply {
   topic: string;
   extended: number;
   skipped: number[];
   deadlines: { [key: string]: number };
   performance: Performance;
+  cancelled?: number[];
 }
 
 export interface ExtendRequest {
@@ -1647,6 +1664,13 @@ export interface Routes {
     query: object;
     body: AckRequest;
     reply: Queue_SchemaAckReply;
+  };
+  /** Remove jobs that are not wanted any more, also from workers that have them. */
+  "POST /v0/topics/{topic}/cancel": {
+    path: { topic: string };
+    query: object;
+    body: CancelRequest;
+    reply: CancelReply;
   };
   /** Lease jobs to a worker. */
   "POST /v0/topics/{topic}/claim": {

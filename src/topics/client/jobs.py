@@ -51,6 +51,18 @@ class Extended(msgspec.Struct, kw_only=True):
     skipped: list[int]
     # by seq, ms since the epoch
     deadlines: dict[int, int]
+    # those of `skipped` that were cancelled
+    cancelled: list[int] = []
+
+
+class Cancelled(msgspec.Struct, kw_only=True):
+    """`skipped` seqs were no jobs of the queue any more."""
+
+    topic: str
+    cancelled: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
 
 
 class Redriven(msgspec.Struct, kw_only=True):

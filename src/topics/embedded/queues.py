@@ -11,6 +11,7 @@ import msgspec
 
 from topics.client.jobs import (
     Acked,
+    Cancelled,
     Extended,
     Job,
     Jobs,
@@ -29,7 +30,7 @@ from topics.engine.core.listing import PAGE_SIZE_MAX
 from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.operator.job_pages import START, JobPosition
 from topics.engine.queues.verbs import Held
-from topics.model.requests.jobs import JobAction, JobsRequest, JobState
+from topics.model.requests.jobs import CancelRequest, JobAction, JobsRequest, JobState
 from topics.model.requests.nesting import decode_deep
 from topics.model.requests.records import (
     AckRequest,
@@ -102,12 +103,22 @@ class Queues:
         return Nacked(topic=name, nacked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
 
     def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
-        """Extend leases to `lease_ms` from now."""
+        """Extend leases to `lease_ms` from now. `cancelled` has the skipped ones that are not wanted any more."""
         seqs, lease_ids = held(jobs)
         request = request_of(ExtendRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
         done: Held = self._host.commit(lambda: self._host.store.queues.extend(name, request)).result
         deadlines = dict.fromkeys(done.jobs, done.deadline)
-        return Extended(topic=name, extended=len(done.jobs), skipped=done.skipped, deadlines=deadlines)
+        cancelled = list(done.cancelled)
+        return Extended(
+            topic=name, extended=len(done.jobs), skipped=done.skipped, deadlines=deadlines, cancelled=cancelled
+        )
+
+    def cancel(self, name: str, jobs: Jobs) -> Cancelled:
+        """Remove jobs, whatever their state; a worker that has one is told when it extends its lease."""
+        request = request_of(CancelRequest, seqs=held(jobs)[0])
+        done = self._host.run(self._host.store.queues.job_actions.cancel(name, request, _nothing))
+        ready, in_flight = self._counters(name)
+        return Cancelled(topic=name, cancelled=done.removed, skipped=done.skipped, ready=ready, in_flight=in_flight)
 
     def _counters(self, name: str) -> tuple[int, int]:
         def count() -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,15 +36,23 @@ class Release(Exception):
     """Raised for a job that has not failed but cannot be done here: it goes back to the queue at once."""
 
 
-class Job:
-    """A job to do. `lost` becomes true when the lease is lost: another worker may then be doing the job."""
+class Cancelled(asyncio.CancelledError):
+    """Raised in a handler whose job was cancelled. A coroutine gets the `asyncio.CancelledError` that this one is."""
 
-    __slots__ = ("_leased", "lost", "topic")
+
+class Job:
+    """A job to do. `lost` becomes true when the lease is lost: another worker may then be doing the job.
+
+    `cancelled` becomes true, together with `lost`, when the job was cancelled: no worker will do it.
+    """
+
+    __slots__ = ("_leased", "cancelled", "lost", "topic")
 
     def __init__(self, topic: str, leased: Leased) -> None:
         self.topic = topic
         self._leased = leased
         self.lost = False
+        self.cancelled = False
 
     @property
     def seq(self) -> int:

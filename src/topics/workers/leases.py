@@ -1,13 +1,15 @@
 """The jobs that a worker holds, and the loop that renews their leases.
 
 claimed ──────── a third of the lease ────────▶ extended in one call with all others that are due ──▶ …
-                                                └─ not held any more, or no answer before the deadline ─▶ lost
+                                                ├─ not held any more, or no answer before the deadline ─▶ lost
+                                                └─ cancelled ─▶ lost, and the handler ends
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from topics.client import AsyncClient, TopicsError
 from topics.model.clock import Clock
@@ -37,8 +39,18 @@ class HeldLease:
 class Leases:
     """By lease, not by seq: a job that was lost and claimed again is here twice while its first handler runs."""
 
-    def __init__(self, client: AsyncClient, node: str, topic: str, lease_ms: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        node: str,
+        topic: str,
+        lease_ms: int,
+        clock: Clock,
+        interrupt: Callable[[Job], None] | None = None,
+    ) -> None:
+        """`interrupt` ends a handler that is not a task."""
         self._client = client
+        self._interrupt = interrupt
         self._node = node
         self._topic = topic
         self._lease_ms = lease_ms
@@ -78,6 +90,16 @@ class Leases:
         if held.task is not None:
             held.task.cancel()
 
+    def cancel(self, held: HeldLease) -> None:
+        """The job is not wanted any more: its handler ends, and nothing is reported."""
+        self.let_go(held)
+        held.job.lost = held.job.cancelled = True
+        log.info("%s/%d: the job was cancelled", self._topic, held.job.seq)
+        if held.task is not None:
+            held.task.cancel("the job was cancelled")
+        elif self._interrupt is not None:
+            self._interrupt(held.job)
+
     async def renew_forever(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s * LOOK)
@@ -103,9 +125,11 @@ class Leases:
             # The loop runs again well before the deadline.
             log.info("%s: leases could not be extended yet: %s", self._topic, error or "no reply")
             return
-        skipped = set(reply.skipped)
+        skipped, cancelled = set(reply.skipped), set(reply.cancelled)
         for held in due:
             if held.job.seq not in skipped:
                 held.deadline_s = sent_s + self._lease_s
+            elif held.job.seq in cancelled and held.outcome is None and held.job.lease_id in self:
+                self.cancel(held)
             elif held.outcome is None and held.job.lease_id in self:
                 self.lose(held)

@@ -58,10 +58,11 @@ class Worker:
         self._duty = duty
         self._client = client
         self._node = node
-        self._leases = Leases(client, node, duty.topic, duty.lease_ms, clock)
+        self._threads = None if duty.is_coroutine else Threads(f"topics-{duty.topic}", duty.concurrency)
+        interrupt = None if self._threads is None else self._threads.interrupt
+        self._leases = Leases(client, node, duty.topic, duty.lease_ms, clock, interrupt)
         self._freed = asyncio.Event()
         self._outbox = Outbox(client, node, duty.topic, self._leases, self._freed.set, counts, clock)
-        self._threads = None if duty.is_coroutine else Threads(f"topics-{duty.topic}", duty.concurrency)
         self._running: set[asyncio.Task[None]] = set()
         self._claim_cut = False
         self._tracer = Tracer("worker") if client.traces else None

@@ -52,10 +52,24 @@ class NackReply(msgspec.Struct):
 
 
 class ExtendReply(msgspec.Struct):
+    """`cancelled`: those of `skipped` that were cancelled while the worker had them; absent if there are none."""
+
     topic: str
     extended: int
     skipped: list[int]
     deadlines: dict[str, int]
+    performance: Performance
+    cancelled: list[int] | UnsetType = UNSET
+
+
+class CancelReply(msgspec.Struct):
+    """`skipped`: seqs that were no jobs of the queue any more."""
+
+    topic: str
+    cancelled: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
     performance: Performance
 
 

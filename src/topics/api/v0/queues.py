@@ -1,4 +1,4 @@
-"""Queues over HTTP: claim, ack, nack, extend, redrive, pause and resume, and the list of leases."""
+"""Queues over HTTP: claim, ack, nack, extend, cancel, redrive, pause and resume, and the list of leases."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from topics.api.replies import encode, performance
 from topics.api.routes import Handler, Route
 from topics.api.v0.queue_schema import (
     AckReply,
+    CancelReply,
     ClaimReply,
     ExtendReply,
     Lease,
@@ -37,6 +38,7 @@ from topics.engine.queues.queue import Queue
 from topics.engine.queues.verbs import Held
 from topics.engine.queues.waiting_claims import AskedClaim, Claims
 from topics.model.cursors import page_cursor, place_of
+from topics.model.requests.jobs import CancelRequest
 from topics.model.requests.records import (
     AckRequest,
     ClaimRequest,
@@ -83,6 +85,16 @@ class Queues:
                 body=RedriveRequest,
                 replies={200: RedriveReply},
                 errors=("topic_not_found", "topic_full", "throttled"),
+            ),
+            Route(
+                method="POST",
+                path=f"{one}/cancel",
+                handler=self.cancel,
+                summary="Remove jobs that are not wanted any more, also from workers that have them.",
+                scopes=Scope.WRITE | Scope.DELETE,
+                body=CancelRequest,
+                replies={200: CancelReply},
+                errors=(*QUEUE_ERRORS, "batch_too_large"),
             ),
             _control(f"{one}/pause", self.pause, "Stop handing out jobs until resumed."),
             _control(f"{one}/resume", self.resume, "Hand out jobs again."),
@@ -174,7 +186,16 @@ class Queues:
         held: Held = change.result
         deadlines = {str(seq): held.deadline for seq in held.jobs}
         reply = ExtendReply(call.name, len(held.jobs), held.skipped, deadlines, performance(call))
+        if held.cancelled:
+            reply.cancelled = list(held.cancelled)
         call.reply(200, encode(reply))
+
+    # --- cancel ---
+
+    def cancel(self, call: Call) -> Steps[None]:
+        done = yield from self._queues.job_actions.cancel(call.name, call.params, call.must_now_finish)
+        ready, in_flight = self._counters(call.name)
+        call.reply(200, encode(CancelReply(call.name, done.removed, done.skipped, ready, in_flight, performance(call))))
 
     # --- redrive, pause, resume ---
 

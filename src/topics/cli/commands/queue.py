@@ -143,6 +143,14 @@ def nack(
     _report("nacked", given.nacked, given.skipped)
 
 
+@app.command("cancel")
+@takes_client
+def cancel(client: Client, queue: Queue, seqs: Seqs) -> None:
+    """Remove jobs, whatever their state; a worker that has one is told when it extends its lease."""
+    done = client.cancel(queue, seqs)
+    _report("cancelled", done.cancelled, done.skipped, "no jobs (any more)")
+
+
 @app.command("leases")
 @takes_client
 def leases(client: Client, queue: Queue, output: Output = "text") -> None:
@@ -308,8 +316,8 @@ def _default_node() -> str:
     return f"cli@{socket.gethostname()}"
 
 
-def _report(verb: str, count: int, skipped: list[int]) -> None:
+def _report(verb: str, count: int, skipped: list[int], why: str = "not held here (any more)") -> None:
     print_json({verb: count, "skipped": skipped})
     if skipped:
-        say(f"not held here (any more): {', '.join(map(str, skipped))}")
+        say(f"{why}: {', '.join(map(str, skipped))}")
         raise typer.Exit(NOT_SO)

@@ -12,6 +12,7 @@ import msgspec
 
 from topics.client.jobs import (
     Acked,
+    Cancelled,
     Claimed,
     Extended,
     Job,
@@ -35,6 +36,7 @@ PAGE_SIZE: Final = 1_000
 JOBS_PAGE_SIZE: Final = 100
 _claimed = msgspec.json.Decoder(Claimed)
 _acked = msgspec.json.Decoder(Acked)
+_cancelled = msgspec.json.Decoder(Cancelled)
 _nacked = msgspec.json.Decoder(Nacked)
 _extended = msgspec.json.Decoder(Extended, strict=False)
 _redriven = msgspec.json.Decoder(Redriven)
@@ -98,10 +100,16 @@ class Queues:
         return self._transport.call(request)
 
     def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
-        """Extend leases to `lease_ms` from now."""
+        """Extend leases to `lease_ms` from now. `cancelled` has the skipped ones that are not wanted any more."""
         seqs, lease_ids = held(jobs)
         body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
         request = Request(method="POST", path=topic_path(name, "/extend"), decoder=_extended, body=body, safe=True)
+        return self._transport.call(request)
+
+    def cancel(self, name: str, jobs: Jobs) -> Cancelled:
+        """Remove jobs, whatever their state; a worker that has one is told when it extends its lease."""
+        body = body_of(seqs=held(jobs)[0])
+        request = Request(method="POST", path=topic_path(name, "/cancel"), decoder=_cancelled, body=body, safe=True)
         return self._transport.call(request)
 
     def redrive(

@@ -27,6 +27,7 @@ _READY: Final = JobPlace.READY
 _LEASED: Final = JobPlace.LEASED
 
 WORKERS_KEPT_MAX = 200
+CANCELLED_KEPT_MAX = 10_000
 
 
 class JobPlaces:
@@ -38,6 +39,7 @@ class JobPlaces:
         "_ready",
         "_rests",
         "ahead",
+        "cancelled",
         "claimers",
         "closing",
         "cursor",
@@ -83,6 +85,8 @@ class JobPlaces:
         # jobs that should be in the dead-letter topic, which refuses them, and why
         self.refused = 0
         self.refusal = ""
+        # Jobs that were removed while a worker had them, the latest last: its next extend is told.
+        self.cancelled: dict[int, None] = {}
         # The process stops: the state of jobs is kept, except for leases that are not durable.
         self.closing = False
         # 0: this process has given out none yet
@@ -374,6 +378,14 @@ class JobPlaces:
             else:
                 found[seq] = job if isinstance(job, Job) else self.job_for(seq)
         return list(found.values()), skipped
+
+    def note_cancelled(self, seqs: Iterable[int]) -> None:
+        """Their workers have not heard of it yet. A seq is not given out again, so it may stay here."""
+        cancelled = self.cancelled
+        for seq in seqs:
+            cancelled[seq] = None
+        while len(cancelled) > CANCELLED_KEPT_MAX:
+            del cancelled[next(iter(cancelled))]
 
     def refuse(self, job: Job, reason: str) -> None:
         """The dead-letter topic refuses the job; without a reason: not yet."""

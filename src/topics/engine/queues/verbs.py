@@ -58,11 +58,15 @@ REFUSED_REST_MS, REFUSED_REST_MS_MAX = 1_000, 60_000
 
 
 class Held(NamedTuple):
-    """The result of an ack, nack or extend: how many jobs, which seqs were not held, the new deadline of an extend."""
+    """The result of an ack, nack or extend: how many jobs, which seqs were not held.
+
+    Of an extend also the new deadline, and which of the skipped jobs were cancelled.
+    """
 
     jobs: list[int]
     skipped: list[int]
     deadline: int = 0
+    cancelled: Sequence[int] = ()
 
 
 class Queues:
@@ -403,7 +407,10 @@ class Queues:
         change = self.decide_ahead(
             topic, [Extended(topic.id, deadline, rest_ms, seqs) for rest_ms, seqs in by_rest.items()]
         )
-        change.result = Held([job.seq for job in jobs], skipped, self._steady.wall_ms(deadline))
+        cancelled: Sequence[int] = ()
+        if skipped and queue.cancelled:
+            cancelled = [seq for seq in skipped if seq in queue.cancelled]
+        change.result = Held([job.seq for job in jobs], skipped, self._steady.wall_ms(deadline), cancelled)
         return change
 
     def check_seqs(self, request: AckRequest | NackRequest | ExtendRequest) -> None:

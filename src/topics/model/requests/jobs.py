@@ -48,18 +48,19 @@ class JobsRequest(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool | None = False
 
 
+class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The jobs that are not wanted any more, whatever their state."""
+
+    seqs: Annotated[list[U64], Meta(extra_json_schema={"minItems": 1, "maxItems": LIMIT_MAX})]
+
+
 def check_jobs(request: JobsRequest) -> JobState:
     """The state whose jobs are meant, if the request makes sense."""
     named = (request.seqs is not None) + (request.match is not None) + bool(request.all)
     if named != 1:
         raise InvalidRequest("exactly one of seqs, match and all must say which jobs are meant", field="seqs")
     if request.seqs is not None:
-        if not request.seqs:
-            raise InvalidRequest("seqs must hold at least one seq", field="seqs")
-        if len(request.seqs) > LIMIT_MAX:
-            message = f"seqs holds {len(request.seqs)} seqs; at most {LIMIT_MAX} fit one call"
-            raise BatchTooLarge(message, field="seqs", max=LIMIT_MAX)
-        check_u64(max(request.seqs), "seqs")
+        check_seqs(request.seqs)
     check_u64(request.limit, "limit")
     check_u64(request.rate_per_s, "rate_per_s")
     allowed = STATES_OF[request.action]
@@ -73,3 +74,12 @@ def check_jobs(request: JobsRequest) -> JobState:
     if request.action == "extend" and not check_u64(request.lease_ms, "lease_ms"):
         raise InvalidRequest("extend needs lease_ms, the time from now on in ms", field="lease_ms")
     return request.state
+
+
+def check_seqs(seqs: list[int]) -> None:
+    if not seqs:
+        raise InvalidRequest("seqs must hold at least one seq", field="seqs")
+    if len(seqs) > LIMIT_MAX:
+        message = f"seqs holds {len(seqs)} seqs; at most {LIMIT_MAX} fit one call"
+        raise BatchTooLarge(message, field="seqs", max=LIMIT_MAX)
+    check_u64(max(seqs), "seqs")

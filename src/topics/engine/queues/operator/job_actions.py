@@ -1,4 +1,4 @@
-"""What an operator does to many jobs at once: retry, release, extend, bury, redrive, delete; in pieces, counted.
+"""What is done to many jobs at once: retry, release, extend, bury, redrive, delete, cancel; in pieces, counted.
 
 choose 250 jobs ─▶ decide about those that are still in their state ─▶ published ─▶ other work ─▶ the next 250
 """
@@ -15,13 +15,22 @@ from topics.engine.core.waiting.runner import Steps, attempt, published
 from topics.engine.log.deletion import find_seqs
 from topics.engine.queues import transfers
 from topics.engine.queues.claims import rest_after
+from topics.engine.queues.due import JobPlace
 from topics.engine.queues.lease_log import is_live
 from topics.engine.queues.operator.job_pages import START
 from topics.engine.queues.ops import Extended, Released
 from topics.engine.queues.part import queue_of
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.model.requests.config import LEASE_MS_MAX, LEASE_MS_MIN
-from topics.model.requests.jobs import LIMIT_DEFAULT, LIMIT_MAX, JobsRequest, JobState, check_jobs
+from topics.model.requests.jobs import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    CancelRequest,
+    JobsRequest,
+    JobState,
+    check_jobs,
+    check_seqs,
+)
 from topics.model.requests.records import RedriveRequest, TagMatch, parse_match
 
 if TYPE_CHECKING:
@@ -45,6 +54,13 @@ class Done(NamedTuple):
     more: bool
 
 
+class Cancelled(NamedTuple):
+    """How many jobs were removed, and which seqs were no jobs of the queue any more."""
+
+    removed: int
+    skipped: list[int]
+
+
 class JobActions:
     def __init__(self, engine: Engine, queues: Queues) -> None:
         self._engine = engine
@@ -65,6 +81,34 @@ class JobActions:
             return (yield from self._act_on_seqs(name, state, request, on_change))
         match = None if request.match is None else parse_match(request.match)
         return (yield from self._act_on_all(name, state, request, match, limit, on_change))
+
+    def cancel(self, name: str, request: CancelRequest, on_change: Callable[[], None]) -> Steps[Cancelled]:
+        """Remove jobs that are ready, delayed or leased; a worker that has one is told at its next extend."""
+        check_seqs(request.seqs)
+        seqs = sorted(set(request.seqs))
+        cancelled: list[int] = []
+        for first in range(0, len(seqs), PIECE_MAX):
+            piece = seqs[first : first + PIECE_MAX]
+            change = yield from attempt(partial(self._decide_cancel, name, piece))
+            yield from published(change)
+            cancelled += change.result
+            if cancelled:
+                on_change()
+            yield None
+        gone = set(cancelled)
+        return Cancelled(len(cancelled), [seq for seq in seqs if seq not in gone])
+
+    def _decide_cancel(self, name: str, seqs: list[int]) -> PendingChange:
+        """`result` has the jobs that are removed. May raise Busy and ColdMiss; then nothing has happened."""
+        topic, queue, _ = self._queues.find(name)
+        found = [seq for seq in seqs if is_live(topic, seq) and not _is_leaving(queue, seq)]
+        if not found:
+            return settled(topic.id, found)
+        self._engine.commit_log.check_writable()
+        change = self._delete(topic, found)
+        change.then(lambda done: setattr(done, "result", found))
+        self._engine.waiters.moved(topic)
+        return change
 
     def _act_on_seqs(
         self, name: str, state: JobState, request: JobsRequest, on_change: Callable[[], None]
@@ -187,9 +231,16 @@ class JobActions:
         queue = queue_of(topic)
         if queue is not None:
             jobs: list[Job] = [queue.job_for(seq) for seq in seqs]
+            leased = [job.seq for job in jobs if job.group is not None and job.group.place is JobPlace.LEASED]
             queue.take_out(jobs)
-            change.then(lambda done: self._queues.give_back(topic, jobs) if done.error is not None else None)
+            change.then(lambda done: self._deleted(topic, queue, jobs, leased, done))
         return change
+
+    def _deleted(self, topic: Topic, queue: Queue, jobs: list[Job], leased: list[int], done: PendingChange) -> None:
+        if done.error is not None:
+            self._queues.give_back(topic, jobs)
+        elif leased:
+            queue.note_cancelled(leased)
 
     def _redrive(self, topic: Topic, request: JobsRequest, on_change: Callable[[], None]) -> Steps[Done]:
         letters = topic.config.dead_letter
@@ -207,3 +258,9 @@ class JobActions:
         )
         skipped = len(only) - driven.moved if only is not None else 0
         return Done("dead", driven.moved, skipped, more=driven.more and only is None)
+
+
+def _is_leaving(queue: Queue, seq: int) -> bool:
+    """Whether it was acked or moved, and the change is pending."""
+    job = queue.jobs.get(seq)
+    return job is not None and job.group is None
