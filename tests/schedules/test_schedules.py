@@ -277,6 +277,23 @@ def test_lists_are_by_name_and_by_topic(client: Client) -> None:
     assert [schedule.schedule for schedule in client.schedules("u")] == ["b"]
 
 
+def test_a_filter_looks_at_a_few_schedules_at_a_time(
+    rig: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topics.engine.schedules.verbs.SCANNED_PER_STEP", 3)
+    client.create("u")
+    names = [f"s{number:02}" for number in range(20)]
+    rare = names[::7]
+    for name in names:
+        client.put_schedule(name, "u" if name in rare else "t", every_ms=MINUTE_MS)
+    for page_size in (1, 2, 3, 100):
+        assert [schedule.schedule for schedule in client.schedules(page_size=page_size)] == names
+        assert [schedule.schedule for schedule in client.schedules("u", page_size=page_size)] == rare
+    assert list(client.schedules("nowhere")) == []
+    steps = rig._server.store.schedules.list(wanted=lambda _name, _config: False)
+    assert list(steps) == [None] * 6, "others have their turn in between"
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -287,7 +304,8 @@ def test_lists_are_by_name_and_by_topic(client: Client) -> None:
         ({"at": 10**18}, "at"),
         ({"at": 1}, "at"),
         ({"every_ms": 1_000, "jitter_ms": 1_001}, "jitter_ms"),
-        ({"cron": "* * * * *", "jitter_ms": 86_400_001}, "jitter_ms"),
+        ({"cron": "0 0 1 * *", "jitter_ms": 86_400_001}, "jitter_ms"),
+        ({"cron": "* * * * *", "jitter_ms": 60_001}, "jitter_ms"),
         ({"every_ms": 1_000, "timezone": "Nowhere"}, "timezone"),
         ({"every_ms": 1_000, "tag": "x" * 1_000}, "tag"),
         ({"every_ms": 1_000, "missed": "twice"}, "missed"),
@@ -298,6 +316,27 @@ def test_what_cannot_work_is_refused_by_its_field(client: Client, fields: dict[s
         client.put_schedule("s", "t", **fields)
     assert refused.value.detail["field"] == field
     assert list(client.schedules()) == []
+
+
+def test_jitter_does_not_reach_past_the_next_due_time(client: Client) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        client.put_schedule("s", "t", cron="*/5 * * * *", timezone="Europe/Vienna", jitter_ms=300_001)
+    assert refused.value.detail == {"field": "jitter_ms", "max": 300_000}
+    assert client.put_schedule("s", "t", cron="*/5 * * * *", timezone="Europe/Vienna", jitter_ms=300_000).created
+
+
+@pytest.mark.parametrize("in_checkpoint", [False, True])
+def test_a_longer_jitter_of_an_earlier_version_is_kept(rig: Engine, client: Client, in_checkpoint: bool) -> None:
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr("topics.model.schedules.schedule_config.shortest_gap_ms", lambda *_: 86_400_000)
+        client.put_schedule("s", "t", cron="* * * * *", jitter_ms=600_000)
+    if in_checkpoint:
+        assert rig._server.store.checkpoint()
+    rig.restart()
+    rig.advance(3_600_000)
+    shown = client.schedule("s")
+    assert (shown.jitter_ms, shown.last_error) == (600_000, None)
+    assert shown.runs_total > 0
 
 
 def test_other_refusals(client: Client) -> None:
