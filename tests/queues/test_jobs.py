@@ -122,6 +122,25 @@ def test_all_leases_are_extended_once(desk: Desk) -> None:
     assert min(job["deadline"] for job in desk.jobs("leased")) > max(before) + 1_000_000
 
 
+def test_an_extend_without_a_time_leaves_the_leases_as_they_are(desk: Desk) -> None:
+    desk.claim(5)
+    before = [job["deadline"] for job in desk.jobs("leased")]
+    reply = desk.act("extend", seqs=[1, 2])
+    assert (reply.status, reply.detail["field"]) == (400, "lease_ms")
+    assert [job["deadline"] for job in desk.jobs("leased")] == before
+
+
+def test_what_cannot_be_buried_is_refused_and_stays_with_its_worker(server: ServerProcess) -> None:
+    client = server.client()
+    absent = Desk(client, "absent", auto_create=False)
+    absent.claim(2)
+    assert (absent.act("bury", state="leased", all=True).status, absent.counts) == (404, (8, 2, 1, 0))
+    client.put("/v0/topics/full.dead", {"cap_records": 1, "discard": "reject"})
+    full = Desk(client, "full")
+    full.claim(2)
+    assert (full.act("bury", state="leased", all=True).status, full.counts) == (422, (8, 2, 1, 0))
+
+
 def test_dead_jobs_have_a_reason_and_come_back(desk: Desk) -> None:
     desk.claim(1)
     assert desk.changed("bury", state="leased", all=True, error="poison") == 1
@@ -193,6 +212,7 @@ def test_many_jobs_are_changed_in_pieces(server: ServerProcess) -> None:
         ({"action": "delete", "all": True}, "state"),
         ({"action": "retry", "state": "dead", "all": True}, "state"),
         ({"action": "extend", "state": "leased", "all": True}, "lease_ms"),
+        ({"action": "extend", "seqs": [1, 2]}, "lease_ms"),
         ({"action": "burn", "all": True}, "action"),
         ({"action": "retry", "seqs": []}, "seqs"),
         ({"action": "retry", "all": True, "why": 1}, "why"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from topics.engine.schedules.schedule import LATE_MS_MAX, MISSED_MAX, Schedule
 from topics.model.errors import InvalidRequest
-from topics.model.schedules.due_times import Timing, check_cron, check_timezone
+from topics.model.schedules.due_times import TIME_MS_MAX, Timing, check_cron, check_timezone, shortest_gap_ms
 from topics.model.schedules.schedule_config import Missed, ScheduleConfig
 
 DAY_MS = 86_400_000
@@ -163,3 +163,19 @@ def test_with_jitter_every_time_is_handled_once_and_never_early(
             schedule.next_ms = due.next_ms
     assert handled == [NOON_MS + (number + 1) * every_ms for number in range(len(handled))]
     assert not handled or schedule.next_ms == handled[-1] + every_ms
+
+
+@pytest.mark.parametrize(
+    ("expression", "gap_ms"),
+    [
+        ("* * * * *", 60_000),
+        ("*/5 * * * * *", 5_000),
+        ("0-40/2,41 * * * *", 60_000),
+        ("0 3 * * *", DAY_MS),
+        ("0 9,10 1 1 *", 3_600_000),
+        ("0 0 29 2 *", TIME_MS_MAX),
+    ],
+)
+@given(now_ms=st.integers(NOON_MS, NOON_MS + 800 * DAY_MS))
+def test_the_shortest_time_between_due_times_is_the_same_all_year(expression: str, gap_ms: int, now_ms: int) -> None:
+    assert shortest_gap_ms(expression, now_ms) == gap_ms

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import pytest
 
 from topics.client import Client, InvalidRequest, ScheduleNotFound, TopicNotFound
 from topics.client.errors import RecordTooLarge, Throttled
+from topics.engine.core.pending import PendingChange
+from topics.engine.schedules.scheduler import SLICE_BYTES_MAX, Runs, Scheduler
 from topics.model.errors import StorageError
 from topics.model.settings import Settings
 from topics.testing import Engine, engine
@@ -150,6 +152,84 @@ def test_what_cannot_be_appended_stays_due_and_says_why(rig: Engine, client: Cli
     assert client.schedule("s").last_error is None
 
 
+def miss(rig: Engine, ms: int) -> None:
+    """The server is down for this time."""
+    rig._server.put_away()
+    rig.clock.advance(ms)  # pyright: ignore[reportAttributeAccessIssue]
+    rig._loop, rig._server = rig._opened()
+    rig.advance(1)
+
+
+def test_more_missed_times_than_a_topic_has_room_for_come_as_there_is_room(rig: Engine, client: Client) -> None:
+    client.create("small", cap_records=10, discard="reject")
+    made = client.put_schedule("s", "small", every_ms=MINUTE_MS, missed="all")
+    assert made.next_ts is not None
+    miss(rig, 50 * MINUTE_MS)
+    times: list[int] = []
+    for _ in range(5):
+        shown = client.schedule("s")
+        assert (len(due_times(client, "small")), shown.runs_total) == (10, len(times) + 10)
+        times += due_times(client, "small")
+        client.delete("small", before_seq=len(times) + 1)
+        rig.advance(2_000)
+    assert times == [made.next_ts + number * MINUTE_MS for number in range(50)]
+    assert (due_times(client, "small"), client.schedule("s").last_error) == ([], None)
+
+
+def test_schedules_of_a_topic_that_is_nearly_full_run_as_far_as_there_is_room(rig: Engine, client: Client) -> None:
+    client.create("small", cap_records=10, cap_bytes=10_000, discard="reject")
+    at_ms = rig.clock.now_ms() + MINUTE_MS
+    client.put_schedule("a", "small", at=datetime.fromtimestamp(at_ms / 1000, UTC), data="x" * 20_000)
+    for number in range(20):
+        client.put_schedule(f"s{number:02}", "small", at=datetime.fromtimestamp(at_ms / 1000, UTC), data=number)
+    rig.advance(MINUTE_MS)
+    assert len(due_times(client, "small")) == 10, "and the one that is too large is in nobody's way"
+    client.delete("small", before_seq=11)
+    rig.advance(2_000)
+    assert len(due_times(client, "small")) == 10
+    waiting = [schedule.schedule for schedule in client.schedules() if schedule.last_error is not None]
+    assert waiting == ["a"]
+
+
+def test_missed_records_that_are_large_are_not_appended_in_one_op(rig: Engine, client: Client) -> None:
+    data = "x" * 100_000
+    client.put_schedule("s", "t", every_ms=MINUTE_MS, missed="all", data=data)
+    sizes: list[int] = []
+    submit = Scheduler._submit
+
+    def counted(scheduler: Scheduler, name: str, runs: Runs) -> PendingChange:
+        sizes.append(sum(len(due.times) for _, due in runs) * len(data))
+        return submit(scheduler, name, runs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scheduler, "_submit", counted)
+        miss(rig, 20 * MINUTE_MS)
+    assert sum(sizes) == 20 * len(data)
+    assert max(sizes) <= SLICE_BYTES_MAX
+    assert client.schedule("s").runs_total == 20
+
+
+def test_one_whose_times_cannot_be_computed_does_not_stop_the_others(
+    rig: Engine, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.put_schedule("bad", "t", cron="* * * * *", timezone="Asia/Kolkata", data="bad")
+    client.put_schedule("good", "t", every_ms=MINUTE_MS, data="good")
+
+    def no_zone(name: str) -> tzinfo:
+        raise KeyError(f"No time zone found with key {name}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("topics.model.schedules.due_times._zone", no_zone)
+        for _ in range(3):
+            rig.advance(MINUTE_MS)
+    assert [record.data for record in client.diff("t").records] == ["good"] * 3
+    assert "No time zone found" in str(client.schedule("bad").last_error)
+    assert caplog.text.count("schedule bad cannot run") == 1
+    rig.advance(2_000)
+    assert [record.data for record in client.diff("t").records] == ["good"] * 3 + ["bad"]
+    assert client.schedule("bad").last_error is None
+
+
 def test_one_whose_topic_is_gone_waits_for_it(rig: Engine, client: Client) -> None:
     client.put_schedule("s", "t", every_ms=MINUTE_MS)
     client.drop("t")
@@ -197,6 +277,23 @@ def test_lists_are_by_name_and_by_topic(client: Client) -> None:
     assert [schedule.schedule for schedule in client.schedules("u")] == ["b"]
 
 
+def test_a_filter_looks_at_a_few_schedules_at_a_time(
+    rig: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topics.engine.schedules.verbs.SCANNED_PER_STEP", 3)
+    client.create("u")
+    names = [f"s{number:02}" for number in range(20)]
+    rare = names[::7]
+    for name in names:
+        client.put_schedule(name, "u" if name in rare else "t", every_ms=MINUTE_MS)
+    for page_size in (1, 2, 3, 100):
+        assert [schedule.schedule for schedule in client.schedules(page_size=page_size)] == names
+        assert [schedule.schedule for schedule in client.schedules("u", page_size=page_size)] == rare
+    assert list(client.schedules("nowhere")) == []
+    steps = rig._server.store.schedules.list(wanted=lambda _name, _config: False)
+    assert list(steps) == [None] * 6, "others have their turn in between"
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -207,7 +304,8 @@ def test_lists_are_by_name_and_by_topic(client: Client) -> None:
         ({"at": 10**18}, "at"),
         ({"at": 1}, "at"),
         ({"every_ms": 1_000, "jitter_ms": 1_001}, "jitter_ms"),
-        ({"cron": "* * * * *", "jitter_ms": 86_400_001}, "jitter_ms"),
+        ({"cron": "0 0 1 * *", "jitter_ms": 86_400_001}, "jitter_ms"),
+        ({"cron": "* * * * *", "jitter_ms": 60_001}, "jitter_ms"),
         ({"every_ms": 1_000, "timezone": "Nowhere"}, "timezone"),
         ({"every_ms": 1_000, "tag": "x" * 1_000}, "tag"),
         ({"every_ms": 1_000, "missed": "twice"}, "missed"),
@@ -218,6 +316,27 @@ def test_what_cannot_work_is_refused_by_its_field(client: Client, fields: dict[s
         client.put_schedule("s", "t", **fields)
     assert refused.value.detail["field"] == field
     assert list(client.schedules()) == []
+
+
+def test_jitter_does_not_reach_past_the_next_due_time(client: Client) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        client.put_schedule("s", "t", cron="*/5 * * * *", timezone="Europe/Vienna", jitter_ms=300_001)
+    assert refused.value.detail == {"field": "jitter_ms", "max": 300_000}
+    assert client.put_schedule("s", "t", cron="*/5 * * * *", timezone="Europe/Vienna", jitter_ms=300_000).created
+
+
+@pytest.mark.parametrize("in_checkpoint", [False, True])
+def test_a_longer_jitter_of_an_earlier_version_is_kept(rig: Engine, client: Client, in_checkpoint: bool) -> None:
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr("topics.model.schedules.schedule_config.shortest_gap_ms", lambda *_: 86_400_000)
+        client.put_schedule("s", "t", cron="* * * * *", jitter_ms=600_000)
+    if in_checkpoint:
+        assert rig._server.store.checkpoint()
+    rig.restart()
+    rig.advance(3_600_000)
+    shown = client.schedule("s")
+    assert (shown.jitter_ms, shown.last_error) == (600_000, None)
+    assert shown.runs_total > 0
 
 
 def test_other_refusals(client: Client) -> None:

@@ -13,7 +13,7 @@ from topics.client.values import Schedule, ms_of
 from topics.embedded.host import Host
 from topics.embedded.requests import decoded
 from topics.engine.schedules.verbs import SchedulePage, ScheduleState
-from topics.model.schedules.schedule_config import ScheduleRequest
+from topics.model.schedules.schedule_config import ScheduleConfig, ScheduleRequest
 
 PAGE_SIZE: Final = 1_000
 _request = msgspec.json.Decoder(ScheduleRequest)
@@ -70,10 +70,10 @@ class Schedules:
 
         def page_after(cursor: str | None) -> SchedulePage:
             schedules = self._host.store.schedules
-            return self._host.look(lambda: schedules.list(prefix or "", cursor, page_size, wanted=wanted))
+            return self._host.run(schedules.list(prefix or "", cursor, page_size, wanted=wanted))
 
-        def wanted(state: ScheduleState) -> bool:
-            return topic in (None, state.config.topic)
+        def wanted(_name: str, config: ScheduleConfig) -> bool:
+            return topic in (None, config.topic)
 
         cursor: str | None = None
         while True:

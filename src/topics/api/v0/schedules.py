@@ -15,11 +15,12 @@ from topics.api.routes import QueryField, Route
 from topics.api.schema import Performance
 from topics.api.waiting import answering
 from topics.engine.core.pending import PendingChange
+from topics.engine.core.waiting.runner import Steps
 from topics.engine.schedules.verbs import Schedules as Verbs
 from topics.engine.schedules.verbs import ScheduleState
 from topics.model.errors import ScheduleNotFound
 from topics.model.names import check_topic_name
-from topics.model.schedules.schedule_config import Missed, ScheduleRequest, ScheduleRunRequest
+from topics.model.schedules.schedule_config import Missed, ScheduleConfig, ScheduleRequest, ScheduleRunRequest
 
 
 class ScheduleItem(msgspec.Struct):
@@ -147,14 +148,15 @@ class Schedules:
         call.principal.check_name(state.config.topic, "topic", given=False)
         call.reply(200, encode(_reply(state, performance(call))))
 
-    def list(self, call: Call) -> None:
+    def list(self, call: Call) -> Steps[None]:
         topic, prefixes = call.text("topic"), call.principal.prefixes
 
-        def wanted(state: ScheduleState) -> bool:
-            names = (state.name, state.config.topic)
-            return topic in (None, state.config.topic) and all(name.startswith(prefixes) for name in names)
+        def wanted(name: str, config: ScheduleConfig) -> bool:
+            if topic is not None and topic != config.topic:
+                return False
+            return name.startswith(prefixes) and config.topic.startswith(prefixes)
 
-        page = self._verbs.list(*page_params(call), wanted=wanted)
+        page = yield from self._verbs.list(*page_params(call), wanted=wanted)
         reply = ScheduleList(schedules=[_item(state) for state in page.schedules], performance=performance(call))
         if page.next_cursor is not None:
             reply.next_cursor = page.next_cursor

@@ -100,14 +100,21 @@ def page_of(
     page_size: int,
     find: Callable[[str], T],
     wanted: Callable[[T], bool],
+    scanned_max: int | None = None,
 ) -> tuple[list[T], str | None]:
-    """The requested number of names after the cursor in a sorted list, and the cursor of the next page."""
+    """The requested number of names after the cursor in a sorted list, and the cursor of the next page.
+
+    Fewer, with a cursor, if the search ends after `scanned_max` names.
+    """
     page_size = max(1, min(PAGE_SIZE_MAX, page_size))
     start = place_of(cursor, AfterName).after if cursor is not None else ""
     index = max(bisect_right(names, start), bisect_left(names, prefix))
     page: list[T] = []
     last = ""
+    stop = len(names) if scanned_max is None else index + scanned_max
     while index < len(names) and names[index].startswith(prefix):
+        if index >= stop:
+            return page, page_cursor(AfterName(names[index - 1]))
         found = find(names[index])
         if wanted(found):
             if len(page) == page_size:

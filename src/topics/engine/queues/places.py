@@ -399,6 +399,13 @@ class JobPlaces:
             self.refused -= 1
             job.refusals = 0
 
+    def look_at(self, seq: int) -> Job:
+        """What `job_for` would return, without a change; not to be changed."""
+        known = self.jobs.get(seq)
+        if isinstance(known, Job):
+            return known
+        return known.job(seq) if isinstance(known, LeasedRun) else Job(seq)
+
     def job_for(self, seq: int) -> Job:
         """The Job of a live record, created if it has none, or shares a run with others."""
         known = self.jobs.get(seq)

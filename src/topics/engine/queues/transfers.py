@@ -52,11 +52,11 @@ def record_of(block: Block, number: int) -> RecordRequest:
     return RecordRequest(data, None if tag is None else tag.decode(), body.node_names[node - 1] if node else None, meta)
 
 
-def stamp(record: RecordRequest, queue: str, job: Job) -> None:
+def stamp(record: RecordRequest, queue: str, job: Job, error: str) -> None:
     """Record in `meta` where the record comes from and why. These stamps replace earlier ones."""
     stamps: dict[str, object] = {FROM: queue, DELIVERIES: job.deliveries, SRC_SEQ: job.seq}
-    if job.error:
-        stamps[ERROR] = job.error
+    if error:
+        stamps[ERROR] = error
     if job.priority:
         stamps[PRIORITY] = job.priority
     try:

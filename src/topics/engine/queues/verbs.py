@@ -34,7 +34,7 @@ from topics.engine.queues.ops import Extended, FreshRun, Leased, LeaseOp, Paused
 from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
 from topics.model.clock import shown_ms
-from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
+from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicFull, TopicNotFound, TopicsError
 from topics.model.requests.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
 from topics.model.requests.records import (
     UNSET,
@@ -431,26 +431,47 @@ class Queues:
 
     def bury(self, topic: Topic, jobs: list[Job]) -> PendingChange:
         """Move jobs to the dead-letter topic in one step. If it refuses them they stay, and the move is tried again."""
+        try:
+            change = self.move_to_dead_letters(topic, jobs)
+        except TopicFull as error:
+            if len(jobs) > 1:
+                return self._bury_halves(topic, jobs)
+            self._refused(topic, jobs, error.message)
+        except TopicNotFound as error:
+            self._refused(topic, jobs, f"{error.message} and auto_create of this queue is false; create it")
+        except (TopicsError, Busy, ColdMiss) as error:
+            self._refused(topic, jobs, error.message if isinstance(error, TopicsError) else "")
+        else:
+            change.then(lambda done: self._refused(topic, jobs, done.error.message) if done.error is not None else None)
+            return change
+        return settled(topic.id)
+
+    def _bury_halves(self, topic: Topic, jobs: list[Job]) -> PendingChange:
+        """The dead-letter topic has no room for all of them; it may have for some."""
+        half = len(jobs) // 2
+        first, second = self.bury(topic, jobs[:half]), self.bury(topic, jobs[half:])
+        return first if second.done else second
+
+    def move_to_dead_letters(self, topic: Topic, jobs: list[Job], reason: str = "") -> PendingChange:
+        """In one step, stamped with the reason or their own errors.
+
+        May raise an error, Busy and ColdMiss; then nothing has happened.
+        """
         config = topic.config
         name = config.dead_letter
         assert name is not None
-        try:
-            if not config.auto_create and self._engine.find(name) is None:
-                raise TopicNotFound(name)
-            runs, records = self._lift(topic, sorted(job.seq for job in jobs))
-            for record, job in zip(records, sorted(jobs, key=lambda job: job.seq), strict=True):
-                moving.stamp(record, topic.name, job)
-            change = self.move(topic, runs, records, name, dead=True)
-        except TopicNotFound:
-            self._refused(
-                topic, jobs, f'topic "{name}" does not exist and auto_create of this queue is false; create it'
-            )
-            return settled(topic.id)
-        except (TopicsError, Busy, ColdMiss) as error:
-            self._refused(topic, jobs, error.message if isinstance(error, TopicsError) else "")
-            return settled(topic.id)
-        change.then(lambda done: self._refused(topic, jobs, done.error.message) if done.error is not None else None)
-        return change
+        letters = self._engine.find(name)
+        if letters is None and not config.auto_create:
+            raise TopicNotFound(name)
+        jobs = sorted(jobs, key=lambda job: job.seq)
+        runs = find_seqs(topic, [job.seq for job in jobs], self._state.cold.load)
+        if letters is not None and letters.config.discard == "reject":
+            # A full one is found out before the work of a move.
+            self._engine.refuse_if_full(letters, len(jobs), sum(run.size for run in runs))
+        records = [self._lift(topic, job.seq) for job in jobs]
+        for record, job in zip(records, jobs, strict=True):
+            moving.stamp(record, topic.name, job, reason or job.error)
+        return self.move(topic, runs, records, name, dead=True)
 
     def _refused(self, topic: Topic, jobs: list[Job], reason: str) -> None:
         queue = queue_of(topic)
@@ -460,16 +481,11 @@ class Queues:
             queue.refuse(job, reason)
             self.give_back(topic, [job], rest_ms)
 
-    def _lift(self, topic: Topic, seqs: list[int]) -> tuple[list[Run], list[RecordRequest]]:
-        """The runs that die here, and the records as an append would send them. May raise ColdMiss."""
-        load = self._state.cold.load
-        runs = find_seqs(topic, seqs, load)
-        records: list[RecordRequest] = []
-        for seq in seqs:
-            block = topic.blocks[topic.block_after(seq - 1)]
-            load(block)
-            records.append(moving.record_of(block, block.number_after(seq - 1)))
-        return runs, records
+    def _lift(self, topic: Topic, seq: int) -> RecordRequest:
+        """A record as an append would send it. May raise ColdMiss."""
+        block = topic.blocks[topic.block_after(seq - 1)]
+        self._state.cold.load(block)
+        return moving.record_of(block, block.number_after(seq - 1))
 
     def move(
         self, source: Topic, runs: list[Run], records: list[RecordRequest], name: str, *, dead: bool

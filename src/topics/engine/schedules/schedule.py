@@ -26,6 +26,13 @@ class Due(NamedTuple):
     last_ms: int
     next_ms: int
 
+    def up_to(self, records: int) -> Due:
+        """Only the first ones, at least one; the others stay due."""
+        count = max(1, records)
+        if len(self.times) <= count:
+            return self
+        return Due(self.times[:count], self.times[count - 1], self.times[count])
+
 
 class Schedule:
     """Changed only by folds, except for the fields of the scheduler."""

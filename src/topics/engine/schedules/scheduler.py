@@ -25,9 +25,10 @@ from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.schedules.feature import ScheduleTable
 from topics.engine.schedules.ops import ScheduledRun, ScheduleRan
 from topics.engine.schedules.schedule import Due, Schedule
-from topics.model.errors import TopicNotFound, TopicsError
+from topics.model.errors import Internal, TopicFull, TopicNotFound, TopicsError
 from topics.model.requests.batch import render
 from topics.model.requests.records import AppendRequest, RecordRequest
+from topics.model.schedules.schedule_config import META_BYTES_MAX
 
 if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
@@ -106,9 +107,8 @@ class Scheduler:
             for schedule in due:
                 if clock_s() >= until_s or size >= SLICE_BYTES_MAX:
                     self._table.retry(schedule, now_ms)
-                elif self._is_due(schedule, now_ms):
-                    found = schedule.due_by(now_ms)
-                    size += len(found.times) * len(schedule.config.data)
+                elif self._is_due(schedule, now_ms) and (found := self._due(schedule, now_ms)) is not None:
+                    size += len(found.times) * _record_bytes(schedule)
                     by_topic.setdefault(schedule.config.topic if found.times else "", []).append((schedule, found))
             missed: list[tuple[ColdMiss, Runs]] = []
             for name, runs in by_topic.items():
@@ -136,6 +136,17 @@ class Scheduler:
             return False
         return True
 
+    def _due(self, schedule: Schedule, now_ms: int) -> Due | None:
+        """As much as fits a slice; None if that cannot be said, for example without its time zone."""
+        try:
+            return schedule.due_by(now_ms).up_to(SLICE_BYTES_MAX // _record_bytes(schedule))
+        except Exception as error:
+            # Whatever is wrong with one must not stop the others.
+            if schedule.last_error is None:
+                log.error("schedule %s cannot run", schedule.name, exc_info=error)
+            self._failed((schedule,), Internal(f"its due times cannot be computed: {error}"))
+            return None
+
     # --- what ---
 
     def _run(self, name: str, runs: Runs) -> ColdMiss | None:
@@ -147,9 +158,21 @@ class Scheduler:
         except ColdMiss as miss:
             self._again(runs)
             return miss
+        except TopicFull as error:
+            if sum(len(due.times) for _, due in runs) > 1:
+                return self._run_fewer(name, runs)
+            self._failed((schedule for schedule, _ in runs), error)
         except TopicsError as error:
             self._failed((schedule for schedule, _ in runs), error)
         return None
+
+    def _run_fewer(self, name: str, runs: Runs) -> ColdMiss | None:
+        """The topic has no room for all of their records; it may have for some."""
+        if len(runs) == 1:
+            schedule, due = runs[0]
+            return self._run(name, [(schedule, due.up_to(len(due.times) // 2))])
+        misses = [self._run(name, [one]) for one in runs]
+        return next((miss for miss in misses if miss is not None), None)
 
     def run_now(self, schedule: Schedule) -> PendingChange:
         """A record for this moment; the due times stay."""
@@ -226,6 +249,11 @@ class Scheduler:
 
     def cancelled(self) -> None:
         self._running = False
+
+
+def _record_bytes(schedule: Schedule) -> int:
+    """At most; it is never 0."""
+    return len(schedule.config.data) + META_BYTES_MAX
 
 
 def _record(schedule: Schedule, due_ms: int) -> RecordRequest:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from topics.engine.core.listing import PAGE_SIZE_DEFAULT, page_of
+from topics.engine.core.listing import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, page_of
 from topics.engine.core.pending import PendingChange, settled
+from topics.engine.core.waiting.runner import Steps
 from topics.engine.schedules.feature import ScheduleTable
 from topics.engine.schedules.ops import ScheduleDropped, SchedulePut
 from topics.engine.schedules.schedule import Schedule
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from topics.engine.core.engine import Engine
     from topics.engine.schedules.scheduler import Scheduler
     from topics.model.clock import Clock
+
+# Schedules that are looked at in one step of a list, whether they are wanted or not.
+SCANNED_PER_STEP = 1_000
 
 
 class ScheduleState(NamedTuple):
@@ -141,10 +145,23 @@ class Schedules:
         cursor: str | None = None,
         page_size: int = PAGE_SIZE_DEFAULT,
         *,
-        wanted: Callable[[ScheduleState], bool],
-    ) -> SchedulePage:
-        """Schedules by name, those that start with `prefix` and are `wanted`."""
-        find = self._table.by_name
-        return SchedulePage(
-            *page_of(self._table.names, prefix, cursor, page_size, lambda name: describe(find[name]), wanted)
-        )
+        wanted: Callable[[str, ScheduleConfig], bool],
+    ) -> Steps[SchedulePage]:
+        """Schedules by name, those that start with `prefix` and are `wanted`; with other work between the steps."""
+        table, left = self._table, max(1, min(PAGE_SIZE_MAX, page_size))
+        page: list[ScheduleState] = []
+        while True:
+            found, cursor = page_of(
+                table.names,
+                prefix,
+                cursor,
+                left,
+                table.by_name.__getitem__,
+                lambda schedule: wanted(schedule.name, schedule.config),
+                SCANNED_PER_STEP,
+            )
+            page += map(describe, found)
+            left -= len(found)
+            if cursor is None or not left:
+                return SchedulePage(page, cursor)
+            yield None

@@ -63,6 +63,8 @@ def check_jobs(request: JobsRequest) -> JobState:
         check_seqs(request.seqs)
     check_u64(request.limit, "limit")
     check_u64(request.rate_per_s, "rate_per_s")
+    if request.action == "extend" and not check_u64(request.lease_ms, "lease_ms"):
+        raise InvalidRequest("extend needs lease_ms, the time from now on in ms", field="lease_ms")
     allowed = STATES_OF[request.action]
     if request.state is None:
         if request.action in NEEDS_STATE:
@@ -71,8 +73,6 @@ def check_jobs(request: JobsRequest) -> JobState:
     if request.state not in allowed:
         message = f"{request.action} applies to jobs that are {' or '.join(allowed)}, not {request.state}"
         raise InvalidRequest(message, field="state")
-    if request.action == "extend" and not check_u64(request.lease_ms, "lease_ms"):
-        raise InvalidRequest("extend needs lease_ms, the time from now on in ms", field="lease_ms")
     return request.state
 
 

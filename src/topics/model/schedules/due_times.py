@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
+from itertools import islice, pairwise, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topics.model.errors import InvalidRequest
@@ -19,6 +20,10 @@ CRON_CHARS_MAX = 256
 ZONE_CHARS_MAX = 64
 # A search for the next time ends here: long enough for a 29 February, short enough not to hold the loop.
 SEARCH_YEARS_MAX = 9
+# The shortest time between two due times is searched among this many, and within this time: enough for every minute of
+# an hour.
+GAPS_MAX = 64
+YEAR_MS = 366 * 86_400_000
 # After the year 9999 there is no date.
 TIME_MS_MAX = 253_402_300_799_000
 
@@ -71,6 +76,14 @@ def check_cron(cron: str, timezone: str, now_ms: int) -> None:
         ) from None
     if found is None:
         raise InvalidRequest(f"cron {cron!r} is never due within {SEARCH_YEARS_MAX} years", field="cron")
+
+
+def shortest_gap_ms(cron: str, now_ms: int) -> int:
+    """Between the next due times of an expression; those of UTC, so that it is the same all year."""
+    times = _cron_times(cron, "UTC", now_ms)
+    first = next(times, 0)
+    near = takewhile(lambda time: time <= first + YEAR_MS, islice(times, GAPS_MAX))
+    return min((later - earlier for earlier, later in pairwise((first, *near))), default=TIME_MS_MAX)
 
 
 def check_timezone(name: str) -> None:

@@ -12,7 +12,7 @@ from topics.model.names import check_topic_name
 from topics.model.requests.batch import BatchLimits, check_batch
 from topics.model.requests.config import U64
 from topics.model.requests.records import AppendRequest, RecordRequest
-from topics.model.schedules.due_times import TIME_MS_MAX, Timing, check_cron, check_timezone
+from topics.model.schedules.due_times import TIME_MS_MAX, Timing, check_cron, check_timezone, shortest_gap_ms
 
 Missed = Literal["skip", "once", "all"]
 
@@ -100,6 +100,9 @@ def resolve_schedule(request: ScheduleRequest, limits: BatchLimits, now_ms: int)
     if request.at is not UNSET and request.at > TIME_MS_MAX:
         raise InvalidRequest(f"at must be at most {TIME_MS_MAX}, in milliseconds since 1970", field="at")
     jitter_ms_max = JITTER_MS_MAX if request.every_ms is UNSET else min(JITTER_MS_MAX, request.every_ms)
+    if request.cron is not None and request.jitter_ms:
+        # What is handled after the next due time counts as missed.
+        jitter_ms_max = min(jitter_ms_max, shortest_gap_ms(request.cron, now_ms))
     if request.jitter_ms > jitter_ms_max:
         raise InvalidRequest(
             f"jitter_ms must be at most {jitter_ms_max}, not {request.jitter_ms}", field="jitter_ms", max=jitter_ms_max

@@ -1,6 +1,6 @@
 """What is done to many jobs at once: retry, release, extend, bury, redrive, delete, cancel; in pieces, counted.
 
-choose 250 jobs ─▶ decide about those that are still in their state ─▶ published ─▶ other work ─▶ the next 250
+choose the jobs ─▶ of 250: decide about those that are still in their state ─▶ published ─▶ other work ─▶ the next 250
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topics.engine.queues import transfers
 from topics.engine.queues.claims import rest_after
 from topics.engine.queues.due import JobPlace
 from topics.engine.queues.lease_log import is_live
-from topics.engine.queues.operator.job_pages import START
+from topics.engine.queues.operator.job_pages import START, JobPosition
 from topics.engine.queues.ops import Extended, Released
 from topics.engine.queues.part import queue_of
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
@@ -76,11 +76,13 @@ class JobActions:
             raise InvalidRequest(f'queue "{name}" has no dead_letter topic', field="action")
         if request.action == "redrive":
             return (yield from self._redrive(topic, request, on_change))
-        limit = min(LIMIT_MAX, request.limit or LIMIT_DEFAULT)
         if request.seqs is not None:
-            return (yield from self._act_on_seqs(name, state, request, on_change))
+            return (yield from self._in_pieces(name, state, request, sorted(set(request.seqs)), on_change))
+        limit = min(LIMIT_MAX, request.limit or LIMIT_DEFAULT)
         match = None if request.match is None else parse_match(request.match)
-        return (yield from self._act_on_all(name, state, request, match, limit, on_change))
+        seqs, more = yield from self._chosen(name, state, match, limit)
+        done = yield from self._in_pieces(name, state, request, seqs, on_change)
+        return done._replace(more=done.more or more)
 
     def cancel(self, name: str, request: CancelRequest, on_change: Callable[[], None]) -> Steps[Cancelled]:
         """Remove jobs that are ready, delayed or leased; a worker that has one is told at its next extend."""
@@ -110,52 +112,36 @@ class JobActions:
         self._engine.waiters.moved(topic)
         return change
 
-    def _act_on_seqs(
-        self, name: str, state: JobState, request: JobsRequest, on_change: Callable[[], None]
+    def _chosen(self, name: str, state: JobState, match: TagMatch | None, limit: int) -> Steps[tuple[list[int], bool]]:
+        """Up to `limit` seqs, and whether there may be more.
+
+        All are chosen before the first is changed: a job that is released, and claimed again, must not be met twice.
+        """
+        # A dict: a lease that its worker extends meanwhile is found again, but counts once.
+        found: dict[int, None] = {}
+        after: JobPosition | None = START
+        while after is not None and len(found) < limit:
+            chosen = yield from self._queues.job_pages.choose(name, state, match, after, limit - len(found))
+            found.update((at.seq, None) for at in chosen.found)
+            after = chosen.after
+            yield None
+        return list(found), after is not None
+
+    def _in_pieces(
+        self, name: str, state: JobState, request: JobsRequest, seqs: list[int], on_change: Callable[[], None]
     ) -> Steps[Done]:
-        seqs = sorted(set(request.seqs or ()))
         changed = 0
         for first in range(0, len(seqs), PIECE_MAX):
-            piece = seqs[first : first + PIECE_MAX]
-            changed += yield from self._change(name, state, request, piece, changed)
-            on_change()
-            yield None
-        return Done(state, changed, len(seqs) - changed, more=False)
-
-    def _act_on_all(
-        self,
-        name: str,
-        state: JobState,
-        request: JobsRequest,
-        match: TagMatch | None,
-        limit: int,
-        on_change: Callable[[], None],
-    ) -> Steps[Done]:
-        changed = skipped = 0
-        after = START
-        # An extended lease moves behind all others: it must not be met again.
-        until = self._queues.now() + request.lease_ms if request.action == "extend" else None
-        while changed < limit:
-            wanted = min(PIECE_MAX, limit - changed)
-            chosen = yield from self._queues.job_pages.choose(name, state, match, after, wanted)
-            found = [at for at in chosen.found if until is None or at.due_ms <= until]
             try:
-                done = yield from self._change(name, state, request, [at.seq for at in found], changed)
+                changed += yield from self._change(name, state, request, seqs[first : first + PIECE_MAX], changed)
             except TopicsError:
                 if not changed:
                     raise
                 # Some are changed already: that is the answer, and the next call meets what stopped this one.
-                return Done(state, changed, skipped, more=True)
-            changed += done
-            skipped += len(found) - done
-            if chosen.after is None:
-                return Done(state, changed, skipped, more=False)
-            if not chosen.found:
-                break
-            after = chosen.after
+                return Done(state, changed, first - changed, more=True)
             on_change()
             yield None
-        return Done(state, changed, skipped, more=True)
+        return Done(state, changed, len(seqs) - changed, more=False)
 
     def _change(self, name: str, state: JobState, request: JobsRequest, seqs: list[int], before: int) -> Steps[int]:
         """How many of the jobs were changed, or would be."""
@@ -216,12 +202,11 @@ class JobActions:
         return self._queues.decide_ahead(topic, ops)
 
     def _bury(self, topic: Topic, queue: Queue, seqs: list[int], reason: str) -> PendingChange:
-        find_seqs(topic, seqs, self._engine.state.cold.load)
+        change = self._queues.move_to_dead_letters(topic, [queue.look_at(seq) for seq in seqs], reason)
         jobs = [queue.job_for(seq) for seq in seqs]
-        for job in jobs:
-            job.error = reason
         queue.take_out(jobs)
-        return self._queues.bury(topic, jobs)
+        change.then(lambda done: self._queues.give_back(topic, jobs) if done.error is not None else None)
+        return change
 
     def _delete(self, topic: Topic, seqs: list[int]) -> PendingChange:
         """From a queue, or from the topic of its dead letters, which may be a queue itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +30,10 @@ PIECE_MAX = 250
 SCAN_RECORDS_MAX = 50_000
 # Dead letters that are checked for each one that may move.
 SCANNED_PER_MOVED = 5
+# Blocks that are searched in one step, also if nothing in them matches.
+BLOCKS_PER_STEP = 4
+# In place of the number of a record: the block has no more.
+PASSED = -1
 
 
 class DeadLetter(NamedTuple):
@@ -121,14 +126,14 @@ class Redriver:
                 change = yield from attempt(next_piece)
                 yield from published(change)
             except TopicsError:
-                if driven is NOTHING:
+                if not driven.moved:
                     raise
                 # Some are moved already: return these; the next call will meet the same error.
                 return driven
             driven = change.result
             if driven.done:
                 return driven
-            if on_change is not None:
+            if on_change is not None and driven.moved:
                 on_change()
             yield None
 
@@ -144,9 +149,16 @@ class Redriver:
     ) -> tuple[dict[str, list[DeadLetter]], Driven]:
         """Dead letters by destination, and the totals."""
         by_home: dict[str, list[DeadLetter]] = {}
-        found = skipped = scanned = last_seq = 0
+        found = skipped = scanned = passed = last_seq = 0
         more = False
         for block, number in self._candidates(topic, match, after_seq, only):
+            if number == PASSED:
+                last_seq = block.last_seq
+                passed += 1
+                if passed == BLOCKS_PER_STEP:
+                    more = block is not topic.blocks[-1]
+                    break
+                continue
             if found == limit or scanned == scan_max:
                 more = True
                 break
@@ -170,14 +182,20 @@ class Redriver:
     def _candidates(
         self, topic: Topic, match: TagMatch | None, after_seq: int, only: frozenset[int] | None
     ) -> Iterator[tuple[Block, int | None]]:
-        """Live records after a seq that are not leased, and whose tag matches; None: the whole block is damaged."""
+        """Live records after a seq that are not leased, and whose tag matches.
+
+        None: the whole block is damaged. PASSED: the search has come to the end of a block.
+        """
         queue = queue_of(topic)
         jobs = queue.jobs if queue is not None else {}
+        seqs = sorted(only or ())
         for block in topic.blocks[topic.block_after(after_seq) :]:
             if match is not None and not block.may_hold(match):
                 continue
-            if only is not None and only.isdisjoint(range(block.first_seq, block.last_seq + 1)):
-                continue
+            if only is not None:
+                at = bisect_left(seqs, block.first_seq)
+                if at == len(seqs) or seqs[at] > block.last_seq:
+                    continue
             try:
                 self._engine.state.cold.load(block)
             except DamagedData:
@@ -192,6 +210,7 @@ class Redriver:
                         continue
                     if (wanted is None or number in wanted) and _is_free(jobs.get(seq)):
                         yield block, number
+            yield block, PASSED
 
     def _send(
         self, topic: Topic, by_home: dict[str, list[DeadLetter]], before: Driven, found: Driven, rate: int
