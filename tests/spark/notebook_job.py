@@ -12,7 +12,7 @@ CELL_S_MAX = 900
 def main(notebook: Path, executed: Path) -> None:
     cells = nbformat.read(notebook, as_version=4)
     try:
-        NotebookClient(cells, timeout=CELL_S_MAX, kernel_name="python3").execute()
+        NotebookClient(cells, timeout=CELL_S_MAX, startup_timeout=CELL_S_MAX, kernel_name="python3").execute()
     finally:
         nbformat.write(cells, executed)
 
