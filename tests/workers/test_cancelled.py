@@ -3,136 +3,145 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.serving import serving
-from tests.workers.rig import counters, empty, eventually, running, wait
+from tests.serving import free_port, serving
+from tests.workers.rig import counters, running, wait
+from topics import testing
 from topics.client import Client
 from topics.workers import App, Cancelled, Job
 from topics.workers.threads import Threads
 
-
-def test_a_coroutine_is_cancelled(client: Client, queue: str, url: str) -> None:
-    app, seen = App(url), list[tuple[str, bool, bool]]()
-    begun = threading.Event()
-
-    @app.worker(queue, lease_ms=900, concurrency=2)
-    async def handle(job: Job) -> None:
-        if job.data == "other":
-            return
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError as error:
-            seen.append((str(error), job.cancelled, job.lost))
-            raise
-
-    client.append(queue, "long")
-    with running(app):
-        wait(begun)
-        assert client.cancel(queue, 1).cancelled == 1
-        eventually(lambda: bool(seen))
-        client.append(queue, "other")
-        empty(client, queue)
-    assert seen == [("the job was cancelled", True, True)]
-    assert counters(client, queue).in_flight == 0
+# By the engine's clock: no lease is lost to a busy machine, and each is renewed when half of it has passed.
+LEASE_MS = 3_000
 
 
-def test_a_function_gets_an_exception_and_its_thread_the_next_job(client: Client, queue: str, url: str) -> None:
-    app, seen, done = App(url), list[tuple[bool, bool]](), list[object]()
-    begun = threading.Event()
-
-    @app.worker(queue, lease_ms=900, concurrency=1)
-    def handle(job: Job) -> None:
-        if job.data != "long":
-            done.append(job.data)
-            return
-        begun.set()
-        try:
-            while True:
-                time.sleep(0.001)
-        except Cancelled:
-            seen.append((job.cancelled, job.lost))
-            raise
-
-    client.append(queue, "long")
-    with running(app):
-        wait(begun)
-        client.cancel(queue, 1)
-        client.append_many(queue, list(range(20)))
-        empty(client, queue)
-    assert seen == [(True, True)]
-    assert done == list(range(20))
+def cancelled_by(engine: testing.Engine, client: Client, seq: int) -> None:
+    assert client.cancel("q", seq).cancelled == 1
+    engine.advance(LEASE_MS // 2)
 
 
-def test_a_function_may_catch_it_and_nothing_is_reported(client: Client, queue: str, url: str) -> None:
-    app, ended, begun = App(url), threading.Event(), threading.Event()
+def test_a_coroutine_is_cancelled() -> None:
+    app, seen, done = App(), list[tuple[str, bool, bool]](), list[object]()
+    with testing.engine() as engine:
+        client = engine.client()
+        client.create("q", type="queue")
+        client.append_many("q", ["long", "other"])
 
-    @app.worker(queue, lease_ms=900)
-    def handle(job: Job) -> None:
-        begun.set()
-        try:
-            while not job.cancelled:
-                time.sleep(0.001)
-        except Cancelled:
-            pass
-        ended.set()
+        @app.worker("q", lease_ms=LEASE_MS)
+        async def handle(job: Job) -> None:
+            if job.data != "long":
+                done.append(job.data)
+                return
+            cancelled_by(engine, client, job.seq)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as error:
+                seen.append((str(error), job.cancelled, job.lost))
+                raise
 
-    client.append(queue, 1)
-    with running(app):
-        wait(begun)
-        client.cancel(queue, 1)
-        wait(ended)
-    assert client.state(queue).count == 0
-    assert counters(client, queue).dead == 0
+        testing.run_until_idle(app, engine)
+        assert client.state("q").count == 0
+    assert (seen, done) == ([("the job was cancelled", True, True)], ["other"])
+
+
+def test_a_function_gets_an_exception_and_its_thread_the_next_job() -> None:
+    app, seen, done = App(), list[tuple[bool, bool]](), list[object]()
+    with testing.engine() as engine:
+        client = engine.client()
+        client.create("q", type="queue")
+        client.append_many("q", ["long", *range(20)])
+
+        @app.worker("q", lease_ms=LEASE_MS, concurrency=1)
+        def handle(job: Job) -> None:
+            if job.data != "long":
+                done.append(job.data)
+                return
+            try:
+                cancelled_by(engine, client, job.seq)
+                while True:
+                    time.sleep(0.001)
+            except Cancelled:
+                seen.append((job.cancelled, job.lost))
+                raise
+
+        testing.run_until_idle(app, engine)
+        assert client.state("q").count == 0
+    assert (seen, done) == ([(True, True)], list(range(20)))
+
+
+def test_a_function_may_catch_it_and_nothing_is_reported() -> None:
+    app, ended = App(), threading.Event()
+    with testing.engine() as engine:
+        client = engine.client()
+        client.create("q", type="queue")
+        client.append("q", 1)
+
+        @app.worker("q", lease_ms=LEASE_MS)
+        def handle(job: Job) -> None:
+            with contextlib.suppress(Cancelled):
+                cancelled_by(engine, client, job.seq)
+                while True:
+                    time.sleep(0.001)
+            ended.set()
+
+        testing.run_until_idle(app, engine)
+        assert (client.state("q").count, counters(client, "q").dead) == (0, 0)
+    assert ended.is_set()
+    assert (app.counts.done, app.counts.retried) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
-def test_other_jobs_that_are_extended_with_it_go_on(kind: str, client: Client, queue: str, url: str) -> None:
-    app, begun, seen, ended = App(url), list[object](), list[object](), list[object]()
+def test_other_jobs_that_are_extended_with_it_go_on(kind: str) -> None:
+    app, begun, seen, ended = App(), list[object](), list[object](), list[object]()
     may_end = threading.Event()
+    with testing.engine() as engine:
+        client = engine.client()
+        client.create("q", type="queue")
+        client.append_many("q", list(range(5)))
 
-    def handle(job: Job) -> None:
-        begun.append(job.data)
-        try:
-            while not may_end.is_set():
-                time.sleep(0.001)
-        except Cancelled:
+        def begin(job: Job) -> None:
+            begun.append(job.data)
+            if len(begun) == 5:
+                cancelled_by(engine, client, 4)
+
+        def end(job: Job) -> None:
             seen.append(job.data)
-            raise
-        ended.append(job.data)
+            may_end.set()
 
-    async def handle_async(job: Job) -> None:
-        begun.append(job.data)
-        try:
-            while not may_end.is_set():  # noqa: ASYNC110 - set by another thread
-                await asyncio.sleep(0.001)
-        except asyncio.CancelledError:
-            seen.append(job.data)
-            raise
-        ended.append(job.data)
+        def handle(job: Job) -> None:
+            try:
+                begin(job)
+                while not may_end.is_set():
+                    time.sleep(0.001)
+            except Cancelled:
+                end(job)
+                raise
+            ended.append(job.data)
 
-    app.worker(queue, lease_ms=900, concurrency=5)(handle if kind == "function" else handle_async)
-    client.append_many(queue, list(range(5)))
-    with running(app):
-        eventually(lambda: len(begun) == 5)
-        client.cancel(queue, 4)
-        eventually(lambda: bool(seen))
-        may_end.set()
-        empty(client, queue)
-    assert seen == [3]
-    # A busy machine may have lost a lease in between: then that job was delivered again.
-    assert set(map(str, ended)) == set("0124")
+        async def handle_async(job: Job) -> None:
+            begin(job)
+            try:
+                while not may_end.is_set():  # noqa: ASYNC110 - set by another thread
+                    await asyncio.sleep(0.001)
+            except asyncio.CancelledError:
+                end(job)
+                raise
+            ended.append(job.data)
+
+        app.worker("q", lease_ms=LEASE_MS, concurrency=5)(handle if kind == "function" else handle_async)
+        testing.run_until_idle(app, engine)
+        assert client.state("q").count == 0
+    assert (seen, sorted(map(str, ended))) == ([3], ["0", "1", "2", "4"])
 
 
 def test_a_worker_stops_a_cancelled_job_after_the_server_was_killed(tmp_path: Path) -> None:
     """The restarted server does not know that it was cancelled, but it does not have the job either."""
-    from tests.serving import free_port
-
     port, begun, ended = free_port(), threading.Event(), threading.Event()
     app = App(f"http://127.0.0.1:{port}")
 
