@@ -1,11 +1,12 @@
 """What the server tells about itself: to whom, without secrets, and as it happened."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.live.rig import eventually
+from tests.live.rig import EventSource, eventually
 from tests.serving import ServerProcess, serving
 from topics.api.console.history import POINTS_MAX, SERIES
 
@@ -91,6 +92,26 @@ def test_what_needs_attention_is_told_in_words_and_only_of_names_the_key_may_see
     limited = server.client("team-secret").get("/v0/overview").json
     assert [finding["name"] for finding in limited["attention"]] == ["team.mail"]
     assert (limited["queues"], limited["dead"], limited["records"]) == (1, 1, 1)
+
+
+def test_a_key_with_prefixes_sees_its_own_live_readers_only(server: ServerProcess) -> None:
+    root, team = server.client("root-secret"), server.client("team-secret")
+    root.append("other.log", 1)
+    root.append("team.log", 1)
+
+    def readers() -> list[int]:
+        return [client.get("/v0/overview").json["live_readers"] for client in (root, team)]
+
+    with stream(server, "other.log", "root-secret"):
+        eventually(lambda: readers() == [1, 0])
+        with stream(server, "team.log", "team-secret"):
+            eventually(lambda: readers() == [2, 1])
+
+
+def stream(server: ServerProcess, topic: str, key: str) -> closing[EventSource]:
+    source = EventSource(server.port, f"/v0/topics/{topic}/stream", {"Authorization": f"Bearer {key}"})
+    assert source.status == 200
+    return closing(source)
 
 
 def test_a_paused_queue_and_its_oldest_job_are_told(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class Overview:
             in_flight=survey.in_flight,
             delayed=survey.delayed,
             dead=survey.dead,
-            live_readers=self._usage.sse_connections,
+            live_readers=self._usage.sse_connections if call.principal.sees_all_names else call.principal.streams,
             routers=len(list(self._routers(call.principal))),
             oldest_job=survey.oldest,
             attention=survey.found[:FINDINGS_MAX],
