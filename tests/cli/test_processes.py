@@ -22,6 +22,7 @@ append log 1 2 3 --tag t                         | "last_seq":3
 tail log -o raw                                  | 3
 export log log.ndjson                            |
 import copy log.ndjson                           | "records":3
+server status                                    | TOPICS
 append jobs 1 2 3 4                              | "records":4
 queue peek jobs                                  | HELD BY
 queue claim jobs --count 2                       | "lease_id"
@@ -37,7 +38,6 @@ topic delete-records log --tag x --dry-run       | "deleted":0
 txn ls                                           | APP
 txn show nobody                                  | EXPIRES
 txn abort nobody 1 part-0                    = 1 | "aborted":0
-server status                                    | TOPICS
 server me                                        | "scopes"
 server show                                      | "settings"
 server history                                   | REQUESTS_PER_S
