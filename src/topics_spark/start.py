@@ -40,12 +40,10 @@ def session(
     from pyspark.sql import SparkSession
 
     if master is None and (remote := remote or os.environ.get("SPARK_REMOTE")):
-        given = dict(config or {})
         if LOCAL.match(remote):
             prepare(os.environ, remote)
-            given = {**settings(quick=quick), **given}
         connecting = SparkSession.builder.appName(app_name).remote(remote)
-        for name, value in given.items():
+        for name, value in (config or {}).items():
             connecting = connecting.config(name, value)
         return connecting.getOrCreate()
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"

@@ -3,7 +3,6 @@
 Without an APP the write is a plain one. Its first batch fails after it is written, as if the driver had died then.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -13,11 +12,7 @@ import topics_spark
 
 
 def main(url: str, source: str, dest: str, checkpoint: str, app: str = "") -> None:
-    if app:
-        spark = topics_spark.session("job", remote="local[2]")
-    else:
-        os.environ["SPARK_REMOTE"] = "local[2]"
-        spark = topics_spark.session("job")
+    spark = topics_spark.session("job", remote="local[2]")
     died = Path(checkpoint).with_name("died")
 
     def write(batch, batch_id):
