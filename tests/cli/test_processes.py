@@ -33,6 +33,7 @@ queue jobs jobs --state dead                     | DELIVERIES
 queue redrive dead                               | "moved":1
 queue change jobs bury --state ready --all --dry-run | "changed":3
 queue history jobs                               | WAITING_MS
+queue cancel jobs 99999                     = 1 | "cancelled":0
 topic readers log                                | BEHIND
 topic delete-records log --tag x --dry-run       | "deleted":0
 txn ls                                           | APP
