@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -43,11 +44,13 @@ expect.set_options(timeout=WITHIN_MS)
 
 def install() -> None:
     """What the sources need, as the lock file says; nothing if it is there."""
-    lock = CONSOLE / "package-lock.json"
     stamp = CONSOLE / "node_modules" / ".package-lock.json"
-    if not stamp.exists() or stamp.stat().st_mtime < lock.stat().st_mtime:
-        done = subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=CONSOLE, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    with (CONSOLE / "package-lock.json").open() as lock:
+        # Several processes of the tests come here at once; closing the file ends the lock.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.stat().st_mtime < os.fstat(lock.fileno()).st_mtime:
+            done = subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=CONSOLE, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
 
 
 @contextmanager
