@@ -19,26 +19,33 @@ COLUMNS: Final = ("seq", "ts", "tag", "data")
 
 
 def live(
-    topic: str, *, rows: int = 10, records: int | None = None, seconds: float | None = None, url: str | None = None
+    topic: str,
+    *,
+    from_seq: int | None = None,
+    rows: int = 10,
+    records: int | None = None,
+    seconds: float | None = None,
+    url: str | None = None,
 ) -> int:
     """Show the newest rows of a topic and keep the table current; how many records arrived meanwhile.
 
-    It ends after so many new records or seconds, or with the kernel's interrupt.
+    New are records after `from_seq`, by default after the head at the start. It ends after this number of new records
+    or of seconds, or with the kernel's interrupt.
     """
     display: Any = needed("IPython.display")
     newest: deque[Record] = deque(maxlen=max(1, min(rows, ROWS_MAX)))
     arrived = 0
     ends_s = None if seconds is None else time.monotonic() + seconds
     with Client(url) as client:
-        state = client.state(topic)
-        from_seq = max(0, state.head_seq - rows)
+        known_seq = client.state(topic).head_seq if from_seq is None else from_seq
+        next_seq = max(0, known_seq - rows)
         handle = display.display(display.HTML(_shown(topic, newest, arrived)), display_id=True)
         try:
             while (records is None or arrived < records) and (ends_s is None or time.monotonic() < ends_s):
-                page = client.diff(topic, from_seq, wait_ms=_wait_ms(ends_s))
+                page = client.diff(topic, next_seq, wait_ms=_wait_ms(ends_s))
                 newest.extend(page.records)
-                arrived += sum(record.seq > state.head_seq for record in page.records)
-                from_seq = page.next_from_seq
+                arrived += sum(record.seq > known_seq for record in page.records)
+                next_seq = page.next_from_seq
                 if page.records:
                     handle.update(display.HTML(_shown(topic, newest, arrived)))
         except KeyboardInterrupt:

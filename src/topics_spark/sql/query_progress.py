@@ -44,8 +44,19 @@ def watched(spark: SparkSession) -> Generator[Watcher]:
         with contextlib.suppress(Exception):
             context.cancelJobGroup(group)
         raise
+    except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
+        raise
     finally:
         watcher.stop()
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether it was raised on the way out of an interrupt: Spark asks Java then, which may have ended as well."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def tasks_of(tracker: Any, group: str) -> Tasks:
