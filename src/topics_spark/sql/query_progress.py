@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Generator
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 
 from topics.cli.output import say
@@ -38,25 +40,39 @@ def watched(spark: SparkSession) -> Generator[Watcher]:
     context.setJobGroup(group, "topics sql", interruptOnCancel=True)
     watcher = Watcher(lambda: tasks_of(cast("Any", context.statusTracker()), group), sys.stderr)
     try:
-        yield watcher
+        with _interrupts_noted() as interrupts:
+            try:
+                yield watcher
+            except Exception as error:
+                # Java gets the same signal at a terminal: that it is gone may be met before the interrupt, or instead.
+                if interrupts:
+                    raise KeyboardInterrupt from error
+                raise
     except (KeyboardInterrupt, BrokenPipeError):
-        # At a terminal Java gets the same signal, and may already be gone.
         with contextlib.suppress(Exception):
             context.cancelJobGroup(group)
-        raise
-    except Exception as error:
-        if _was_interrupted(error):
-            raise KeyboardInterrupt from error
         raise
     finally:
         watcher.stop()
 
 
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether it was raised on the way out of an interrupt: Spark asks Java then, which may have ended as well."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None
+@contextlib.contextmanager
+def _interrupts_noted() -> Generator[list[int]]:
+    """The signals of Ctrl-C so far; only the main thread gets any."""
+    noted: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def tasks_of(tracker: Any, group: str) -> Tasks:
