@@ -114,7 +114,7 @@ class Queues:
         )
 
     def cancel(self, name: str, jobs: Jobs) -> Cancelled:
-        """Remove jobs, whatever their state; a worker that has one is told when it extends its lease."""
+        """Remove jobs, whatever their state; a worker that has one learns it when it extends its lease."""
         request = request_of(CancelRequest, seqs=held(jobs)[0])
         done = self._host.run(self._host.store.queues.job_actions.cancel(name, request, _nothing))
         ready, in_flight = self._counters(name)

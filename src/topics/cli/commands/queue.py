@@ -146,7 +146,7 @@ def nack(
 @app.command("cancel")
 @takes_client
 def cancel(client: Client, queue: Queue, seqs: Seqs) -> None:
-    """Remove jobs, whatever their state; a worker that has one is told when it extends its lease."""
+    """Remove jobs, whatever their state; a worker that has one learns it when it extends its lease."""
     done = client.cancel(queue, seqs)
     _report("cancelled", done.cancelled, done.skipped, "no jobs (any more)")
 

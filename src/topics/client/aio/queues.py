@@ -106,7 +106,7 @@ class AsyncQueues:
         return await self._transport.call(request)
 
     async def cancel(self, name: str, jobs: Jobs) -> Cancelled:
-        """Remove jobs, whatever their state; a worker that has one is told when it extends its lease."""
+        """Remove jobs, whatever their state; a worker that has one learns it when it extends its lease."""
         body = body_of(seqs=held(jobs)[0])
         request = Request(method="POST", path=topic_path(name, "/cancel"), decoder=_cancelled, body=body, safe=True)
         return await self._transport.call(request)

@@ -85,7 +85,7 @@ class JobPlaces:
         # jobs that should be in the dead-letter topic, which refuses them, and why
         self.refused = 0
         self.refusal = ""
-        # Jobs that were removed while a worker had them, the latest last: its next extend is told.
+        # Jobs that were removed while a worker had them, the latest last: its next extend reports them.
         self.cancelled: dict[int, None] = {}
         # The process stops: the state of jobs is kept, except for leases that are not durable.
         self.closing = False

@@ -34,7 +34,7 @@ RECORDS_MAX: Final = 1_000_000
 
 
 class Relation(NamedTuple):
-    """The columns of a topic or a table, and its batches for a question, of at most so many records."""
+    """The columns of a topic or a table, and its batches for a question, up to a number of records."""
 
     columns: Mapping[str, Expression]
     read: Callable[[Question, int | None], tuple[Any, Batches]]

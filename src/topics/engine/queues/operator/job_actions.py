@@ -85,7 +85,7 @@ class JobActions:
         return done._replace(more=done.more or more)
 
     def cancel(self, name: str, request: CancelRequest, on_change: Callable[[], None]) -> Steps[Cancelled]:
-        """Remove jobs that are ready, delayed or leased; a worker that has one is told at its next extend."""
+        """Remove jobs that are ready, delayed or leased; a worker that has one learns it at its next extend."""
         check_seqs(request.seqs)
         seqs = sorted(set(request.seqs))
         cancelled: list[int] = []
