@@ -8,6 +8,7 @@
     tests/storage/versions/before_17_….xz          the same of commit c847115, before issue 17 moved the code around
     tests/storage/versions/before_17_images.json.xz   digests of what it writes into a snapshot of what it read
     tests/storage/versions/format_2_….xz           the same of the first commit whose meta.json has format 2
+    tests/storage/versions/format_3_….xz           the same of commit 36d45b0, the last one with format 3
 
 A release adds its own: check out its tag, teach `write` and `QUESTIONS` what is new in it, and run
 
