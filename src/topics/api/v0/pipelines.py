@@ -177,7 +177,7 @@ class Pipelines:
             self._reply_planned(call, params, plan)
             return
         change = self._verbs.put(call.name, params, keep_checkpoint=keep)
-        change.then(answering(call, lambda call, change: self._was_put(call, change, plan)))
+        change.answer(answering(call, lambda call, change: self._was_put(call, change, plan)))
 
     def _reply_planned(self, call: Call, params: PipelineRequest, plan: Plan) -> None:
         try:
@@ -221,7 +221,7 @@ class Pipelines:
 
     def drop(self, call: Call) -> None:
         self._check_existing(call)
-        self._verbs.drop(call.name).then(answering(call, self._dropped))
+        self._verbs.drop(call.name).answer(answering(call, self._dropped))
 
     def _check_existing(self, call: Call) -> None:
         """A pipeline of this name that is about to be replaced or removed."""
@@ -237,7 +237,7 @@ class Pipelines:
     def restart(self, call: Call) -> None:
         params: PipelineRestart = call.params
         _check_ends(call.principal, self._verbs.look(call.name).definition)
-        self._verbs.restart(call.name, anew=params.start == "sources").then(answering(call, self._restarted))
+        self._verbs.restart(call.name, anew=params.start == "sources").answer(answering(call, self._restarted))
 
     def _restarted(self, call: Call, change: PendingChange) -> None:
         call.reply(200, encode(self._reply(change.result, write_performance(call, change))))

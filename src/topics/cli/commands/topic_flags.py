@@ -33,7 +33,7 @@ FIELDS: Final = (
     Field("discard", "--discard", "choice", "At a cap: drop the oldest, or refuse the write.", ("old", "reject")),
     Field(
         *("durability", "--durability", "choice", "How durable a write is when it is acknowledged."),
-        choices=("ephemeral", "memory", "disk", "fsync"),
+        choices=("ephemeral", "memory", "disk", "fsync", "replicated"),
     ),
     Field("priority", "--priority", "count", "-1000 to 1000, or none; lower ones are refused first under pressure."),
     Field("auto_priority", "--auto-priority", "switch", "Without a priority: by how recently the topic was read."),

@@ -35,7 +35,7 @@ from topics.engine.queues.part import queue_of
 from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
 from topics.model.clock import shown_ms
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicFull, TopicNotFound, TopicsError
-from topics.model.requests.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
+from topics.model.requests.config import DELAY_MS_MAX, GATED, LEASE_MS_MAX, LEASE_MS_MIN
 from topics.model.requests.records import (
     UNSET,
     AckRequest,
@@ -268,7 +268,7 @@ class Queues:
         body = op.encode() if journaled else b""
         urgent = isinstance(op, Released)
         op = op._replace(ahead=True)
-        return self._commit_log.submit(op, body, gated=durability == "fsync", urgent=urgent, journaled=journaled)
+        return self._commit_log.submit(op, body, gated=durability in GATED, urgent=urgent, journaled=journaled)
 
     # --- ack, nack, extend ---
 
@@ -498,7 +498,7 @@ class Queues:
         self._commit_log.date(op.appended.batch)
         body = moving.encode_move(op, source, room.config)
         classes = (durability, room.config.durability)
-        return self._commit_log.submit(op, body, gated="fsync" in classes, urgent=True, journaled=bool(body))
+        return self._commit_log.submit(op, body, gated=not GATED.isdisjoint(classes), urgent=True, journaled=bool(body))
 
     # --- pause, streams ---
 
@@ -509,7 +509,7 @@ class Queues:
             return settled(topic.id)
         self._commit_log.check_writable()
         op = Paused(topic.id, paused)
-        change = self._commit_log.submit(op, op.encode(), gated=topic.config.durability == "fsync")
+        change = self._commit_log.submit(op, op.encode(), gated=topic.config.durability in GATED)
         change.then(lambda _: self._waiters.moved(topic))
         return change
 

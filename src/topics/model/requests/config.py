@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -22,7 +22,9 @@ BACKOFF_FACTOR_MAX = 100.0
 U64 = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
-Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+Durability = Literal["ephemeral", "memory", "disk", "fsync", "replicated"]
+# Neither shown nor acknowledged before they are as durable as promised: on this disk, in the bucket.
+GATED: Final[frozenset[Durability]] = frozenset(("fsync", "replicated"))
 
 
 class RetryBackoff(msgspec.Struct, frozen=True):
