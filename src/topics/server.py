@@ -391,7 +391,7 @@ class Server:
                 *Records(engine, self._pressure, self._runner).routes(),
                 *MultiAppend(self.store.multi_append, engine, self._pressure).routes(),
                 *Queues(engine, self._pressure, claims).routes(),
-                *Jobs(claims.queues).routes(),
+                *Jobs(claims.queues, self.store.job_lookup).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
                 *Txns(self.store.transactions).routes(),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.queues.queue_rig import QueueRig
@@ -244,71 +244,96 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+class Model:
+    """A queue with two groups, and what a plain count says of them."""
+
+    size = 6
+
+    def __init__(self, rig: QueueRig) -> None:
+        self.rig = rig
+        rig.queue(dead_letter="dead", keep_results_ms=1_000_000)
+        self.owner: dict[int, str] = {}
+        self.alive: list[int] = []
+        self.ended: dict[int, str] = {}
+
+    def add(self, name: str, count: int) -> None:
+        if list(self.owner.values()).count(name) + count <= self.size:
+            seqs = add(self.rig, count, self.size, name)
+            self.owner.update((seq, name) for seq in seqs)
+            self.alive += seqs
+
+    def plain(self, count: int) -> None:
+        self.alive += self.rig.jobs(count)
+
+    def ack(self, count: int) -> None:
+        seqs = self.rig.claimed(max=count)
+        if seqs:
+            self.rig.ack("w", *seqs, results=seqs)
+            self._end(seqs, "done")
+
+    def nack(self, count: int) -> None:
+        seqs = self.rig.claimed(max=count)
+        if seqs:
+            self.rig.nack("w", *seqs)
+
+    def bury(self, count: int) -> None:
+        seqs = self.rig.claimed(max=count)
+        if seqs:
+            self.rig.nack("w", *seqs, dead_letter=True)
+            self._end(seqs, "dead")
+
+    def cancel(self, count: int) -> None:
+        seqs = self.alive[:count]
+        if seqs:
+            cancel(self.rig, *seqs)
+            self._end(seqs, "cancelled")
+
+    def delete(self, count: int) -> None:
+        seqs = sorted(self.alive)[:count]
+        if seqs:
+            self.rig.delete("q", before_seq=seqs[-1] + 1)
+            self._end(seqs, "removed")
+
+    def settle(self) -> None:
+        settle(self.rig)
+
+    def crash(self) -> None:
+        self.rig.crash()
+
+    def reopen(self) -> None:
+        self.rig.reopen()
+
+    def checkpoint(self) -> None:
+        self.rig.checkpoint()
+
+    def _end(self, seqs: list[int], how: str) -> None:
+        for seq in seqs:
+            self.alive.remove(seq)
+            self.ended[seq] = how
+
+    def check(self) -> None:
+        ended = [(self.owner[seq], how) for seq, how in self.ended.items() if seq in self.owner]
+        counts = {name: {how: ended.count((name, how)) for how in COUNTS} for name in "ab"}
+        complete = {name: counts[name] for name in "ab" if sum(counts[name].values()) >= self.size}
+        records = ends(self.rig)
+        assert {end["group"]: {how: end[how] for how in COUNTS} for end in records} == complete
+        assert len(records) == len(complete)
+        for seq, how in self.ended.items():
+            if how != "removed":
+                report = self.rig.drive(self.rig.store.job_lookup.waiting("q", seq, 0))
+                assert (report.state, report.result) == (how, b"%d" % seq if how == "done" else b"")
+
+
+@settings(max_examples=25, deadline=None)
 @given(steps=STEPS)
 def test_at_random_each_group_gets_one_record_with_the_counts_of_a_plain_model(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
 ) -> None:
-    size = 6
     with QueueRig(tmp_path_factory.mktemp("groups") / "data") as rig:
-        rig.queue(dead_letter="dead", keep_results_ms=1_000_000)
-        owner: dict[int, str] = {}
-        alive: list[int] = []
-        counts = {name: dict.fromkeys(COUNTS, 0) for name in "ab"}
-        ended: dict[int, str] = {}
-
-        def end(seqs: list[int], how: str) -> None:
-            for seq in seqs:
-                alive.remove(seq)
-                ended[seq] = how
-                if seq in owner:
-                    counts[owner[seq]][how] += 1
-
+        model = Model(rig)
         for step, *rest in steps:
-            match step:
-                case "add":
-                    name, count = rest
-                    if list(owner.values()).count(name) + count <= size:
-                        seqs = add(rig, count, size, name)
-                        owner |= dict.fromkeys(seqs, name)
-                        alive += seqs
-                case "plain":
-                    alive += rig.jobs(rest[0])
-                case "ack" | "nack" | "bury":
-                    seqs = rig.claimed(max=rest[0])
-                    if not seqs:
-                        continue
-                    if step == "ack":
-                        rig.ack("w", *seqs, results=[seq for seq in seqs])
-                        end(seqs, "done")
-                    elif step == "nack":
-                        rig.nack("w", *seqs)
-                    else:
-                        rig.nack("w", *seqs, dead_letter=True)
-                        end(seqs, "dead")
-                case "cancel":
-                    seqs = alive[: rest[0]]
-                    if seqs:
-                        cancel(rig, *seqs)
-                        end(seqs, "cancelled")
-                case "delete":
-                    if alive:
-                        last = sorted(alive)[: rest[0]][-1]
-                        rig.delete("q", before_seq=last + 1)
-                        end([seq for seq in sorted(alive) if seq <= last], "removed")
-                case "settle":
-                    settle(rig)
-                case _:
-                    getattr(rig, step)()
-        complete = {name for name in "ab" if sum(counts[name].values()) >= size}
-        records = {end["group"]: {state: end[state] for state in COUNTS} for end in ends(rig)}
-        assert len(ends(rig)) == len(records) == len(complete)
-        assert records == {name: counts[name] for name in complete}
-        for seq, how in ended.items():
-            if how == "removed":
-                continue
-            report = rig.drive(rig.store.job_lookup.waiting("q", seq, 0))
-            assert (report.state, report.result) == (how, b"%d" % seq if how == "done" else b"")
+            getattr(model, step)(*rest)
+        model.check()
 
 
 def test_many_jobs_of_groups_that_take_turns_need_little(rig: QueueRig) -> None:

@@ -13,7 +13,7 @@ from tests.queues.queue_rig import QueueRig, request_of
 from topics.engine.queues.part import results_of
 from topics.engine.queues.results import ended as ended_jobs
 from topics.engine.queues.results.lookup import JobReport
-from topics.model.errors import BatchTooLarge, InvalidRequest, JobNotFound, RecordTooLarge, TopicNotFound
+from topics.model.errors import BatchTooLarge, InvalidRequest, JobNotFound, RecordTooLarge, TopicNotFound, TopicsError
 from topics.model.requests.jobs import ACK_RESULTS_BYTES_MAX, PROGRESS_BYTES_MAX, RESULT_BYTES_MAX, CancelRequest
 
 KEEP_MS = 60_000
@@ -173,7 +173,8 @@ def test_what_has_been_kept_long_enough_leaves_memory(rig: QueueRig) -> None:
     rig.claim(max=1_000)
     rig.ack("w", *range(1, 1_001))
     results = results_of(rig.parts()[0])
-    assert results is not None and len(results.ended) == 1_000
+    assert results is not None
+    assert len(results.ended) == 1_000
     rig.store.flush()
     rig.clock.advance(KEEP_MS)
     while rig.work() or len(results.ended):
@@ -205,13 +206,13 @@ def test_too_many_push_the_oldest_out(rig: QueueRig, monkeypatch: pytest.MonkeyP
         ({"result": 1, "results": [1]}, InvalidRequest, "result"),
     ],
 )
-def test_results_that_are_refused(rig: QueueRig, fields: dict[str, Any], error: type[Exception], field: str) -> None:
+def test_results_that_are_refused(rig: QueueRig, fields: dict[str, Any], error: type[TopicsError], field: str) -> None:
     rig.queue(keep_results_ms=KEEP_MS)
     rig.jobs(1)
     rig.claim()
     with pytest.raises(error) as refused:
         rig.ack("w", 1, **fields)
-    assert refused.value.detail["field"] == field  # type: ignore[attr-defined]
+    assert refused.value.detail["field"] == field
     assert rig.places() == (0, 1, 0), "the worker still has it"
 
 
@@ -235,7 +236,8 @@ def test_progress_has_a_limit_and_goes_with_the_job(rig: QueueRig) -> None:
         rig.extend("w", 1, lease_ms=1_000, progress="x" * PROGRESS_BYTES_MAX)
     rig.extend("w", 1, 2, 9, lease_ms=1_000, progress=50)
     results = results_of(rig.parts()[0])
-    assert results is not None and results.progress == {1: b"50", 2: b"50"}
+    assert results is not None
+    assert results.progress == {1: b"50", 2: b"50"}
     rig.ack("w", 1)
     assert results.progress == {2: b"50"}
 
@@ -282,7 +284,8 @@ def test_a_caller_waits_for_the_end_of_its_job_alone(rig: QueueRig) -> None:
     rig.store.flush()
     assert outcomes[2].values[0].state == "leased", "its time is up"
     results = results_of(rig.parts()[0])
-    assert results is not None and results.awaited == {}
+    assert results is not None
+    assert results.awaited == {}
 
 
 @pytest.mark.parametrize("end", ["delete", "drop", "ack"])

@@ -97,11 +97,19 @@ class Diff(msgspec.Struct, kw_only=True):
     tombstone: Tombstone | None = None
 
 
+class JobGroup(msgspec.Struct, frozen=True):
+    """Jobs that end together: when `size` of those with this name have ended, a record about it goes to `notify`."""
+
+    name: str
+    size: int
+    notify: str
+
+
 class Outgoing(msgspec.Struct, omit_defaults=True):
     """A record to append that has more than data.
 
-    `delay_ms`, `unique_key` and `job_priority` (0 to 9) are for queues; `topic` is for transactions, whose records may
-    go to several.
+    `delay_ms`, `unique_key`, `job_priority` (0 to 9) and `group` are for queues; `topic` is for transactions, whose
+    records may go to several.
     """
 
     data: Any
@@ -112,6 +120,7 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
     unique_key: str | None = None
     topic: str | None = None
     job_priority: int = 0
+    group: JobGroup | Mapping[str, Any] | None = None
 
 
 # Records to send: each an Outgoing or plain data; or a JSON array of records in bytes.
@@ -321,6 +330,7 @@ class TopicFields(TypedDict, total=False):
     dead_letter: str | None
     leases_durable: bool
     retry_backoff: Backoff | Mapping[str, float] | None
+    keep_results_ms: int
 
 
 class Dropped(msgspec.Struct, kw_only=True):

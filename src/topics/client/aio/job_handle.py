@@ -33,7 +33,7 @@ class AsyncJobHandle:
         """How the job stands. Raises JobNotFound if it has ended and the queue keeps no results, or no longer."""
         return await self._source.job(self.topic, self.seq)
 
-    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - as in concurrent.futures
+    async def result(self, timeout: float | None = None) -> Any:
         """Wait for the end of the job, `timeout` seconds if given; what its worker returned.
 
         Raises JobFailed, JobCancelled, ResultTimeout, or JobNotFound if the queue keeps no results.

@@ -16,6 +16,7 @@ PRIORITY_BOUND = 1_000
 LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
 CLAIM_JITTER_MS_MAX = 5_000
 DELAY_MS_MAX = 86_400_000
+KEEP_RESULTS_MS_MAX = 30 * 86_400_000
 BACKOFF_FACTOR_MAX = 100.0
 
 # Decoded without an upper bound, so that larger values can be clamped; the others are checked where they are used.
@@ -68,6 +69,7 @@ class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | None = None
     leases_durable: bool | None = False
     retry_backoff: BackoffRequest | None = None
+    keep_results_ms: U64 = 0
 
 
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,6 +93,7 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
     retry_backoff: BackoffRequest | UnsetType | None = UNSET
+    keep_results_ms: U64 | UnsetType = UNSET
 
 
 class TopicConfig(msgspec.Struct, frozen=True):
@@ -113,8 +116,9 @@ class TopicConfig(msgspec.Struct, frozen=True):
     max_deliveries: int = 0
     dead_letter: str | None = None
     leases_durable: bool = False
-    # Shown only if it was set.
+    # Shown only if they were set.
     retry_backoff: RetryBackoff | UnsetType = UNSET
+    keep_results_ms: int | UnsetType = UNSET
 
 
 _encoder = msgspec.json.Encoder()
@@ -158,6 +162,7 @@ def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = No
         dead_letter=request.dead_letter,
         leases_durable=bool(request.leases_durable),
         retry_backoff=UNSET if request.retry_backoff is None else _clamped(request.retry_backoff),
+        keep_results_ms=min(KEEP_RESULTS_MS_MAX, request.keep_results_ms) or UNSET,
     )
 
 
@@ -169,6 +174,7 @@ def patched(config: TopicConfig, patch: ConfigPatch) -> ConfigRequest:
         fields["retry_backoff"] = BackoffRequest(**msgspec.structs.asdict(config.retry_backoff))
     else:
         del fields["retry_backoff"]
+    fields["keep_results_ms"] = config.keep_results_ms or 0
     given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
     durable = given.pop("durable", config.durable)
     if "durability" not in given and durable != config.durable:

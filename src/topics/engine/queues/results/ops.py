@@ -78,7 +78,7 @@ class GroupNotified(NamedTuple):
 
 def decode_ended_op(body: bytes) -> Ended:
     _, state, _, jobs_len = _ENDED.unpack_from(body)
-    by_at = _ENDED.size + jobs_len
+    by_at: int = _ENDED.size + jobs_len
     code = body[by_at]
     decode = decode_deleted if code == DELETED else decode_moved if code == MOVED else decode_buried
     return Ended(EndState(state), body[_ENDED.size : by_at], decode(body[by_at:]))
