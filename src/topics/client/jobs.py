@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from topics.client.errors import JobCancelled, JobFailed, ResultTimeout
 from topics.client.values import RecordBase
@@ -152,8 +152,8 @@ class JobStatus(
     ended_ts: int | None = None
     forgotten_ts: int | None = None
     error: str | None = None
-    progress_json: Raw | None = None
-    result_json: Raw | None = None
+    progress_json: Raw | UnsetType = UNSET
+    result_json: Raw | UnsetType = UNSET
 
     @property
     def ended(self) -> bool:
@@ -162,12 +162,12 @@ class JobStatus(
     @property
     def progress(self) -> Any:
         """What its worker reported last."""
-        return None if self.progress_json is None else msgspec.json.decode(self.progress_json)
+        return None if self.progress_json is UNSET else msgspec.json.decode(self.progress_json)
 
     @property
     def result(self) -> Any:
         """What its worker returned."""
-        return None if self.result_json is None else msgspec.json.decode(self.result_json)
+        return None if self.result_json is UNSET else msgspec.json.decode(self.result_json)
 
     def check_done(self) -> Any:
         """The result of a job that was done; raises JobFailed or JobCancelled for one that was not."""
