@@ -15,10 +15,13 @@ export interface AbortRequest {
   fence?: number | null;
 }
 
+/** `result` is that of the only job, `results` has one for each of `seqs`; null is none. They are not parsed. */
 export interface AckRequest {
   node: string;
   seqs: number[];
   lease_ids?: string[] | null;
+  result?: unknown;
+  results?: unknown[] | null;
 }
 
 export interface AppItem {
@@ -189,6 +192,7 @@ export interface ConfigPatch {
   dead_letter?: string | null;
   leases_durable?: boolean;
   retry_backoff?: BackoffRequest | null;
+  keep_results_ms?: number;
 }
 
 /** The configuration as a request states it: every field optional, `null` means absent except for numbers. */
@@ -211,6 +215,7 @@ export interface ConfigRequest {
   dead_letter?: string | null;
   leases_durable?: boolean | null;
   retry_backoff?: BackoffRequest | null;
+  keep_results_ms?: number;
 }
 
 export interface ConfiguredReply {
@@ -336,6 +341,7 @@ export interface ExtendRequest {
   seqs: number[];
   lease_ms: number;
   lease_ids?: string[] | null;
+  progress?: unknown;
 }
 
 export interface FenceReply {
@@ -474,6 +480,32 @@ export interface HistoryReply {
   performance: Performance;
 }
 
+/** A job group: how many of its jobs were added, and how many have ended in which way. `complete` once `size` of them have ended; the record about that is `notified_seq` of the topic `notify`, and `error` says why it could not be written so far. */
+export interface JobGroupReply {
+  topic: string;
+  group: string;
+  size: number;
+  notify: string;
+  added: number;
+  done: number;
+  dead: number;
+  cancelled: number;
+  removed: number;
+  complete: boolean;
+  opened_ts: number;
+  performance: Performance;
+  notified_ts?: number;
+  notified_seq?: number;
+  error?: string;
+}
+
+/** The job group that a job belongs to: once `size` of its jobs have ended, a record about them goes to `notify`. */
+export interface JobGroupRequest {
+  name: string;
+  size: number;
+  notify: string;
+}
+
 /** A job and how it stands. A leased one has `worker` to `pushed`, a delayed one `due`, a dead one `src_seq`. `$seq` of a dead one is its seq in the dead-letter topic. `error` is what the last worker said when it gave up. */
 export interface JobItem {
   "$seq": number;
@@ -509,6 +541,26 @@ export interface JobList {
   dead_letter: string | null;
   performance: Performance;
   next_cursor?: string;
+}
+
+/** A job. A leased one has `worker` to `deadline`, a delayed one `due`, one that has ended `ended_ts` to `result`. `error` is what the last worker said when it gave up; `progress` and `result` are as the worker sent them. */
+export interface JobReply {
+  topic: string;
+  "$seq": number;
+  "$ts": number;
+  state: "cancelled" | "dead" | "delayed" | "done" | "leased" | "ready";
+  deliveries: number;
+  performance: Performance;
+  job_priority?: number;
+  worker?: string;
+  claimed_ts?: number;
+  deadline?: number;
+  due?: number;
+  ended_ts?: number;
+  forgotten_ts?: number;
+  error?: string;
+  progress?: unknown;
+  result?: unknown;
 }
 
 /** `skipped`: given seqs that were not in that state. `more`: others match, call again. */
@@ -948,6 +1000,7 @@ export interface RecordRequest {
   delay_ms?: number;
   unique_key?: string | null;
   job_priority?: number;
+  group?: JobGroupRequest | null;
 }
 
 /** `skipped` dead letters have no queue to move back to, or one that the key may not use. */
@@ -1200,6 +1253,7 @@ export interface StageRecord {
   delay_ms?: number;
   unique_key?: string | null;
   job_priority?: number;
+  group?: JobGroupRequest | null;
   topic?: string | null;
 }
 
@@ -1310,6 +1364,7 @@ export interface TopicConfig {
   dead_letter?: string | null;
   leases_durable?: boolean;
   retry_backoff?: RetryBackoff;
+  keep_results_ms?: number;
 }
 
 export interface TopicItem {
@@ -1395,6 +1450,7 @@ export interface Queue_SchemaAckReply {
   ready: number;
   in_flight: number;
   performance: Performance;
+  warnings?: string[];
 }
 
 /** Every route: what is in its path, its query and its body, and what it answers. */
@@ -1714,6 +1770,13 @@ export interface Routes {
     body: undefined;
     reply: QueueHistoryReply;
   };
+  /** A job group: how many of its jobs have ended. */
+  "GET /v0/topics/{topic}/job-groups/{group}": {
+    path: { topic: string; group: string };
+    query: object;
+    body: undefined;
+    reply: JobGroupReply;
+  };
   /** Jobs of a queue that are ready, leased, delayed or dead, a page at a time. */
   "GET /v0/topics/{topic}/jobs": {
     path: { topic: string };
@@ -1727,6 +1790,13 @@ export interface Routes {
     query: object;
     body: JobsRequest;
     reply: JobsReply;
+  };
+  /** One job, also after its end if the queue keeps results; may wait for the end. */
+  "GET /v0/topics/{topic}/jobs/{seq}": {
+    path: { topic: string; seq: string };
+    query: { wait_ms?: number };
+    body: undefined;
+    reply: JobReply;
   };
   /** The leases of a queue, the next to expire first. */
   "GET /v0/topics/{topic}/leases": {
