@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine.rig import Outcome
 from tests.queues.queue_rig import QueueRig, request_of
+from topics.engine.queues.feature import QueuesFeature
 from topics.engine.queues.part import results_of
 from topics.engine.queues.results import ended as ended_jobs
 from topics.engine.queues.results.lookup import JobReport
@@ -179,7 +180,8 @@ def test_what_has_been_kept_long_enough_leaves_memory(rig: QueueRig) -> None:
     rig.clock.advance(KEEP_MS)
     while rig.work() or len(results.ended):
         rig.store.flush()
-    assert len(results.ended) == 0
+    kept = rig.store.state.feature(QueuesFeature).kept
+    assert kept.for_a_time == {}, "nothing is looked at again and again for nothing"
 
 
 @pytest.mark.parametrize(("name", "most"), [("ENDED_MAX", 3), ("ENDED_BYTES_MAX", 3 * 400)])

@@ -14,7 +14,6 @@ import msgspec
 
 from topics.engine.queues.due import JobPlace
 from topics.engine.queues.part import open_results, queue_of, results_of
-from topics.engine.queues.results.ended import split_ended
 from topics.engine.queues.results.job_groups import JobGroupsImage
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def restore_part(chunk: bytes, by_id: Mapping[int, Topic]) -> None:
     if topic is not None and queue is not None:
         _restore_jobs(topic, queue, part.jobs, part.unique)
         if part.ended:
-            open_results(topic).ended.add(split_ended(part.ended))
+            open_results(topic).add_ended(part.ended)
 
 
 def _job_images(topic: Topic, queue: Queue, seqs: Iterable[int]) -> list[JobImage]:
@@ -178,10 +177,7 @@ def restore(topic: Topic, queue: Queue, image: QueueImage) -> None:
     queue.pass_over(topic, image.cursor)
     _restore_jobs(topic, queue, image.jobs, image.unique)
     if image.groups is not None:
-        results = open_results(topic)
-        results.groups.restore(image.groups, topic.blocks)
-        if results.groups.due:
-            results.alert()
+        open_results(topic).restore_groups(image.groups)
 
 
 def _restore_jobs(topic: Topic, queue: Queue, jobs: list[JobImage], unique: list[tuple[bytes, int]]) -> None:

@@ -11,7 +11,7 @@ from topics.engine.queues.fold import move_published
 from topics.engine.queues.lease_log import is_live
 from topics.engine.queues.ops import Moved
 from topics.engine.queues.part import open_results, results_of, set_ending
-from topics.engine.queues.results.ended import EndState, split_ended
+from topics.engine.queues.results.ended import EndState
 from topics.engine.queues.results.ops import (
     ENDED,
     GROUP_NOTIFIED,
@@ -36,7 +36,7 @@ def _ended(state: State, op: Ended) -> Any:
     found = state.ops.of(op.by).fold(state, op.by)
     set_ending(topic, EndState.REMOVED)
     if op.jobs:
-        open_results(topic).ended.add(split_ended(op.jobs))
+        open_results(topic).add_ended(op.jobs)
     return found
 
 
@@ -60,7 +60,7 @@ def _progressed(state: State, op: Progressed) -> None:
 def _notified(state: State, op: GroupNotified) -> None:
     results = results_of(state.by_id[op.topic_id])
     if results is not None:
-        results.groups.notified(op.name, op.ts, op.seq)
+        results.notified(op.name, op.ts, op.seq)
     # In a repaired log the topic may be missing.
     topic = None if op.appended is None else state.by_id.get(op.appended.topic_id)
     if topic is not None and op.appended is not None:

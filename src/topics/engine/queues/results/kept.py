@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from topics.engine.queues.results.ended import EndedJobs, EndState
-from topics.engine.queues.results.job_groups import JobGroups
+from topics.engine.queues.results.ended import EndedJobs, EndState, split_ended
+from topics.engine.queues.results.job_groups import JobGroups, JobGroupsImage
 
 if TYPE_CHECKING:
     from topics.engine.core.waiting.runner import Signal
@@ -18,16 +18,16 @@ PROGRESS_MAX = 10_000
 
 
 class KeptResults:
-    """Which queues keep something, and which of them have a job group that is complete and not notified; by id."""
+    """Which queues keep something for a time, and which have a job group that is complete and not notified; by id."""
 
-    __slots__ = ("due", "queues")
+    __slots__ = ("due", "for_a_time")
 
     def __init__(self) -> None:
-        self.queues: dict[int, Topic] = {}
+        self.for_a_time: dict[int, Topic] = {}
         self.due: dict[int, Topic] = {}
 
     def discard(self, topic: Topic) -> None:
-        self.queues.pop(topic.id, None)
+        self.for_a_time.pop(topic.id, None)
         self.due.pop(topic.id, None)
 
 
@@ -42,7 +42,6 @@ class QueueResults:
     def __init__(self, topic: Topic, kept: KeptResults) -> None:
         self._topic = topic
         self._kept = kept
-        kept.queues[topic.id] = topic
         # by seq, JSON as the worker sent it
         self.progress: dict[int, bytes] = {}
         self.ended = EndedJobs()
@@ -56,6 +55,27 @@ class QueueResults:
         """A batch with groups was added to the queue."""
         assert batch.jobs is not None and batch.jobs.groups is not None
         self.groups.appended(topic, batch, batch.jobs.groups)
+
+    def add_ended(self, jobs: bytes) -> None:
+        self.ended.add(split_ended(jobs))
+        self._kept.for_a_time[self._topic.id] = self._topic
+
+    def notified(self, group: str, ts: int, seq: int) -> None:
+        self.groups.notified(group, ts, seq)
+        self._kept.for_a_time[self._topic.id] = self._topic
+
+    def restore_groups(self, image: JobGroupsImage) -> None:
+        self.groups.restore(image, self._topic.blocks)
+        self._kept.for_a_time[self._topic.id] = self._topic
+        if self.groups.due:
+            self.alert()
+
+    def forget(self, ended_until: int, now_ms: int, most: int) -> bool:
+        """Drop some of what has been kept long enough; whether there may be more."""
+        more = self.ended.forget(ended_until, most) or self.groups.forget(now_ms, most)
+        if not self.ended and not self.groups.by_name:
+            self._kept.for_a_time.pop(self._topic.id, None)
+        return more
 
     def note_progress(self, seqs: list[int], progress: bytes) -> None:
         kept = self.progress

@@ -64,7 +64,7 @@ class Notifier:
         """Called in every turn: is there anything to do?"""
         if self._kept.due:
             self._begin()
-        if self._sweep is None and self._kept.queues and not self._stopped:
+        if self._sweep is None and self._kept.for_a_time and not self._stopped:
             self._sweep = self._deadlines.add(SWEEP_MS, self._begin_sweep)
 
     def stop(self) -> None:
@@ -148,13 +148,11 @@ class Notifier:
             self._retry = self._deadlines.add(FAILED_MS, self._again)
 
     def _drop(self) -> Steps[None]:
-        for topic in list(self._kept.queues.values()):
+        for topic in list(self._kept.for_a_time.values()):
             results = results_of(topic)
-            if results is None:
-                continue
             now_ms = topic.now(self._clock.now_ms())
             ended_until = now_ms - (topic.config.keep_results_ms or 0)
-            while results.ended.forget(ended_until, DROPPED_MAX) or results.groups.forget(now_ms, DROPPED_MAX):
+            while results is not None and results.forget(ended_until, now_ms, DROPPED_MAX):
                 yield None
 
     # --- the owner of the task ---
