@@ -321,6 +321,12 @@ class TopicFields(TypedDict, total=False):
     dead_letter: str | None
     leases_durable: bool
     retry_backoff: Backoff | Mapping[str, float] | None
+    max_in_flight: int | None
+    max_in_flight_per_tag: int | None
+    rate_per_s: float | None
+    burst: int | None
+    rate_per_s_per_tag: float | None
+    burst_per_tag: int | None
 
 
 class Dropped(msgspec.Struct, kw_only=True):
