@@ -266,8 +266,8 @@ class LimitsMachine(RuleBasedStateMachine):
             if not clean and job.deliveries:
                 # What was known of a delivery may be gone, and a rest with it.
                 job.deliveries = 0 if known is None else known.deliveries
-                rests = known is not None and known.group is not None and known.group.place is JobPlace.RESTING
-                job.due = known.group.due_ms if rests else 0
+                group = None if known is None else known.group
+                job.due = group.due_ms if group is not None and group.place is JobPlace.RESTING else 0
                 job.reclaimed = None
 
     # --- what always holds ---

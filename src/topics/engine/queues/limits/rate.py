@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-# What the division of two times may be short of a whole number.
-ROUNDING: Final = 1e-9
+# Sums of intervals are a little more or less than they should be, and no claim has to wait for that.
+ROUNDING_MS: Final = 0.001
 
 
 class Rate:
@@ -24,7 +24,7 @@ class Rate:
         """How many jobs may be handed out now."""
         if full_ms <= now_ms:
             return self.burst
-        return max(0, int(self.burst - (full_ms - now_ms) / self._interval_ms + ROUNDING))
+        return max(0, int(self.burst - (full_ms - now_ms - ROUNDING_MS) / self._interval_ms))
 
     def after(self, full_ms: float, now_ms: int, jobs: int) -> float:
         """When the bucket is full again if these are handed out."""
@@ -32,4 +32,4 @@ class Rate:
 
     def due_ms(self, full_ms: float) -> int:
         """When there is room for one."""
-        return ceil(full_ms - (self.burst - 1) * self._interval_ms)
+        return ceil(full_ms - (self.burst - 1) * self._interval_ms - ROUNDING_MS)
