@@ -164,10 +164,10 @@ class Queues:
         self._commit_log.check_writable()
         if queue.limits_of is not topic.config:
             limit(queue, topic.config)
-        limits, room = queue.limits, claim.wanted
+        limits, room, tags = queue.limits, claim.wanted, None
         if limits is not None:
-            room = 0 if limits.tags.in_use else limits.room(room, now)
-        run = queue.take_run(topic, room, ANSWER_BYTES_MAX, self._state.cold.load) if room else None
+            room, tags = limits.room(room, now), limits.tags if limits.tags.in_use else None
+        run = queue.take_run(topic, room, ANSWER_BYTES_MAX, self._state.cold.load, tags, now) if room else None
         if run is None:
             return self.serve(topic, queue, [claim], now)[0]
         wall_ms = queue.last_claim_ts = topic.last_read_ts = self._clock.now_ms()
