@@ -31,7 +31,7 @@ MILLION = 1_000_000
 EXPIRING = 100_000
 CUSTOMERS = 10_000
 ROUNDS = 20
-HTTP_CYCLES = 200
+HTTP_CYCLES = 500
 # Limits that are looked at and hold nothing back.
 QUEUE_LIMITS: dict[str, float] = {"max_in_flight": 100_000, "rate_per_s": 1_000_000, "burst": 1_000_000}
 TAG_LIMITS: dict[str, float] = {"max_in_flight_per_tag": 10, "rate_per_s_per_tag": 1_000, "burst_per_tag": 1_000}
