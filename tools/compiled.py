@@ -46,6 +46,7 @@ MODULES: Final = {
     "engine/live": "feeds",
     "engine/queues": "claims dead_letters due feature fold ops part places queue transfers unique_keys verbs "
     "waiting_claims",
+    "engine/queues/limits": "limits rate tag_limits tag_line",
     "engine/groups": "consume fold group ops part verbs",
     "engine/routers": "fold forwarding ops part",
     "http": "budget closing connections content_coding frame_scanner limits received refusal reply_head request "

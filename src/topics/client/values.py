@@ -226,7 +226,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
 
     `dead_letter_error`: why jobs cannot be moved there. `claimers`: claims that wait for jobs, and work streams that
     are open now; `last_claim_ts`: when jobs were last asked for since the server started. Servers before 0.2 send
-    neither `dead` nor `claimers`.
+    neither `dead` nor `claimers`. `limited_by`: the limit that holds back all ready jobs, as far as claims have met
+    them; `held_back`: how many of them limits of their tags hold back.
     """
 
     ready: int
@@ -238,6 +239,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
     dead_letter_error: str | None = None
     claimers: int | None = None
     last_claim_ts: int | None = None
+    held_back: int = 0
+    limited_by: str | None = None
 
 
 class TopicState(msgspec.Struct, kw_only=True):
@@ -331,6 +334,12 @@ class TopicFields(TypedDict, total=False):
     leases_durable: bool
     retry_backoff: Backoff | Mapping[str, float] | None
     keep_results_ms: int
+    max_in_flight: int | None
+    max_in_flight_per_tag: int | None
+    rate_per_s: float | None
+    burst: int | None
+    rate_per_s_per_tag: float | None
+    burst_per_tag: int | None
 
 
 class Dropped(msgspec.Struct, kw_only=True):
