@@ -1,4 +1,4 @@
-"""Celery, unmodified, by kombu's SQS transport: tasks, retries, countdowns, late acks, and a worker killed in mid-job."""
+"""Celery, unmodified, by kombu: tasks, retries, countdowns, late acks, and a worker that is killed in mid-job."""
 
 import os
 import signal

@@ -10,6 +10,8 @@ import hashlib
 from typing import Any, Final
 from uuid import uuid4
 
+import msgspec
+
 from topics.api.auth import Authenticator, Headers, Key, KeyAuthenticator, Principal
 from topics.api.call import Call
 from topics.api.console.base_path import BasePath
@@ -20,11 +22,12 @@ from topics.api.sqs.errors import SqsError, as_sqs_error
 from topics.api.sqs.exchange import REGION, Exchange
 from topics.api.sqs.json_protocol import TARGET, JsonProtocol
 from topics.api.sqs.moves import MoveOperations
-from topics.api.sqs.operations import SENT_BYTES_MAX, Operation
+from topics.api.sqs.operations import SENT_BYTES_MAX, After, Operation
 from topics.api.sqs.query_protocol import QueryProtocol
 from topics.api.sqs.queues import QueueOperations
 from topics.api.sqs.signature import Signable, Signed, Verifier, parse_authorization
 from topics.api.sqs.transfers import MessageOperations
+from topics.api.waiting import answering
 from topics.engine.core.waiting.runner import Steps
 from topics.http.request import Header, Request
 from topics.model.clock import Clock
@@ -144,9 +147,11 @@ class Sqs:
             raise _too_long(operation.body_bytes_max)
         params = protocol.decode(body, operation.request)
         result = yield from operation.answer(Exchange(call, params, self._home(call), region))
-        request_id = str(uuid4())
-        reply = protocol.encode(name, result, request_id)
-        call.reply(200, reply, protocol.content_type, headers=(request_id_header(request_id),))
+        if isinstance(result, After):
+            made = result.result
+            result.change.then(answering(call, lambda call, _: _reply(call, protocol, name, made())))
+        else:
+            _reply(call, protocol, name, result)
 
     def _verify(self, request: Request, signed: Signed, key: Key) -> Steps[None]:
         digest = hashlib.sha256(request.body[:HASHED_BYTES])
@@ -166,6 +171,12 @@ class Sqs:
             scheme = self._scheme
         host = call.headers.get(b"host", b"localhost").decode("latin-1")
         return f"{scheme}://{host}{self._base}"
+
+
+def _reply(call: Call, protocol: JsonProtocol | QueryProtocol, operation: str, result: msgspec.Struct | None) -> None:
+    request_id = str(uuid4())
+    body = protocol.encode(operation, result, request_id)
+    call.reply(200, body, protocol.content_type, headers=(request_id_header(request_id),))
 
 
 def _too_long(bytes_max: int) -> SqsError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from topics.api.admission import Pressure
 from topics.api.auth import Scope
@@ -22,7 +22,7 @@ from topics.api.sqs.messages import (
     sequence_number,
     wanted_of,
 )
-from topics.api.sqs.operations import SENT_BYTES_MAX, Operation
+from topics.api.sqs.operations import SENT_BYTES_MAX, After, Operation
 from topics.api.sqs.requests import (
     BatchResult,
     ChangeMessageVisibility,
@@ -31,8 +31,10 @@ from topics.api.sqs.requests import (
     DeleteMessageBatch,
     Done,
     Failure,
+    HandleEntry,
     Message,
     Messages,
+    OutgoingEntry,
     ReceiveMessage,
     SendMessage,
     SendMessageBatch,
@@ -58,14 +60,6 @@ WAIT_S_MAX: Final = 20
 STEP_BYTES: Final = 256 * 1024
 
 _entry_id = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
-
-
-class Entry(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-E = TypeVar("E", bound=Entry)
 
 
 class MessageOperations:
@@ -100,13 +94,12 @@ class MessageOperations:
 
     # --- send ---
 
-    def send(self, exchange: Exchange) -> Steps[Sent]:
+    def send(self, exchange: Exchange) -> Steps[After]:
         name = exchange.queue
         topic = yield from attempt(lambda: self._find(name))
         prepared = prepare(topic, exchange.params)
         change = yield from attempt(lambda: self._append(exchange, name, [prepared]))
-        yield from published(change)
-        return _sent(topic, prepared, change.first_seq)
+        return After(change, lambda: _sent(topic, prepared, change.first_seq))
 
     def send_batch(self, exchange: Exchange) -> Steps[BatchResult]:
         """Messages of a standard queue are one write; those of a FIFO queue have a key each, and are several."""
@@ -152,12 +145,13 @@ class MessageOperations:
 
     # --- receive ---
 
-    def receive(self, exchange: Exchange) -> Steps[Messages]:
+    def receive(self, exchange: Exchange) -> Steps[Messages | After]:
         params: ReceiveMessage = exchange.params
         name = exchange.queue
         topic = yield from attempt(lambda: self._find(name))
         request = _claim_of(params, number_of(topic.config, "ReceiveMessageWaitTimeSeconds"))
-        _, grant = yield from self._claims.claim(name, request, self._admission(exchange))
+        asked = yield from attempt(lambda: self._claims.ask(name, request, self._admission(exchange)))
+        grant = asked.grant or (yield from self._claims.wait(asked, request.wait_ms))
         wanted = wanted_of(
             [*(params.attribute_names or ()), *(params.message_system_attribute_names or ())],
             params.message_attribute_names or (),
@@ -171,25 +165,34 @@ class MessageOperations:
             if spent > STEP_BYTES:
                 spent = 0
                 yield None
-        return Messages(made) if made else Messages()
+        messages = Messages(made) if made else Messages()
+        return messages if grant.change is None else After(grant.change, lambda: messages)
 
     # --- delete ---
 
-    def delete(self, exchange: Exchange) -> Steps[None]:
-        topic = yield from attempt(lambda: self._find(exchange.queue))
-        handle = parse_handle(topic, exchange.params.receipt_handle)
-        held = yield from self._acked(topic, [handle])
-        if held.skipped and is_fifo(topic.name):
-            raise _expired(exchange.params.receipt_handle)
+    def delete(self, exchange: Exchange) -> Steps[After]:
+        """A message that is gone, or was received again, stays as it is: its handle was not the newest."""
+        name, receipt_handle = exchange.queue, exchange.params.receipt_handle
+        topic = yield from attempt(lambda: self._find(name))
+        handle = parse_handle(topic, receipt_handle)
+        change = yield from attempt(lambda: self._ack(name, [handle]))
+
+        def done() -> None:
+            held: Held = change.result
+            if held.skipped and is_fifo(name):
+                raise _expired(receipt_handle)
+
+        return After(change, done)
 
     def delete_batch(self, exchange: Exchange) -> Steps[BatchResult]:
         params: DeleteMessageBatch = exchange.params
         _check_entries(params.entries)
         topic = yield from attempt(lambda: self._find(exchange.queue))
-        result, handles = _handles(topic, params.entries, lambda entry: entry.receipt_handle)
+        result, handles = _handles(topic, params.entries)
         skipped: frozenset[int] = frozenset()
         if handles:
-            held = yield from self._acked(topic, list(handles.values()))
+            change = yield from attempt(lambda: self._ack(topic.name, list(handles.values())))
+            held: Held = (yield from published(change)).result
             skipped = frozenset(held.skipped)
         for entry in params.entries:
             handle = handles.get(entry.id)
@@ -201,57 +204,45 @@ class MessageOperations:
                 result.successful.append(Done(entry.id))
         return result
 
-    def _acked(self, topic: Topic, handles: Sequence[Handle]) -> Steps[Held]:
-        """A message that is gone, or was received again, is skipped: its handle was not the newest."""
-        seqs, lease_ids = _by_seq(handles)
-        ack = AckRequest(NODE, seqs, lease_ids)
-        change = yield from attempt(lambda: self._queues.ack(topic.name, ack))
-        yield from published(change)
-        return change.result
+    def _ack(self, name: str, handles: Sequence[Handle]) -> PendingChange:
+        """`result` is a Held."""
+        return self._queues.ack(name, AckRequest(NODE, *_by_seq(handles)))
 
     # --- visibility ---
 
-    def change(self, exchange: Exchange) -> Steps[None]:
+    def change(self, exchange: Exchange) -> Steps[After]:
         params: ChangeMessageVisibility = exchange.params
         topic = yield from attempt(lambda: self._find(exchange.queue))
         handle = parse_handle(topic, params.receipt_handle)
         _check_visibility(params.visibility_timeout)
-        held = yield from self._changed(topic, [handle], params.visibility_timeout)
-        if held.skipped:
-            raise _not_in_flight()
+        change = yield from attempt(lambda: self._change(topic.name, handle, params.visibility_timeout))
+        return After(change, lambda: _check_held(change))
 
     def change_batch(self, exchange: Exchange) -> Steps[BatchResult]:
         params: ChangeMessageVisibilityBatch = exchange.params
         _check_entries(params.entries)
         topic = yield from attempt(lambda: self._find(exchange.queue))
-        result, handles = _handles(topic, params.entries, lambda entry: entry.receipt_handle)
+        result, handles = _handles(topic, params.entries)
         for entry in params.entries:
             handle = handles.get(entry.id)
             if handle is None:
                 continue
             try:
                 _check_visibility(entry.visibility_timeout)
-                held = yield from self._changed(topic, [handle], entry.visibility_timeout)
-                if held.skipped:
-                    raise _not_in_flight()
+                change = yield from attempt(partial(self._change, topic.name, handle, entry.visibility_timeout))
+                _check_held((yield from published(change)))
             except TopicsError as error:
                 result.failed.append(_failure(entry.id, error))
             else:
                 result.successful.append(Done(entry.id))
         return result
 
-    def _changed(self, topic: Topic, handles: Sequence[Handle], timeout_s: int) -> Steps[Held]:
-        """A new deadline from now on; 0 gives the message back."""
-        seqs, lease_ids = _by_seq(handles)
-        name = topic.name
+    def _change(self, name: str, handle: Handle, timeout_s: int) -> PendingChange:
+        """A new deadline from now on; 0 gives the message back. `result` is a Held."""
+        seqs, lease_ids = [handle.seq], [handle.lease_id]
         if timeout_s:
-            extend = ExtendRequest(NODE, seqs, timeout_s * 1000, lease_ids)
-            change = yield from attempt(lambda: self._queues.extend(name, extend))
-        else:
-            nack = NackRequest(NODE, seqs, lease_ids, delay_ms=0)
-            change = yield from attempt(lambda: self._queues.nack(name, nack))
-        yield from published(change)
-        return change.result
+            return self._queues.extend(name, ExtendRequest(NODE, seqs, timeout_s * 1000, lease_ids))
+        return self._queues.nack(name, NackRequest(NODE, seqs, lease_ids, delay_ms=0))
 
 
 def _sent(topic: Topic, prepared: Prepared, seq: int) -> Sent:
@@ -292,7 +283,7 @@ def _check_visibility(timeout_s: int) -> None:
         raise invalid_value(timeout_s, "VisibilityTimeout", f"Must be between 0 and {VISIBILITY_S_MAX}.")
 
 
-def _check_entries(entries: Sequence[Entry]) -> None:
+def _check_entries(entries: Sequence[HandleEntry] | Sequence[OutgoingEntry]) -> None:
     if not entries:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
     if len(entries) > ENTRIES_MAX:
@@ -311,15 +302,13 @@ def _check_entries(entries: Sequence[Entry]) -> None:
         raise SqsError("BatchEntryIdsNotDistinct", "Two or more batch entries in the request have the same Id.")
 
 
-def _handles(
-    topic: Topic, entries: Sequence[E], handle_of: Callable[[E], str]
-) -> tuple[BatchResult, dict[str, Handle]]:
+def _handles(topic: Topic, entries: Sequence[HandleEntry]) -> tuple[BatchResult, dict[str, Handle]]:
     """The handles of a batch by entry; those that are not valid have failed."""
     result = BatchResult([], [])
     handles: dict[str, Handle] = {}
     for entry in entries:
         try:
-            handles[entry.id] = parse_handle(topic, handle_of(entry))
+            handles[entry.id] = parse_handle(topic, entry.receipt_handle)
         except SqsError as error:
             result.failed.append(_failure(entry.id, error))
     return result, handles
@@ -335,5 +324,7 @@ def _expired(handle: str) -> SqsError:
     return invalid_value(handle[:64], "ReceiptHandle", "The receipt handle has expired.")
 
 
-def _not_in_flight() -> SqsError:
-    return SqsError("MessageNotInflight", "The specified message isn't in flight.")
+def _check_held(change: PendingChange) -> None:
+    held: Held = change.result
+    if held.skipped:
+        raise SqsError("MessageNotInflight", "The specified message isn't in flight.")
