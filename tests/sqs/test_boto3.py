@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.serving import ServerProcess
 from tests.sqs.clients import boto3_client, import_boto
 from topics.api.auth import key_id_of, sqs_secret_of
-from topics.api.sqs.signature import Signable, Verifier, parse_authorization
+from topics.api.sqs.signature import Signable, Verifier, joined_headers, parse_authorization
 
 pytestmark = pytest.mark.slow
 
@@ -161,7 +161,9 @@ def test_what_botocore_signs_is_what_is_verified(
     if all(name != b"host" for name, _ in sent):
         sent.append((b"host", b"127.0.0.1:4000"))
     parts = urlsplit(url)
-    signable = Signable("POST", parts.path.encode(), parts.query.encode(), sent, hashlib.sha256(body).hexdigest())
+    signable = Signable(
+        "POST", parts.path.encode(), parts.query.encode(), joined_headers(sent), hashlib.sha256(body).hexdigest()
+    )
     signed = parse_authorization(dict(sent)[b"authorization"])
     assert (signed.key_id, signed.region) == ("id", "eu-west-1")
     Verifier().verify(signable, signed, "secret", time.time())

@@ -92,7 +92,7 @@ def signed(
     pairs = [(name.lower().encode(), value.encode()) for name, value in sent.items()]
     names = sorted(name for name, _ in pairs)
     plain_path, _, query = path.partition("?")
-    signable = Signable("POST", plain_path.encode(), query.encode(), pairs, hashlib.sha256(body).hexdigest())
+    signable = Signable("POST", plain_path.encode(), query.encode(), dict(pairs), hashlib.sha256(body).hexdigest())
     scope = f"{now[:8]}/{REGION}/sqs/aws4_request"
     text = string_to_sign(now, scope, canonical_request(signable, names))
     signature = hmac.digest(signing_key(sqs_secret_of(key), now[:8], REGION, "sqs"), text, "sha256").hex()

@@ -118,29 +118,24 @@ def prepare(topic: Topic, message: Outgoing) -> Prepared:
     if _forbidden.search(body) is not None:
         raise SqsError("InvalidMessageContents", "Message body contains characters that SQS does not allow.")
     encoded = body.encode()
-    attributes = message.message_attributes or {}
-    system = message.message_system_attributes or {}
-    size = len(encoded) + _check_attributes(attributes)
+    attributes, system = message.message_attributes, message.message_system_attributes
+    size = len(encoded)
+    if attributes:
+        size += _check_attributes(attributes)
     size_max = number_of(topic.config, "MaximumMessageSize")
     if size > size_max:
         raise SqsError(
             "InvalidParameterValue",
             f"One or more parameters are invalid. Reason: Message must be shorter than {size_max} bytes.",
         )
-    if set(system) - {TRACE_HEADER}:
-        raise SqsError("InvalidParameterValue", f"The only system attribute of a message is {TRACE_HEADER}.")
-    _check_attributes(system)
+    if system:
+        if set(system) != {TRACE_HEADER}:
+            raise SqsError("InvalidParameterValue", f"The only system attribute of a message is {TRACE_HEADER}.")
+        _check_attributes(system)
     dedupe_id = _dedupe_id(topic, message, encoded)
-    stored = SqsMeta()
-    if attributes:
-        stored.message_attributes = attributes
-    if dedupe_id is not None:
-        stored.message_deduplication_id = dedupe_id
-    if TRACE_HEADER in system:
-        stored.trace_header = system[TRACE_HEADER].string_value or ""
     record = RecordRequest(data_of(body, encoded), message.message_group_id, delay_ms=_delay_s(topic, message) * 1000)
-    if stored != SqsMeta():
-        record.meta = Raw(_encode(StoredMeta(stored)))
+    if attributes or system or dedupe_id is not None:
+        record.meta = _stored_meta(attributes, system, dedupe_id)
     key = dedupe_id
     if dedupe_id is not None and choice_of(topic.config, "DeduplicationScope") == "messageGroup":
         key = hashlib.sha256(f"{message.message_group_id}\n{dedupe_id}".encode()).hexdigest()
@@ -152,6 +147,19 @@ def prepare(topic: Topic, message: Outgoing) -> Prepared:
         attributes_md5(system) if system else None,
         key,
     )
+
+
+def _stored_meta(
+    attributes: dict[str, AttributeValue] | None, system: Mapping[str, AttributeValue] | None, dedupe_id: str | None
+) -> Raw:
+    stored = SqsMeta()
+    if attributes:
+        stored.message_attributes = attributes
+    if dedupe_id is not None:
+        stored.message_deduplication_id = dedupe_id
+    if system:
+        stored.trace_header = system[TRACE_HEADER].string_value or ""
+    return Raw(_encode(StoredMeta(stored)))
 
 
 def data_of(body: str, encoded: bytes) -> Raw:
@@ -183,6 +191,8 @@ def _delay_s(topic: Topic, message: Outgoing) -> int:
 
 def _dedupe_id(topic: Topic, message: Outgoing, body: bytes) -> str | None:
     group, dedupe_id = message.message_group_id, message.message_deduplication_id
+    if group is None and dedupe_id is None and not is_fifo(topic.name):
+        return None
     for field, text in (("MessageGroupId", group), ("MessageDeduplicationId", dedupe_id)):
         if text is not None and _identifier.fullmatch(text) is None:
             raise invalid_value(

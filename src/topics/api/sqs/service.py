@@ -7,8 +7,8 @@ POST /{account}/{queue}     the same; the path names the queue
 from __future__ import annotations
 
 import hashlib
+import random
 from typing import Any, Final
-from uuid import uuid4
 
 import msgspec
 
@@ -25,7 +25,7 @@ from topics.api.sqs.moves import MoveOperations
 from topics.api.sqs.operations import SENT_BYTES_MAX, After, Operation
 from topics.api.sqs.query_protocol import QueryProtocol
 from topics.api.sqs.queues import QueueOperations
-from topics.api.sqs.signature import Signable, Signed, Verifier, parse_authorization
+from topics.api.sqs.signature import Signable, Signed, Verifier, joined_headers, parse_authorization
 from topics.api.sqs.transfers import MessageOperations
 from topics.api.waiting import answering
 from topics.engine.core.waiting.runner import Steps
@@ -77,7 +77,7 @@ class SqsFamily:
         return self._json if headers.get(b"x-amz-target", b"").startswith(TARGET) else self._query
 
     def reply_error(self, request: Request, error: TopicsError) -> None:
-        shown, request_id = as_sqs_error(error), str(uuid4())
+        shown, request_id = as_sqs_error(error), _new_id()
         protocol = self.protocol_of(dict(request.headers[::-1]))
         body, headers = protocol.encode_error(shown, request_id)
         retry = [header for header in headers_of(error) if header[0] == b"Retry-After"]
@@ -91,6 +91,11 @@ class SqsFamily:
     def error_type(self, status: int) -> Any:
         del status
         return ErrorReply
+
+
+def _new_id() -> str:
+    """For logs of clients; nothing is found by it."""
+    return f"{random.getrandbits(128):032x}"
 
 
 def request_id_header(request_id: str) -> Header:
@@ -159,7 +164,8 @@ class Sqs:
             yield None
             digest.update(request.body[at : at + HASHED_BYTES])
         path, base = request.raw_path, self._base.encode()
-        signable = Signable(request.method, path, request.query, request.headers, digest.hexdigest())
+        headers = joined_headers(request.headers)
+        signable = Signable(request.method, path, request.query, headers, digest.hexdigest())
         # A proxy may have taken the base path off.
         paths = (base + path, path, base) if base else ()
         self._verifier.verify(signable, signed, key.sqs_secret, self._clock.now_ms() / 1000, paths)
@@ -174,7 +180,7 @@ class Sqs:
 
 
 def _reply(call: Call, protocol: JsonProtocol | QueryProtocol, operation: str, result: msgspec.Struct | None) -> None:
-    request_id = str(uuid4())
+    request_id = _new_id()
     body = protocol.encode(operation, result, request_id)
     call.reply(200, body, protocol.content_type, headers=(request_id_header(request_id),))
 

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -20,14 +20,16 @@ from topics.http.request import Header
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SERVICE: Final = "sqs"
 TERMINATOR: Final = "aws4_request"
+PAYLOAD: Final = b"x-amz-content-sha256"
 UNSIGNED: Final = b"UNSIGNED-PAYLOAD"
 # How far the clocks of client and server may differ, as at AWS.
 SKEW_S_MAX = 15 * 60
 UNRESERVED: Final = "-_.~"
 SIGNING_KEYS_MAX = 256
 # Headers that decide what a request does: if one is sent, it must be signed.
-DECISIVE: Final = (b"host", b"x-amz-content-sha256", b"x-amz-date", b"x-amz-target")
+DECISIVE: Final = (b"host", PAYLOAD, b"x-amz-date", b"x-amz-target")
 
+_plain_path = re.compile(rb"[A-Za-z0-9/._~-]*")
 _AUTHORIZATION = re.compile(
     rb"AWS4-HMAC-SHA256 +Credential=([^/, ]+)/([0-9]{8})/([^/, ]+)/([^/, ]+)/([^/, ]+), *"
     rb"SignedHeaders=([!-~]+?), *Signature=([0-9a-f]{64})"
@@ -54,16 +56,21 @@ class Signed(NamedTuple):
 
 
 class Signable(NamedTuple):
-    """The parts of a request that a signature covers; `path` as the client sent it."""
+    """The parts of a request that a signature covers; `path` as the client sent it, headers by name."""
 
     method: str
     path: bytes
     query: bytes
-    headers: Sequence[Header]
+    headers: Mapping[bytes, bytes]
     body_sha256: str
 
-    def values(self, name: bytes) -> list[bytes]:
-        return [b" ".join(value.split()) for key, value in self.headers if key == name]
+
+def joined_headers(headers: Iterable[Header]) -> dict[bytes, bytes]:
+    """Headers by name; the values of a repeated one are a list."""
+    joined: dict[bytes, bytes] = {}
+    for name, value in headers:
+        joined[name] = joined[name] + b"," + value if name in joined else value
+    return joined
 
 
 def parse_authorization(header: bytes | None) -> Signed:
@@ -87,18 +94,13 @@ def parse_authorization(header: bytes | None) -> Signed:
     )
 
 
-def canonical_request(request: Signable, signed_headers: Iterable[bytes]) -> bytes:
-    names = list(signed_headers)
-    payload = b"".join(request.values(b"x-amz-content-sha256")[:1]) or request.body_sha256.encode()
-    lines = [
-        request.method.encode(),
-        quote_from_bytes(request.path, safe="/" + UNRESERVED).encode(),
-        _canonical_query(request.query),
-        *(b"%b:%b" % (name, b",".join(request.values(name))) for name in names),
-        b"",
-        b";".join(names),
-        payload,
-    ]
+def canonical_request(request: Signable, signed_headers: Sequence[bytes]) -> bytes:
+    headers, path = request.headers, request.path
+    if _plain_path.fullmatch(path) is None:
+        path = quote_from_bytes(path, safe="/" + UNRESERVED).encode()
+    lines = [request.method.encode(), path, _canonical_query(request.query) if request.query else b""]
+    lines += [b"%b:%b" % (name, b" ".join(headers.get(name, b"").split())) for name in signed_headers]
+    lines += (b"", b";".join(signed_headers), headers.get(PAYLOAD) or request.body_sha256.encode())
     return b"\n".join(lines)
 
 
@@ -114,8 +116,6 @@ def signing_key(secret: str, date: str, region: str, service: str) -> bytes:
 
 
 def _canonical_query(query: bytes) -> bytes:
-    if not query:
-        return b""
     pairs: list[tuple[str, str]] = []
     for field in query.split(b"&"):
         name, _, value = field.partition(b"=")
@@ -146,11 +146,10 @@ class Verifier:
                 f"Credential should be scoped to a valid date, the service {SERVICE!r} and {TERMINATOR!r}, "
                 f"not to {signed.scope!r}",
             )
-        unsigned = [name for name in DECISIVE if name not in signed.headers and request.values(name)]
-        if unsigned:
-            raise SqsError("SignatureDoesNotMatch", f"The header {unsigned[0].decode()} must be signed.")
-        payload = request.values(b"x-amz-content-sha256")
-        if payload and payload[0] not in (UNSIGNED, request.body_sha256.encode()):
+        for name in DECISIVE:
+            if name not in signed.headers and name in request.headers:
+                raise SqsError("SignatureDoesNotMatch", f"The header {name.decode()} must be signed.")
+        if request.headers.get(PAYLOAD, UNSIGNED) not in (UNSIGNED, request.body_sha256.encode()):
             raise _mismatch()
         key = self._signing_key(signed, secret)
         for path in paths or (request.path,):
@@ -171,12 +170,12 @@ class Verifier:
 
 
 def _time_of(request: Signable) -> str:
-    found = request.values(b"x-amz-date") or request.values(b"date")
-    if not found:
+    found = request.headers.get(b"x-amz-date") or request.headers.get(b"date")
+    if found is None:
         raise SqsError(
             "IncompleteSignature", "Authorization header requires existence of either 'X-Amz-Date' or 'Date'."
         )
-    return found[0].decode("latin-1")
+    return found.decode("latin-1")
 
 
 def _check_time(text: str, now_s: float) -> None:
