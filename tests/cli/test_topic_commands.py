@@ -34,7 +34,7 @@ def test_a_queue_takes_all_its_flags(invoke: Invoke, client: Client, topic: str)
 def test_a_rate_that_is_no_number_is_refused_before_it_is_sent(invoke: Invoke, topic: str) -> None:
     for wrong in ("fast", "nan", "1e9", ""):
         done = invoke("topic", "create", topic, "--rate", wrong)
-        assert (done.code, done.complaint) == (1, f"--rate is {wrong!r}, but must be a number such as 0.5")
+        assert (done.code, done.complaint) == (2, f"--rate is {wrong!r}, but must be a number such as 0.5")
 
 
 def test_creating_what_exists_confirms_it_or_shows_the_difference(invoke: Invoke, client: Client, topic: str) -> None:

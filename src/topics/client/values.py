@@ -217,7 +217,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
 
     `dead_letter_error`: why jobs cannot be moved there. `claimers`: claims that wait for jobs, and work streams that
     are open now; `last_claim_ts`: when jobs were last asked for since the server started. Servers before 0.2 send
-    neither `dead` nor `claimers`.
+    neither `dead` nor `claimers`. `limited_by`: the limit that holds back all ready jobs, as far as claims have met
+    them; `held_back`: how many of them limits of their tags hold back.
     """
 
     ready: int
@@ -229,6 +230,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
     dead_letter_error: str | None = None
     claimers: int | None = None
     last_claim_ts: int | None = None
+    held_back: int = 0
+    limited_by: str | None = None
 
 
 class TopicState(msgspec.Struct, kw_only=True):

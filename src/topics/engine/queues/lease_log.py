@@ -83,7 +83,7 @@ def picture(topic: Topic, queue: Queue) -> QueueImage:
     config = topic.config
     if config.durability == "ephemeral":
         return QueueImage(queue.paused, queue.dead_lettered, 0, [], [])
-    cursor = queue.cursor if config.leases_durable else 0
+    cursor = queue.logged_cursor if config.leases_durable else 0
     image = QueueImage(queue.paused, queue.dead_lettered, cursor, [], [])
     if not is_large(topic, queue):
         image.jobs, image.unique = _job_images(topic, queue, queue.jobs), list(queue.unique.items())

@@ -26,6 +26,7 @@ SQS_BYTES_MAX = 64 * 1024
 U64 = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
 JobsLimit = Annotated[int, Meta(ge=1, le=JOBS_LIMIT_MAX)]
 RateLimit = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
+LimitName = Literal["max_in_flight", "max_in_flight_per_tag", "rate_per_s", "rate_per_s_per_tag"]
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
@@ -166,6 +167,16 @@ def encode_config(config: TopicConfig) -> bytes:
 
 def decode_config(data: bytes) -> TopicConfig:
     return _decoder.decode(data)
+
+
+def has_limits(config: TopicConfig) -> bool:
+    """Whether a queue may have to hold back jobs that are ready."""
+    return (
+        config.max_in_flight is not UNSET
+        or config.max_in_flight_per_tag is not UNSET
+        or config.rate_per_s is not UNSET
+        or config.rate_per_s_per_tag is not UNSET
+    )
 
 
 def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = None) -> TopicConfig:
