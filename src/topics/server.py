@@ -391,7 +391,7 @@ class Server:
             MessageOperations(engine, claims, self._pressure, clock),
             MoveOperations(claims.queues, self._runner, clock),
             clock,
-            BasePath(self._settings.base_path),
+            BasePath(self._settings.base_path).path,
             "http" if self._settings.tls_cert is None else "https",
         )
         return sqs.routes()

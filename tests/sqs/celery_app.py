@@ -1,3 +1,4 @@
+# pyright: basic, reportMissingImports=false, reportFunctionMemberAccess=false
 """A Celery project as anybody may have it: only its two settings say that its broker is this server.
 
 It reports what happens to a topic, so that a test can wait for it. Run in a venv that has Celery and nothing else.
@@ -9,7 +10,7 @@ import signal
 import time
 import urllib.request
 
-from celery import Celery  # pyright: ignore[reportMissingImports]
+from celery import Celery
 
 app = Celery("celery_app")
 app.conf.broker_url = os.environ["BROKER_URL"]

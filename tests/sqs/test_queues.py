@@ -243,6 +243,7 @@ def test_unknown_fields_are_ignored_and_numbers_may_be_text(wire: Wire) -> None:
         ("Nonsense", b"{}", "InvalidAction"),
         ("SendMessage", b"{", "SerializationException"),
         ("SendMessage", b"\xff", "SerializationException"),
+        ("SendMessage", b'{"MessageBody":"\xff"}', "SerializationException"),
         ("SendMessage", b"[" * 100_000, "InvalidParameterValue"),
         ("SendMessage", b'{"x":' * 100_000, "SerializationException"),
         ("SendMessage", b"[]", "InvalidParameterValue"),

@@ -47,7 +47,7 @@ class JsonProtocol:
             return _decoder(shape).decode(body or b"{}")
         except msgspec.ValidationError as error:
             raise wrong_shape(error) from None
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SqsError("SerializationException", f"The body is not valid JSON: {error}") from None
 
     def encode(self, operation: str, result: msgspec.Struct | None, request_id: str) -> bytes:

@@ -7,7 +7,7 @@ TagKey.1=a&TagKey.2=b                               is   {"TagKeys": ["a", "b"]}
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import parse_qsl
 
@@ -129,11 +129,18 @@ def _fields(tree: Tree) -> dict[str, Any]:
         elif renamed is None:
             fields[name] = _fields(branch)
         elif renamed.key:
-            pairs = [item for item in _items(branch) if isinstance(item, dict) and renamed.key in item]
-            fields[renamed.name] = {item[renamed.key]: item.get(renamed.value, "") for item in pairs}
+            fields[renamed.name] = dict(_pairs(_items(branch), renamed))
         else:
             fields[renamed.name] = _items(branch)
     return fields
+
+
+def _pairs(items: list[Any], renamed: Renamed) -> Iterator[tuple[str, Any]]:
+    for item in items:
+        pair = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+        key = pair.get(renamed.key)
+        if isinstance(key, str):
+            yield key, pair.get(renamed.value, "")
 
 
 def _items(branch: Tree) -> list[Any]:

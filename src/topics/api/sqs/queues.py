@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -130,7 +130,7 @@ class QueueOperations:
     def _config(self, name: str, asked: Asked, tags: dict[str, str]) -> ConfigRequest:
         """With the defaults of SQS, and leases that last over restarts, as the invisibility of a message does."""
         kept = kept_with(None, asked.kept, self._clock.now_ms())
-        fields = {
+        fields: dict[str, Any] = {
             "lease_ms": 1000 * NUMBERS["VisibilityTimeout"].default,
             "ttl_ms": 1000 * NUMBERS["MessageRetentionPeriod"].default,
             **asked.fields,
@@ -219,7 +219,8 @@ class QueueOperations:
     # --- attributes ---
 
     def attributes(self, exchange: Exchange) -> Steps[QueueAttributes]:
-        name, wanted = exchange.queue, exchange.params.attribute_names or []
+        params: GetQueueAttributes = exchange.params
+        name, wanted = exchange.queue, params.attribute_names or []
         for attribute in wanted:
             if attribute != "All" and attribute not in KNOWN:
                 raise unknown_attribute(attribute)

@@ -14,7 +14,6 @@ import msgspec
 
 from topics.api.auth import Authenticator, Headers, Key, KeyAuthenticator, Principal
 from topics.api.call import Call
-from topics.api.console.base_path import BasePath
 from topics.api.errors import headers_of
 from topics.api.routes import Route
 from topics.api.schema import ErrorReply
@@ -110,14 +109,14 @@ class Sqs:
         messages: MessageOperations,
         moves: MoveOperations,
         clock: Clock,
-        base: BasePath,
+        base_path: str,
         scheme: str,
     ) -> None:
         self._family = SqsFamily(authenticator)
         self._operations: dict[str, Operation] = {**queues.table(), **messages.table(), **moves.table()}
         self._verifier = Verifier()
         self._clock = clock
-        self._base = base.path
+        self._base = base_path
         self._scheme = scheme
 
     def routes(self) -> list[Route]:

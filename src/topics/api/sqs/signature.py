@@ -82,16 +82,8 @@ def parse_authorization(header: bytes | None) -> Signed:
             "IncompleteSignature",
             f"The Authorization header is not of the form: {ALGORITHM} Credential=…, SignedHeaders=…, Signature=…",
         )
-    key_id, date, region, service, terminator, names, signature = match.groups()
-    return Signed(
-        key_id.decode(),
-        date.decode(),
-        region.decode(),
-        service.decode(),
-        terminator.decode(),
-        tuple(names.split(b";")),
-        signature.decode(),
-    )
+    key_id, date, region, service, terminator, names, signature = [part.decode("latin-1") for part in match.groups()]
+    return Signed(key_id, date, region, service, terminator, tuple(names.encode().split(b";")), signature)
 
 
 def canonical_request(request: Signable, signed_headers: Sequence[bytes]) -> bytes:
