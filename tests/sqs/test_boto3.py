@@ -99,6 +99,9 @@ def test_dead_letters_and_back(sqs: Any) -> None:
     (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    count = {"QueueUrl": dead, "AttributeNames": ["ApproximateNumberOfMessages"]}
+    while sqs.get_queue_attributes(**count)["Attributes"] != {"ApproximateNumberOfMessages": "1"}:
+        pass
     sqs.start_message_move_task(SourceArn=arn_of(sqs, dead))
     (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
     assert message["Body"] == "bad"

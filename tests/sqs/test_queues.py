@@ -169,7 +169,11 @@ def bury(wire: Wire, url: str, *bodies: str) -> None:
     for message in wire.json("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10)["Messages"]:
         handle = message["ReceiptHandle"]
         wire.json("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0)
+    # the receive that finds them moves them
     assert wire.json("ReceiveMessage", QueueUrl=url) == {}
+    dead = wire.client.state(name_of(url))["config"]["dead_letter"]
+    while wire.client.state(dead)["count"] < len(bodies):
+        pass
 
 
 def test_a_message_that_was_received_too_often_is_in_the_dead_letter_queue(wire: Wire) -> None:
@@ -267,6 +271,8 @@ def test_garbage_is_refused_in_the_form_of_the_protocol(wire: Wire, operation: s
         (b"Action=ListQueues&x=%ff", "MalformedQueryString"),
         (b"Action=ListQueues" + b"&a=b" * 2_000, "MalformedQueryString"),
         (b"Action=TagQueue&Tag=1&Tag.1.Key=a", "MissingParameter"),
+        (b"Action=TagQueue&QueueUrl=a/b&Tag" + b".1" * 100_000 + b"=x", "MissingParameter"),
+        (b"Action=TagQueue&QueueUrl=a/absent&Tag.1.Key.x=1", "AWS.SimpleQueueService.NonExistentQueue"),
         (b"Action=ReceiveMessage&QueueUrl=a/absent&MaxNumberOfMessages=many", "InvalidParameterValue"),
         (b"Action=DeleteQueue&QueueUrl=a/absent", "AWS.SimpleQueueService.NonExistentQueue"),
     ],

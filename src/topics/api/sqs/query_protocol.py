@@ -21,6 +21,8 @@ NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 # More than a batch of ten messages with ten attributes each has.
 FIELDS_MAX = 1_000
 ITEMS_MAX = 256
+# Fields deeper than the deepest known one are ignored, as unknown ones are.
+DOTS_MAX = 8
 
 
 class Renamed(NamedTuple):
@@ -80,6 +82,8 @@ class QueryProtocol:
     def decode(self, body: Any, shape: type[msgspec.Struct]) -> Any:
         tree: Tree = {}
         for name, value in cast("dict[str, str]", body).items():
+            if name.count(".") > DOTS_MAX:
+                continue
             _plant(tree, name.split("."), value)
         fields = _fields(tree)
         if "tags" in shape.__struct_encode_fields__ and "Tags" in fields:
