@@ -110,7 +110,7 @@ export interface Change {
   to: unknown;
 }
 
-/** `count` below `max` means that the queue is (nearly) empty, unless `more` is true: then jobs were too large. */
+/** `count` below `max` means that the queue is (nearly) empty, unless `more` is true. Then the jobs were too large, or the limit that `limited_by` names holds back those that are ready. */
 export interface ClaimReply {
   topic: string;
   claimed: ClaimedJob[];
@@ -118,6 +118,7 @@ export interface ClaimReply {
   ready: number;
   performance: Performance;
   more?: boolean;
+  limited_by?: "max_in_flight" | "max_in_flight_per_tag" | "rate_per_s" | "rate_per_s_per_tag";
 }
 
 export interface ClaimRequest {
@@ -189,6 +190,13 @@ export interface ConfigPatch {
   dead_letter?: string | null;
   leases_durable?: boolean;
   retry_backoff?: BackoffRequest | null;
+  max_in_flight?: number | null;
+  max_in_flight_per_tag?: number | null;
+  rate_per_s?: number | null;
+  burst?: number | null;
+  rate_per_s_per_tag?: number | null;
+  burst_per_tag?: number | null;
+  sqs?: SqsRequest | null;
 }
 
 /** The configuration as a request states it: every field optional, `null` means absent except for numbers. */
@@ -211,6 +219,13 @@ export interface ConfigRequest {
   dead_letter?: string | null;
   leases_durable?: boolean | null;
   retry_backoff?: BackoffRequest | null;
+  max_in_flight?: number | null;
+  max_in_flight_per_tag?: number | null;
+  rate_per_s?: number | null;
+  burst?: number | null;
+  rate_per_s_per_tag?: number | null;
+  burst_per_tag?: number | null;
+  sqs?: SqsRequest | null;
 }
 
 export interface ConfiguredReply {
@@ -876,7 +891,7 @@ export interface Position {
   seq?: number;
 }
 
-/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start. */
+/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start. `limited_by` is the limit that holds back all ready jobs, as far as claims have met them; `held_back` counts those that limits of their tags hold back. */
 export interface QueueCounters {
   ready: number;
   in_flight: number;
@@ -887,6 +902,8 @@ export interface QueueCounters {
   dead_letter_error?: string | null;
   claimers?: number;
   last_claim_ts?: number | null;
+  held_back?: number;
+  limited_by?: "max_in_flight" | "max_in_flight_per_tag" | "rate_per_s" | "rate_per_s_per_tag" | null;
 }
 
 /** The same of one queue. */
@@ -1179,6 +1196,20 @@ export interface SettingItem {
   help: string;
 }
 
+/** What SQS clients have set and a topic has no field for: attributes by their names there, and tags. */
+export interface SqsQueue {
+  attributes?: { [key: string]: string };
+  tags?: { [key: string]: string };
+  modified_ts?: number;
+}
+
+/** The same as a request states it. */
+export interface SqsRequest {
+  attributes?: { [key: string]: string };
+  tags?: { [key: string]: string };
+  modified_ts?: number;
+}
+
 /** `owner` had the token of the app when the stage was begun; null without a token, or if it has no owner. */
 export interface StageItem {
   version: number;
@@ -1310,6 +1341,13 @@ export interface TopicConfig {
   dead_letter?: string | null;
   leases_durable?: boolean;
   retry_backoff?: RetryBackoff;
+  max_in_flight?: number;
+  max_in_flight_per_tag?: number;
+  rate_per_s?: number;
+  burst?: number;
+  rate_per_s_per_tag?: number;
+  burst_per_tag?: number;
+  sqs?: SqsQueue;
 }
 
 export interface TopicItem {
