@@ -200,6 +200,7 @@ export interface ConfigPatch {
   burst?: number | null;
   rate_per_s_per_tag?: number | null;
   burst_per_tag?: number | null;
+  sqs?: SqsRequest | null;
 }
 
 /** The configuration as a request states it: every field optional, `null` means absent except for numbers. */
@@ -229,6 +230,7 @@ export interface ConfigRequest {
   burst?: number | null;
   rate_per_s_per_tag?: number | null;
   burst_per_tag?: number | null;
+  sqs?: SqsRequest | null;
 }
 
 export interface ConfiguredReply {
@@ -1247,6 +1249,20 @@ export interface SettingItem {
   help: string;
 }
 
+/** What SQS clients have set and a topic has no field for: attributes by their names there, and tags. */
+export interface SqsQueue {
+  attributes?: { [key: string]: string };
+  tags?: { [key: string]: string };
+  modified_ts?: number;
+}
+
+/** The same as a request states it. */
+export interface SqsRequest {
+  attributes?: { [key: string]: string };
+  tags?: { [key: string]: string };
+  modified_ts?: number;
+}
+
 /** `owner` had the token of the app when the stage was begun; null without a token, or if it has no owner. */
 export interface StageItem {
   version: number;
@@ -1386,6 +1402,7 @@ export interface TopicConfig {
   burst?: number;
   rate_per_s_per_tag?: number;
   burst_per_tag?: number;
+  sqs?: SqsQueue;
 }
 
 export interface TopicItem {

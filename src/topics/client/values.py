@@ -340,6 +340,8 @@ class TopicFields(TypedDict, total=False):
     burst: int | None
     rate_per_s_per_tag: float | None
     burst_per_tag: int | None
+    # set by SQS clients
+    sqs: Mapping[str, Any] | None
 
 
 class Dropped(msgspec.Struct, kw_only=True):

@@ -21,6 +21,7 @@ BACKOFF_FACTOR_MAX = 100.0
 JOBS_LIMIT_MAX = 1_000_000_000
 # Once in twelve days.
 RATE_MIN, RATE_MAX = 0.000_001, 1_000_000.0
+SQS_BYTES_MAX = 64 * 1024
 
 # Decoded without an upper bound, so that larger values can be clamped; the others are checked where they are used.
 U64 = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
@@ -54,6 +55,18 @@ class BackoffRequest(RetryBackoff, frozen=True, forbid_unknown_fields=True):
     """A backoff as a request states it."""
 
 
+class SqsQueue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What SQS clients have set and a topic has no field for: attributes by their names there, and tags."""
+
+    attributes: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    modified_ts: int = 0
+
+
+class SqsRequest(SqsQueue, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The same as a request states it."""
+
+
 class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The configuration as a request states it: every field optional, `null` means absent except for numbers."""
 
@@ -82,6 +95,7 @@ class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     burst: Annotated[JobsLimit | None, Meta(description="Claimed at once after a pause; null: rate_per_s.")] = None
     rate_per_s_per_tag: Annotated[RateLimit | None, Meta(description="The same for the jobs of each tag.")] = None
     burst_per_tag: JobsLimit | None = None
+    sqs: Annotated[SqsRequest | None, Meta(description="Set by SQS clients.")] = None
 
 
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,6 +126,7 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     burst: JobsLimit | UnsetType | None = UNSET
     rate_per_s_per_tag: RateLimit | UnsetType | None = UNSET
     burst_per_tag: JobsLimit | UnsetType | None = UNSET
+    sqs: SqsRequest | UnsetType | None = UNSET
 
 
 class TopicConfig(msgspec.Struct, frozen=True):
@@ -143,6 +158,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
     burst: int | UnsetType = UNSET
     rate_per_s_per_tag: float | UnsetType = UNSET
     burst_per_tag: int | UnsetType = UNSET
+    sqs: SqsQueue | UnsetType = UNSET
 
 
 _encoder = msgspec.json.Encoder()
@@ -203,6 +219,7 @@ def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = No
         burst=_or_unset(request.burst),
         rate_per_s_per_tag=_or_unset(request.rate_per_s_per_tag),
         burst_per_tag=_or_unset(request.burst_per_tag),
+        sqs=UNSET if request.sqs is None else _bounded(request.sqs),
     )
 
 
@@ -212,6 +229,8 @@ def patched(config: TopicConfig, patch: ConfigPatch) -> ConfigRequest:
     del fields["durable"]
     if config.retry_backoff is not UNSET:
         fields["retry_backoff"] = BackoffRequest(**msgspec.structs.asdict(config.retry_backoff))
+    if config.sqs is not UNSET:
+        fields["sqs"] = SqsRequest(**msgspec.structs.asdict(config.sqs))
     given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
     durable = given.pop("durable", config.durable)
     if "durability" not in given and durable != config.durable:
@@ -235,3 +254,10 @@ def _clamped(backoff: RetryBackoff) -> RetryBackoff:
         max_ms=min(DELAY_MS_MAX, backoff.max_ms),
         jitter=max(0.0, min(1.0, backoff.jitter)),
     )
+
+
+def _bounded(sqs: SqsQueue) -> SqsQueue:
+    size = len(_encoder.encode(sqs))
+    if size > SQS_BYTES_MAX:
+        raise InvalidRequest(f"sqs has {size} bytes; at most {SQS_BYTES_MAX} are allowed", field="sqs")
+    return SqsQueue(sqs.attributes, sqs.tags, sqs.modified_ts)
