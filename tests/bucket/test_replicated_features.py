@@ -118,7 +118,7 @@ def test_an_append_to_several_topics(database: Database, interrupted: Interrupte
 
 def test_an_offset_of_a_group(database: Database, interrupted: Interrupted) -> None:
     database.append("r", 1)
-    batch = database.consume("r", "g", start="earliest")
+    batch = database.consume("r", "g", start="Earliest")
     assert len(batch.messages) == 1
     done = answered_with_the_bucket(interrupted, database, lambda: database.commit("r", "g", 0))
     assert done.acknowledged_offset == 0
@@ -156,7 +156,7 @@ def test_a_server_that_takes_over_has_all_of_it(database: Database, interrupted:
     database.append("q", "waits")
     database.ack("q", database.claim("q", node="w"), node="w")
     database.append("r", 1, idempotency_key="k")
-    database.consume("r", "g", start="earliest")
+    database.consume("r", "g", start="Earliest")
     database.commit("r", "g", 0)
     database.stage("app", 1, "stage", 0, [2], topic="r")
     database.commit_txn("app", 1, ["stage"])
