@@ -68,6 +68,16 @@ def test_doctor_judges_the_certificate_as_the_start_does(tmp_path: Path) -> None
         assert by_subject(settings)["TLS"].severity == severity
 
 
+@pytest.mark.parametrize(
+    ("given", "missing"), [("tls_cert", "TLS_KEY"), ("tls_key", "TLS_CERT"), ("tls_client_ca", "TLS_CERT")]
+)
+def test_doctor_sees_half_a_pair(given: str, missing: str, tmp_path: Path) -> None:
+    pair = Authority(tmp_path).pair(days=90)
+    found = by_subject(Settings(data_dir=str(tmp_path), **{given: pair.certificate}))["TLS"]
+    assert found.severity == "error"
+    assert found.text == f"it will not start: TOPICS_{given.upper()} is set, but TOPICS_{missing} is not"
+
+
 def test_doctor_knows_file_systems_that_do_not_suit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for kind, severity in (("ext4", "ok"), ("nfs4", "error"), ("tmpfs", "warning"), ("overlay", "warning")):
         monkeypatch.setattr(checks, "file_system_of", lambda _, kind=kind: kind)
