@@ -26,6 +26,11 @@ class Slices:
         self._steps: deque[Callable[[], bool]] = deque()
         self._armed = False
 
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to run in the next iteration."""
+        return bool(self._steps)
+
     def add(self, step: Callable[[], bool]) -> None:
         """Run `step` in later iterations until it returns False."""
         self._steps.append(step)
