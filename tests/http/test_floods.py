@@ -15,7 +15,7 @@ from topics.http.http2.connection import Http2Connection
 from topics.http.http2.frames import PREFACE
 from topics.http.limits import HttpLimits
 from topics.http.loop.slices import TURN_S, Slices
-from topics.http.loop.tick import HANDLED_S
+from topics.http.loop.tick import HANDLED_S, LATE_S
 from topics.http.loop.watchdog import Watchdog
 from topics.http.request import Request
 
@@ -211,7 +211,7 @@ def test_slices_take_turns_and_a_failing_one_stops_nobody() -> None:
 # How many of them are handled as they are read, and in a slice: the last of each begins in time and ends too late.
 DIRECT = 8
 EACH_S = HANDLED_S / (DIRECT - 0.5)
-IN_TURN = math.ceil(TURN_S / EACH_S)
+IN_TURN = math.ceil(LATE_S / EACH_S)
 
 
 class Crowd:
@@ -272,7 +272,7 @@ def test_a_new_request_is_answered_between_the_turns_of_a_crowd() -> None:
     async def run(crowd: Crowd) -> None:
         for _ in range(100):
             crowd.send(crowd.connect())
-        for _ in range(5):
+        for _ in range(3):
             await asyncio.sleep(0)
             latest = crowd.connect()
             crowd.send(latest)

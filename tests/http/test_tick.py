@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 
 from topics.http.loop.pace import LONG_S, PUT_OFF_MAX, Pace
-from topics.http.loop.slices import Slices
 from topics.http.loop.tick import LARGE_S, Tick
 from topics.http.loop.watchdog import Watchdog
 
@@ -37,8 +36,7 @@ class Bench:
         clock = lambda: self.now_s  # noqa: E731
         loop = cast("asyncio.AbstractEventLoop", self.loop)
         self.pace = Pace(loop)
-        self.slices = Slices(loop, clock, Watchdog(clock))
-        self.tick = Tick(loop, Watchdog(clock), self.pace, self.slices, clock)
+        self.tick = Tick(loop, Watchdog(clock), self.pace, clock)
         self.tick.on_end(lambda: self.happened.append("end"))
 
     def large(self, name: str, took_s: float) -> None:

@@ -92,7 +92,7 @@ class Service:
         self.watchdog = Watchdog()
         self.pace = Pace(loop)
         self.slices = Slices(loop, clock, self.watchdog)
-        self.tick = Tick(loop, self.watchdog, self.pace, self.slices, work_clock)
+        self.tick = Tick(loop, self.watchdog, self.pace, work_clock)
         self._work_clock = work_clock
         self.closing = Closing(loop)
         self.connections = Connections(loop, clock)

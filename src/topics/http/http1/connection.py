@@ -102,7 +102,7 @@ class Http1Connection(asyncio.Protocol):
             data, self._late = self._late + data, b""
         elif self._service.tick.crowded and len(data) <= LATE_BYTES_MAX:
             self._late = data
-            self._service.slices.add(self._receive_late)
+            self._service.tick.late.add(self._receive_late)
             return
         reader = self._reader
         if reader is None or self._receiving is not _READING:

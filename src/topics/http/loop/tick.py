@@ -7,8 +7,8 @@ Large requests are handled for a few milliseconds per tick; if they took that lo
 After work that took long, the finished replies are sent in an iteration of their own (`pace.py`).
 
 A poll reports thousands of sockets if thousands of clients have sent at once: after some milliseconds of handlers the
-tick is `crowded`, and what is read after that waits for its turn among the slices (`slices.py`). Until that is done,
-newly read requests get less: they are answered between the slices, and do not keep the others waiting.
+tick is `crowded`, and what is read after that waits for its turn in `late`. Until that is done, newly read requests
+get less time: they are answered between two turns, and hardly keep the others waiting.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ log = logging.getLogger("topics.http")
 
 # How long large requests may take in one tick before others have their turn.
 LARGE_S = 0.002
-# How long handlers may run in one iteration before it is crowded: usually, and while requests wait for their turn.
-HANDLED_S, HANDLED_BESIDE_SLICES_S = 0.008, 0.002
+# How long handlers may run in one iteration before it is crowded: usually, and while requests wait for their turn; and
+# how long those have in each iteration.
+HANDLED_S, HANDLED_BESIDE_LATE_S, LATE_S = 0.008, 0.002, 0.012
 
 
 class Flushable(Protocol):
@@ -52,11 +53,11 @@ class Tick:
         "_put_off",
         "_running",
         "_sent_only",
-        "_slices",
         "_watchdog",
         "armed",
         "crowded",
         "full_s",
+        "late",
         "unflushed",
     )
 
@@ -65,12 +66,12 @@ class Tick:
         loop: asyncio.AbstractEventLoop,
         watchdog: Watchdog,
         pace: Pace,
-        slices: Slices,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._loop = loop
         self._pace = pace
-        self._slices = slices
+        # requests that were read in a crowded iteration
+        self.late = Slices(loop, clock, watchdog, LATE_S)
         self._clock = clock
         self._watchdog = watchdog
         self._callbacks: list[Callable[[], None]] = []
@@ -98,7 +99,7 @@ class Tick:
     def make_room(self) -> None:
         """The handlers of what is read next have their time from now on."""
         self.crowded = False
-        self.full_s = self._clock() + (HANDLED_BESIDE_SLICES_S if self._slices.pending else HANDLED_S)
+        self.full_s = self._clock() + (HANDLED_BESIDE_LATE_S if self.late.pending else HANDLED_S)
 
     def end_now(self) -> None:
         """Do not wait for the end of the iteration, if one is due: no other request is expected."""
