@@ -22,6 +22,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "router_not_found": 404,
     "pipeline_not_found": 404,
     "schedule_not_found": 404,
+    "webhook_not_found": 404,
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "request_timeout": 408,

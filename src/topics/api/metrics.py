@@ -107,6 +107,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "topics_pipeline_restarts": Family("counter", "Restarts after failures, by the runner that has it.", "pipeline"),
     "topics_pipeline_rows_per_second": Family("gauge", "Rows per second per pipeline.", "pipeline"),
+    "topics_webhook_delivered": Family("counter", "Records delivered per webhook.", "webhook"),
+    "topics_webhook_failed": Family("counter", "Attempts that failed per webhook.", "webhook"),
+    "topics_webhook_dead": Family("counter", "Records given up per webhook.", "webhook"),
+    "topics_webhook_lag": Family("gauge", "Records that are not delivered per webhook.", "webhook"),
+    "topics_webhook_paused": Family("gauge", "1 if the webhook is paused.", "webhook"),
     "topics_bucket_up": Family("gauge", "1 if the bucket answers, 0 if it is away or there is none."),
     "topics_bucket_lag_seconds": Family("gauge", "Age of the oldest synced byte of the log that is not in the bucket."),
     "topics_bucket_lag_bytes": Family("gauge", "Bytes of the log that are not in the bucket."),
@@ -206,6 +211,7 @@ class Families(Collector):
         yield from _per_topic(self._totals.shown, truncated=self._totals.topics > TOPICS_SHOWN_MAX)
         if open_store is not None:
             yield from _pipelines(open_store, self._principal)
+            yield from _webhooks(open_store, self._principal)
         yield from _bucket(self._store.shipping)
         yield from _log(open_store)
 
@@ -370,6 +376,20 @@ def _pipelines(store: Store, principal: Principal) -> Iterator[Metric]:
                 for each in backlog.inputs[:room]:
                     of_topic.add_metric([state.name, each.topic], each.lag)
                 room -= len(backlog.inputs[:room])
+    yield from families.values()
+
+
+def _webhooks(store: Store, principal: Principal) -> Iterator[Metric]:
+    families = {name: labelled(name) for name in FAMILIES if name.startswith("topics_webhook_")}
+    for name in islice(
+        (name for name in store.webhooks.names if name.startswith(principal.prefixes)), TOPICS_SHOWN_MAX
+    ):
+        state = store.webhooks.look(name)
+        families["topics_webhook_delivered"].add_metric([name], state.delivered_total)
+        families["topics_webhook_failed"].add_metric([name], state.failed_total)
+        families["topics_webhook_dead"].add_metric([name], state.dead_total)
+        families["topics_webhook_lag"].add_metric([name], state.lag)
+        families["topics_webhook_paused"].add_metric([name], int(state.paused))
     yield from families.values()
 
 

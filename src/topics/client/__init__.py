@@ -42,6 +42,7 @@ from topics.client.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UriTooLong,
+    WebhookNotFound,
 )
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ if TYPE_CHECKING:
         TopicFields,
         TopicItem,
         TopicState,
+        Webhook,
+        WebhookTest,
     )
     from topics.model.requests.config import TopicConfig
 
@@ -166,6 +169,9 @@ __all__ = [
     "UnsupportedMediaType",
     "UriTooLong",
     "Watch",
+    "Webhook",
+    "WebhookNotFound",
+    "WebhookTest",
     "Work",
 ]
 

@@ -42,6 +42,7 @@ from topics.model.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UriTooLong,
+    WebhookNotFound,
 )
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "Unauthorized",
     "UnsupportedMediaType",
     "UriTooLong",
+    "WebhookNotFound",
     "error_of",
 ]
 
@@ -125,6 +127,7 @@ KINDS: Final[Mapping[str, type[TopicsError]]] = {
             RouterNotFound,
             PipelineNotFound,
             ScheduleNotFound,
+            WebhookNotFound,
             TopicExistsIncompatible,
             TopicNotEmpty,
             NotAQueue,

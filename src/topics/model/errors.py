@@ -152,6 +152,13 @@ class ScheduleNotFound(TopicsError):
         super().__init__(f'schedule "{schedule}" does not exist', schedule=schedule)
 
 
+class WebhookNotFound(TopicsError):
+    code = "webhook_not_found"
+
+    def __init__(self, webhook: str) -> None:
+        super().__init__(f'webhook "{webhook}" does not exist', webhook=webhook)
+
+
 # --- the current state forbids it ---
 
 
