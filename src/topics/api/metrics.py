@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
@@ -29,8 +30,10 @@ from topics.engine.log.topic import Topic
 from topics.engine.opening.store import Store
 from topics.engine.queues.part import queue_of
 from topics.engine.routers.fold import Routes
+from topics.engine.webhooks.verbs import WebhookState
 from topics.http.listener import Listener
 from topics.http.loop.watchdog import Watchdog
+from topics.model.errors import WebhookNotFound
 from topics.storage.bucket.shipping import Shipping
 from topics.storage.stats import LatencyHistogram, WalStats
 
@@ -170,7 +173,13 @@ class Metrics:
         totals = Totals(self._store, call.principal)
         while totals.count_some():
             yield None
-        families = Families(self._store, self._lifecycle, self._usage, self._data_dir, call.principal, totals)
+        webhooks: list[WebhookState] = []
+        for name in self._webhooks(call.principal):
+            # One may have been dropped meanwhile.
+            with contextlib.suppress(WebhookNotFound):
+                webhooks.append(self._store.webhooks.look(name))
+            yield None
+        families = Families(self._store, self._lifecycle, self._usage, self._data_dir, call.principal, totals, webhooks)
         if b"application/json" in call.headers.get(b"accept", b"").lower():
             body: dict[str, Any] = {name: value for found in families.collect() for name, value in _as_json(found)}
             body["performance"] = performance(call)
@@ -179,6 +188,13 @@ class Metrics:
         registry = CollectorRegistry()
         registry.register(families)
         call.reply(200, generate_latest(registry), content_type=PROMETHEUS_TEXT)
+
+    def _webhooks(self, principal: Principal) -> list[str]:
+        """Those that the key may see, as many as are shown."""
+        if not self._store.ready:
+            return []
+        names = (name for name in self._store.webhooks.names if name.startswith(principal.prefixes))
+        return list(islice(names, TOPICS_SHOWN_MAX))
 
 
 class Families(Collector):
@@ -192,7 +208,9 @@ class Families(Collector):
         data_dir: str,
         principal: Principal,
         totals: Totals,
+        webhooks: Sequence[WebhookState],
     ) -> None:
+        self._webhooks = webhooks
         self._store = store
         self._lifecycle = lifecycle
         self._usage = usage
@@ -211,7 +229,7 @@ class Families(Collector):
         yield from _per_topic(self._totals.shown, truncated=self._totals.topics > TOPICS_SHOWN_MAX)
         if open_store is not None:
             yield from _pipelines(open_store, self._principal)
-            yield from _webhooks(open_store, self._principal)
+        yield from _webhooks(self._webhooks)
         yield from _bucket(self._store.shipping)
         yield from _log(open_store)
 
@@ -379,17 +397,15 @@ def _pipelines(store: Store, principal: Principal) -> Iterator[Metric]:
     yield from families.values()
 
 
-def _webhooks(store: Store, principal: Principal) -> Iterator[Metric]:
+def _webhooks(shown: Sequence[WebhookState]) -> Iterator[Metric]:
     families = {name: labelled(name) for name in FAMILIES if name.startswith("topics_webhook_")}
-    for name in islice(
-        (name for name in store.webhooks.names if name.startswith(principal.prefixes)), TOPICS_SHOWN_MAX
-    ):
-        state = store.webhooks.look(name)
-        families["topics_webhook_delivered"].add_metric([name], state.delivered_total)
-        families["topics_webhook_failed"].add_metric([name], state.failed_total)
-        families["topics_webhook_dead"].add_metric([name], state.dead_total)
-        families["topics_webhook_lag"].add_metric([name], state.lag)
-        families["topics_webhook_paused"].add_metric([name], int(state.paused))
+    for state in shown:
+        label = [state.name]
+        families["topics_webhook_delivered"].add_metric(label, state.delivered_total)
+        families["topics_webhook_failed"].add_metric(label, state.failed_total)
+        families["topics_webhook_dead"].add_metric(label, state.dead_total)
+        families["topics_webhook_lag"].add_metric(label, state.lag)
+        families["topics_webhook_paused"].add_metric(label, int(state.paused))
     yield from families.values()
 
 
