@@ -48,6 +48,7 @@ from topics.client.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UriTooLong,
+    WebhookNotFound,
 )
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ if TYPE_CHECKING:
         TopicFields,
         TopicItem,
         TopicState,
+        Webhook,
+        WebhookTest,
     )
     from topics.model.requests.config import TopicConfig
 
@@ -186,6 +189,9 @@ __all__ = [
     "UnsupportedMediaType",
     "UriTooLong",
     "Watch",
+    "Webhook",
+    "WebhookNotFound",
+    "WebhookTest",
     "Work",
 ]
 

@@ -40,6 +40,8 @@ from topics.engine.routers.verbs import Routers
 from topics.engine.schedules.scheduler import Scheduler
 from topics.engine.schedules.verbs import Schedules
 from topics.engine.transactions.verbs import Transactions
+from topics.engine.webhooks.dispatcher import Dispatcher
+from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DataDirIncompatible, StorageError, TopicsError
 from topics.model.requests.config import Durability
@@ -281,6 +283,8 @@ class Store:
         self.transactions = Transactions(self.engine, self.background, self._clock)
         self.scheduler = Scheduler(self.engine, self.background, self.deadlines, self._clock)
         self.schedules = Schedules(self.engine, self.scheduler, self._clock)
+        self.dispatcher = Dispatcher(self.engine, self.background, self._clock)
+        self.webhooks = Webhooks(self.engine, self.dispatcher, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.commit_log,
