@@ -31,6 +31,8 @@ from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
+from topics.engine.queues.results.lookup import JobLookup
+from topics.engine.queues.results.notifier import Notifier
 from topics.engine.queues.unique_keys import Uniqueness
 from topics.engine.queues.verbs import Queues
 from topics.engine.queues.waiting_claims import Claims
@@ -39,6 +41,8 @@ from topics.engine.routers.verbs import Routers
 from topics.engine.schedules.scheduler import Scheduler
 from topics.engine.schedules.verbs import Schedules
 from topics.engine.transactions.verbs import Transactions
+from topics.engine.webhooks.dispatcher import Dispatcher
+from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DataDirIncompatible, StorageError, TopicsError
 from topics.model.requests.config import Durability
@@ -268,11 +272,14 @@ class Store:
         reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
-        admission = Uniqueness(self.commit_log)
+        admission = Uniqueness(self.commit_log, self.state, self._clock)
         self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings, admission)
         self.live = LiveFeeds(self.engine, self._clock, self._wake)
         self.queues = Queues(self.engine, self._clock)
         self.claims = Claims(self.queues, self.runner, self._exists)
+        self.job_lookup = JobLookup(self.queues, self.runner)
+        kept = self.state.feature(QueuesFeature).kept
+        self.notifier = Notifier(self.engine, kept, self.background, self.deadlines, self._clock)
         self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)
@@ -280,6 +287,8 @@ class Store:
         self.transactions = Transactions(self.engine, self.background, self._clock)
         self.scheduler = Scheduler(self.engine, self.background, self.deadlines, self._clock)
         self.schedules = Schedules(self.engine, self.scheduler, self._clock)
+        self.dispatcher = Dispatcher(self.engine, self.background, self._clock)
+        self.webhooks = Webhooks(self.engine, self.dispatcher, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.commit_log,
@@ -404,6 +413,7 @@ class Store:
         """Write and publish submitted changes, resume tasks that can continue, serve live readers: a few ms."""
         self.commit_log.flush()
         self._resume(self.runner.clock_s() + READY_S_MAX)
+        self.notifier.look()
         self.live.run()
 
     def tick(self) -> None:
@@ -422,6 +432,7 @@ class Store:
             self._wake()
         else:
             self._resume(until_s, comes_again=True)
+        self.notifier.look()
         self.live.run()
 
     def expire_waits(self) -> None:
@@ -556,6 +567,7 @@ class Store:
             return
         self.ready = False
         self.scheduler.stop()
+        self.notifier.stop()
         self.commit_log.flush()
         healthy = self.commit_log.read_only is None
         if healthy:
