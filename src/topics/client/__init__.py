@@ -46,7 +46,7 @@ from topics.client.errors import (
 
 if TYPE_CHECKING:
     from topics.client.aio.client import AsyncClient
-    from topics.client.aio.export import AsyncExport
+    from topics.client.aio.export import AsyncArrowExport, AsyncExport
     from topics.client.aio.producer import AsyncProducer, AsyncTicket
     from topics.client.aio.watch import AsyncWatch
     from topics.client.aio.wire.socket import AsyncSocket
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from topics.client.live import Arrived, CaughtUp, TopicDeleted, TopicFailed
     from topics.client.messages import Consumed, GroupStanding, Message
     from topics.client.sync.client import Client
-    from topics.client.sync.export import Export
+    from topics.client.sync.export import ArrowExport, Export
     from topics.client.sync.producer import Producer, Ticket
     from topics.client.sync.watch import Watch
     from topics.client.sync.wire.socket import Socket
@@ -89,6 +89,8 @@ __all__ = [
     "AppendedAll",
     "AppendedTo",
     "Arrived",
+    "ArrowExport",
+    "AsyncArrowExport",
     "AsyncClient",
     "AsyncExport",
     "AsyncProducer",
@@ -187,6 +189,8 @@ _HOMES: Final = {
     "Message": "messages",
     "ExportEnd": "exporting",
     "AsyncClient": "aio.client",
+    "ArrowExport": "sync.export",
+    "AsyncArrowExport": "aio.export",
     "AsyncExport": "aio.export",
     "AsyncProducer": "aio.producer",
     "AsyncTicket": "aio.producer",

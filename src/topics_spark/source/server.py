@@ -5,34 +5,32 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from topics.client import Client, TopicsError
+from topics.client import Client, NotAcceptable, TopicsError
 from topics.client.errors import TopicNotFound
+from topics.client.exporting import ExportEnd
 from topics.client.sync.export import Export
 from topics.client.values import TopicItem
 from topics_spark.errors import DataLost, ServerFailed
 from topics_spark.options import SourceOptions, Subscription
 from topics_spark.payloads.columns import line_columns
+from topics_spark.source.arrow_export import ArrowSlices, Gap
 from topics_spark.source.loss import gap_text, report_loss
 from topics_spark.source.offsets import Head
 from topics_spark.source.ranges import Range
 from topics_spark.source.rows import Records
 
+log = logging.getLogger("topics_spark")
+
 CHUNK_BYTES = 2 * 1024 * 1024
 # A Python worker runs many tasks; few of them use more than one server.
 CLIENTS_MAX = 8
-
-
-class Gap(msgspec.Struct, frozen=True):
-    """Lost records, as reported by the server."""
-
-    gap_from: int
-    gap_to: int
-    reason: str
-    missed_estimate: int = 0
+# Servers that this process has found to send no Arrow.
+_without_arrow: set[str] = set()
 
 
 class GapLine(msgspec.Struct, frozen=True):
@@ -124,22 +122,66 @@ class Server:
     def read(
         self, wanted: Range, nodes: Sequence[str], columns: frozenset[str], *, fail_on_data_loss: bool
     ) -> Iterator[Records]:
-        """Every record of the range that is not deleted; a gap fails the read, or is logged with its range."""
+        """Every record of the range that is not deleted; a gap fails the read, or is logged with its range.
+
+        Arrow if the server has it. Lines continue what breaks: their export reconnects until the time limit.
+        """
         try:
-            with self._client.export(
-                wanted.topic,
-                wanted.from_seq,
-                wanted.to_seq,
-                node=nodes or None,
-                include_tags="tag" in columns,
-                include_meta="meta" in columns,
-                chunk_bytes=CHUNK_BYTES,
-            ) as export:
-                yield from self._checked(export, wanted, columns, fail_on_data_loss)
+            if self._client.url not in _without_arrow:
+                try:
+                    for records, seq in self._arrow(wanted, nodes, columns, fail_on_data_loss=fail_on_data_loss):
+                        wanted = wanted._replace(from_seq=seq)
+                        if records is not None:
+                            yield records
+                    return
+                except TopicNotFound:
+                    raise
+                except NotAcceptable:
+                    _without_arrow.add(self._client.url)
+                except TopicsError as error:
+                    log.info("continuing with lines after seq %d: %s", wanted.from_seq, error.message)
+            yield from self._lines(wanted, nodes, columns, fail_on_data_loss=fail_on_data_loss)
         except TopicNotFound:
             report_loss(f"topic {wanted.topic!r} was deleted; {span(wanted)} cannot be read", fail=fail_on_data_loss)
         except TopicsError as error:
             raise ServerFailed(str(error)) from error
+
+    def _arrow(
+        self, wanted: Range, nodes: Sequence[str], columns: frozenset[str], *, fail_on_data_loss: bool
+    ) -> Iterator[tuple[Records | None, int]]:
+        """Records, if any, and the seq up to which everything was read with them."""
+        with self._client.export_arrow(
+            wanted.topic,
+            wanted.from_seq,
+            wanted.to_seq,
+            node=nodes or None,
+            include_tags="tag" in columns,
+            include_meta="meta" in columns,
+            include_data="data" in columns,
+        ) as export:
+            slices = ArrowSlices(export)
+            if not self._is_same(slices.epoch, wanted, fail_on_data_loss):
+                return
+            for each in slices:
+                if each.gap is not None:
+                    self._report_gap(each.gap, wanted, fail_on_data_loss)
+                if each.end is not None:
+                    self._check_end(each.end, wanted, fail_on_data_loss)
+                yield each.records, each.seq
+
+    def _lines(
+        self, wanted: Range, nodes: Sequence[str], columns: frozenset[str], *, fail_on_data_loss: bool
+    ) -> Iterator[Records]:
+        with self._client.export(
+            wanted.topic,
+            wanted.from_seq,
+            wanted.to_seq,
+            node=nodes or None,
+            include_tags="tag" in columns,
+            include_meta="meta" in columns,
+            chunk_bytes=CHUNK_BYTES,
+        ) as export:
+            yield from self._checked(export, wanted, columns, fail_on_data_loss)
 
     def _checked(
         self, export: Export, wanted: Range, columns: frozenset[str], fail_on_data_loss: bool
@@ -152,17 +194,19 @@ class Server:
             started = True
             lines = line_columns(chunk, columns)
             for other in lines.others:
-                gap = msgspec.json.decode(other, type=GapLine).tombstone
-                report_loss(
-                    gap_text(wanted.topic, gap.gap_from, gap.gap_to, gap.reason, gap.missed_estimate),
-                    fail=fail_on_data_loss,
-                )
+                self._report_gap(msgspec.json.decode(other, type=GapLine).tombstone, wanted, fail_on_data_loss)
             if lines.records:
                 yield Records(lines.columns, lines.records)
         if not started and not self._same_life(export, wanted, fail_on_data_loss):
             return
-        end = export.end
-        assert end is not None
+        assert export.end is not None
+        self._check_end(export.end, wanted, fail_on_data_loss)
+
+    def _report_gap(self, gap: Gap, wanted: Range, fail_on_data_loss: bool) -> None:
+        what = gap_text(wanted.topic, gap.gap_from, gap.gap_to, gap.reason, gap.missed_estimate)
+        report_loss(what, fail=fail_on_data_loss)
+
+    def _check_end(self, end: ExportEnd, wanted: Range, fail_on_data_loss: bool) -> None:
         if end.epoch != wanted.epoch:
             # Some rows may be of the new topic: no option can fix that, but a new attempt does.
             raise DataLost(f"topic {wanted.topic!r} was deleted and created again while {span(wanted)} was read")
@@ -178,6 +222,10 @@ class Server:
         else:
             head = self.head(wanted.topic)
             epoch = 0 if head is None else head.epoch
+        return self._is_same(epoch, wanted, fail_on_data_loss)
+
+    def _is_same(self, epoch: int, wanted: Range, fail_on_data_loss: bool) -> bool:
+        """Whether it is the topic that was planned, and not another one of its name."""
         if epoch != wanted.epoch:
             report_loss(
                 f"topic {wanted.topic!r} was deleted and created again; {span(wanted)} of the old topic is lost",
