@@ -3,7 +3,7 @@
 `topics spark prepare` makes it once, with a small job; every session of the same Java and Spark uses it. Java itself
 passes over one that does not fit.
 """
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from topics_spark.java import JavaMissing, cache_dir, find_java
 
@@ -104,10 +104,8 @@ def _count(batch: Any, number: int) -> None:
 
 def _end(spark: SparkSession) -> None:
     """Java ends with its standard input, and writes the archive then."""
-    gateway = spark.sparkContext._gateway
+    gateway = cast("Any", spark.sparkContext)._gateway
     spark.stop()
-    assert gateway is not None
     gateway.shutdown()
-    java: Any = gateway.proc
-    java.stdin.close()
-    java.wait()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()

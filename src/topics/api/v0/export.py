@@ -102,6 +102,7 @@ class Exports:
             raise self._pressure.refusal()
         view, (from_seq, to_seq) = self._view(call, topic), self._range(call, topic)
         load, expire = engine.state.cold.load, self.live.expire
+        export: Export
         if arrow:
             view = view._replace(runs=[])
             export = ArrowExport(self, BulkRead(topic, view, from_seq, to_seq, load, expire, ARROW_SLICE_BYTES), view)
