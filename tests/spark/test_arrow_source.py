@@ -14,19 +14,14 @@ import pytest
 
 from tests.api.test_export_arrow import WithoutArrow
 from tests.serving import Client, ServerProcess, serving
+from topics.client import Timeout
 from topics_spark.errors import DataLost
 from topics_spark.options import SourceOptions, Subscription
-from topics_spark.source import server as module
 from topics_spark.source.ranges import Range
 from topics_spark.source.rows import READ
-from topics_spark.source.server import Server
+from topics_spark.source.server import Server, link_to
 
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_without_arrow", set[str]())
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +48,13 @@ def rows_of(port: int, wanted: Range, *, fail: bool = True, nodes: tuple[str, ..
 
 
 def by_lines(read: Callable[[], Rows]) -> Rows:
-    """As from a server that is known to have no Arrow."""
+    """As from a server without Arrow."""
 
-    class Everything(set[str]):
-        def __contains__(self, item: object) -> bool:
-            return True
+    def refuse(*_given: Any, **_more: Any) -> Any:
+        raise Timeout("no Arrow")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "_without_arrow", Everything())
+        patched.setattr(Server, "_arrow", refuse)
         return read()
 
 
@@ -161,6 +155,6 @@ def test_a_server_without_arrow_is_read_by_lines_and_not_asked_again(tmp_path: P
         server.client().append("t", *range(10))
         wanted = range_of(server.port, "t")
         assert [row["data"] for row in rows_of(server.port, wanted)] == [str(n) for n in range(10)]
-        assert module._without_arrow == {f"http://127.0.0.1:{server.port}"}  # pyright: ignore[reportPrivateUsage]
+        assert not link_to(f"http://127.0.0.1:{server.port}", "", 60.0).has_arrow
     finally:
         server.kill()

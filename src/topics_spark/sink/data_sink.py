@@ -31,7 +31,7 @@ from topics.client.errors import BatchTooLarge, Forbidden, PayloadTooLarge
 from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.options import FOREIGN, URL_DEFAULT, number
 from topics_spark.sink.outgoing import RecordWriter
-from topics_spark.source.server import client_for
+from topics_spark.source.server import link_to
 
 log = logging.getLogger("topics_spark")
 
@@ -103,7 +103,7 @@ class SinkOptions:
         )
 
     def client(self) -> Client:
-        return client_for(self.url, self.key or "", self.timeout_s)
+        return link_to(self.url, self.key or "", self.timeout_s).client
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -29,21 +30,27 @@ log = logging.getLogger("topics_spark")
 CHUNK_BYTES = 2 * 1024 * 1024
 # A Python worker runs many tasks; few of them use more than one server.
 CLIENTS_MAX = 8
-# Servers that this process has found to send no Arrow.
-_without_arrow: set[str] = set()
 
 
 class GapLine(msgspec.Struct, frozen=True):
     tombstone: Gap
 
 
+@dataclass(slots=True)
+class Link:
+    """A client, and whether its server sends Arrow, as far as this process knows."""
+
+    client: Client
+    has_arrow: bool = True
+
+
 @functools.lru_cache(maxsize=CLIENTS_MAX)
-def client_for(url: str, key: str | None, timeout_s: float) -> Client:
+def link_to(url: str, key: str | None, timeout_s: float) -> Link:
     """Kept for the life of the process: connecting costs more than a small batch.
 
     A server that cannot be reached is tried again for as long as an answer may take.
     """
-    return Client(url, key, timeout_s=timeout_s, retry_s_max=timeout_s)
+    return Link(Client(url, key, timeout_s=timeout_s, retry_s_max=timeout_s))
 
 
 class Server:
@@ -51,7 +58,8 @@ class Server:
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.url is not None
-        self._client = client_for(options.url, options.key or "", options.timeout_s)
+        self._link = link_to(options.url, options.key or "", options.timeout_s)
+        self._client = self._link.client
 
     # --- heads ---
 
@@ -127,7 +135,7 @@ class Server:
         Arrow if the server has it. Lines continue what breaks: their export reconnects until the time limit.
         """
         try:
-            if self._client.url not in _without_arrow:
+            if self._link.has_arrow:
                 try:
                     for records, seq in self._arrow(wanted, nodes, columns, fail_on_data_loss=fail_on_data_loss):
                         wanted = wanted._replace(from_seq=seq)
@@ -137,7 +145,7 @@ class Server:
                 except TopicNotFound:
                     raise
                 except NotAcceptable:
-                    _without_arrow.add(self._client.url)
+                    self._link.has_arrow = False
                 except TopicsError as error:
                     log.info("continuing with lines after seq %d: %s", wanted.from_seq, error.message)
             yield from self._lines(wanted, nodes, columns, fail_on_data_loss=fail_on_data_loss)

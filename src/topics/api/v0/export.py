@@ -24,7 +24,7 @@ from topics.api.routes import QueryField, Route
 from topics.engine.live.feeds import LiveFeeds, Subscription
 from topics.engine.log.bulk import BulkRead
 from topics.engine.log.on_disk.cold import ColdMiss, Reader
-from topics.engine.log.reading import Diff, Run, View
+from topics.engine.log.reading import Diff, FrozenRun, View
 from topics.engine.log.topic import Topic
 from topics.http.content_coding import GZIPPED, VARY, GzipReplyStream, InThread, accepts_gzip
 from topics.http.refusal import Refusal
@@ -303,7 +303,7 @@ class ArrowExport(Export):
         self._waits = True
         self._exports.in_thread(partial(self._encode, runs, gap, end), partial(self._encoded, last=end is not None))
 
-    def _encode(self, runs: Sequence[Run], gap: bytes | None, end: bytes | None) -> bytes:
+    def _encode(self, runs: Sequence[FrozenRun], gap: bytes | None, end: bytes | None) -> bytes:
         """On the thread; no bytes if that failed."""
         topic = self._bulk.topic
         try:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from topics.engine.log.reading import Run
+from topics.engine.log.reading import FrozenRun
 from topics.engine.log.run_columns import UTC_US, Columns, run_columns
 
 TYPES: Final[Mapping[str, Any]] = {
@@ -36,7 +36,7 @@ class ArrowWriter:
         self._schema = pa.schema([(name, kind) for name, kind in TYPES.items() if name in wants], metadata=about)
         self._begun = False
 
-    def slice(self, runs: Sequence[Run], gap: bytes | None, end: bytes | None) -> bytes:
+    def slice(self, runs: Sequence[FrozenRun], gap: bytes | None, end: bytes | None) -> bytes:
         """The records of the runs as a batch, after the gap before them; the last slice has the end."""
         messages: list[Any] = []
         if not self._begun:
@@ -51,7 +51,7 @@ class ArrowWriter:
         # Everything was deleted: an empty batch, so that a slice is never without bytes.
         return b"".join(messages) or self._note({})
 
-    def _batch(self, runs: Sequence[Run]) -> Any:
+    def _batch(self, runs: Sequence[FrozenRun]) -> Any:
         found: list[Columns] = [columns for run in runs for columns, _ in run_columns(run, self._wants)]
         arrays = [pa.concat_arrays([columns[name] for columns in found]) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

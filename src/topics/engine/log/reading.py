@@ -28,7 +28,7 @@ _needs_escape = re.compile(rb'["\\\x00\x02-\x1f]')
 Part = bytes | bytearray | memoryview
 
 
-class Run(NamedTuple):
+class FrozenRun(NamedTuple):
     """Neighbouring records of a block, which a thread may read while the block changes: its body is frozen."""
 
     body: Body
@@ -65,7 +65,7 @@ class View(NamedTuple):
     # Only records with this tag.
     tag: bytes | None = None
     # Records are collected here as runs instead of being rendered.
-    runs: list[Run] | None = None
+    runs: list[FrozenRun] | None = None
 
 
 class Diff:
@@ -243,10 +243,10 @@ def _take_run(
     return stop, body.size(start, stop)
 
 
-def run_of(block: Block, body: Body, start: int, stop: int, left_out: bytes | None) -> Run:
+def run_of(block: Block, body: Body, start: int, stop: int, left_out: bytes | None) -> FrozenRun:
     """The records start … stop − 1 of a block whose body is in memory."""
     body = body if body.frozen else body.copy()
-    return Run(body, start, stop, block.first_seq, block.seqs, block.first_ts, block.last_ts, left_out)
+    return FrozenRun(body, start, stop, block.first_seq, block.seqs, block.first_ts, block.last_ts, left_out)
 
 
 def _wanted_runs(block: Block, body: Body, start: int, end: int, view: View) -> Iterator[tuple[int, int]]:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
-from topics.engine.log.reading import Run, run_of
+from topics.engine.log.reading import FrozenRun, run_of
 
 ALL: Final = frozenset(("seq", "ts", "node", "tag", "data", "meta"))
 UTC_US: Final = pa.timestamp("us", "UTC")
@@ -56,7 +56,7 @@ def block_columns(block: Block, start: int, stop: int, wants: frozenset[str] = A
     return run_columns(run_of(block, block.body, start, stop, dead), wants)
 
 
-def run_columns(run: Run, wants: frozenset[str] = ALL) -> list[tuple[Columns, int]]:
+def run_columns(run: FrozenRun, wants: frozenset[str] = ALL) -> list[tuple[Columns, int]]:
     """Columns of its records that are not left out, for each stretch of seqs with equally many digits."""
     found: list[tuple[Columns, int]] = []
     start = run.start
@@ -76,7 +76,7 @@ def run_columns(run: Run, wants: frozenset[str] = ALL) -> list[tuple[Columns, in
     return found
 
 
-def _stretch_columns(run: Run, start: int, stop: int, digits: int, wants: frozenset[str]) -> Columns:
+def _stretch_columns(run: FrozenRun, start: int, stop: int, digits: int, wants: frozenset[str]) -> Columns:
     body = run.body
     if not (_TS_MIN <= run.first_ts <= run.last_ts < _TS_MAX):
         return _decoded_block_columns(body, start, stop, wants)
@@ -95,7 +95,7 @@ def _stretch_columns(run: Run, start: int, stop: int, digits: int, wants: frozen
 class _Cut:
     """A part of a run whose seqs have equally many digits: all offsets follow from its columns."""
 
-    def __init__(self, run: Run, start: int, stop: int, digits: int) -> None:
+    def __init__(self, run: FrozenRun, start: int, stop: int, digits: int) -> None:
         body = self._body = run.body
         self._run = run
         self._start = start
