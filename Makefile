@@ -98,9 +98,9 @@ SPARK_OLDEST := 4.1.4
 SPARK_DELTA := 4.2.1
 # Their py4j leaves sockets to the garbage collector.
 OLDER := -m "slow or crash" -W ignore::pytest.PytestUnraisableExceptionWarning --reruns 2 --only-rerun "$(WORKER_LATE)"
-test-spark: spark $(VENV)/spark-$(SPARK_OLDEST) $(VENV)/spark-$(SPARK_DELTA) ## The tests of Spark with the newest version, the oldest, and the newest that has Delta
+test-spark: spark $(VENV)/.ready-s3 $(VENV)/spark-$(SPARK_OLDEST) $(VENV)/spark-$(SPARK_DELTA) ## The tests of Spark with the newest version, the oldest, and the newest that has Delta
 	$(VENV)/spark-$(SPARK_OLDEST)/bin/python .ci/once_more.py --processes 2 $(OLDER) --ignore=tests/spark/test_declarative.py tests/spark
-	$(VENV)/spark-$(SPARK_DELTA)/bin/python .ci/once_more.py $(OLDER) tests/spark/test_open_tables.py tests/spark/test_stream.py tests/spark/test_sink.py
+	$(VENV)/spark-$(SPARK_DELTA)/bin/python .ci/once_more.py $(OLDER) $(addprefix tests/spark/test_,open_tables.py open_table_kills.py s3a.py stream.py sink.py)
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
 	TOPICS_TORTURE=$${TORTURE:-10} $(PYTEST) -m crash --timeout=3600
