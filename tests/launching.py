@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[1]
 LENGTH = struct.Struct("!I")
 NUMBER = struct.Struct("!i")
 PROGRAM = "from topics.cli import main; main()"
+# What `python -W error` does, for code that is run here.
+WARNINGS_ARE_ERRORS = "import warnings; warnings.simplefilter('error')"
 
 
 class Launched:
