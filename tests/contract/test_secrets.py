@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.serving import Client
 
 KEY = "plaintext-of-a-key-that-nothing-may-keep"
@@ -36,7 +37,9 @@ class Searched:
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        assert line, (self.process.wait(PATIENCE_S), self.process.stderr and self.process.stderr.read())
+        return json.loads(line)
 
     def __enter__(self) -> "Searched":
         return self
