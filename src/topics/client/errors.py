@@ -46,6 +46,7 @@ from topics.model.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UriTooLong,
+    WebhookNotFound,
 )
 
 __all__ = [
@@ -95,6 +96,7 @@ __all__ = [
     "Unauthorized",
     "UnsupportedMediaType",
     "UriTooLong",
+    "WebhookNotFound",
     "error_of",
 ]
 
@@ -157,6 +159,7 @@ KINDS: Final[Mapping[str, type[TopicsError]]] = {
             JobNotFound,
             JobGroupNotFound,
             JobGroupConflict,
+            WebhookNotFound,
             TopicExistsIncompatible,
             TopicNotEmpty,
             NotAQueue,

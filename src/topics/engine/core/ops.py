@@ -28,7 +28,7 @@ Only in a snapshot, after everything else: an op from before its position that w
     Carried    | 118 | position u64 | op |
 
 Codes of the features: queues 8 to 12, 86 and 104 to 106, routers 32 to 34, groups 40 to 42 and 80, transactions 48
-to 52, schedules 93 to 95.
+to 52, schedules 93 to 95, webhooks 112 to 116.
 """
 
 from __future__ import annotations
