@@ -76,6 +76,17 @@ export interface AppendedItem {
   seqs?: number[];
 }
 
+/** One attempt: the answer's status (0: there was none), and when the record is tried again. */
+export interface AttemptItem {
+  seq: number;
+  attempt: number;
+  ts: number;
+  took_ms: number;
+  status: number;
+  error: string | null;
+  next_ts: number | null;
+}
+
 /** A backoff as a request states it. */
 export interface BackoffRequest {
   initial_ms?: number;
@@ -1078,6 +1089,12 @@ export interface RetryBackoff {
   jitter?: number;
 }
 
+/** A new secret; the ones before it sign as well for the grace period. */
+export interface RotateRequest {
+  secret?: string | null;
+  grace_ms?: number;
+}
+
 export interface RouterDroppedReply {
   router: string;
   deleted: boolean;
@@ -1221,6 +1238,12 @@ export interface ScheduleRunReply {
 
 /** A run takes no fields. */
 export interface ScheduleRunRequest {
+}
+
+/** The end of a secret; `until_ts`: when it stops signing. */
+export interface SecretItem {
+  hint: string;
+  until_ts: number | null;
 }
 
 export interface ServerReply {
@@ -1465,6 +1488,124 @@ export interface WatchedTopic {
 export interface Watermark {
   column: string;
   delay: string;
+}
+
+export interface WebhookDroppedReply {
+  webhook: string;
+  deleted: boolean;
+  performance: Performance;
+}
+
+/** A test and a resumption take no fields. */
+export interface WebhookEmptyRequest {
+}
+
+/** `cursor`: everything up to it is delivered; `lag`: records after it that are not. Keys without `admin` see the host of `url` only, and nobody sees the values of `headers`. */
+export interface WebhookItem {
+  webhook: string;
+  topic: string;
+  url: string;
+  tag: string | null;
+  format: "cloudevents" | "data" | "record";
+  headers: { [key: string]: string };
+  timeout_ms: number;
+  concurrency: number;
+  order: "none" | "tag" | "topic";
+  max_attempts: number;
+  backoff_ms: number;
+  backoff_ms_max: number;
+  dead_letter: string | null;
+  pause_after: number;
+  paused: boolean;
+  paused_reason: string | null;
+  paused_ts: number | null;
+  secrets: SecretItem[];
+  cursor: number;
+  lag: number;
+  in_flight: number;
+  retrying: number;
+  next_retry_ts: number | null;
+  failures_in_a_row: number;
+  delivered_total: number;
+  failed_total: number;
+  dead_total: number;
+  lost_total: number;
+  last_error: string | null;
+}
+
+export interface WebhookList {
+  webhooks: WebhookItem[];
+  performance: Performance;
+  next_cursor?: string;
+}
+
+/** `secret` is there once: in the reply to the request that made the server draw it. */
+export interface WebhookReply {
+  webhook: string;
+  topic: string;
+  url: string;
+  tag: string | null;
+  format: "cloudevents" | "data" | "record";
+  headers: { [key: string]: string };
+  timeout_ms: number;
+  concurrency: number;
+  order: "none" | "tag" | "topic";
+  max_attempts: number;
+  backoff_ms: number;
+  backoff_ms_max: number;
+  dead_letter: string | null;
+  pause_after: number;
+  paused: boolean;
+  paused_reason: string | null;
+  paused_ts: number | null;
+  secrets: SecretItem[];
+  cursor: number;
+  lag: number;
+  in_flight: number;
+  retrying: number;
+  next_retry_ts: number | null;
+  failures_in_a_row: number;
+  delivered_total: number;
+  failed_total: number;
+  dead_total: number;
+  lost_total: number;
+  last_error: string | null;
+  attempts: AttemptItem[];
+  performance: Performance;
+  secret?: string;
+  created?: boolean;
+}
+
+/** The body of a PUT. `null` means absent, except for numbers. */
+export interface WebhookRequest {
+  topic: string;
+  url: string;
+  from?: "earliest" | "head" | number | null;
+  tag?: string | null;
+  format?: "cloudevents" | "data" | "record" | null;
+  headers?: { [key: string]: string } | null;
+  timeout_ms?: number;
+  concurrency?: number;
+  order?: "none" | "tag" | "topic" | null;
+  max_attempts?: number;
+  backoff_ms?: number;
+  backoff_ms_max?: number;
+  dead_letter?: string | null;
+  pause_after?: number;
+  paused?: boolean | null;
+  secret?: string | null;
+}
+
+/** `answer` is the beginning of what the receiver answered. */
+export interface WebhookTestReply {
+  webhook: string;
+  id: string;
+  delivered: boolean;
+  status: number;
+  took_ms: number;
+  error: string | null;
+  answer: string;
+  performance: Performance;
 }
 
 /** A worker that has claimed jobs since the server started; `last_claim_ts` is the latest time. */
@@ -1954,6 +2095,55 @@ export interface Routes {
     query: { token?: string };
     body: undefined;
     reply: string;
+  };
+  /** Webhooks by name, a page at a time. */
+  "GET /v0/webhooks": {
+    path: object;
+    query: { prefix?: string; topic?: string; page_size?: number; cursor?: string };
+    body: undefined;
+    reply: WebhookList;
+  };
+  /** Deliver a topic to a URL, or change how. */
+  "PUT /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookRequest;
+    reply: WebhookReply;
+  };
+  /** A webhook, its position, and its last attempts. */
+  "GET /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: undefined;
+    reply: WebhookReply;
+  };
+  /** Remove a webhook; its topic stays. */
+  "DELETE /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: undefined;
+    reply: WebhookDroppedReply;
+  };
+  /** Continue after a pause; what has failed is tried at once. */
+  "POST /v0/webhooks/{webhook}/resume": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookEmptyRequest;
+    reply: WebhookReply;
+  };
+  /** Sign with a new secret, and for a while with the one before it. */
+  "POST /v0/webhooks/{webhook}/rotate": {
+    path: { webhook: string };
+    query: object;
+    body: RotateRequest;
+    reply: WebhookReply;
+  };
+  /** Send one message that is not a record, and report what came of it. */
+  "POST /v0/webhooks/{webhook}/test": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookEmptyRequest;
+    reply: WebhookTestReply;
   };
   /** A WebSocket to subscribe and publish. */
   "GET /v0/ws": {
