@@ -206,7 +206,7 @@ class Queues:
             queue.hand_out_run(leased, claim.node, deadline, 0, now)
         if limits is not None:
             limits.spend(count, room, now)
-            self._tell_what_is_left(queue, claim, grant)
+            grant.tell_what_is_left(queue, claim)
         return grant
 
     def serve(self, topic: Topic, queue: Queue, claims: list[Claim], now: int) -> list[Grant]:
@@ -229,17 +229,12 @@ class Queues:
         for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
             if share:
                 grant.change = self._lease(topic, queue, claim, share, grant, now)
-            self._tell_what_is_left(queue, claim, grant)
+            grant.tell_what_is_left(queue, claim)
         if doomed:
             self.bury(topic, doomed)
             if len(doomed) >= DOOMED_PER_TAKE_MAX:
                 self._waiters.moved(topic)
         return grants
-
-    def _tell_what_is_left(self, queue: Queue, claim: Claim, grant: Grant) -> None:
-        grant.more = len(grant.seqs) < claim.wanted and queue.ready > 0
-        if grant.more and queue.limits is not None:
-            grant.limited_by = queue.limits.limited_by
 
     def _lease(
         self, topic: Topic, queue: Queue, claim: Claim, share: list[Taken], grant: Grant, now: int
