@@ -40,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Otherwise every worker of every run would compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-compiled test-spark check lint quick quick-compiled slow spark fast torture soak simulate fuzz real-run flips endurance bench packages console pictures dist site clean
+.PHONY: help run test test-compiled test-spark check lint types quick quick-compiled slow spark fast torture soak simulate fuzz real-run flips endurance bench packages console pictures dist site clean
 
 help: ## What can be done here
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '  make %-13s %s\n' "$$name" "$$what"; done
@@ -51,25 +51,29 @@ run: $(VENV)/.ready-run ## Serve on 127.0.0.1:4000 with data in ./data (docs/SET
 fast: $(VENV)/.ready-dev ## Compile the hot modules into build/compiled, about a minute; `make run` serves with them until a source changes
 	$(BIN)/python tools/compiled.py
 
+# Property tests look at a third of the examples here, and at all of them in `test`.
 check: $(VENV)/.ready-dev ## Format, lint, types, layers and the fast tests: under 3 minutes on two cores
-	@$(MAKE) --no-print-directory --jobs=2 lint quick
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-check} $(MAKE) --no-print-directory --jobs=2 lint quick
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# For mypyc alone, in `test`: pyright checks the same more strictly.
+types: $(VENV)/.ready-dev
+	$(BIN)/mypy
+
 # Three targets at a time, in this order, the next one as soon as one has ended: half of compiling has one thread, slow
-# tests wait for clocks and processes, and what runs beside them has the processor then. Slow tests come after compiling,
-# because some of them install what it made.
+# tests wait for clocks and processes, and what runs beside them has the processor then. Spark takes longest and comes
+# first. Slow tests come after compiling, because some of them install what it made.
 test: $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(SQS_CLIENTS) $(VENV)/quick-java ## Everything: check, the fast tests compiled, the slow and the crash tests, under 25 minutes on two cores
 	@.ci/packages $(PACKAGES)
 	@if $(BIN)/python tools/compiled.py --check; then compiled=yes; else compiled=; \
 		echo "the compiled variant is not tested" >&2; test "$${CI:-false}" = false; fi; \
 	$(MAKE) --no-print-directory --jobs=3 BEFORE_SLOW="$${compiled:+fast}" COMPILED_WORKERS=2 \
-		$${compiled:+fast} quick lint spark slow $${compiled:+quick-compiled}
+		spark $${compiled:+fast} quick lint types slow $${compiled:+quick-compiled}
 
 test-compiled: fast $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(SQS_CLIENTS) ## Every test with the compiled modules
 	@.ci/packages $(PACKAGES)
@@ -98,9 +102,9 @@ SPARK_OLDEST := 4.1.4
 SPARK_DELTA := 4.2.1
 # Their py4j leaves sockets to the garbage collector.
 OLDER := -m "slow or crash" -W ignore::pytest.PytestUnraisableExceptionWarning --reruns 2 --only-rerun "$(WORKER_LATE)"
-test-spark: spark $(VENV)/spark-$(SPARK_OLDEST) $(VENV)/spark-$(SPARK_DELTA) ## The tests of Spark with the newest version, the oldest, and the newest that has Delta
+test-spark: spark $(VENV)/.ready-s3 $(VENV)/spark-$(SPARK_OLDEST) $(VENV)/spark-$(SPARK_DELTA) ## The tests of Spark with the newest version, the oldest, and the newest that has Delta
 	$(VENV)/spark-$(SPARK_OLDEST)/bin/python .ci/once_more.py --processes 2 $(OLDER) --ignore=tests/spark/test_declarative.py tests/spark
-	$(VENV)/spark-$(SPARK_DELTA)/bin/python .ci/once_more.py $(OLDER) tests/spark/test_open_tables.py tests/spark/test_stream.py tests/spark/test_sink.py
+	$(VENV)/spark-$(SPARK_DELTA)/bin/python .ci/once_more.py $(OLDER) $(addprefix tests/spark/test_,open_tables.py open_table_kills.py s3a.py stream.py sink.py)
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
 	TOPICS_TORTURE=$${TORTURE:-10} $(PYTEST) -m crash --timeout=3600

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -62,11 +61,13 @@ from topics.api.v0.schedules import Schedules
 from topics.api.v0.topics import Topics
 from topics.api.v0.transactions import Txns
 from topics.api.waiting import Handlers
+from topics.api.webhooks.sender import Sender
+from topics.api.webhooks.webhook_routes import Webhooks
 from topics.engine.core.engine import Engine
 from topics.engine.groups.verbs import Consuming
 from topics.engine.opening.store import Store
-from topics.http.descriptors import connections_within, raise_limit
-from topics.http.limits import HttpLimits
+from topics.http.descriptors import raise_limit
+from topics.http.limits import http_limits
 from topics.http.listener import Listener
 from topics.http.loop.sampler import REST_S, Sampler
 from topics.http.loop.systemd import ServiceManager
@@ -76,6 +77,7 @@ from topics.http.tls.certificate import Tls, UnusableCertificate, tls_of
 from topics.model.clock import Clock, SystemClock
 from topics.model.settings import Settings
 from topics.model.variant import VARIANT
+from topics.model.webhooks.addresses import AddressPolicy
 from topics.storage.disk import Disk
 from topics.storage.secret import make_secret, read_secret
 
@@ -129,7 +131,9 @@ async def serve(
         tokens,
         origins=origins,
         recent_log=recent_log,
-        process=Process(ServiceManager(loop, os.environ), tls, handler),
+        process=Process(
+            ServiceManager(loop, os.environ), tls, handler, Sender(loop, AddressPolicy(settings.webhooks_allow))
+        ),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -152,6 +156,7 @@ class Process(NamedTuple):
     manager: ServiceManager
     tls: Tls | None = None
     log_handler: logging.StreamHandler[LogStream] | None = None
+    sender: Sender | None = None
 
     def request_lines(
         self, settings: Settings, recent_log: RecentLog, loop: asyncio.AbstractEventLoop
@@ -179,7 +184,7 @@ class Server:
         process: Process | None = None,
     ) -> None:
         process = process or Process(ServiceManager(loop, {}))
-        self._manager = process.manager
+        self._manager, self._sender = process.manager, process.sender
         self._settings = settings
         self._origins = origins or {}
         self._recent_log = recent_log or RecentLog()
@@ -369,6 +374,8 @@ class Server:
         )
         self._api.table = RouteTable([*self._routes(self._delivery), *sqs, *self._console_routes()])
         self._listener.on_tick_end(self._end_tick)
+        if self._sender is not None:
+            self.store.dispatcher.start(self._sender.post)
         self._turn_soon()
         self._lifecycle.opened()
 
@@ -396,12 +403,13 @@ class Server:
                 *Records(engine, self._pressure, self._runner).routes(),
                 *MultiAppend(self.store.multi_append, engine, self._pressure).routes(),
                 *Queues(engine, self._pressure, claims).routes(),
-                *Jobs(claims.queues).routes(),
+                *Jobs(claims.queues, self.store.job_lookup).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
                 *Txns(self.store.transactions).routes(),
                 *Pipelines(self.store.pipelines).routes(),
                 *Schedules(self.store.schedules).routes(),
+                *Webhooks(self.store.webhooks).routes(),
                 *delivery.routes(),
                 *self._stream_tokens.routes(),
                 *self._group_routes(engine),
@@ -570,6 +578,8 @@ class Server:
             self._delivery.drain()
             self._work.drain()
             await self._delivery.drained()
+            if self._sender is not None:
+                await self._sender.close(DRAIN_GRACE_S, self.store.dispatcher)
         await drained
         self.put_away()
 
@@ -586,20 +596,3 @@ class Server:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def http_limits(settings: Settings) -> HttpLimits:
-    """A large body is judged when its length is known; that limit must not exceed what is allowed at all."""
-    usual = HttpLimits()
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    body_bytes_max = settings.max_body_bytes
-    return HttpLimits(
-        connections_max=connections_within(
-            limit, settings.max_connections, asked=settings.max_connections != Settings().max_connections
-        ),
-        body_bytes_max=body_bytes_max,
-        large_body_bytes=min(usual.large_body_bytes, body_bytes_max),
-        large_bodies_bytes_max=max(usual.large_bodies_bytes_max, body_bytes_max),
-        # A request on a connection sees what the one before it did.
-        pipelined_max=1,
-    )

@@ -6,9 +6,9 @@ import hashlib
 import hmac
 import ipaddress
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntFlag
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -16,6 +16,9 @@ from topics.api.cors import DEFAULT_PORTS, Cors
 from topics.model.errors import Forbidden, Unauthorized
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings, find
+
+if TYPE_CHECKING:
+    from topics.model.requests.records import RecordRequest
 
 ANY_NAME = ("",)
 KEY_ID_DIGITS: Final = 12
@@ -84,6 +87,12 @@ class Principal:
         raise Forbidden(
             f"{what}, but the names of this {self.noun} start with {allowed}", field=field, name=name, prefixes=prefixes
         )
+
+    def check_notified(self, records: Iterable[RecordRequest], place: str = "records") -> None:
+        """The topics that are notified of job groups must be ones that it may use."""
+        for index, record in enumerate(records):
+            if record.group is not None:
+                self.check_name(record.group.notify, f"{place}[{index}].group.notify")
 
     def check_scopes(self, scopes: int) -> None:
         if scopes & ~self.scopes:

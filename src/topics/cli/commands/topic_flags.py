@@ -59,6 +59,9 @@ FIELDS: Final = (
     Field("dead_letter", "--dead-letter", "topic", "Queue: the topic for dead letters, or none.", optional=True),
     Field("leases_durable", "--leases-durable", "switch", "Queue: leases survive a restart."),
     Field(
+        *("keep_results_ms", "--keep-results", "span", "Queue: keep what became of a job this long; 0: not at all."),
+    ),
+    Field(
         *("retry_backoff", "--retry-backoff", "json", "Queue: how long a failed job waits, or none:"),
         optional=True,
     ),

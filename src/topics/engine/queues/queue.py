@@ -27,6 +27,7 @@ from topics.model.requests.batch import NO_KEY, Batch, JobColumns, unique_keys
 
 if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
+    from topics.engine.queues.limits.tag_limits import TagLimits
 
 # Looked up once: an attribute of an Enum costs as much as a call.
 _LEASED: Final = JobPlace.LEASED
@@ -87,8 +88,13 @@ class Queue(JobPlaces):
             self.drop_limits_if_off()
         return taken, doomed
 
-    def take_run(self, topic: Topic, wanted: int, bytes_max: int, load: Load) -> TakenRun | None:
-        """What `take` would, if that is all of one run of fresh jobs; otherwise None, and nothing is taken."""
+    def take_run(
+        self, topic: Topic, wanted: int, bytes_max: int, load: Load, tags: TagLimits | None, now_ms: int
+    ) -> TakenRun | None:
+        """What `take` would, if that is all of one run of fresh jobs; otherwise None, and nothing is taken.
+
+        The limits of the whole queue have room for it; those of tags are asked.
+        """
         if self.released or self.ahead or not self.fresh:
             return None
         block = topic.blocks[topic.block_after(self.cursor)]
@@ -104,6 +110,8 @@ class Queue(JobPlaces):
         assert body is not None
         ends = body.ends
         if ends[stop - 1] - (ends[first - 1] if first else 0) > bytes_max:
+            return None
+        if tags is not None and not tags.take_run(body, block.first_seq, first, stop, now_ms):
             return None
         self.cursor = block.first_seq + stop - 1
         self.fresh -= wanted

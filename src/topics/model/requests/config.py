@@ -16,6 +16,7 @@ PRIORITY_BOUND = 1_000
 LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
 CLAIM_JITTER_MS_MAX = 5_000
 DELAY_MS_MAX = 86_400_000
+KEEP_RESULTS_MS_MAX = 30 * 86_400_000
 BACKOFF_FACTOR_MAX = 100.0
 JOBS_LIMIT_MAX = 1_000_000_000
 # Once in twelve days.
@@ -87,6 +88,7 @@ class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | None = None
     leases_durable: bool | None = False
     retry_backoff: BackoffRequest | None = None
+    keep_results_ms: U64 = 0
     max_in_flight: Annotated[JobsLimit | None, Meta(description="The most jobs that are leased at once.")] = None
     max_in_flight_per_tag: Annotated[JobsLimit | None, Meta(description="The same for the jobs of each tag.")] = None
     rate_per_s: Annotated[RateLimit | None, Meta(description="The most jobs that are claimed per second.")] = None
@@ -117,6 +119,7 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
     retry_backoff: BackoffRequest | UnsetType | None = UNSET
+    keep_results_ms: U64 | UnsetType = UNSET
     max_in_flight: JobsLimit | UnsetType | None = UNSET
     max_in_flight_per_tag: JobsLimit | UnsetType | None = UNSET
     rate_per_s: RateLimit | UnsetType | None = UNSET
@@ -148,6 +151,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
     leases_durable: bool = False
     # Shown only if they were set.
     retry_backoff: RetryBackoff | UnsetType = UNSET
+    keep_results_ms: int | UnsetType = UNSET
     max_in_flight: int | UnsetType = UNSET
     max_in_flight_per_tag: int | UnsetType = UNSET
     rate_per_s: float | UnsetType = UNSET
@@ -208,6 +212,7 @@ def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = No
         dead_letter=request.dead_letter,
         leases_durable=bool(request.leases_durable),
         retry_backoff=UNSET if request.retry_backoff is None else _clamped(request.retry_backoff),
+        keep_results_ms=min(KEEP_RESULTS_MS_MAX, request.keep_results_ms) or UNSET,
         max_in_flight=_or_unset(request.max_in_flight),
         max_in_flight_per_tag=_or_unset(request.max_in_flight_per_tag),
         rate_per_s=_or_unset(request.rate_per_s),

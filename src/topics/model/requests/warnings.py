@@ -30,3 +30,8 @@ def match_warnings(match: str | list[str] | None, field: str) -> list[str]:
         return []
     pattern = match if match.endswith("*") and "*" not in match[:-1] else "prefix*"
     return [f'{field} is the exact tag "{match}", not a pattern; a pattern is ["tag", "Glob", "{pattern}"]']
+
+
+def results_warning(queue: str) -> str:
+    """The warning about results of jobs for a queue that keeps none."""
+    return f'queue "{queue}" keeps no results: set its keep_results_ms'

@@ -22,6 +22,7 @@ from topics.model.errors import DamagedData
 
 if TYPE_CHECKING:
     from topics.engine.log.block import Block
+    from topics.engine.log.body import Body
     from topics.engine.log.topic import Topic
     from topics.engine.queues.limits.rate import Rate
     from topics.engine.queues.queue import Load, Queue, Taken
@@ -285,6 +286,31 @@ class TagLimits:
         if self._spent:
             self._forget_full_buckets(2 * len(search.taken) + 2, search.now_ms)
 
+    def take_run(self, body: Body, first_seq: int, first: int, stop: int, now_ms: int) -> bool:
+        """Hand out fresh neighbours, if nothing comes before them and each is the only one of its tag with room."""
+        due = self._due
+        if self._unseen or self._open or self._stirred or self._returned or (due and due[0][0] <= now_ms):
+            return False
+        self.unfinished = False
+        if body.tags is None:
+            return True
+        tags = [body.tag_at(number) for number in range(first, stop)]
+        lines = self._lines
+        found: list[TagLine | None] = []
+        if len(set(tags)) < len(tags) - max(0, tags.count(None) - 1):
+            return False
+        for tag in tags:
+            line = lines.get(tag) if tag is not None else None
+            if line is not None and not self._is_open(line, now_ms):
+                return False
+            found.append(line)
+        for seq, tag, line in zip(range(first_seq + first, first_seq + stop), tags, found, strict=True):
+            if tag is not None:
+                self._hand_out(tag, line, seq, now_ms)
+        if self._spent:
+            self._forget_full_buckets(2 * len(tags) + 2, now_ms)
+        return True
+
     def _take_known(self, search: Search) -> None:
         """Heads of open lines, reclaimed jobs and jobs with a priority, by rank."""
         while search.goes_on:
@@ -303,15 +329,16 @@ class TagLimits:
         is_head = line.head() == (rank, seq)
         is_waiting = self._is_waiting(topic, rank, seq)
         if is_head and is_waiting and self._is_open(line, search.now_ms):
-            block = _loaded(search, seq)
+            body, number = _located(search, seq)
             heappop(self._open)
             line.listed = False
             line.pop()
+            job: Job | None = None
             if rank == FRESH_RANK:
                 queue.parked -= 1
-                self._choose(search, block, seq, None, line)
             else:
-                self._choose(search, block, seq, queue.job_for(seq), line)
+                job = queue.job_for(seq)
+            self._choose(search, seq, job, bytes(body.record(number)), line.tag, line)
         else:
             heappop(self._open)
             line.listed = False
@@ -331,36 +358,32 @@ class TagLimits:
     def _take_released(self, search: Search, rank: int, seq: int) -> None:
         """A reclaimed job, or one with a priority."""
         queue = self._queue
-        block = _loaded(search, seq)
+        body, number = _located(search, seq)
         job = queue.job_for(seq)
         self.let_go(seq)
-        assert block.body is not None
-        tag = block.body.tag_at(block.number_after(seq - 1))
+        tag = body.tag_at(number)
         line = self._lines.get(tag) if tag is not None else None
         if line is None or self._is_open(line, search.now_ms) or job.deliveries >= search.deliveries_max:
-            self._choose(search, block, seq, job, line)
+            self._choose(search, seq, job, bytes(body.record(number)), tag, line)
             return
         queue.park(job, self._waiting_fresh if rank % 2 else self._waiting_reclaimed)
         line.add(rank, seq)
         self._list(line, search.now_ms)
         search.visits_left -= 1
 
-    def _choose(self, search: Search, block: Block, seq: int, job: Job | None, line: TagLine | None) -> None:
+    def _choose(
+        self, search: Search, seq: int, job: Job | None, record: bytes, tag: bytes | None, line: TagLine | None
+    ) -> None:
         """The job is handed out, or becomes a dead letter."""
-        body, number = block.body, block.number_after(seq - 1)
-        assert body is not None
-        tag = body.tag_at(number)
         if job is not None:
             self._queue.choose(job)
-        if job is not None and job.deliveries >= search.deliveries_max:
-            search.doomed.append(job)
-            if tag is not None and self._held_max is not None:
-                # Until it has left, or is claimable again because it could not.
-                self._hold(line or self._line(tag), seq)
-            return
-        if job is not None:
+            if job.deliveries >= search.deliveries_max:
+                search.doomed.append(job)
+                if tag is not None and self._held_max is not None:
+                    # Until it has left, or is claimable again because it could not.
+                    self._hold(line or self._line(tag), seq)
+                return
             self._queue.accept(job)
-        record = bytes(body.record(number))
         search.taken.append((seq, job, record, tag))
         search.bytes_left -= len(record)
         if tag is not None:
@@ -427,18 +450,19 @@ class TagLimits:
         search.visits_left, search.bytes_left = visits, bytes_left
 
 
-def _loaded(search: Search, seq: int) -> Block:
+def _located(search: Search, seq: int) -> tuple[Body, int]:
+    """The body of a live record and its number there. May raise ColdMiss or a read error."""
     topic = search.topic
     block = topic.blocks[topic.block_after(seq - 1)]
     search.load(block)
-    return block
+    assert block.body is not None
+    return block.body, block.number_after(seq - 1)
 
 
 def _tag_of(search: Search, seq: int) -> bytes | None:
     try:
-        block = _loaded(search, seq)
+        body, number = _located(search, seq)
     except DamagedData:
         # The readers of that job get the error; the other jobs go on.
         return None
-    assert block.body is not None
-    return block.body.tag_at(block.number_after(seq - 1))
+    return body.tag_at(number)
