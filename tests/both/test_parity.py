@@ -31,6 +31,7 @@ SERVER_ONLY = {
     "compact": "the disk of a server; closing a database writes its last checkpoint",
     "overview": "what needs attention at a server",
     "server": "the program has its settings",
+    "export_arrow": "the reply of a server; polars and others read the lines of `export`",
     "history": "the past of a server's own metrics",
     "queue_history": "the past of a server's queues",
     "readers": "connections that follow a topic",

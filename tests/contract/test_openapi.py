@@ -170,6 +170,7 @@ QUERY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("get", "/v0/topics/{topic}/work"): {"max": 1},
     ("get", "/v0/topics/{topic}/leases"): {"page_size": 100},
     ("get", "/v0/topics/{topic}/jobs"): {"page_size": 100},
+    ("get", "/v0/topics/{topic}/jobs/{seq}"): {"wait_ms": 0},
     ("get", "/v0/groups"): {"page_size": 100, "lag_min": 0},
     ("get", "/v0/history"): {"since": 0},
     ("get", "/v0/server"): {"log_lines": 100},

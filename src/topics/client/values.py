@@ -97,11 +97,19 @@ class Diff(msgspec.Struct, kw_only=True):
     tombstone: Tombstone | None = None
 
 
+class JobGroup(msgspec.Struct, frozen=True):
+    """Jobs that end together: when `size` of those with this name have ended, a record about it goes to `notify`."""
+
+    name: str
+    size: int
+    notify: str
+
+
 class Outgoing(msgspec.Struct, omit_defaults=True):
     """A record to append that has more than data.
 
-    `delay_ms`, `unique_key` and `job_priority` (0 to 9) are for queues; `topic` is for transactions, whose records may
-    go to several.
+    `delay_ms`, `unique_key`, `job_priority` (0 to 9) and `group` are for queues; `topic` is for transactions, whose
+    records may go to several.
     """
 
     data: Any
@@ -112,6 +120,7 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
     unique_key: str | None = None
     topic: str | None = None
     job_priority: int = 0
+    group: JobGroup | Mapping[str, Any] | None = None
 
 
 # Records to send: each an Outgoing or plain data; or a JSON array of records in bytes.
@@ -217,7 +226,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
 
     `dead_letter_error`: why jobs cannot be moved there. `claimers`: claims that wait for jobs, and work streams that
     are open now; `last_claim_ts`: when jobs were last asked for since the server started. Servers before 0.2 send
-    neither `dead` nor `claimers`.
+    neither `dead` nor `claimers`. `limited_by`: the limit that holds back all ready jobs, as far as claims have met
+    them; `held_back`: how many of them limits of their tags hold back.
     """
 
     ready: int
@@ -229,6 +239,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
     dead_letter_error: str | None = None
     claimers: int | None = None
     last_claim_ts: int | None = None
+    held_back: int = 0
+    limited_by: str | None = None
 
 
 class TopicState(msgspec.Struct, kw_only=True):
@@ -321,6 +333,15 @@ class TopicFields(TypedDict, total=False):
     dead_letter: str | None
     leases_durable: bool
     retry_backoff: Backoff | Mapping[str, float] | None
+    keep_results_ms: int
+    max_in_flight: int | None
+    max_in_flight_per_tag: int | None
+    rate_per_s: float | None
+    burst: int | None
+    rate_per_s_per_tag: float | None
+    burst_per_tag: int | None
+    # set by SQS clients
+    sqs: Mapping[str, Any] | None
 
 
 class Dropped(msgspec.Struct, kw_only=True):
