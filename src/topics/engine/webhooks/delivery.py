@@ -11,6 +11,7 @@ it repeats the record, and loses none.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -238,9 +239,8 @@ class Delivery:
                 self._looked_to = max(self._looked_to, gap.gap_to)
                 continue
             limit = min(LOOK_MAX, WINDOW_MAX - len(window))
-            found, looked_to = yield from attempt(
-                lambda limit=limit: seqs_after(topic, self._looked_to, tag, limit, self._engine.state.cold.load)
-            )
+            looking = partial(seqs_after, topic, self._looked_to, tag, limit, self._engine.state.cold.load)
+            found, looked_to = yield from attempt(looking)
             same = topic.epoch == self.webhook.epoch
             for seq, found_tag in found:
                 if not same or not self.webhook.is_done(seq):
