@@ -35,6 +35,13 @@ SERVER_ONLY = {
     "history": "the past of a server's own metrics",
     "queue_history": "the past of a server's queues",
     "readers": "connections that follow a topic",
+    **dict.fromkeys(
+        (
+            *("put_webhook", "webhook", "webhooks", "rotate_webhook"),
+            *("resume_webhook", "test_webhook", "drop_webhook"),
+        ),
+        "the program has the records and can send them; webhooks of a directory are kept for a server",
+    ),
 }
 # The same name for the same purpose, in a form of its own.
 OWN_FORM = {"backup": "writes a file instead of giving out the pieces of one"}

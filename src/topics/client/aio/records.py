@@ -16,6 +16,7 @@ from topics.client.values import (
     Appended,
     AppendedAll,
     Diff,
+    JobGroup,
     Outgoing,
     Outgoings,
     Record,
@@ -52,12 +53,13 @@ class AsyncRecords:
         delay_ms: int = 0,
         unique_key: str | None = None,
         job_priority: int = 0,
+        group: JobGroup | None = None,
         idempotency_key: str | None = None,
         create: bool = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
         """Append one record. `data` is any JSON value; `Json(text)` is sent unchanged."""
-        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority)
+        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority, group=group)
         return await self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
         )

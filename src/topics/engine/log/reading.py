@@ -172,6 +172,28 @@ def read(
     return diff
 
 
+def seqs_after(
+    topic: Topic, from_seq: int, tag: bytes | None, limit: int, load: Callable[[Block], None]
+) -> tuple[list[tuple[int, bytes | None]], int]:
+    """Seqs and tags of up to `limit` records of the next block, and up to where that has looked."""
+    index = topic.block_after(from_seq)
+    if index >= len(topic.blocks):
+        return [], topic.head_seq
+    block = topic.blocks[index]
+    if tag is not None and not block.may_hold(TagMatch(tag, prefix=False)):
+        return [], block.last_seq
+    load(block)
+    body = block.body
+    assert body is not None
+    found: list[tuple[int, bytes | None]] = []
+    for first, stop in _wanted_runs(block, body, block.number_after(from_seq), block.count, View(tag=tag)):
+        numbers = range(first, min(stop, first + limit - len(found)))
+        found += [(block.seq_at(number), body.tag_at(number)) for number in numbers]
+        if len(found) == limit:
+            return found, found[-1][0]
+    return found, block.last_seq
+
+
 def _end_of_read(topic: Topic, after_seq: int, to_seq: int | None) -> int:
     """The head, `to_seq`, or the seq before the next hole: that is reported by a tombstone of its own."""
     end_seq = next((hole.from_seq - 1 for hole in topic.holes if hole.from_seq > after_seq), topic.head_seq)
