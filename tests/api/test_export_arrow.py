@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -177,8 +176,10 @@ def test_history_that_is_on_disk_only_is_part_of_it(tmp_path: Path) -> None:
         assert len(assert_same(server.client(), "cold").rows) == 2000
 
 
+@pytest.mark.slow
 def test_polars_duckdb_and_pyarrow_read_it(client: Client, server: ServerProcess, topic: str) -> None:
     import duckdb
+    import polars as pl
 
     client.append(topic, *({"n": n} for n in range(1000)))
     reply = client.get(f"/v0/topics/{topic}/export", headers={"Accept": ARROW})

@@ -43,9 +43,10 @@ def client(tmp_path: Path) -> Iterator[Client]:
 def store_of(server: S3Server, format: str) -> list[str]:
     """The options that a user gives; credentials are in the environment."""
     endpoint = f"spark.hadoop.fs.s3a.endpoint=http://127.0.0.1:{server.port}"
+    region = "spark.hadoop.fs.s3a.endpoint.region=us-east-1"
     path_style = "spark.hadoop.fs.s3a.path.style.access=true"
     packages = ("--packages", format, "--packages", "s3a")
-    return ["--tables", TABLES, *packages, "--conf", endpoint, "--conf", path_style]
+    return ["--tables", TABLES, *packages, *("--conf", endpoint, "--conf", region, "--conf", path_style)]
 
 
 def ids_in_delta(table: Path) -> list[int]:
