@@ -193,7 +193,7 @@ class Pipelines:
         """A table of a pipeline that the principal may not change cannot be taken over."""
         principal = call.principal
         for rival in self._verbs.rivals(call.name, params):
-            names = [rival.name, *(name for name, _ in _ends(rival.definition))]
+            names = [rival.name, *(name for name, _ in rival.definition.ends())]
             if not all(name.startswith(principal.prefixes) for name in names):
                 raise TableTaken(params.table_of(call.name), None)
 
@@ -209,7 +209,7 @@ class Pipelines:
 
     def list(self, call: Call) -> None:
         def wanted(state: PipelineState) -> bool:
-            names = [state.name, *(name for name, _ in _ends(state.definition))]
+            names = [state.name, *(name for name, _ in state.definition.ends())]
             return all(name.startswith(call.principal.prefixes) for name in names)
 
         page = self._verbs.list(*page_params(call), wanted=wanted)
@@ -263,19 +263,7 @@ def _shown(state: PipelineState, backlog: Backlog | None) -> PipelineItem:
     return PipelineItem(*state._replace(status=status), backlog.lag, backlog.oldest_unread_ts)
 
 
-def _ends(params: PipelineRequest) -> list[tuple[str, str]]:
-    """The topics that a definition names, with the field of each. A pattern may match any topic: the empty prefix."""
-    ends = [
-        (name, f"sources.{view}")
-        for view, source in params.sources.items()
-        for name in ([""] if source.pattern is not None else source.names())
-    ]
-    if params.sink is not None and params.sink.topic is not None:
-        ends.append((params.sink.topic, "sink.topic"))
-    return ends + params.rejects()
-
-
 def _check_ends(principal: Principal, params: PipelineRequest, *, given: bool = False) -> None:
     """A pipeline moves records between topics: the principal must be allowed to see them as well."""
-    for name, field in _ends(params):
+    for name, field in params.ends():
         principal.check_name(name, field, given=given)
