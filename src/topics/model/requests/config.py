@@ -69,7 +69,7 @@ class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | None = None
     leases_durable: bool | None = False
     retry_backoff: BackoffRequest | None = None
-    keep_results_ms: U64 = 0
+    keep_results_ms: Annotated[U64 | UnsetType, Meta(description="Absent: 0, no results are kept.")] = UNSET
 
 
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,7 +162,7 @@ def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = No
         dead_letter=request.dead_letter,
         leases_durable=bool(request.leases_durable),
         retry_backoff=UNSET if request.retry_backoff is None else _clamped(request.retry_backoff),
-        keep_results_ms=min(KEEP_RESULTS_MS_MAX, request.keep_results_ms) or UNSET,
+        keep_results_ms=min(KEEP_RESULTS_MS_MAX, request.keep_results_ms or 0) or UNSET,
     )
 
 
