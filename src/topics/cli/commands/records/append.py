@@ -81,6 +81,10 @@ class LineRecords:
 
 Node = Annotated[str | None, typer.Option(help="The origin of the records; readers of that node do not get them.")]
 Delay = Annotated[str | None, typer.Option(help="Queue: delay before the job can be claimed.", metavar="SPAN")]
+UniqueKey = Annotated[str | None, typer.Option(help="Queue: append only if no job with this key is pending.")]
+IdempotencyKey = Annotated[
+    str | None, typer.Option(help="Append once, however often this runs within the topic's window. Not for stdin.")
+]
 Group = Annotated[str | None, typer.Option(help="Queue: the job group, with name, size and notify.", metavar="JSON")]
 
 
@@ -100,14 +104,10 @@ def append(
     node: Node = None,
     meta: Annotated[str | None, typer.Option(help="Headers for each record, a JSON object.", metavar="JSON")] = None,
     delay: Delay = None,
-    unique_key: Annotated[
-        str | None, typer.Option(help="Queue: append only if no job with this key is pending.")
-    ] = None,
+    unique_key: UniqueKey = None,
     job_priority: Annotated[int | None, typer.Option(help="Queue: higher ones come first.", min=0, max=9)] = None,
     group: Group = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Append once, however often this runs within the topic's window. Not for stdin.")
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
     rate: Annotated[float | None, typer.Option(help="At most this many records per second.", min=0.001)] = None,
     text: Annotated[bool, typer.Option("--text", help="Treat each record as text, even if it is JSON.")] = False,
     cloudevents: Annotated[
