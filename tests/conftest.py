@@ -1,6 +1,7 @@
 """What holds for every test: which environment it has, how hard the property tests look, what comes first.
 
-Few examples by default, many and fresh ones with HYPOTHESIS_PROFILE=soak, hardly any with `few` (tools/mutants.py).
+Few examples by default, many and fresh ones with HYPOTHESIS_PROFILE=soak, a third of them with `check` (`make check`),
+hardly any with `few` (tools/mutants.py).
 """
 
 import gc
@@ -25,6 +26,7 @@ settings.register_profile(
     "fast", deadline=None, print_blob=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("ci", settings.get_profile("fast"), derandomize=True)
+settings.register_profile("check", settings.get_profile("ci" if os.environ.get("CI") else "fast"), max_examples=20)
 settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
 settings.register_profile("soak", settings.get_profile("fast"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "fast"))

@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[1]
 LENGTH = struct.Struct("!I")
 NUMBER = struct.Struct("!i")
 PROGRAM = "from topics.cli import main; main()"
+# What `python -W error` does, for code that is run here.
+WARNINGS_ARE_ERRORS = "import warnings; warnings.simplefilter('error')"
 
 
 class Launched:
@@ -180,10 +182,10 @@ def _serve(control: socket.socket) -> None:
                 pass
         if not prefix:
             return
-        body = _exactly(control, LENGTH.unpack(prefix)[0])
+        body = exactly(control, LENGTH.unpack(prefix)[0])
         if not os.fork():
             control.close()
-            _keep(json.loads(body), descriptors)
+            keep(json.loads(body), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -208,15 +210,15 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _exactly(control: socket.socket, count: int) -> bytes:
+def exactly(control: socket.socket, count: int) -> bytes:
     body = bytearray()
     while len(body) < count:
         body += control.recv(count - len(body))
     return bytes(body)
 
 
-def _keep(request: Any, descriptors: list[int]) -> NoReturn:
-    """Fork once more, and report that process: only its parent learns how it ended.
+def keep(request: Any, descriptors: list[int]) -> NoReturn:
+    """Fork once more, and report that process to the last descriptor: only its parent learns how it ended.
 
     It is reported when it has the descriptors and takes the signals that a new process would.
     """

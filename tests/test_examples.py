@@ -1,20 +1,17 @@
 """Every example runs as it is printed."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests import launching
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_example_runs(example: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(example)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
-    assert done.returncode == 0, done.stderr
+    done = launching.run([], os.environ, code=example.read_text())
+    assert done.returncode == 0, done.stderr.decode()
     assert done.stdout

@@ -30,6 +30,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerProcess:
     return ServerProcess(tmp_path).ready()
 
 
+@pytest.mark.slow
 def test_no_collection_looks_at_all_that_was_made_in_a_burst(server: ServerProcess) -> None:
     try:
         client = server.client()

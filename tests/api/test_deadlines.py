@@ -5,6 +5,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.patience import PATIENCE_S
 from topics.engine.core.waiting.deadlines import Deadlines
 
@@ -61,7 +62,7 @@ def test_a_deadline_that_an_earlier_one_removes_does_not_expire() -> None:
     assert asyncio.run(main()) == []
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(st.integers(0, 30_000), max_size=200))
 def test_expiring_all_ends_each_exactly_once(waits_ms: list[int]) -> None:
     async def main() -> list[int]:

@@ -1,7 +1,6 @@
 """Bulk reads when the disk is slow or damaged, and clients that never read on: the server here, on its own disk."""
 
 import contextlib
-import gc
 import http.client
 import json
 import socket
@@ -37,8 +36,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerTh
     assert server.on_loop(server.server.store.checkpoint)
     yield server
     server.stop()
-    gc.enable()
-    gc.unfreeze()
 
 
 def damage(path: Path, seq: int) -> None:

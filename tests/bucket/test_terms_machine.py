@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.bucket.faulty import Fate, FaultyBucket
+from tests.examples import examples
 from topics.storage.bucket.bucket import BucketError, Changed, Unreachable
 from topics.storage.bucket.lease import Primary, Watched, announce, read_primary
 from topics.storage.bucket.slots import LogPiece, TermClosing, parse_slot_key
@@ -285,4 +286,4 @@ class TermsMachine(RuleBasedStateMachine):
 
 
 TestTerms = TermsMachine.TestCase
-TestTerms.settings = settings(max_examples=40, stateful_step_count=40)
+TestTerms.settings = settings(max_examples=examples(40), stateful_step_count=40)

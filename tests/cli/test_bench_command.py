@@ -16,6 +16,7 @@ from topics.cli.connection import Access
 from topics.cli.failure import REFUSED, CommandFailed
 
 DEADLINE_S = PATIENCE_S
+pytestmark = pytest.mark.slow
 
 
 def test_a_bench_measures_each_kind_and_leaves_nothing(invoke: Invoke, client: Client) -> None:

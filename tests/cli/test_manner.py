@@ -252,6 +252,7 @@ def test_the_shell_is_told_names_of_topics_and_of_queues_where_only_these_fit(
     assert completed("topics", "router", "rm", "--source", f"{topic}-q") == queue
 
 
+@pytest.mark.slow
 def test_bash_completes_names_with_colons(invoke: Invoke, server: ServerProcess, client: Client, topic: str) -> None:
     for name in ("a:orders", "a:items", "b"):
         client.append(f"{topic}:{name}", 1)
@@ -313,6 +314,7 @@ def plugged(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_commands_of_other_packages_are_listed_and_loaded_when_named(plugged: Path) -> None:
     env = {"PYTHONPATH": str(plugged)}
     listed = run(None, "--help", **env).out
@@ -363,6 +365,7 @@ def test_a_full_disk_is_one_line(server: ServerProcess, client: Client, topic: s
     assert process.returncode == 1
 
 
+@pytest.mark.slow
 def test_closed_streams_are_empty_or_go_nowhere(server: ServerProcess, client: Client, topic: str) -> None:
     client.append(topic, 1)
 
@@ -386,6 +389,7 @@ def test_a_missing_extra_is_told_in_one_line(tmp_path: Path) -> None:
     assert done.code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "extra", "setting", "value"),
     [("opentelemetry", "tracing", "TOPICS_TRACING", "1"), ("obstore", "bucket", "TOPICS_BUCKET", "s3://a-bucket/x")],

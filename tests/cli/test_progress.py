@@ -47,6 +47,7 @@ def lines(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_a_bar_that_fills(server: ServerProcess, client: Client, topic: str, lines: Path) -> None:
     code, out, shown = on_a_terminal(server, "import", topic, lines)
     assert code == 0
@@ -81,6 +82,7 @@ def test_elsewhere_a_line_says_now_and_then_how_far_it_is(
     ]
 
 
+@pytest.mark.slow
 def test_no_bar_is_drawn_over_typed_input(server: ServerProcess, client: Client, topic: str) -> None:
     ours, theirs = pty.openpty()
     command = [TOPICS, "append", topic]

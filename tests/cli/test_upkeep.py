@@ -191,6 +191,7 @@ def test_a_directory_in_use_is_left_alone(directory: Path, command: str) -> None
         assert "is in use by process" in found.stderr
 
 
+@pytest.mark.slow
 def test_a_repair_asks_on_a_terminal_and_does_nothing_without_a_yes(directory: Path) -> None:
     flip(next((directory / "shard-00" / "packs").glob("*.pack")), 3000)
     before = contents(directory)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import launching
 from tests.client.conftest import SECRET
-from tests.patience import PATIENCE_S
 from tests.serving import serving
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -23,14 +21,9 @@ def test_every_block_runs(page: str, printed: str, tmp_path: Path, users: str) -
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == text.count("```python") > 10
     with serving(tmp_path, jwt_secret=SECRET, users=users) as server:
-        script = "\n".join(blocks).replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")
-        environ = {**os.environ, "TOPICS_PORT": str(server.port)}
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", script],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env=environ,
+        script = "\n".join([launching.WARNINGS_ARE_ERRORS, *blocks]).replace(
+            "127.0.0.1:4000", f"127.0.0.1:{server.port}"
         )
-    assert done.returncode == 0, done.stderr
-    assert printed in done.stdout
+        done = launching.run([], {**os.environ, "TOPICS_PORT": str(server.port)}, code=script)
+    assert done.returncode == 0, done.stderr.decode()
+    assert printed in done.stdout.decode()

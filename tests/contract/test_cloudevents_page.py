@@ -16,6 +16,7 @@ from topics.model.settings import Settings
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "CLOUDEVENTS.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,8 @@ class ServerThread:
         self.client.close()
         self._loop.call_soon_threadsafe(self.server.stop)
         self._thread.join(timeout=START_S_MAX)
+        # The server had switched it off. What it froze stays so, or every look for garbage would pass over all tests.
+        gc.enable()
 
 
 class SlowDisk(FaultyDisk):
@@ -81,8 +83,6 @@ def cold(tmp_path: Path) -> Iterator[ServerThread]:
     assert server.on_loop(server.server.store.checkpoint)
     yield server
     server.stop()
-    gc.enable()
-    gc.unfreeze()
 
 
 @pytest.fixture
@@ -90,8 +90,6 @@ def server(tmp_path: Path) -> Iterator[ServerThread]:
     server = ServerThread(Settings(port=0, data_dir=str(tmp_path / "data")), FaultyDisk())
     yield server
     server.stop()
-    gc.enable()
-    gc.unfreeze()
 
 
 @pytest.fixture
@@ -240,8 +238,6 @@ def test_a_write_that_needs_a_file_which_cannot_be_made_does_not_name_its_path(
         replies = [server.client.append("a", *["x" * 1000] * 900) for _ in range(8)]
     finally:
         server.stop()
-        gc.enable()
-        gc.unfreeze()
     refused = [reply for reply in replies if reply.status >= 500]
     assert refused
     assert not [reply.body for reply in refused if str(tmp_path).encode() in reply.body]

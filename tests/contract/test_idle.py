@@ -1,6 +1,5 @@
 """A server without work rests: a few wake-ups a second instead of seventy, until the next request."""
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +16,13 @@ from topics.server import HOUSEKEEPING_S
 @pytest.fixture
 def resting(tmp_path: Path) -> Iterator[ServerThread]:
     server = ServerThread(Settings(port=0, data_dir=str(tmp_path / "data"), checkpoint_ms=3_600_000), FaultyDisk())
+    # A machine that is busy with others lets the loop come late, and a late loop does not rest.
+    sampled = server.server._sampled
+    server.server._sampler._sampled = lambda _, now_s: sampled(0.0, now_s)
     server.client.append("t", 1)
     eventually(lambda: server.server._sampler.resting)
     yield server
     server.stop()
-    gc.enable()
-    gc.unfreeze()
 
 
 def test_an_idle_server_wakes_up_a_few_times_a_second(resting: ServerThread) -> None:

@@ -139,6 +139,18 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "backfill": False,
     },
     "ScheduleRequest": {"timezone": "UTC", "missed": "once", "jitter_ms": 0, "paused": False},
+    "WebhookRequest": {
+        "from": "head",
+        "format": "record",
+        "timeout_ms": 10_000,
+        "concurrency": 1,
+        "max_attempts": 20,
+        "backoff_ms": 5_000,
+        "backoff_ms_max": 3_600_000,
+        "pause_after": 5,
+        "paused": False,
+    },
+    "RotateRequest": {"grace_ms": 86_400_000},
     "ClaimRequest": {"max": 1, "wait_ms": 0},
     "AckRequest": {},
     "NackRequest": {"dead_letter": False},
@@ -164,6 +176,7 @@ QUERY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("get", "/v0/server"): {"log_lines": 100},
     ("get", "/v0/routers"): {"page_size": 100},
     ("get", "/v0/schedules"): {"page_size": 100},
+    ("get", "/v0/webhooks"): {"page_size": 100},
     ("get", "/v1/api/topics/groups"): {"limit": 10_000},
 }
 

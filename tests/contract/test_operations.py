@@ -57,6 +57,7 @@ def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> Non
         assert str(tmp_path) in second.log
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("keys", "counted"), [("k1,k2:read", "2 API keys"), ("k1", "1 API key")])
 def test_the_boot_log_says_what_holds_and_can_be_json_lines(tmp_path: Path, keys: str, counted: str) -> None:
@@ -82,6 +83,7 @@ def test_host_may_carry_the_port(tmp_path: Path) -> None:
 # --- stopping ---
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_sigterm_ends_long_polls_properly_and_exits_0(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
@@ -101,6 +103,7 @@ def test_sigterm_ends_long_polls_properly_and_exits_0(tmp_path: Path) -> None:
         assert "stopped" in server.log
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_sigint_drains_too_and_nothing_is_accepted_any_more(tmp_path: Path) -> None:
     with serving(tmp_path) as server:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.serving import Client
 
 KEY = "plaintext-of-a-key-that-nothing-may-keep"
@@ -36,7 +37,9 @@ class Searched:
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        assert line, (self.process.wait(PATIENCE_S), self.process.stderr and self.process.stderr.read())
+        return json.loads(line)
 
     def __enter__(self) -> "Searched":
         return self
@@ -57,7 +60,12 @@ def test_the_search_finds_a_key_that_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [KEY, f"{KEY}:read+write:mine.", f"first,{KEY}:r,last"], ids=["alone", "limited", "among others"]
+    "entry",
+    [
+        pytest.param(KEY, id="alone", marks=pytest.mark.slow),
+        pytest.param(f"{KEY}:read+write:mine.", id="limited", marks=pytest.mark.slow),
+        pytest.param(f"first,{KEY}:r,last", id="among others"),
+    ],
 )
 def test_no_object_and_no_variable_holds_a_key_after_the_start(tmp_path: Path, entry: str) -> None:
     with Searched(tmp_path, TOPICS_API_KEYS=entry, TOPICS_API_KEY=KEY) as server:
@@ -68,6 +76,7 @@ def test_no_object_and_no_variable_holds_a_key_after_the_start(tmp_path: Path, e
         assert server.look() == NOTHING
 
 
+@pytest.mark.slow
 def test_a_connection_that_repeats_a_request_does_not_keep_its_key(tmp_path: Path) -> None:
     with Searched(tmp_path, TOPICS_API_KEYS=KEY) as server:
         client = Client(server.port, KEY)
@@ -80,6 +89,7 @@ def test_a_connection_that_repeats_a_request_does_not_keep_its_key(tmp_path: Pat
         client.close()
 
 
+@pytest.mark.slow
 def test_a_key_in_the_settings_file_is_not_kept_either(tmp_path: Path) -> None:
     file = tmp_path / "topics.toml"
     file.write_text(f'api_keys = ["{KEY}:read"]\n')

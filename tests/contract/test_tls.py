@@ -201,6 +201,7 @@ def test_sighup_without_a_certificate_is_survived(tmp_path: Path) -> None:
         assert server.client().get("/v0/ready").status == 200
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_ends_a_server_in_it_cleanly(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environ = {**os.environ, "TOPICS_PORT": "0", "TOPICS_DATA_DIR": str(tmp_path)}

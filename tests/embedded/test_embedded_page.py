@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
+from tests import launching
 from tests.both.test_parity import OWN_FORM, SERVER_ONLY
-from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "EMBEDDED.md").read_text()
 
 
-def test_every_block_runs(tmp_path: Path) -> None:
+def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == PAGE.count("```python") > 6
-    script = [sys.executable, "-W", "error", "-c", "\n".join(blocks)]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "1 customer-7 {'order': 1, 'total': 9.9}" in done.stdout
-    assert "True [2, 3]" in done.stdout
-    assert "topic_not_found nobody" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    done = launching.run([], os.environ, code="\n".join([launching.WARNINGS_ARE_ERRORS, *blocks]))
+    assert done.returncode == 0, done.stderr.decode()
+    printed = done.stdout.decode()
+    assert "1 customer-7 {'order': 1, 'total': 9.9}" in printed
+    assert "True [2, 3]" in printed
+    assert "topic_not_found nobody" in printed
     assert not done.stderr
 
 

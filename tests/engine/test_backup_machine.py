@@ -12,6 +12,7 @@ from hypothesis.stateful import precondition, rule
 from tests.engine.rig import Rig
 from tests.engine.test_backup import begin, unpacked
 from tests.engine.test_recovery import RecoveryMachine, essentials
+from tests.examples import examples
 from topics.model.clock import ManualClock
 from topics.storage.backup import Backup
 from topics.storage.directory import forget_copying
@@ -77,4 +78,4 @@ class BackupMachine(RecoveryMachine):
 
 
 TestBackup = BackupMachine.TestCase
-TestBackup.settings = settings(settings.default, max_examples=8, stateful_step_count=40, deadline=None)
+TestBackup.settings = settings(settings.default, max_examples=examples(8), stateful_step_count=40, deadline=None)

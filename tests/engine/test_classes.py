@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.engine.rig import Rig
+from tests.examples import examples
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
 
@@ -88,4 +89,4 @@ class ClassesMachine(RuleBasedStateMachine):
 
 
 TestClasses = ClassesMachine.TestCase
-TestClasses.settings = settings(settings.default, max_examples=25, stateful_step_count=30, deadline=None)
+TestClasses.settings = settings(settings.default, max_examples=examples(25), stateful_step_count=30, deadline=None)

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.examples import examples
 from tests.faults import FaultyDisk
 from tests.multi_append.rig import MultiRig
 from topics.engine.core.in_flight import InFlight
@@ -188,7 +189,7 @@ class InFlightMachine(RuleBasedStateMachine):
         return not store.commit_log.depth and not any(kind == "app" for kind, _ in store.engine.in_flight.busy)
 
 
-InFlightMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+InFlightMachine.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)
 test_nothing_stays_reserved = InFlightMachine.TestCase
 
 

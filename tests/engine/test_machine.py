@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.engine.rig import Rig
+from tests.examples import examples
 
 NAMES = ("a", "b:1", "c.x")
 TAGS = ("t1", "t2", "t2:x", "u")
@@ -207,4 +208,4 @@ def _rendered(record: ModelRecord) -> dict[str, Any]:
 
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = settings(settings.default, max_examples=30, stateful_step_count=40, deadline=None)
+TestEngine.settings = settings(settings.default, max_examples=examples(30), stateful_step_count=40, deadline=None)

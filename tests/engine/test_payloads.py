@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.engine.conftest import COLD, OpenRig
 from tests.engine.rig import Rig
+from tests.examples import examples
 
 PAYLOADS = [
     b"123456789012345678901234567890",
@@ -125,7 +126,7 @@ json_texts = st.recursive(
 
 
 @given(payloads=st.lists(json_texts, min_size=1, max_size=6))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_json_comes_back_as_it_was(rig: Rig, payloads: list[bytes]) -> None:
     rig.drop("a")
     rig.append_body("a", b'{"records":[%b]}' % b",".join(b'{"data": %b }' % data for data in payloads))

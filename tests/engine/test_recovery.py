@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.engine.rig import Rig
 from tests.engine.test_checkpoint import everything
+from tests.examples import examples
 
 NAMES = st.sampled_from(("a", "b"))
 SIZES = st.sampled_from((1, 5, 40, 300, 1500))
@@ -107,4 +108,4 @@ def essentials(rig: Rig) -> dict[str, Any]:
 
 
 TestRecovery = RecoveryMachine.TestCase
-TestRecovery.settings = settings(settings.default, max_examples=20, stateful_step_count=40, deadline=None)
+TestRecovery.settings = settings(settings.default, max_examples=examples(20), stateful_step_count=40, deadline=None)

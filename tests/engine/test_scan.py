@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.rig import Rig
+from tests.examples import examples
 from topics.engine.log.retention import Tombstone
 from topics.engine.opening.scan import Chunk, Part, Scan, read_part
 from topics.model.errors import DamagedData, DataDirIncompatible, StorageError, TopicNotFound
@@ -111,7 +112,7 @@ def take(rig: Rig, step: tuple[Any, ...]) -> None:
 
 
 @given(steps=st.lists(STEPS, min_size=3, max_size=14), parts=st.integers(1, 4), from_seq=st.integers(0, 60))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_whatever_was_done_a_scan_finds_what_a_reader_of_the_server_does(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], parts: int, from_seq: int
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.rig import Rig
+from tests.examples import examples
 from tests.storage.logs import replay
 from topics.engine.core.appended import Appended
 from topics.engine.core.state import State
@@ -93,7 +94,7 @@ def folded(frames: list[tuple[int, bytes]], folder: str, limits: Settings, borde
     return state
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(talk=st.lists(steps, min_size=2, max_size=12), place=st.integers(0, 100))
 @example([("singles", "a", 30, 1), ("wait", 3_000), ("singles", "a", 30, 1), ("delete", "a", 3)], 50)
 @example([("singles", "q", 8, BLOCK_BYTES // 3), ("cap", 5), ("singles", "a", 30, 200)], 0)

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from topics.engine.log.block import Block
 from topics.engine.log.reading import View, render_run, render_view
 from topics.model.requests.batch import render
@@ -26,7 +27,7 @@ RECORDS = st.fixed_dictionaries(
     lines=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_run_is_rendered_as_its_records_are(
     wished: list[dict[str, Any]], spaced: bool, tags: bool, meta: bool, lines: bool, data: st.DataObject
 ) -> None:

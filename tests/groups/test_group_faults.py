@@ -38,8 +38,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start_one
     for server in started:
         server.stop()
-    gc.enable()
-    gc.unfreeze()
 
 
 @pytest.fixture

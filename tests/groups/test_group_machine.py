@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from tests.engine.rig import Rig
+from tests.examples import examples
 from tests.groups.consumers import Partition
 from topics.engine.groups.part import groups_of
 
@@ -167,5 +168,5 @@ class GroupMachine(RuleBasedStateMachine):
         self.held[group] = {}
 
 
-GroupMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 TestGroups = GroupMachine.TestCase

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.http.pipe import Pipe, service_of
 from tests.http.wire import chunked, get, post
 from topics.http.http1.connection import Http1Connection
@@ -117,7 +118,7 @@ def of_few(chosen: list[bytes]) -> st.SearchStrategy[Talk]:
 talks = st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=3, unique=True).flatmap(of_few)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     talk=talks,
     joined=st.lists(st.integers(0, 15), max_size=3),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.http.wire import Server, chunked, echo, get, post, serving
 from topics.http.http2.frames import PREFACE
 from topics.http.limits import HttpLimits
@@ -42,7 +43,7 @@ def server() -> Iterator[Server]:
 
 
 @given(order=st.lists(st.integers(0, len(MIX) - 1), min_size=1, max_size=12), cuts=st.lists(st.integers(1, 5_000)))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_requests_cut_anywhere_get_the_same_replies(server: Server, order: list[int], cuts: list[int]) -> None:
     data = b"".join([MIX[index] for index in order])
     with server.connect() as client:
@@ -68,7 +69,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @given(data=st.one_of(damaged(), st.binary(max_size=300), st.binary(max_size=300).map(PREFACE.__add__)))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_damaged_bytes_get_an_answer_or_an_end_and_harm_nobody(server: Server, data: bytes) -> None:
     with server.connect() as client:
         try:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.http.pipe import Pipe, service_of
 from tests.http.wire import Clock, Server, chunked, expire_all, get, park, post, serving
 from topics.http.http1.connection import Http1Connection
@@ -230,7 +231,7 @@ ENDS = ["end", "pause", "resume", "drain", "lose", "expire 1", "expire 20", "exp
 EVENTS = st.one_of(BYTES, st.sampled_from(VERBS + VERBS + ENDS).map(lambda name: (name, b"")))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(events=st.lists(EVENTS, max_size=25))
 def test_no_order_of_events_makes_a_transition_that_is_not_in_the_table(events: list[tuple[str, bytes]]) -> None:
     failures: list[str] = []

@@ -27,6 +27,7 @@ from topics.engine.core.ops import (
     Timed,
 )
 from topics.engine.log.deletion import Run
+from topics.engine.log.seq_ranges import SeqRange
 from topics.engine.opening.composition import OPS
 from topics.engine.queues.ops import Buried, Extended, Leased, Moved, Paused, Released
 from topics.engine.queues.results.ended import EndState
@@ -34,6 +35,14 @@ from topics.engine.queues.results.ops import Ended, GroupNotified, Progressed
 from topics.engine.routers.ops import FULL, Forwarded, RouterDropped, RouterPut
 from topics.engine.schedules.ops import ScheduleDropped, ScheduledRun, SchedulePut, ScheduleRan
 from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten
+from topics.engine.webhooks.ops import (
+    Retry,
+    WebhookAdvanced,
+    WebhookBuried,
+    WebhookDropped,
+    WebhookPaused,
+    WebhookPut,
+)
 from topics.model.clock import Moment
 from topics.model.requests import batch as batch_module
 from topics.model.requests.batch import ALWAYS_JOINED, Batch, render
@@ -41,6 +50,7 @@ from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
 from topics.model.requests.routers import RouterConfig
 from topics.model.schedules.schedule_config import ScheduleConfig
+from topics.model.webhooks.webhook_config import Secret, WebhookConfig
 
 U64S = st.integers(0, 2**63 - 1)
 IDS = st.integers(1, 2**32 - 1)
@@ -151,6 +161,11 @@ def test_a_delete_reads_back_however_many_runs_it_has(runs: list[Run], topic_id:
         RouterPut(7, 8, 2**64 - 1, "r", RouterConfig("a", "b")),
         SchedulePut(9, 5, 2**63, "nightly", ScheduleConfig("t", cron="0 3 * * *", data=Raw(b'{"a": 1.10}'))),
         ScheduleDropped(9),
+        WebhookPut(9, 2**62, 2**64 - 1, True, "w", WebhookConfig("t", "https://a.org"), [Secret("whsec_x", 5)]),
+        WebhookDropped(9),
+        WebhookAdvanced(9, 2**62, 2**63, 1, 2, 3, 4, [SeqRange(5, 6), SeqRange(8, 2**63)], [Retry(7, 2**45, 3)]),
+        WebhookPaused(9, 2**45, "410 Göne"),
+        WebhookBuried(WebhookAdvanced(9, 1, 2, 0, 0, 1, 0, [], []), None),
         ScheduleRan([ScheduledRun(1, 2, 3, 4, 9, 0), ScheduledRun(5, 0, 7, 8, 10, 1)], None),
         RouterDropped(7),
     ],
@@ -203,7 +218,10 @@ def test_what_carries_records_reads_back_with_them() -> None:
     notified = OPS.decode(GroupNotified(7, 9, 4, "name", appended).encode())
     assert isinstance(notified, GroupNotified)
     assert notified.appended is not None
-    batches = (ended.by.appended.batch, notified.appended.batch, ran.appended.batch)
+    given_up = OPS.decode(WebhookBuried(WebhookAdvanced(9, 1, 2, 0, 0, 1, 0, [], []), appended).encode())
+    assert isinstance(given_up, WebhookBuried)
+    assert given_up.appended is not None
+    batches = (ended.by.appended.batch, notified.appended.batch, ran.appended.batch, given_up.appended.batch)
     for found in (moved.appended.batch, buried.rest.batch, forwarded.batch, *batches):
         assert columns_of(found) == columns_of(batch_of(4))
     assert (forwarded.to_seq, forwarded.lost, forwarded.runs) == (5, 1, [(2, 2)])
@@ -236,6 +254,7 @@ def test_every_op_and_every_code_is_declared_once() -> None:
         88,
         *range(92, 96),
         *range(104, 107),
+        *range(112, 117),
     ]
 
 

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.examples import examples
 from tests.queues.queue_rig import QueueRig
 from topics.engine.core.checkpoints import checkpoint
 from topics.engine.queues import lease_log as leaselog
@@ -277,4 +278,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(settings.default, max_examples=40, stateful_step_count=40, deadline=None)
+TestQueue.settings = settings(settings.default, max_examples=examples(40), stateful_step_count=40, deadline=None)

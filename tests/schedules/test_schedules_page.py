@@ -39,6 +39,7 @@ def topics(*arguments: str) -> Done:
     return run(None, *arguments, TOPICS_URL=os.environ["TOPICS_URL"])
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_it_stands(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     environ = {**os.environ, "PATH": f"{TOPICS.parent}:{os.environ['PATH']}"}

@@ -14,6 +14,7 @@ import topics_spark
 from tests.serving import Client, ServerProcess, serving
 from tests.spark import quick_java
 from tests.spark.pipeline_world import World
+from tests.spark.quick_python import quick_python
 from topics.client import Client as TopicsClient
 from topics_spark.open_tables import jars
 
@@ -35,24 +36,27 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(lake: Path) -> Iterator[SparkSession]:
-    session = topics_spark.session(
-        "tests",
-        master="local[2]",
-        quick=True,
-        config={
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.driver.memory": "1g",
-            # `tables.NAME` of `topics sql`, which is set once for all sessions.
-            "spark.sql.globalTempDatabase": "tables",
-            **jars.spark_settings(FORMATS, str(lake)),
-        },
-    )
-    yield session
-    with warnings.catch_warnings():
-        # py4j leaves the sockets of its gateway to the end of the process.
-        warnings.simplefilter("ignore", ResourceWarning)
-        session.stop()
+    with quick_python() as python:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", str(python))
+            patch.setenv("PYSPARK_DRIVER_PYTHON", str(python))
+            session = topics_spark.session("tests", master="local[2]", quick=True, config=settings(lake))
+        yield session
+        with warnings.catch_warnings():
+            # py4j leaves the sockets of its gateway to the end of the process.
+            warnings.simplefilter("ignore", ResourceWarning)
+            session.stop()
+
+
+def settings(lake: Path) -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        # `tables.NAME` of `topics sql`, which is set once for all sessions.
+        "spark.sql.globalTempDatabase": "tables",
+        **jars.spark_settings(FORMATS, str(lake)),
+    }
 
 
 @pytest.fixture(scope="session")

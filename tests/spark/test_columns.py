@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.spark.batches import record_batch
 from topics.engine.log.block import Block
 from topics.engine.log.reading import View, render_run
+from topics.engine.log.run_columns import ALL, block_columns
 from topics.model.requests.batch import check_batch, render
 from topics.model.requests.records import append_decoder
 from topics.model.settings import Settings
-from topics_spark.payloads.columns import ALL, SCHEMA, block_columns, line_columns
+from topics_spark.payloads.columns import SCHEMA, line_columns
 
 TS = 1_748_450_001_000
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
@@ -88,14 +90,14 @@ def block_rows(block: Block, start: int = 0, stop: int | None = None) -> list[di
 
 
 @given(wished=records(), first_seq=st.sampled_from([1, 5, 95, 10**6 - 3]), ts=st.sampled_from([TS, 5, 10**13 - 1]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_block_gives_the_columns_of_its_records(wished: list[dict[str, Any]], first_seq: int, ts: int) -> None:
     block = block_of(wished, first_seq, ts)
     assert block_rows(block) == expected(block)
 
 
 @given(wished=records(), first_seq=st.sampled_from([1, 95]), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_dead_records_and_those_outside_a_range_are_left_out(
     wished: list[dict[str, Any]], first_seq: int, data: st.DataObject
 ) -> None:
@@ -110,7 +112,7 @@ def test_dead_records_and_those_outside_a_range_are_left_out(
 
 
 @given(wished=records(), first_seq=st.sampled_from([1, 95]), ts=st.sampled_from([TS, 5, 10**13]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_lines_give_the_columns_of_their_records_and_hand_the_others_on(
     wished: list[dict[str, Any]], first_seq: int, ts: int
 ) -> None:
@@ -132,7 +134,7 @@ def test_lines_give_the_columns_of_their_records_and_hand_the_others_on(
 
 
 @given(wished=records(), tagged=st.sampled_from(["", "same", "all", "odd"]), first_seq=st.sampled_from([1, 95]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_tags_of_lines_are_columns_however_they_differ(
     wished: list[dict[str, Any]], tagged: str, first_seq: int
 ) -> None:

@@ -257,6 +257,7 @@ def environ(server: ServerProcess, **more: str) -> dict[str, str]:
     return clean | {"TOPICS_URL": f"http://127.0.0.1:{server.port}", **more}
 
 
+@pytest.mark.slow
 def test_the_command_answers_without_spark_and_says_so(open_server: ServerProcess, tmp_path: Path) -> None:
     out = tmp_path / "n.parquet"
     done = subprocess.run(

@@ -99,6 +99,7 @@ def test_wrong_use_is_told(shell: Any, line: str, sql: str, complaint: str) -> N
         shell.topics(line, sql)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("url")
 def test_a_plot_has_the_columns_at_its_axes() -> None:
     import matplotlib as mpl

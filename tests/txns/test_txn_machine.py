@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
 from tests.txns.rig import TxnRig
 from topics.engine.transactions import commit as committing
 from topics.engine.transactions.ledger import Ledger
@@ -200,4 +201,4 @@ class TxnMachine(RuleBasedStateMachine):
 
 
 TestTransactions = TxnMachine.TestCase
-TestTransactions.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestTransactions.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)

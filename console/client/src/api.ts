@@ -76,6 +76,17 @@ export interface AppendedItem {
   seqs?: number[];
 }
 
+/** One attempt: the answer's status (0: there was none), and when the record is tried again. */
+export interface AttemptItem {
+  seq: number;
+  attempt: number;
+  ts: number;
+  took_ms: number;
+  status: number;
+  error: string | null;
+  next_ts: number | null;
+}
+
 /** A backoff as a request states it. */
 export interface BackoffRequest {
   initial_ms?: number;
@@ -113,7 +124,7 @@ export interface Change {
   to: unknown;
 }
 
-/** `count` below `max` means that the queue is (nearly) empty, unless `more` is true: then jobs were too large. */
+/** `count` below `max` means that the queue is (nearly) empty, unless `more` is true. Then the jobs were too large, or the limit that `limited_by` names holds back those that are ready. */
 export interface ClaimReply {
   topic: string;
   claimed: ClaimedJob[];
@@ -121,6 +132,7 @@ export interface ClaimReply {
   ready: number;
   performance: Performance;
   more?: boolean;
+  limited_by?: "max_in_flight" | "max_in_flight_per_tag" | "rate_per_s" | "rate_per_s_per_tag";
 }
 
 export interface ClaimRequest {
@@ -193,6 +205,13 @@ export interface ConfigPatch {
   leases_durable?: boolean;
   retry_backoff?: BackoffRequest | null;
   keep_results_ms?: number;
+  max_in_flight?: number | null;
+  max_in_flight_per_tag?: number | null;
+  rate_per_s?: number | null;
+  burst?: number | null;
+  rate_per_s_per_tag?: number | null;
+  burst_per_tag?: number | null;
+  sqs?: SqsRequest | null;
 }
 
 /** The configuration as a request states it: every field optional, `null` means absent except for numbers. */
@@ -216,6 +235,13 @@ export interface ConfigRequest {
   leases_durable?: boolean | null;
   retry_backoff?: BackoffRequest | null;
   keep_results_ms?: number;
+  max_in_flight?: number | null;
+  max_in_flight_per_tag?: number | null;
+  rate_per_s?: number | null;
+  burst?: number | null;
+  rate_per_s_per_tag?: number | null;
+  burst_per_tag?: number | null;
+  sqs?: SqsRequest | null;
 }
 
 export interface ConfiguredReply {
@@ -928,7 +954,7 @@ export interface Position {
   seq?: number;
 }
 
-/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start. */
+/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start. `limited_by` is the limit that holds back all ready jobs, as far as claims have met them; `held_back` counts those that limits of their tags hold back. */
 export interface QueueCounters {
   ready: number;
   in_flight: number;
@@ -939,6 +965,8 @@ export interface QueueCounters {
   dead_letter_error?: string | null;
   claimers?: number;
   last_claim_ts?: number | null;
+  held_back?: number;
+  limited_by?: "max_in_flight" | "max_in_flight_per_tag" | "rate_per_s" | "rate_per_s_per_tag" | null;
 }
 
 /** The same of one queue. */
@@ -1059,6 +1087,12 @@ export interface RetryBackoff {
   factor?: number;
   max_ms?: number;
   jitter?: number;
+}
+
+/** A new secret; the ones before it sign as well for the grace period. */
+export interface RotateRequest {
+  secret?: string | null;
+  grace_ms?: number;
 }
 
 export interface RouterDroppedReply {
@@ -1206,6 +1240,12 @@ export interface ScheduleRunReply {
 export interface ScheduleRunRequest {
 }
 
+/** The end of a secret; `until_ts`: when it stops signing. */
+export interface SecretItem {
+  hint: string;
+  until_ts: number | null;
+}
+
 export interface ServerReply {
   version: string;
   python: string;
@@ -1230,6 +1270,20 @@ export interface SettingItem {
   origin: string;
   secret: boolean;
   help: string;
+}
+
+/** What SQS clients have set and a topic has no field for: attributes by their names there, and tags. */
+export interface SqsQueue {
+  attributes?: { [key: string]: string };
+  tags?: { [key: string]: string };
+  modified_ts?: number;
+}
+
+/** The same as a request states it. */
+export interface SqsRequest {
+  attributes?: { [key: string]: string };
+  tags?: { [key: string]: string };
+  modified_ts?: number;
 }
 
 /** `owner` had the token of the app when the stage was begun; null without a token, or if it has no owner. */
@@ -1365,6 +1419,13 @@ export interface TopicConfig {
   leases_durable?: boolean;
   retry_backoff?: RetryBackoff;
   keep_results_ms?: number;
+  max_in_flight?: number;
+  max_in_flight_per_tag?: number;
+  rate_per_s?: number;
+  burst?: number;
+  rate_per_s_per_tag?: number;
+  burst_per_tag?: number;
+  sqs?: SqsQueue;
 }
 
 export interface TopicItem {
@@ -1427,6 +1488,124 @@ export interface WatchedTopic {
 export interface Watermark {
   column: string;
   delay: string;
+}
+
+export interface WebhookDroppedReply {
+  webhook: string;
+  deleted: boolean;
+  performance: Performance;
+}
+
+/** A test and a resumption take no fields. */
+export interface WebhookEmptyRequest {
+}
+
+/** `cursor`: everything up to it is delivered; `lag`: records after it that are not. Keys without `admin` see the host of `url` only, and nobody sees the values of `headers`. */
+export interface WebhookItem {
+  webhook: string;
+  topic: string;
+  url: string;
+  tag: string | null;
+  format: "cloudevents" | "data" | "record";
+  headers: { [key: string]: string };
+  timeout_ms: number;
+  concurrency: number;
+  order: "none" | "tag" | "topic";
+  max_attempts: number;
+  backoff_ms: number;
+  backoff_ms_max: number;
+  dead_letter: string | null;
+  pause_after: number;
+  paused: boolean;
+  paused_reason: string | null;
+  paused_ts: number | null;
+  secrets: SecretItem[];
+  cursor: number;
+  lag: number;
+  in_flight: number;
+  retrying: number;
+  next_retry_ts: number | null;
+  failures_in_a_row: number;
+  delivered_total: number;
+  failed_total: number;
+  dead_total: number;
+  lost_total: number;
+  last_error: string | null;
+}
+
+export interface WebhookList {
+  webhooks: WebhookItem[];
+  performance: Performance;
+  next_cursor?: string;
+}
+
+/** `secret` is there once: in the reply to the request that made the server draw it. */
+export interface WebhookReply {
+  webhook: string;
+  topic: string;
+  url: string;
+  tag: string | null;
+  format: "cloudevents" | "data" | "record";
+  headers: { [key: string]: string };
+  timeout_ms: number;
+  concurrency: number;
+  order: "none" | "tag" | "topic";
+  max_attempts: number;
+  backoff_ms: number;
+  backoff_ms_max: number;
+  dead_letter: string | null;
+  pause_after: number;
+  paused: boolean;
+  paused_reason: string | null;
+  paused_ts: number | null;
+  secrets: SecretItem[];
+  cursor: number;
+  lag: number;
+  in_flight: number;
+  retrying: number;
+  next_retry_ts: number | null;
+  failures_in_a_row: number;
+  delivered_total: number;
+  failed_total: number;
+  dead_total: number;
+  lost_total: number;
+  last_error: string | null;
+  attempts: AttemptItem[];
+  performance: Performance;
+  secret?: string;
+  created?: boolean;
+}
+
+/** The body of a PUT. `null` means absent, except for numbers. */
+export interface WebhookRequest {
+  topic: string;
+  url: string;
+  from?: "earliest" | "head" | number | null;
+  tag?: string | null;
+  format?: "cloudevents" | "data" | "record" | null;
+  headers?: { [key: string]: string } | null;
+  timeout_ms?: number;
+  concurrency?: number;
+  order?: "none" | "tag" | "topic" | null;
+  max_attempts?: number;
+  backoff_ms?: number;
+  backoff_ms_max?: number;
+  dead_letter?: string | null;
+  pause_after?: number;
+  paused?: boolean | null;
+  secret?: string | null;
+}
+
+/** `answer` is the beginning of what the receiver answered. */
+export interface WebhookTestReply {
+  webhook: string;
+  id: string;
+  delivered: boolean;
+  status: number;
+  took_ms: number;
+  error: string | null;
+  answer: string;
+  performance: Performance;
 }
 
 /** A worker that has claimed jobs since the server started; `last_claim_ts` is the latest time. */
@@ -1916,6 +2095,55 @@ export interface Routes {
     query: { token?: string };
     body: undefined;
     reply: string;
+  };
+  /** Webhooks by name, a page at a time. */
+  "GET /v0/webhooks": {
+    path: object;
+    query: { prefix?: string; topic?: string; page_size?: number; cursor?: string };
+    body: undefined;
+    reply: WebhookList;
+  };
+  /** Deliver a topic to a URL, or change how. */
+  "PUT /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookRequest;
+    reply: WebhookReply;
+  };
+  /** A webhook, its position, and its last attempts. */
+  "GET /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: undefined;
+    reply: WebhookReply;
+  };
+  /** Remove a webhook; its topic stays. */
+  "DELETE /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: undefined;
+    reply: WebhookDroppedReply;
+  };
+  /** Continue after a pause; what has failed is tried at once. */
+  "POST /v0/webhooks/{webhook}/resume": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookEmptyRequest;
+    reply: WebhookReply;
+  };
+  /** Sign with a new secret, and for a while with the one before it. */
+  "POST /v0/webhooks/{webhook}/rotate": {
+    path: { webhook: string };
+    query: object;
+    body: RotateRequest;
+    reply: WebhookReply;
+  };
+  /** Send one message that is not a record, and report what came of it. */
+  "POST /v0/webhooks/{webhook}/test": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookEmptyRequest;
+    reply: WebhookTestReply;
   };
   /** A WebSocket to subscribe and publish. */
   "GET /v0/ws": {

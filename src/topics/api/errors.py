@@ -24,6 +24,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "schedule_not_found": 404,
     "job_not_found": 404,
     "job_group_not_found": 404,
+    "webhook_not_found": 404,
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "request_timeout": 408,

@@ -48,11 +48,12 @@ from topics.client.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UriTooLong,
+    WebhookNotFound,
 )
 
 if TYPE_CHECKING:
     from topics.client.aio.client import AsyncClient
-    from topics.client.aio.export import AsyncExport
+    from topics.client.aio.export import AsyncArrowExport, AsyncExport
     from topics.client.aio.job_handle import AsyncJobHandle
     from topics.client.aio.producer import AsyncProducer, AsyncTicket
     from topics.client.aio.watch import AsyncWatch
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from topics.client.live import Arrived, CaughtUp, TopicDeleted, TopicFailed
     from topics.client.messages import Consumed, GroupStanding, Message
     from topics.client.sync.client import Client
-    from topics.client.sync.export import Export
+    from topics.client.sync.export import ArrowExport, Export
     from topics.client.sync.job_handle import JobHandle
     from topics.client.sync.producer import Producer, Ticket
     from topics.client.sync.watch import Watch
@@ -90,6 +91,8 @@ if TYPE_CHECKING:
         TopicFields,
         TopicItem,
         TopicState,
+        Webhook,
+        WebhookTest,
     )
     from topics.model.requests.config import TopicConfig
 
@@ -98,6 +101,8 @@ __all__ = [
     "AppendedAll",
     "AppendedTo",
     "Arrived",
+    "ArrowExport",
+    "AsyncArrowExport",
     "AsyncClient",
     "AsyncExport",
     "AsyncJobHandle",
@@ -186,6 +191,9 @@ __all__ = [
     "UnsupportedMediaType",
     "UriTooLong",
     "Watch",
+    "Webhook",
+    "WebhookNotFound",
+    "WebhookTest",
     "Work",
 ]
 
@@ -207,6 +215,8 @@ _HOMES: Final = {
     "Message": "messages",
     "ExportEnd": "exporting",
     "AsyncClient": "aio.client",
+    "ArrowExport": "sync.export",
+    "AsyncArrowExport": "aio.export",
     "AsyncExport": "aio.export",
     "AsyncJobHandle": "aio.job_handle",
     "AsyncProducer": "aio.producer",

@@ -45,6 +45,7 @@ from topics.model.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UriTooLong,
+    WebhookNotFound,
 )
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "Unauthorized",
     "UnsupportedMediaType",
     "UriTooLong",
+    "WebhookNotFound",
     "error_of",
 ]
 
@@ -155,6 +157,7 @@ KINDS: Final[Mapping[str, type[TopicsError]]] = {
             JobNotFound,
             JobGroupNotFound,
             JobGroupConflict,
+            WebhookNotFound,
             TopicExistsIncompatible,
             TopicNotEmpty,
             NotAQueue,

@@ -173,6 +173,13 @@ class JobGroupNotFound(TopicsError):
         super().__init__(f'queue "{queue}" has no job group "{group}"', topic=queue, group=group)
 
 
+class WebhookNotFound(TopicsError):
+    code = "webhook_not_found"
+
+    def __init__(self, webhook: str) -> None:
+        super().__init__(f'webhook "{webhook}" does not exist', webhook=webhook)
+
+
 # --- the current state forbids it ---
 
 

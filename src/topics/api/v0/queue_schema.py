@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from topics.api.schema import Performance, Warnings
+from topics.model.requests.config import LimitName
 
 
 class ClaimedJob(msgspec.Struct):
@@ -23,7 +24,10 @@ class ClaimedJob(msgspec.Struct):
 
 
 class ClaimReply(msgspec.Struct):
-    """`count` below `max` means that the queue is (nearly) empty, unless `more` is true: then jobs were too large."""
+    """`count` below `max` means that the queue is (nearly) empty, unless `more` is true.
+
+    Then the jobs were too large, or the limit that `limited_by` names holds back those that are ready.
+    """
 
     topic: str
     claimed: list[ClaimedJob]
@@ -31,6 +35,7 @@ class ClaimReply(msgspec.Struct):
     ready: int
     performance: Performance
     more: bool | UnsetType = UNSET
+    limited_by: LimitName | UnsetType = UNSET
 
 
 class AckReply(msgspec.Struct):

@@ -271,10 +271,14 @@ def claimed(call: Call, queue: Queue, grant: Grant) -> bytes:
         b",".join(grant.jobs),
         len(grant.jobs),
         queue.ready,
-        b'"more":true,' if grant.more else b"",
+        _more(grant) if grant.more else b"",
         (perf_counter() - call.request.received_s) * 1000,
         call.throttled_s * 1000,
     )
+
+
+def _more(grant: Grant) -> bytes:
+    return b'"more":true,"limited_by":"%b",' % grant.limited_by.encode() if grant.limited_by else b'"more":true,'
 
 
 def _write(path: str, handler: Handler, summary: str, body: type[msgspec.Struct], reply: type[msgspec.Struct]) -> Route:

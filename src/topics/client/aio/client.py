@@ -16,6 +16,7 @@ from topics.client.aio.routers import AsyncRouters
 from topics.client.aio.schedules import AsyncSchedules
 from topics.client.aio.topics import AsyncTopics
 from topics.client.aio.transactions import AsyncTransactions
+from topics.client.aio.webhooks import AsyncWebhooks
 from topics.client.aio.wire.streaming import AsyncStreaming
 from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import TIMEOUT_S_DEFAULT, Options, traces
@@ -38,6 +39,7 @@ class AsyncClient(
     AsyncTransactions,
     AsyncPipelines,
     AsyncSchedules,
+    AsyncWebhooks,
     AsyncAdmin,
 ):
     """A client of one server, over HTTP.

@@ -19,6 +19,7 @@ from topics.client.sync.routers import Routers
 from topics.client.sync.schedules import Schedules
 from topics.client.sync.topics import Topics
 from topics.client.sync.transactions import Transactions
+from topics.client.sync.webhooks import Webhooks
 from topics.client.sync.wire.streaming import Streaming
 from topics.client.sync.wire.transport import Transport
 from topics.client.tls import TlsFiles
@@ -39,6 +40,7 @@ class Client(
     Transactions,
     Pipelines,
     Schedules,
+    Webhooks,
     Admin,
 ):
     """A client of one server, over HTTP.

@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 
 from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
-from topics.client.sync.export import Export
+from topics.client.sync.export import ArrowExport, Export
 from topics.client.sync.producer import Producer
 from topics.client.sync.wire.transport import Transport
 from topics.client.values import (
@@ -253,11 +253,33 @@ class Records:
         chunk_bytes: int = 1024 * 1024,
     ) -> Export:
         """Everything after `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
-        query: dict[str, QueryValue] = {
-            "from_ts": from_ts,
-            "node": node,
-            "include_tags": include_tags,
-            "include_meta": include_meta,
-            "include_data": None if include_data else False,
-        }
+        query = _export_query(from_ts, node, include_tags, include_meta, include_data)
         return Export(self._transport, name, from_seq, to_seq, query, chunk_bytes)
+
+    def export_arrow(
+        self,
+        name: str,
+        from_seq: int = 0,
+        to_seq: int | None = None,
+        *,
+        from_ts: int | None = None,
+        node: Node = None,
+        include_tags: bool = True,
+        include_meta: bool | None = None,
+        include_data: bool = True,
+    ) -> ArrowExport:
+        """The same as the bytes of an Arrow stream, if pyarrow is installed beside the server; see ArrowExport."""
+        query = _export_query(from_ts, node, include_tags, include_meta, include_data)
+        return ArrowExport(self._transport, name, from_seq, to_seq, query)
+
+
+def _export_query(
+    from_ts: int | None, node: Node, include_tags: bool, include_meta: bool | None, include_data: bool
+) -> dict[str, QueryValue]:
+    return {
+        "from_ts": from_ts,
+        "node": node,
+        "include_tags": include_tags,
+        "include_meta": include_meta,
+        "include_data": None if include_data else False,
+    }

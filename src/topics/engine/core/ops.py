@@ -24,7 +24,7 @@ died), so that folding it needs neither a clock nor another topic. The ops of a 
     MultiAppended | 92 | parts u32 | lengths u32×parts | Created, Appended or KeyNoted, of several topics… |
 
 Codes of the features: queues 8 to 12, 86 and 104 to 106, routers 32 to 34, groups 40 to 42 and 80, transactions 48
-to 52, schedules 93 to 95.
+to 52, schedules 93 to 95, webhooks 112 to 116.
 """
 
 from __future__ import annotations

@@ -18,11 +18,13 @@ from topics.engine.schedules.feature import ScheduleTable
 from topics.engine.schedules.fold import SCHEDULE_OPS
 from topics.engine.transactions.fold import TXN_OPS
 from topics.engine.transactions.ledger import Ledger
+from topics.engine.webhooks.feature import WebhookTable
+from topics.engine.webhooks.fold import WEBHOOK_OPS
 from topics.model.settings import Settings
 from topics.storage.pack import Packs
 
-FEATURES = (QueuesFeature, Routes, GroupsFeature, Ledger, PipelineTable, ScheduleTable)
-OPS: Final = OpTable(CORE_OPS, QUEUE_OPS, RESULT_OPS, ROUTER_OPS, GROUP_OPS, TXN_OPS, SCHEDULE_OPS)
+FEATURES = (QueuesFeature, Routes, GroupsFeature, Ledger, PipelineTable, ScheduleTable, WebhookTable)
+OPS: Final = OpTable(CORE_OPS, QUEUE_OPS, RESULT_OPS, ROUTER_OPS, GROUP_OPS, TXN_OPS, SCHEDULE_OPS, WEBHOOK_OPS)
 
 
 def new_state(settings: Settings, packs: Packs) -> State:

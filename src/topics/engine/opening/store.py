@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from topics.engine.core.appended import blob_start
+from topics.engine.core.appended import Appended, blob_start
 from topics.engine.core.checkpoints import checkpoint
 from topics.engine.core.checkpoints.checkpoint import Checkpointer
 from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom
@@ -21,6 +21,7 @@ from topics.engine.core.waiting.cold_reader import ColdReader
 from topics.engine.core.waiting.deadlines import Deadlines, PolledTimers, Timers
 from topics.engine.core.waiting.runner import Runner
 from topics.engine.live.feeds import LiveFeeds
+from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
@@ -40,6 +41,8 @@ from topics.engine.routers.verbs import Routers
 from topics.engine.schedules.scheduler import Scheduler
 from topics.engine.schedules.verbs import Schedules
 from topics.engine.transactions.verbs import Transactions
+from topics.engine.webhooks.dispatcher import Dispatcher
+from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DataDirIncompatible, StorageError, TopicsError
 from topics.model.requests.config import Durability
@@ -105,7 +108,7 @@ class Store:
         self._disk = disk or Disk()
         self._notify = notify
         self._wake = wake
-        self.waiters = Waiters()
+        self.waiters = Waiters(wake)
         self.timers = timers or PolledTimers(self._clock, wake)
         self.deadlines = Deadlines(self.timers)
         # The tasks of callers, and those in the background, which yield to them.
@@ -248,6 +251,9 @@ class Store:
             for position, op in ops_of(state, frames or [], synced_to, join=not self._repair):
                 if position > synced_to and self._synced_heads is None:
                     self._synced_heads = {topic.id: topic.head_seq for topic in state.by_id.values()}
+                if isinstance(op, Appended) and op.batch.tags is not None:
+                    yield from indexing_tags(op.batch)
+                    yield
                 if self._repair:
                     self.given_up += apply_what_fits(state, op, position)
                 else:
@@ -281,6 +287,8 @@ class Store:
         self.transactions = Transactions(self.engine, self.background, self._clock)
         self.scheduler = Scheduler(self.engine, self.background, self.deadlines, self._clock)
         self.schedules = Schedules(self.engine, self.scheduler, self._clock)
+        self.dispatcher = Dispatcher(self.engine, self.background, self._clock)
+        self.webhooks = Webhooks(self.engine, self.dispatcher, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.commit_log,
@@ -460,6 +468,7 @@ class Store:
         return not (
             self.has_work
             or self.runner.pending
+            or self.waiters.pending
             or self._checkpoint is not None
             or self._house_busy
             or self._checkpointer.wanted
@@ -482,7 +491,7 @@ class Store:
             self.live.run()
         else:
             self.flush()
-        if self.background.pending or self.runner.pending or self._unsettled:
+        if self.background.pending or self.runner.pending or self.waiters.pending or self._unsettled:
             return 0.0
         return min((wait_ms / 1000 for wait_ms in waits_ms if wait_ms is not None), default=None)
 

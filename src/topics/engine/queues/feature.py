@@ -62,6 +62,7 @@ class QueuesFeature(Feature):
         if queue is None:
             return None
         queue.advance(steady_ms)
+        limits = queue.limits
         return QueueState(
             ready=queue.ready,
             in_flight=queue.in_flight,
@@ -72,6 +73,8 @@ class QueuesFeature(Feature):
             dead_letter_error=queue.refusal if queue.refused else None,
             claimers=queue.claimers,
             last_claim_ts=queue.last_claim_ts,
+            held_back=0 if limits is None else limits.tags.waiting,
+            limited_by=None if limits is None else limits.now_limited_by(steady_ms) or None,
         )
 
     # --- snapshots ---

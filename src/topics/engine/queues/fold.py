@@ -135,6 +135,7 @@ def _land(state: State, appended: Appended, epoch: int | None) -> None:
 
 def move_published(commit_log: CommitLog, op: Moved, found: tuple[int, int], change: PendingChange) -> None:
     change.result = found
+    commit_log.left(op.topic_id)
     commit_log.landed(op.appended.topic_id)
 
 

@@ -89,7 +89,7 @@ def picture(topic: Topic, queue: Queue) -> QueueImage:
     config = topic.config
     if config.durability == "ephemeral":
         return QueueImage(queue.paused, queue.dead_lettered, 0, [], [])
-    cursor = queue.cursor if config.leases_durable else 0
+    cursor = queue.logged_cursor if config.leases_durable else 0
     image = QueueImage(queue.paused, queue.dead_lettered, cursor, [], [])
     results = results_of(topic)
     if results is not None and results.groups.by_name:

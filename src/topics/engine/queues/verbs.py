@@ -27,6 +27,7 @@ from topics.engine.queues.claims import (
 )
 from topics.engine.queues.dead_letters import left_of
 from topics.engine.queues.due import NO_STREAM, Job, LeasedRun
+from topics.engine.queues.limits.limits import limit
 from topics.engine.queues.operator.job_actions import JobActions
 from topics.engine.queues.operator.job_pages import JobPages
 from topics.engine.queues.operator.redrive import Redriver
@@ -178,7 +179,12 @@ class Queues:
         if claim.stream != NO_STREAM or topic.config.retry_backoff is not UNSET or queue.paused:
             return self.serve(topic, queue, [claim], now)[0]
         self._commit_log.check_writable()
-        run = queue.take_run(topic, claim.wanted, ANSWER_BYTES_MAX, self._state.cold.load)
+        if queue.limits_of is not topic.config:
+            limit(queue, topic.config)
+        limits, room, tags = queue.limits, claim.wanted, None
+        if limits is not None:
+            room, tags = limits.room(room, now), limits.tags if limits.tags.in_use else None
+        run = queue.take_run(topic, room, ANSWER_BYTES_MAX, self._state.cold.load, tags, now) if room else None
         if run is None:
             return self.serve(topic, queue, [claim], now)[0]
         wall_ms = queue.last_claim_ts = topic.last_read_ts = self._clock.now_ms()
@@ -192,12 +198,15 @@ class Queues:
         grant.seqs = list(range(first_seq, first_seq + count))
         leased = FreshRun(first_seq, count, lease)
         if topic.config.leases_durable:
-            op = Leased(topic.id, queue.cursor, deadline, 0, claim.node, leased, now_ms=now)
+            op = Leased(topic.id, queue.logged_cursor, deadline, 0, claim.node, leased, now_ms=now)
             self._state.fold_ahead(op)
             grant.change = self._journal_leases(op, topic)
         else:
             # The fold of such an op: it would not reach the log.
             queue.hand_out_run(leased, claim.node, deadline, 0, now)
+        if limits is not None:
+            limits.spend(count, room, now)
+            self._tell_what_is_left(queue, claim, grant)
         return grant
 
     def serve(self, topic: Topic, queue: Queue, claims: list[Claim], now: int) -> list[Grant]:
@@ -211,19 +220,26 @@ class Queues:
         if queue.paused:
             return grants
         config = topic.config
+        if queue.limits_of is not config:
+            limit(queue, config)
         deliveries_max = config.max_deliveries if config.max_deliveries and config.dead_letter else UNLIMITED
         wanted = sum([claim.wanted for claim in claims])
-        taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load)
+        taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load, now)
         self._state.read_total += len(taken)
         for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
             if share:
                 grant.change = self._lease(topic, queue, claim, share, grant, now)
-            grant.more = len(share) < claim.wanted and queue.ready > 0
+            self._tell_what_is_left(queue, claim, grant)
         if doomed:
             self.bury(topic, doomed)
             if len(doomed) >= DOOMED_PER_TAKE_MAX:
                 self._waiters.moved(topic)
         return grants
+
+    def _tell_what_is_left(self, queue: Queue, claim: Claim, grant: Grant) -> None:
+        grant.more = len(grant.seqs) < claim.wanted and queue.ready > 0
+        if grant.more and queue.limits is not None:
+            grant.limited_by = queue.limits.limited_by
 
     def _lease(
         self, topic: Topic, queue: Queue, claim: Claim, share: list[Taken], grant: Grant, now: int
@@ -247,7 +263,7 @@ class Queues:
             for entry in leases:
                 by_rest.setdefault(rest_after(config, entry[2], entry[1]), []).append(entry)
         ops = [
-            Leased(topic.id, queue.cursor, deadline, rest_ms, node, some, now_ms=now, stream=claim.stream)
+            Leased(topic.id, queue.logged_cursor, deadline, rest_ms, node, some, now_ms=now, stream=claim.stream)
             for rest_ms, some in by_rest.items()
         ]
         for op in ops:

@@ -154,6 +154,9 @@ class Batch:
         batch.parts = parts
         return batch
 
+    def tag_column(self) -> tuple[bytes, array[int]] | None:
+        return None if self.tags is None or self.tag_ends is None else (self.tags, self.tag_ends)
+
     def join(self) -> bytes:
         """Make the blob, if that was left for later. The writing thread may do it, while no other uses the blob.
 
