@@ -17,6 +17,9 @@ ONCE_MORE := $(BIN)/python .ci/once_more.py
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 COMPILED_WORKERS ?= $(WORKERS)
 
+# What the tests of SQS run.
+SQS_CLIENTS := $(VENV)/sqs $(VENV)/sqs-query $(VENV)/sqs-node
+
 # The compiled copy comes before the sources; a run that gets the sources all the same is refused by tests/conftest.py.
 COMPILED := PYTHONPATH=$(CURDIR)/build/compiled VARIANT=compiled
 # The tests of compiled modules. Others are about what is never compiled: the client, the command line, Spark, these files.
@@ -65,14 +68,14 @@ types: $(VENV)/.ready-dev
 # Three targets at a time, in this order, the next one as soon as one has ended: half of compiling has one thread, slow
 # tests wait for clocks and processes, and what runs beside them has the processor then. Spark takes longest and comes
 # first. Slow tests come after compiling, because some of them install what it made.
-test: $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(VENV)/quick-java ## Everything: check, the fast tests compiled, the slow and the crash tests, under 25 minutes on two cores
+test: $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(SQS_CLIENTS) $(VENV)/quick-java ## Everything: check, the fast tests compiled, the slow and the crash tests, under 25 minutes on two cores
 	@.ci/packages $(PACKAGES)
 	@if $(BIN)/python tools/compiled.py --check; then compiled=yes; else compiled=; \
 		echo "the compiled variant is not tested" >&2; test "$${CI:-false}" = false; fi; \
 	$(MAKE) --no-print-directory --jobs=3 BEFORE_SLOW="$${compiled:+fast}" COMPILED_WORKERS=2 \
 		spark $${compiled:+fast} quick lint types slow $${compiled:+quick-compiled}
 
-test-compiled: fast $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing ## Every test with the compiled modules
+test-compiled: fast $(VENV)/.ready-s3 $(VENV)/declarative $(VENV)/kubernetes-schemas $(VENV)/publish $(VENV)/tracing $(SQS_CLIENTS) ## Every test with the compiled modules
 	@.ci/packages $(PACKAGES)
 	@$(COMPILED) $(MAKE) --no-print-directory quick
 	@$(COMPILED) $(MAKE) --no-print-directory --jobs=2 slow spark
@@ -99,9 +102,9 @@ SPARK_OLDEST := 4.1.4
 SPARK_DELTA := 4.2.1
 # Their py4j leaves sockets to the garbage collector.
 OLDER := -m "slow or crash" -W ignore::pytest.PytestUnraisableExceptionWarning --reruns 2 --only-rerun "$(WORKER_LATE)"
-test-spark: spark $(VENV)/spark-$(SPARK_OLDEST) $(VENV)/spark-$(SPARK_DELTA) ## The tests of Spark with the newest version, the oldest, and the newest that has Delta
+test-spark: spark $(VENV)/.ready-s3 $(VENV)/spark-$(SPARK_OLDEST) $(VENV)/spark-$(SPARK_DELTA) ## The tests of Spark with the newest version, the oldest, and the newest that has Delta
 	$(VENV)/spark-$(SPARK_OLDEST)/bin/python .ci/once_more.py --processes 2 $(OLDER) --ignore=tests/spark/test_declarative.py tests/spark
-	$(VENV)/spark-$(SPARK_DELTA)/bin/python .ci/once_more.py $(OLDER) tests/spark/test_open_tables.py tests/spark/test_stream.py tests/spark/test_sink.py
+	$(VENV)/spark-$(SPARK_DELTA)/bin/python .ci/once_more.py $(OLDER) $(addprefix tests/spark/test_,open_tables.py open_table_kills.py s3a.py stream.py sink.py)
 
 torture: $(VENV)/.ready-dev ## Crash tests with TORTURE times the usual rounds (default 10)
 	TOPICS_TORTURE=$${TORTURE:-10} $(PYTEST) -m crash --timeout=3600
@@ -180,6 +183,19 @@ $(VENV)/tracing: pyproject.toml constraints.txt | $(VENV)/.ready-dev
 	TOPICS_PURE=1 $@/bin/python -m pip install --quiet --editable '.[tracing]'
 	$@/bin/python -m pip install --quiet --pre rotel || test "$${CI:-false}" = false
 	@touch $@
+
+# Clients of SQS, unmodified, with versions of their own: of today, of the older query protocol, and for Node.
+$(VENV)/sqs: tests/sqs/clients-json.txt | $(VENV)/.ready-dev
+$(VENV)/sqs-query: tests/sqs/clients-query.txt | $(VENV)/.ready-dev
+$(VENV)/sqs $(VENV)/sqs-query:
+	$(BIN)/python -m venv --clear $@
+	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= $@/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+SQS_NODE := @aws-sdk/client-sqs@3.1164.0
+$(VENV)/sqs-node: | $(VENV)/.ready-dev
+	mkdir -p $@
+	cd $@ && npm install --no-audit --no-fund --silent $(SQS_NODE) || { rm -rf $@; test "$${CI:-false}" = false; }
 
 # Atheris guides the search; where it has no package, inputs are changed at random.
 $(VENV)/.ready-fuzz: pyproject.toml constraints.txt | $(VENV)/.ready-dev

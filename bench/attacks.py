@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import selectors
 import socket
 import subprocess
 import sys
@@ -229,22 +230,71 @@ def delete_by_pattern(root: Path) -> Iterator[ServerProcess]:
     assert client.post("/v0/topics/t/delete", {"match": ["tag", "Glob", "a:*"]}).json["deleted"] == 500_000
 
 
+LONG_POLLS = 9_000
+LONG_POLL_BODY = b'{"from_seq":%d,"wait_ms":30000}'
+
+
+def long_poll(after_seq: int) -> bytes:
+    body = LONG_POLL_BODY % after_seq
+    head = b"POST /v0/topics/t/diff HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def long_polling(port: int) -> list[socket.socket]:
+    waiting: list[socket.socket] = []
+    for _ in range(LONG_POLLS):
+        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        connection.sendall(long_poll(1))
+        waiting.append(connection)
+    return waiting
+
+
+def until_accepted(port: int) -> None:
+    """A new connection is accepted after all others, and answered after their first requests."""
+    assert Client(port, timeout_s=60).get("/v0/health").status == 200
+
+
+@scenario("9,000 clients that connect and long-poll at once")
+def crowd_arrives(root: Path) -> Iterator[ServerProcess]:
+    server = filled(root, "/v0/topics/t", [{"data": 1}], 1)
+    yield server
+    waiting = long_polling(server.port)
+    until_accepted(server.port)
+    for connection in waiting:
+        connection.close()
+
+
 @scenario("9,000 long-polls woken by one record")
 def long_polls(root: Path) -> Iterator[ServerProcess]:
     server = filled(root, "/v0/topics/t", [{"data": 1}], 1)
-    body = b'{"from_seq":1,"wait_ms":30000}'
-    head = b"POST /v0/topics/t/diff HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    request = head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-    waiting: list[socket.socket] = []
-    for _ in range(9_000):
-        connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-        connection.sendall(request)
-        waiting.append(connection)
+    waiting = long_polling(server.port)
+    until_accepted(server.port)
     yield server
     assert Client(server.port, timeout_s=60).post("/v0/topics/t", {"records": [{"data": 2}]}).status == 200
     for connection in waiting:
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
         connection.close()
+
+
+@scenario("9,000 long-polls woken by one record, three times, each of which polls again at once")
+def repeated_long_polls(root: Path) -> Iterator[ServerProcess]:
+    server = filled(root, "/v0/topics/t", [{"data": 1}], 1)
+    waiting = long_polling(server.port)
+    until_accepted(server.port)
+    yield server
+    with selectors.DefaultSelector() as selector:
+        for connection in waiting:
+            selector.register(connection, selectors.EVENT_READ)
+        for head_seq in (2, 3, 4):
+            appended = Client(server.port, timeout_s=60).post("/v0/topics/t", {"records": [{"data": head_seq}]})
+            assert appended.status == 200
+            again, answered = long_poll(head_seq), 0
+            while answered < LONG_POLLS:
+                for key, _ in selector.select():
+                    assert isinstance(key.fileobj, socket.socket)
+                    assert key.fileobj.recv(1 << 16).startswith(b"HTTP/1.1 200")
+                    key.fileobj.sendall(again)
+                    answered += 1
 
 
 @scenario("a redrive of 10,000 dead letters")

@@ -12,21 +12,29 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from bench.engine import fill, kill
+from bench.engine import append, fill, kill
 from topics.engine.log.on_disk.cold import ColdMiss
 from topics.engine.opening.store import Store
 from topics.engine.queues.claims import Grant
 from topics.model.clock import ManualClock
 from topics.model.requests.config import ConfigRequest
-from topics.model.requests.records import ClaimRequest
+from topics.model.requests.records import AckRequest, ClaimRequest
 from topics.model.settings import Settings
 
 JOBS = 300_000
 WORKERS = 50
 MILLION = 1_000_000
 EXPIRING = 100_000
+CUSTOMERS = 10_000
+ROUNDS = 20
+HTTP_CYCLES = 500
+# Limits that are looked at and hold nothing back.
+QUEUE_LIMITS: dict[str, float] = {"max_in_flight": 100_000, "rate_per_s": 1_000_000, "burst": 1_000_000}
+TAG_LIMITS: dict[str, float] = {"max_in_flight_per_tag": 10, "rate_per_s_per_tag": 1_000, "burst_per_tag": 1_000}
 SCRIPT = Path(__file__).with_suffix(".lua")
 
 
@@ -141,11 +149,11 @@ def claim_ms(store: Store, rounds: int) -> float:
     return statistics.mean(took) * 1000
 
 
-def queue_of(path: Path, jobs: int, clock: ManualClock | None = None) -> Store:
+def queue_of(path: Path, jobs: int, clock: ManualClock | None = None, limits: Mapping[str, Any] | None = None) -> Store:
     store = Store(str(path), Settings(checkpoint_bytes=1 << 36, checkpoint_ms=86_400_000), clock=clock)
     for _ in store.opening():
         pass
-    change = store.engine.configure("q", ConfigRequest(type="queue", lease_ms=30_000))
+    change = store.engine.configure("q", ConfigRequest(type="queue", lease_ms=30_000, **limits or {}))
     store.commit_log.flush()
     while not change.done:
         time.sleep(0.0005)
@@ -165,6 +173,134 @@ def among_many() -> tuple[float, float]:
             found.append(claim_ms(store, 100))
             kill(store)
     return found[0], found[1]
+
+
+class Kind(NamedTuple):
+    """A queue of a million jobs: its limits, and whether one job in ten has a priority."""
+
+    name: str
+    limits: dict[str, float]
+    priorities: bool = False
+
+
+KINDS: Final = (
+    Kind("plain", {}),
+    Kind("limits of the queue", QUEUE_LIMITS),
+    Kind("limits of the queue and of each tag", QUEUE_LIMITS | TAG_LIMITS),
+    Kind("one in ten with a priority", {}, priorities=True),
+    Kind("all limits and priorities", QUEUE_LIMITS | TAG_LIMITS, priorities=True),
+)
+
+
+def jobs_of(first: int, count: int, *, tags: int, priorities: bool) -> list[dict[str, object]]:
+    """Jobs of so many tags in turn."""
+    jobs: list[dict[str, object]] = []
+    for number in range(first, first + count):
+        job: dict[str, object] = {"data": {"number": number}, "tag": f"customer-{number % tags}"}
+        if priorities and number % 10 == 0:
+            job["job_priority"] = 1 + number // 10 % 9
+        jobs.append(job)
+    return jobs
+
+
+def limited_queue(path: Path, kind: Kind, tags: int = CUSTOMERS) -> Store:
+    store = queue_of(path, 0, limits=kind.limits)
+    for first in range(0, MILLION, 100):
+        records = jobs_of(first, 100, tags=tags, priorities=kind.priorities)
+        append(store, "q", json.dumps({"records": records}).encode())
+        store.commit_log.flush()
+        store.settle()
+    return store
+
+
+def cycle_us(store: Store, rounds: int) -> tuple[float, float]:
+    """Processor time of claiming eight jobs, and of acking them."""
+    claims = acks = 0.0
+    for _ in range(rounds):
+        started = time.thread_time()
+        grant = claimed_by(store, ClaimRequest("w", 8))
+        claimed = time.thread_time()
+        assert len(grant.seqs) == 8
+        change = store.queues.ack("q", AckRequest("w", grant.seqs))
+        store.commit_log.flush()
+        while not change.done:
+            store.settle()
+        acks += time.thread_time() - claimed
+        claims += claimed - started
+    return claims / rounds * 1e6, acks / rounds * 1e6
+
+
+def in_the_engine() -> dict[str, tuple[float, float]]:
+    """Processor time of a claim of eight and of its ack among a million jobs, each kind in turn, medians, in µs."""
+    with tempfile.TemporaryDirectory() as root:
+        stores = {kind.name: limited_queue(Path(root) / kind.name, kind) for kind in KINDS}
+        took: dict[str, list[tuple[float, float]]] = {name: [] for name in stores}
+        for _ in range(ROUNDS):
+            for name, store in stores.items():
+                took[name].append(cycle_us(store, 100))
+        for store in stores.values():
+            kill(store)
+    return {
+        name: (statistics.median(claim for claim, _ in each), statistics.median(ack for _, ack in each))
+        for name, each in took.items()
+    }
+
+
+def over_http() -> dict[str, float]:
+    """Processor time of the server for a claim of eight and its ack among a million jobs, medians, in µs."""
+    with tempfile.TemporaryDirectory() as root:
+        server = Serving(root)
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port)
+            for number, kind in enumerate(KINDS):
+                server.post(f"/v0/topics/q{number}", {"type": "queue", **kind.limits}, "PUT")
+                for first in range(0, MILLION, 1_000):
+                    records = jobs_of(first, 1_000, tags=CUSTOMERS, priorities=kind.priorities)
+                    posted(connection, f"/v0/topics/q{number}", {"records": records})
+            took: dict[str, list[float]] = {kind.name: [] for kind in KINDS}
+            for _ in range(ROUNDS):
+                for number, kind in enumerate(KINDS):
+                    started = processor_s(server)
+                    for _ in range(HTTP_CYCLES):
+                        reply = posted(connection, f"/v0/topics/q{number}/claim", {"node": "w", "max": 8})
+                        seqs = [job["$seq"] for job in reply["claimed"]]
+                        assert len(seqs) == 8
+                        posted(connection, f"/v0/topics/q{number}/ack", {"node": "w", "seqs": seqs})
+                    took[kind.name].append((processor_s(server) - started) / HTTP_CYCLES * 1e6)
+            return {name: statistics.median(each) for name, each in took.items()}
+        finally:
+            server.stop()
+
+
+def posted(connection: http.client.HTTPConnection, path: str, body: object) -> dict[str, Any]:
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    return json.loads(connection.getresponse().read())
+
+
+def processor_s(server: Serving) -> float:
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def behind_one_tag() -> tuple[float, float]:
+    """A million jobs of a tag without room, before those of others: the longest step in ms, a later claim in µs."""
+    with tempfile.TemporaryDirectory() as root:
+        store = limited_queue(Path(root) / "data", Kind("one tag", {"max_in_flight_per_tag": 1}), tags=1)
+        fill(store, "q", 100, 100, 2)
+        assert claimed_by(store, ClaimRequest("w", 1)).seqs == [1]
+        topic, queue, now = store.queues.find("q")
+        claim = store.queues.read_claim(ClaimRequest("w", 8, 30_000))
+        longest = 0.0
+        while True:
+            started = time.thread_time()
+            grant = store.queues.serve_one(topic, queue, claim, now)
+            longest = max(longest, time.thread_time() - started)
+            if not queue.unfinished:
+                break
+        assert grant.seqs[0] == MILLION + 1
+        after_us, _ = cycle_us(store, 1_000)
+        kill(store)
+        return longest * 1_000, after_us
 
 
 def running_out() -> tuple[float, bool]:
@@ -195,12 +331,22 @@ def main() -> None:
     p99_ms = min(end_to_end(probed=True)[1] for _ in range(2))
     few_ms, many_ms = among_many()
     longest_ms, exact = running_out()
+    engine, server = in_the_engine(), over_http()
+    step_ms, after_us = behind_one_tag()
     print("| work | at least | measured |\n| --- | --- | --- |")
     print(f"| 300,000 jobs, produced by 100, claimed and acked by 8, 50 workers | 40,000 jobs/s | {rate:,.0f} jobs/s |")
     print(f"| claim latency under that load, p99 | 15 ms | {p99_ms:.1f} ms |")
     print(f"| claim of 8 among 1,000,000 ready jobs against 1,000 | ratio 1.5 | {many_ms / few_ms:.2f} |")
     print(f"| 100,000 leases that expire at once, longest tick | 10 ms | {longest_ms:.1f} ms |")
     print(f"| counters exact meanwhile | yes | {'yes' if exact else 'NO'} |")
+    plain_claim, plain_ack = engine["plain"]
+    for name, (claim, ack) in engine.items():
+        ratio = f"{claim / plain_claim:.2f}, with its ack {(claim + ack) / (plain_claim + plain_ack):.2f}"
+        print(f"| claim of 8 among 1,000,000 ready jobs, {name}: engine | | {claim:.0f} + {ack:.0f} µs, {ratio} |")
+        over = f"{server[name]:.0f} µs, {server[name] / server['plain']:.2f}"
+        print(f"| the same with its ack over HTTP: processor time of the server | ratio 1.5 | {over} |")
+    print(f"| first claim past 1,000,000 jobs of a tag without room, longest step | 5 ms | {step_ms:.1f} ms |")
+    print(f"| claim of 8 after that | ratio 1.5 | {after_us:.0f} µs, {after_us / plain_claim:.2f} |")
 
 
 if __name__ == "__main__":

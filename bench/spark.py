@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import struct
 
 import topics_spark
 from tests.serving import Client, serving
@@ -116,7 +117,12 @@ def main() -> None:
             rows = spark.read.text(text).withColumnRenamed("value", "data")
             rows.write.format("topics").options(**at, topic=f"copy-{run}").mode("append").save()
 
+        def sink_of_structs(run: int) -> None:
+            rows = spark.read.schema(SCHEMA).json(text).select(struct("*").alias("data"))
+            rows.write.format("topics").options(**at, topic=f"structs-{run}").mode("append").save()
+
         print(f"| sink, exactly once | {rate(sink):,.0f} rows/s |", flush=True)
+        print(f"| sink of structs, read from JSON | {rate(sink_of_structs):,.0f} rows/s |", flush=True)
         assert client.state("copy-0")["count"] == RECORDS
         files_ms = from_files_to_noop(spark, folder)
         topics_ms = from_topic_to_topic(spark, client, at, folder)

@@ -37,7 +37,8 @@ FLAGS: Final = ("-O1", "-g0", "-w", "-fPIC", "-fwrapv", "-fvisibility=hidden", "
 MODULES: Final = {
     "model": "clock names timer_wheel requests/batch requests/nesting",
     "storage/wal": "frame handover log_file log_scan sync_mark syncer wal",
-    "engine/log": "block body bulk copying deletion dropped_names idempotency part reading retention topic waiters",
+    "engine/log": "block body bulk copying deletion dropped_names idempotency part reading retention seq_ranges "
+    "seq_spans topic waiters",
     "engine/log/on_disk": "cold",
     "engine/core": "appended commit_log engine feature fold in_flight job_admission listing multi_append "
     "op_table ops pending state",
@@ -45,6 +46,7 @@ MODULES: Final = {
     "engine/live": "feeds",
     "engine/queues": "claims dead_letters due feature fold ops part places queue transfers unique_keys verbs "
     "waiting_claims",
+    "engine/queues/limits": "limits rate tag_limits tag_line",
     "engine/groups": "consume fold group ops part verbs",
     "engine/routers": "fold forwarding ops part",
     "http": "budget closing connections content_coding frame_scanner limits received refusal reply_head request "

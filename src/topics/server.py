@@ -10,7 +10,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -47,6 +46,10 @@ from topics.api.logs.spans import RequestSpans, start_exporting
 from topics.api.metrics import Metrics, Usage
 from topics.api.openapi import openapi_routes
 from topics.api.routes import Route, RouteTable
+from topics.api.sqs.moves import MoveOperations
+from topics.api.sqs.queues import QueueOperations
+from topics.api.sqs.service import Sqs
+from topics.api.sqs.transfers import MessageOperations
 from topics.api.v0.backup import Backups
 from topics.api.v0.compaction import Compaction
 from topics.api.v0.groups import KeyedGroups
@@ -61,11 +64,13 @@ from topics.api.v0.schedules import Schedules
 from topics.api.v0.topics import Topics
 from topics.api.v0.transactions import Txns
 from topics.api.waiting import Handlers
+from topics.api.webhooks.sender import Sender
+from topics.api.webhooks.webhook_routes import Webhooks
 from topics.engine.core.engine import Engine
 from topics.engine.groups.verbs import Consuming
 from topics.engine.opening.store import Store
-from topics.http.descriptors import connections_within, raise_limit
-from topics.http.limits import HttpLimits
+from topics.http.descriptors import raise_limit
+from topics.http.limits import http_limits
 from topics.http.listener import Listener
 from topics.http.loop.sampler import REST_S, Sampler
 from topics.http.loop.systemd import ServiceManager
@@ -75,6 +80,7 @@ from topics.http.tls.certificate import Tls, UnusableCertificate, tls_of
 from topics.model.clock import Clock, SystemClock
 from topics.model.settings import Settings
 from topics.model.variant import VARIANT
+from topics.model.webhooks.addresses import AddressPolicy
 from topics.storage.disk import Disk
 from topics.storage.secret import make_secret, read_secret
 
@@ -128,7 +134,9 @@ async def serve(
         tokens,
         origins=origins,
         recent_log=recent_log,
-        process=Process(ServiceManager(loop, os.environ), tls, handler),
+        process=Process(
+            ServiceManager(loop, os.environ), tls, handler, Sender(loop, AddressPolicy(settings.webhooks_allow))
+        ),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -151,6 +159,7 @@ class Process(NamedTuple):
     manager: ServiceManager
     tls: Tls | None = None
     log_handler: logging.StreamHandler[LogStream] | None = None
+    sender: Sender | None = None
 
     def request_lines(
         self, settings: Settings, recent_log: RecentLog, loop: asyncio.AbstractEventLoop
@@ -178,7 +187,7 @@ class Server:
         process: Process | None = None,
     ) -> None:
         process = process or Process(ServiceManager(loop, {}))
-        self._manager = process.manager
+        self._manager, self._sender = process.manager, process.sender
         self._settings = settings
         self._origins = origins or {}
         self._recent_log = recent_log or RecentLog()
@@ -362,8 +371,11 @@ class Server:
             slices=self._listener.slices,
             budget=self._listener.budget,
         )
-        self._api.table = RouteTable([*self._routes(self._delivery), *self._console_routes()])
+        routes = [*self._routes(self._delivery), *self._sqs_routes(), *self._console_routes()]
+        self._api.table = RouteTable(routes)
         self._listener.on_tick_end(self._end_tick)
+        if self._sender is not None:
+            self.store.dispatcher.start(self._sender.post)
         self._turn_soon()
         self._lifecycle.opened()
 
@@ -376,6 +388,20 @@ class Server:
         if self._settings.console == "off":
             return []
         return ConsolePages(BasePath(self._settings.base_path), self._in_thread).routes()
+
+    def _sqs_routes(self) -> list[Route]:
+        """A protocol of others, which OpenAPI does not describe."""
+        engine, claims, clock = self.store.engine, self.store.claims, self._clock
+        sqs = Sqs(
+            self._authenticator,
+            QueueOperations(engine, claims.queues, clock),
+            MessageOperations(engine, claims, self._pressure, clock),
+            MoveOperations(claims.queues, self._runner, clock),
+            clock,
+            BasePath(self._settings.base_path).path,
+            "http" if self._settings.tls_cert is None else "https",
+        )
+        return sqs.routes()
 
     def _in_thread(self, work: Callable[[], bytes], done: Callable[[bytes | Refusal], None]) -> None:
         self._listener.in_thread(work, done)
@@ -391,12 +417,13 @@ class Server:
                 *Records(engine, self._pressure, self._runner).routes(),
                 *MultiAppend(self.store.multi_append, engine, self._pressure).routes(),
                 *Queues(engine, self._pressure, claims).routes(),
-                *Jobs(claims.queues).routes(),
+                *Jobs(claims.queues, self.store.job_lookup).routes(),
                 *self._work.routes(),
                 *Routers(self.store.routers).routes(),
                 *Txns(self.store.transactions).routes(),
                 *Pipelines(self.store.pipelines).routes(),
                 *Schedules(self.store.schedules).routes(),
+                *Webhooks(self.store.webhooks).routes(),
                 *delivery.routes(),
                 *self._stream_tokens.routes(),
                 *self._group_routes(engine),
@@ -565,6 +592,8 @@ class Server:
             self._delivery.drain()
             self._work.drain()
             await self._delivery.drained()
+            if self._sender is not None:
+                await self._sender.close(DRAIN_GRACE_S, self.store.dispatcher)
         await drained
         self.put_away()
 
@@ -581,20 +610,3 @@ class Server:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def http_limits(settings: Settings) -> HttpLimits:
-    """A large body is judged when its length is known; that limit must not exceed what is allowed at all."""
-    usual = HttpLimits()
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    body_bytes_max = settings.max_body_bytes
-    return HttpLimits(
-        connections_max=connections_within(
-            limit, settings.max_connections, asked=settings.max_connections != Settings().max_connections
-        ),
-        body_bytes_max=body_bytes_max,
-        large_body_bytes=min(usual.large_body_bytes, body_bytes_max),
-        large_bodies_bytes_max=max(usual.large_bodies_bytes_max, body_bytes_max),
-        # A request on a connection sees what the one before it did.
-        pipelined_max=1,
-    )

@@ -10,7 +10,10 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from topics_spark import class_archive
+from topics_spark.class_archive import JAVA_OPTIONS
 from topics_spark.java import find_java
+from topics_spark.spark_home import is_own_python, unzipped_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,11 +34,13 @@ def session(
     remote: str | None = None,
     config: Mapping[str, str] | None = None,
     quick: bool = False,
+    java_options: str = "",
 ) -> SparkSession:
     """A session for `format("topics")`; the running one, if there is one.
 
     `master` defaults to SPARK_MASTER or local[*]. `remote` (SPARK_REMOTE) is that of Spark Connect instead: sc://host,
-    or local[*] for a server of its own. `quick` starts sooner and works slower.
+    or local[*] for a server of its own. `quick` starts sooner and works slower. `java_options` are further ones of the
+    driver's Java.
     """
     from pyspark.sql import SparkSession
 
@@ -49,7 +54,10 @@ def session(
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     prepare(os.environ, master)
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**settings(quick=quick), **(config or {})}.items():
+    chosen = {**settings(quick=quick), **(config or {})}
+    archive = java_options or class_archive.options_of(os.environ)
+    chosen[JAVA_OPTIONS] = f"{chosen[JAVA_OPTIONS]} {archive}".strip()
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -57,6 +65,8 @@ def session(
 def prepare(environ: MutableMapping[str, str], master: str) -> None:
     """The environment for Spark's processes; existing variables are kept unless they cannot work."""
     environ["JAVA_HOME"] = str(find_java(environ).home)
+    if master.startswith("local[") and "SPARK_HOME" not in environ and is_own_python(environ):
+        environ["SPARK_HOME"] = str(unzipped_home(environ))
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault("PYSPARK_DRIVER_PYTHON", environ["PYSPARK_PYTHON"])
     if LOCAL.match(master):
@@ -68,7 +78,7 @@ def settings(*, quick: bool = False) -> dict[str, str]:
     """Settings of every session, which can also be given to `spark-submit`."""
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {QUICK_JAVA if quick else ''}".strip()
     return {
-        "spark.driver.extraJavaOptions": java,
+        JAVA_OPTIONS: java,
         "spark.redaction.regex": REDACTED,
         "spark.sql.redaction.options.regex": REDACTED_OPTIONS,
         "spark.ui.showConsoleProgress": "false",

@@ -31,9 +31,17 @@ SERVER_ONLY = {
     "compact": "the disk of a server; closing a database writes its last checkpoint",
     "overview": "what needs attention at a server",
     "server": "the program has its settings",
+    "export_arrow": "the reply of a server; polars and others read the lines of `export`",
     "history": "the past of a server's own metrics",
     "queue_history": "the past of a server's queues",
     "readers": "connections that follow a topic",
+    **dict.fromkeys(
+        (
+            *("put_webhook", "webhook", "webhooks", "rotate_webhook"),
+            *("resume_webhook", "test_webhook", "drop_webhook"),
+        ),
+        "the program has the records and can send them; webhooks of a directory are kept for a server",
+    ),
 }
 # The same name for the same purpose, in a form of its own.
 OWN_FORM = {"backup": "writes a file instead of giving out the pieces of one"}

@@ -9,6 +9,16 @@ from typing import Any
 import pytest
 
 import topics
+from tests.both.conftest import WAIT_S
+from topics.client import (
+    JobCancelled,
+    JobFailed,
+    JobGroup,
+    JobGroupConflict,
+    JobGroupNotFound,
+    JobNotFound,
+    ResultTimeout,
+)
 from topics.client.values import Outgoing
 
 Beside = Callable[[Callable[[], Any]], Any]
@@ -50,6 +60,74 @@ def test_jobs_are_cancelled_whatever_their_state(verbs: Any, queue: str) -> None
     assert (extended.extended, extended.skipped, extended.cancelled) == (1, [first.seq], [first.seq])
     assert verbs.extend(queue, second, 60_000, "w").cancelled == []
     assert verbs.cancel(queue, first).cancelled == 0
+
+
+def test_what_became_of_a_job_is_kept(verbs: Any, queue: str, beside: Any) -> None:
+    verbs.edit(queue, keep_results_ms=60_000)
+    jobs = [verbs.enqueue(queue, {"n": n}, tag="t", job_priority=n) for n in range(3)]
+    assert [job.seq for job in jobs] == [1, 2, 3]
+    status = jobs[0].status()
+    assert (status.topic, status.seq, status.state, status.deliveries, status.ended) == (queue, 1, "ready", 0, False)
+    assert verbs.job(queue, 3).job_priority == 2
+    with pytest.raises(ResultTimeout, match="still ready"):
+        jobs[0].result(timeout=0)
+    waiting = beside(lambda: jobs[0].result(timeout=WAIT_S))
+    leased = {job.seq: job for job in verbs.claim(queue, "w", max=3)}
+    verbs.extend(queue, leased[1], 60_000, "w", progress={"half": True})
+    shown = jobs[0].status()
+    assert (shown.state, shown.worker, shown.progress, shown.result) == ("leased", "w", {"half": True}, None)
+    assert shown.deadline is not None
+    assert verbs.ack(queue, leased[1], "w", result={"sum": 1}).warnings == []
+    assert waiting.result() == {"sum": 1}
+    done = jobs[0].status()
+    assert (done.state, done.ended, done.result, done.progress, done.worker) == (
+        "done",
+        True,
+        {"sum": 1},
+        {"half": True},
+        "w",
+    )
+    assert done.forgotten_ts == done.ended_ts + 60_000
+    verbs.nack(queue, leased[2], "w", dead_letter=True, error="no luck")
+    with pytest.raises(JobFailed, match="no luck"):
+        jobs[1].result()
+    assert jobs[2].cancel()
+    assert not jobs[2].cancel()
+    with pytest.raises(JobCancelled):
+        verbs.job_handle(queue, 3).result(timeout=1)
+    with pytest.raises(JobNotFound):
+        verbs.job(queue, 4)
+    several = [verbs.enqueue(queue, n) for n in range(2)]
+    verbs.ack(queue, verbs.claim(queue, "w", max=2), "w", results=["a", None])
+    assert [job.result() for job in several] == ["a", None]
+
+
+def test_a_queue_that_keeps_no_results_says_so(verbs: Any, queue: str) -> None:
+    job = verbs.enqueue(queue, 1, unique_key="k")
+    assert verbs.enqueue(queue, 2, unique_key="k").seq == job.seq
+    assert "keep_results_ms" in verbs.ack(queue, verbs.claim(queue, "w"), "w", result=1).warnings[0]
+    with pytest.raises(JobNotFound):
+        job.result()
+
+
+def test_a_group_of_jobs_ends_in_one_record(verbs: Any, queue: str) -> None:
+    group = JobGroup("all", 3, f"{queue}.ends")
+    verbs.append(queue, 1, group=group)
+    verbs.append_many(queue, [Outgoing(n, group=group) for n in range(2)])
+    status = verbs.job_group(queue, "all")
+    assert (status.topic, status.group, status.added, status.done, status.complete) == (queue, "all", 3, 0, False)
+    with pytest.raises(JobGroupConflict):
+        verbs.append(queue, 1, group=group)
+    with pytest.raises(JobGroupNotFound):
+        verbs.job_group(queue, "other")
+    verbs.cancel(queue, 3)
+    verbs.ack(queue, verbs.claim(queue, "w", max=2), "w")
+    verbs.create(f"{queue}.ends")
+    page = verbs.diff(f"{queue}.ends", wait_ms=30_000)
+    counts = {"queue": queue, "group": "all", "size": 3, "done": 2, "dead": 0, "cancelled": 1, "removed": 0}
+    assert [record.data for record in page.records] == [counts]
+    status = verbs.job_group(queue, "all")
+    assert (status.complete, status.notified_seq, status.error) == (True, 1, None)
 
 
 def test_who_claims_need_not_say_who_it_is(verbs: Any, queue: str) -> None:

@@ -18,13 +18,14 @@ import pytest
 from tests.patience import PATIENCE_S
 from tests.serving import free_port
 
-PROGRAM = Path(sys.executable).parent / "versitygw"
+# A venv of its own, as for another Spark, is below the first one.
+PROGRAMS = [Path(home) / "bin" / "versitygw" for home in (sys.prefix, Path(sys.prefix).parent)]
 KEY, SECRET = "topics-test", "a-secret-that-must-not-be-shown"
 
 
 def found_program() -> Path:
     """The program; without it a test is skipped, and fails where all parts must be."""
-    found = PROGRAM if PROGRAM.exists() else shutil.which("versitygw")
+    found = next((program for program in PROGRAMS if program.exists()), None) or shutil.which("versitygw")
     if found is None:
         why = "versitygw is not installed: `make` installs it if Go is"
         pytest.fail(why) if os.environ.get("CI") == "true" else pytest.skip(why)

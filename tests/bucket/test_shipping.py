@@ -15,6 +15,7 @@ from tests.faults import QuickDisk
 from tests.patience import PATIENCE_S
 from topics.storage.bucket import joining, shipping
 from topics.storage.bucket.bucket import Unreachable
+from topics.storage.bucket.chain import SnapshotManifest, read_manifest, snapshots_in
 from topics.storage.bucket.shared_directory import SharedDirectory
 from topics.storage.bucket.shipping import Shipping
 from topics.storage.disk import Buffer
@@ -215,6 +216,48 @@ def test_a_gap_that_begins_while_a_snapshot_is_shipped_needs_the_next_one(
     until_shipped(rig)
     close_without_last_snapshot(rig, bucket)
     assert payloads(opened("b")) == [1, 2, 3]
+
+
+def manifests(bucket: Interrupted) -> list[SnapshotManifest]:
+    return [read_manifest(bucket, moment.key) for moment in snapshots_in(bucket)]
+
+
+def ship_snapshot(rig: Rig, bucket: Interrupted) -> SnapshotManifest:
+    """Make a checkpoint; its manifest."""
+    rig.checkpoint()
+    position = rig.store.snapshots.newest_position
+    rig.wait_until(lambda: manifests(bucket)[-1:] != [] and manifests(bucket)[-1].position == position)
+    return manifests(bucket)[-1]
+
+
+def test_a_restart_uploads_only_the_files_that_the_bucket_lacks(
+    tmp_path: Path, bucket: Interrupted, opened: Callable[..., Rig]
+) -> None:
+    rig = opened("a")
+    rig.append("t", "x" * 1_000)
+    before = ship_snapshot(rig, bucket)
+    close_without_last_snapshot(rig, bucket)
+    packs = {file.key for file in before.files if file.name.endswith(".pack")}
+    assert packs
+
+    bucket.uploaded.clear()
+    rig = opened("a")
+    rig.append("t", 2)
+    again = ship_snapshot(rig, bucket)
+    assert packs <= {file.key for file in again.files}
+    assert packs.isdisjoint(bucket.uploaded)
+    close_without_last_snapshot(rig, bucket)
+
+    lost, shortened = (file for file in again.files if file.name.endswith(".pack"))
+    (tmp_path / "bucket" / lost.key).unlink()
+    (tmp_path / "bucket" / shortened.key).write_bytes(b"")
+    bucket.uploaded.clear()
+    rig = opened("a")
+    rig.append("t", 3)
+    ship_snapshot(rig, bucket)
+    assert {lost.key, shortened.key} <= set(bucket.uploaded)
+    close_without_last_snapshot(rig, bucket)
+    assert payloads(opened("b")) == ["x" * 1_000, 2, 3]
 
 
 def test_a_stop_does_not_wait_for_an_upload_that_hangs(

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,16 @@ def test_doctor_judges_the_certificate_as_the_start_does(tmp_path: Path) -> None
         os.chmod(pair.key, 0o600)
         settings = Settings(data_dir=str(tmp_path), tls_cert=pair.certificate, tls_key=pair.key)
         assert by_subject(settings)["TLS"].severity == severity
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"), [("tls_cert", "TLS_KEY"), ("tls_key", "TLS_CERT"), ("tls_client_ca", "TLS_CERT")]
+)
+def test_doctor_sees_half_a_pair(given: str, missing: str, tmp_path: Path) -> None:
+    one: dict[str, Any] = {given: Authority(tmp_path).pair(days=90).certificate}
+    found = by_subject(Settings(data_dir=str(tmp_path), **one))["TLS"]
+    assert found.severity == "error"
+    assert found.text == f"it will not start: TOPICS_{given.upper()} is set, but TOPICS_{missing} is not"
 
 
 def test_doctor_knows_file_systems_that_do_not_suit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,11 +19,22 @@ def test_a_created_topic_has_what_the_flags_say_and_defaults_otherwise(
 def test_a_queue_takes_all_its_flags(invoke: Invoke, client: Client, topic: str) -> None:
     flags = ["--lease", "5s", "--max-deliveries", 3, "--dead-letter", f"{topic}.dead", "--claim-jitter", "10ms"]
     backoff = '{"initial_ms":10,"factor":3,"max_ms":50,"jitter":0}'
+    flags += ["--max-in-flight", 50, "--max-in-flight-per-tag", 1, "--rate", 2.5, "--burst", 9]
+    flags += ["--rate-per-tag", 1, "--burst-per-tag", 2]
     assert invoke("topic", "create", topic, "--type", "queue", *flags, "--retry-backoff", backoff).code == 0
     config = client.state(topic)["config"]
     assert (config["type"], config["lease_ms"], config["claim_jitter_ms"]) == ("queue", 5_000, 10)
     assert (config["max_deliveries"], config["dead_letter"]) == (3, f"{topic}.dead")
     assert config["retry_backoff"]["factor"] == 3
+    assert (config["max_in_flight"], config["max_in_flight_per_tag"]) == (50, 1)
+    assert (config["rate_per_s"], config["burst"]) == (2.5, 9)
+    assert (config["rate_per_s_per_tag"], config["burst_per_tag"]) == (1, 2)
+
+
+def test_a_rate_that_is_no_number_is_refused_before_it_is_sent(invoke: Invoke, topic: str) -> None:
+    for wrong in ("fast", "nan", "1e9", ""):
+        done = invoke("topic", "create", topic, "--rate", wrong)
+        assert (done.code, done.complaint) == (2, f"--rate is {wrong!r}, but must be a number such as 0.5")
 
 
 def test_creating_what_exists_confirms_it_or_shows_the_difference(invoke: Invoke, client: Client, topic: str) -> None:
@@ -53,12 +64,24 @@ def test_an_edit_keeps_what_it_does_not_name(invoke: Invoke, client: Client, top
 
 def test_an_edit_takes_values_away_by_none(invoke: Invoke, client: Client, topic: str) -> None:
     backoff = {"initial_ms": 10, "factor": 2, "max_ms": 50, "jitter": 0}
-    config = {"type": "queue", "dead_letter": "d", "priority": 5, "retry_backoff": backoff}
+    config = {"type": "queue", "dead_letter": "d", "priority": 5, "retry_backoff": backoff, "rate_per_s": 3, "burst": 2}
     client.put(f"/v0/topics/{topic}", config)
-    none = ["--dead-letter", "none", "--priority", "none", "--retry-backoff", "none"]
+    none = [
+        "--dead-letter",
+        "none",
+        "--priority",
+        "none",
+        "--retry-backoff",
+        "none",
+        "--rate",
+        "none",
+        "--burst",
+        "none",
+    ]
     assert invoke("topic", "edit", topic, *none).code == 0
     config = client.state(topic)["config"]
-    assert (config["dead_letter"], config["priority"], config.get("retry_backoff")) == (None, None, None)
+    assert (config["dead_letter"], config["priority"]) == (None, None)
+    assert not {"retry_backoff", "rate_per_s", "burst"} & set(config)
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(invoke: Invoke, client: Client, topic: str) -> None:

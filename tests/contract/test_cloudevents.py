@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from tests.serving import Client, Reply, ServerProcess, serving
 from topics.model.cloudevents.attributes import check_attributes
-from topics.model.cloudevents.events_in import decode_batch, decode_binary, decode_structured
+from topics.model.cloudevents.events_in import (
+    EVENT_EXTRA_BYTES,
+    EVENT_MEMBERS_MAX,
+    decode_batch,
+    decode_binary,
+    decode_structured,
+)
 from topics.model.errors import TopicsError
 from topics.model.requests.batch import META_KEYS_MAX
 from topics.model.settings import Settings
@@ -383,6 +389,39 @@ def test_limits_are_those_of_records(client: Client, topic: str) -> None:
     assert (much.status, much.code) == (400, "record_too_large")
     reply = send_json(client, topic, [REQUIRED] * 3_001)
     assert (reply.status, reply.code, reply.detail["max"]) == (400, "batch_too_large", 3_000)
+
+
+def test_a_large_body_is_refused_before_it_is_converted(client: Client, topic: str) -> None:
+    """Each of these held the loop for a tenth of a second or more."""
+    body = b"x" * (2 * MAX_RECORD_BYTES)
+    for kind in ("text/plain", "application/json"):
+        # As JSON it is not even valid: nobody has looked.
+        reply = send(client, topic, body, {**HEADERS, "Content-Type": kind})
+        assert (reply.status, reply.json["error"]["code"]) == (400, "record_too_large"), reply
+
+
+@pytest.mark.parametrize("body", [b"%b[]", b"[%b]", b"[%%b,%b%%b]", b"[%%b]%b"])
+def test_white_space_without_end_is_refused(client: Client, topic: str, body: bytes) -> None:
+    body = (body % (b" " * EVENT_EXTRA_BYTES)).replace(b"%b", json.dumps(REQUIRED).encode())
+    reply = send(client, topic, body, {"Content-Type": BATCH})
+    assert (reply.status, reply.json["error"]["message"]) == (
+        400,
+        f"the list of events has {EVENT_EXTRA_BYTES} bytes of white space in a row, or more",
+    )
+
+
+@pytest.mark.parametrize("name", ["a{}", "A{}"])
+def test_an_event_of_thousands_of_members_is_refused_before_they_are_looked_at(
+    client: Client, topic: str, name: str
+) -> None:
+    event = {**REQUIRED, **{name.format(number): 1 for number in range(EVENT_MEMBERS_MAX)}}
+    for body, whole in ((event, "the event"), ([event], "events[0]")):
+        reply = send_json(client, topic, body)
+        members = EVENT_MEMBERS_MAX + len(REQUIRED)
+        assert (reply.status, reply.json["error"]["message"]) == (
+            400,
+            f"{whole} has {members} members; at most {EVENT_MEMBERS_MAX} are allowed",
+        )
 
 
 def test_a_large_batch_is_appended_in_order(client: Client, topic: str) -> None:

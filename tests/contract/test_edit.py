@@ -16,6 +16,8 @@ FULL = {
     "priority": 5,
     "dead_letter": "dead",
     "retry_backoff": {"initial_ms": 5},
+    "max_in_flight_per_tag": 1,
+    "rate_per_s": 2.5,
 }
 
 
@@ -57,10 +59,11 @@ def test_an_absent_body_is_a_no_op_too(client: Client, full: str) -> None:
 
 
 def test_null_resets_what_may_be_null(client: Client, full: str) -> None:
-    reply = patch(client, full, {"priority": None, "dead_letter": None, "retry_backoff": None})
+    optional = ("priority", "dead_letter", "retry_backoff", "max_in_flight_per_tag", "rate_per_s")
+    reply = patch(client, full, dict.fromkeys(optional))
     config = reply.json["config"]
     assert (config["priority"], config["dead_letter"]) == (None, None)
-    assert "retry_backoff" not in config
+    assert not set(optional[2:]) & set(config)
     assert reply.json["changes"]["retry_backoff"]["to"] is None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.groups.consumers import SECRET, token
 from tests.serving import Client, ServerProcess, serving
 from topics.api.logs.lines import JsonLines, Lines, TextLines
 
@@ -102,6 +103,15 @@ def test_text_lines_are_for_people(tmp_path: Path) -> None:
     assert re.search(
         r"INFO    topics\.access: GET /v0/topics 200 \d+ B \d+\.\d ms key=- id=abc$", server.log, re.MULTILINE
     )
+
+
+def test_a_name_in_a_token_breaks_no_line(tmp_path: Path) -> None:
+    with serving(tmp_path, access_log=1, jwt_secret=SECRET) as server:
+        server.client(token(sub="ada\nfake \x1b[31m")).post("/v1/api/topics/consume", {"topic_id": "t"})
+        server.client(token(sub="Zoë")).post("/v1/api/topics/consume", {"topic_id": "t"})
+        assert server.terminate() == 0
+    assert r"key=ada\nfake \x1b[31m id=" in server.log
+    assert "key=Zoë id=" in server.log
 
 
 def test_of_a_sample_one_in_many_is_logged_and_every_failure(tmp_path: Path) -> None:

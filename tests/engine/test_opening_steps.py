@@ -19,6 +19,7 @@ from tests.engine.rig import Rig
 from topics.engine.core.checkpoints import image
 from topics.engine.core.checkpoints.image import ITEMS_PER_STEP
 from topics.engine.core.state import State
+from topics.engine.log import block, body
 from topics.engine.log.block import Block
 from topics.engine.opening.store import SLICE_MS, Store
 from topics.model.settings import Settings
@@ -84,6 +85,18 @@ def charge_for_folding(monkeypatch: pytest.MonkeyPatch, clock: WorkClock, ms_per
     return folded
 
 
+def charge_for(monkeypatch: pytest.MonkeyPatch, clock: WorkClock, name: str) -> None:
+    """Every call of this function, from a block or a body, costs a slice."""
+    function = getattr(block, name)
+
+    def charged(*arguments: Any) -> Any:
+        clock.passed_ms += SLICE_MS
+        return function(*arguments)
+
+    for module in (block, body):
+        monkeypatch.setattr(module, name, charged, raising=False)
+
+
 def left_by_a_kill(rig: Rig) -> Path:
     rig.abandon()
     return Path(shutil.copytree(rig.path, rig.path.with_name("left")))
@@ -107,6 +120,26 @@ def test_600000_records_in_batches_of_10000_are_folded_in_a_batch_a_step(
 
     assert folded["Appended"] == 60
     assert longest_ms == 10.0
+
+
+def test_the_tags_of_a_large_batch_are_sorted_in_steps_of_their_own(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = open_rig()
+    records = b",".join(b'{"data":%d,"tag":"tag-%d"}' % (n, n % 100) for n in range(10_000))
+    rig.append_body("t", b'{"records":[%b]}' % records)
+    path = left_by_a_kill(rig)
+    clock = WorkClock()
+    charge_for_folding(monkeypatch, clock, ms_per_op=SLICE_MS)
+    for name in ("all_tags", "tag_order_of", "build_filter"):
+        charge_for(monkeypatch, clock, name)
+
+    longest_ms = longest_step_ms(path, clock)
+
+    assert clock.passed_ms >= 4 * SLICE_MS
+    assert longest_ms == SLICE_MS
+    rig.crash()
+    assert rig.delete("t", match=["tag", "Glob", "tag-7*"]) == 1_100
 
 
 @pytest.mark.parametrize("ms_per_op", [0.01, 0.5, 1.9])
@@ -192,10 +225,10 @@ def test_a_snapshot_is_read_and_a_topic_of_many_blocks_restored_in_steps(
     decode_blocks = image.decode_blocks
 
     def charged(data: bytes) -> Iterator[Block]:
-        for block in decode_blocks(data):
+        for restored_block in decode_blocks(data):
             clock.passed_ms += 0.01
-            restored.append(block.first_seq)
-            yield block
+            restored.append(restored_block.first_seq)
+            yield restored_block
 
     monkeypatch.setattr(image, "decode_blocks", charged)
 

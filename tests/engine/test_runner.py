@@ -59,7 +59,7 @@ class Turns:
         self.wakes = 0
         self.clock = ManualClock()
         self.timers = PolledTimers(self.clock, lambda: None)
-        self.waiters = Waiters()
+        self.waiters = Waiters(self._wake)
         self.runner = Runner(self.waiters, Deadlines(self.timers), self._wake, lambda: self.now_s)
         self.disk = self.runner.reader = Disk()
 

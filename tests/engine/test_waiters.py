@@ -8,6 +8,7 @@ from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.engine.test_append import request
 from tests.faults import FaultyDisk
+from topics.engine.log.waiters import WOKEN_AT_ONCE
 from topics.model.errors import TopicNotFound
 
 
@@ -113,6 +114,34 @@ def test_a_waiter_that_writes_when_woken_loses_no_wake_up(rig: Rig) -> None:
     rig.append("a", 1)
     assert woken[-1] == 3
     assert topic.head_seq == 3
+
+
+def test_of_thousands_only_some_are_woken_in_each_tick(rig: Rig) -> None:
+    rig.configure("a")
+    rig.configure("b")
+    woken: list[int] = []
+    for number in range(2 * WOKEN_AT_ONCE + 1):
+        rig.engine.waiters.add(rig.store.state.by_name["a"], lambda number=number: woken.append(number))
+    other = waiting(rig, "b")
+    ticks = 0
+    for _ in range(2):
+        rig.engine.append("a", request(1))
+        rig.engine.append("b", request(1))
+        before = len(woken)
+        rig.store.commit_log.flush()
+        ticks += 1
+        assert len(woken) - before <= WOKEN_AT_ONCE
+        assert rig.engine.waiters.pending
+        assert not rig.store.is_quiet
+    while rig.engine.waiters.pending:
+        before = len(woken)
+        rig.store.commit_log.flush()
+        ticks += 1
+        assert len(woken) - before <= WOKEN_AT_ONCE
+    everyone = list(range(2 * WOKEN_AT_ONCE + 1))
+    assert woken == everyone * 2, "two rounds, and the second not before the first is over"
+    assert other == [2], "many appends are one wake-up"
+    assert ticks == 5
 
 
 def test_another_topic_wakes_nobody(rig: Rig) -> None:

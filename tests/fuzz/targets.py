@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz import connections, decoders, files
+from tests.fuzz import connections, decoders, files, sqs_requests
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -35,6 +35,8 @@ TARGETS: dict[str, Target] = {
     "token": Target(decoders.token_seeds, decoders.read_token),
     "claims": Target(decoders.claims_seeds, decoders.read_claims),
     "stream-token": Target(decoders.stream_token_seeds, decoders.read_stream_token),
+    "sqs": Target(sqs_requests.request_seeds, sqs_requests.read_request),
+    "sqs-signature": Target(sqs_requests.signature_seeds, sqs_requests.read_signature),
     "log": Target(files.log_seeds, files.read_log),
     "sync-mark": Target(files.mark_seeds, files.read_mark),
     "pack": Target(files.pack_seeds, files.read_pack),

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.conftest import OpenRig
 from tests.engine.rig import Rig
 from tests.groups.consumers import Partition
-from topics.engine.groups.ops import SeqRange
+from topics.engine.log.seq_ranges import SeqRange
 
 VISIBLE_MS = 60_000
 DATA = Path(__file__).parent / "data"

@@ -11,8 +11,9 @@ from tests.engine.rig import Rig
 from tests.groups.consumers import Partition
 from topics.api.groups.messages import Marked, render
 from topics.engine.core.pending import Busy
-from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced, GroupReset, SeqRange
+from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced, GroupReset
 from topics.engine.groups.part import groups_of
+from topics.engine.log.seq_ranges import SeqRange
 from topics.engine.opening.composition import OPS
 from topics.model.errors import Throttled, TopicNotFound
 from topics.model.requests.groups import partition_for, partition_name, split_partition

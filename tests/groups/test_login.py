@@ -15,7 +15,7 @@ from tests.groups.consumers import SECRET, Consumer, token
 from tests.patience import PATIENCE_S
 from tests.serving import Client, Reply, ServerProcess, serving
 from topics.api.groups.login_limits import ATTEMPTS_PER_ADDRESS_MAX, ATTEMPTS_PER_USER_MAX, LoginLimits, TrustedProxies
-from topics.api.groups.users import hash_password
+from topics.api.groups.users import UnknownUsers, hash_password, parse_users
 from topics.http.request import Request
 from topics.model.errors import Throttled
 
@@ -107,6 +107,22 @@ def test_a_name_or_a_password_of_any_length_is_refused_before_it_costs_anything(
         assert login(client, "a" * 300, "guess").status == 401
         assert login(client, "ada", "g" * 1_100).status == 401
     assert login(client, "ada", "opensesame").status == 200
+
+
+def test_a_name_that_nobody_has_costs_as_much_as_one_of_a_user_and_each_time_as_much() -> None:
+    users = parse_users([f"u{log_n}:user:scrypt${log_n}$4$2$" + "A" * 22 + "$" + "A" * 43 for log_n in (10, 17)])
+    unknown = UnknownUsers(users.values())
+    costs = Counter[tuple[int, ...]]()
+    for number in range(200):
+        password = unknown.password_of(f"name{number}")
+        assert password == unknown.password_of(f"name{number}")
+        costs[password[:3]] += 1
+    assert costs.keys() == {(10, 4, 2), (17, 4, 2)}
+    assert min(costs.values()) > 50, "no cost tells that a name is unknown"
+
+
+def test_a_server_without_users_checks_the_passwords_of_unknown_ones_as_well() -> None:
+    assert not UnknownUsers([]).password_of("ada").fits("guess")
 
 
 class Minute:

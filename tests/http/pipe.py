@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from tests.http.wire import Clock
@@ -54,7 +55,10 @@ def answer(request: Request) -> None:
 
 
 def service_of(
-    limits: HttpLimits, clock: Callable[[], float] | None = None, handle: Callable[[Request], None] = answer
+    limits: HttpLimits,
+    clock: Callable[[], float] | None = None,
+    handle: Callable[[Request], None] = answer,
+    work_clock: Callable[[], float] = perf_counter,
 ) -> Service:
     return Service(
         handle,
@@ -64,4 +68,5 @@ def service_of(
         render_error=render_error,
         on_bug=lambda *_: "",
         on_head=None,
+        work_clock=work_clock,
     )

@@ -1,6 +1,7 @@
 """Floods of cheap input: what one loop iteration takes on is bounded, and who sends nothing else is sent away."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
@@ -14,7 +15,9 @@ from topics.http.http2.connection import Http2Connection
 from topics.http.http2.frames import PREFACE
 from topics.http.limits import HttpLimits
 from topics.http.loop.slices import TURN_S, Slices
+from topics.http.loop.tick import HANDLED_S, LATE_S
 from topics.http.loop.watchdog import Watchdog
+from topics.http.request import Request
 
 READ_BYTES = 256 * 1024  # what uvloop reads at once
 UNLIMITED = HttpLimits(h2_control_frames_max=10**9, h2_resets_max=10**9, body_bytes_max=2**26)
@@ -200,3 +203,106 @@ def test_slices_take_turns_and_a_failing_one_stops_nobody() -> None:
 
     asyncio.run(run())
     assert done == ["a", "b", "a", "b", "a"]
+
+
+# --- thousands of clients that send at once ---
+
+
+# How many of them are handled as they are read, and in a slice: the last of each begins in time and ends too late.
+DIRECT = 8
+EACH_S = HANDLED_S / (DIRECT - 0.5)
+IN_TURN = math.ceil(LATE_S / EACH_S)
+
+
+class Crowd:
+    """Connections whose requests take about a millisecond each, by a clock that only they move."""
+
+    def __init__(self) -> None:
+        self.handled: list[int] = []
+        self.clock = Clock()
+        self.service = service_of(HttpLimits(), self.clock, self._handle, self.clock)
+        self.pipes: list[Pipe] = []
+        self.connections: list[Http1Connection] = []
+
+    def _handle(self, request: Request) -> None:
+        self.clock.now_s += EACH_S
+        self.handled.append(int(request.path_segments[0]))
+        request.reply(200, b"{}")
+
+    def connect(self) -> int:
+        number = len(self.pipes)
+        self.pipes.append(Pipe())
+        self.connections.append(Http1Connection(self.service))
+        self.connections[-1].connection_made(self.pipes[-1])
+        return number
+
+    def send(self, number: int, data: bytes | None = None) -> None:
+        self.connections[number].data_received(data or b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % number)
+
+    def answered(self) -> int:
+        return sum(bool(pipe.written) for pipe in self.pipes)
+
+
+def crowded(run: Callable[[Crowd], Any]) -> None:
+    async def in_loop() -> None:
+        await run(Crowd())
+
+    asyncio.run(in_loop())
+
+
+def test_of_thousands_of_requests_read_at_once_a_few_milliseconds_worth_are_handled_in_each_iteration() -> None:
+    async def run(crowd: Crowd) -> None:
+        for _ in range(100):
+            crowd.send(crowd.connect())
+        assert crowd.handled == list(range(DIRECT)), "the rest waits for its turn"
+        await asyncio.sleep(0)
+        assert crowd.answered() >= DIRECT, "and does not keep the replies of the first"
+        while len(crowd.handled) < 100:
+            before = len(crowd.handled)
+            await asyncio.sleep(0)
+            assert len(crowd.handled) - before <= IN_TURN
+        await asyncio.sleep(0)
+        assert crowd.handled == list(range(100)), "in the order in which they came"
+        assert crowd.answered() == 100
+
+    crowded(run)
+
+
+def test_a_new_request_is_answered_between_the_turns_of_a_crowd() -> None:
+    async def run(crowd: Crowd) -> None:
+        for _ in range(100):
+            crowd.send(crowd.connect())
+        for _ in range(3):
+            await asyncio.sleep(0)
+            latest = crowd.connect()
+            crowd.send(latest)
+            assert crowd.handled[-1] == latest
+        assert len(crowd.handled) < 100
+        for _ in range(20):
+            # As many as there is room for, and then they wait like the others.
+            crowd.send(crowd.connect())
+        assert len(crowd.handled) < 100
+
+    crowded(run)
+
+
+def test_a_request_that_waits_for_its_turn_loses_nothing_and_keeps_its_order() -> None:
+    async def run(crowd: Crowd) -> None:
+        split, ended, gone, large = (crowd.connect() for _ in range(4))
+        for _ in range(DIRECT):
+            crowd.send(crowd.connect())
+        crowd.send(split, b"GET /0 HTTP/1.1\r\n")
+        assert crowd.connections[split].mid_request, "a server that stops waits for it"
+        crowd.send(gone)
+        crowd.connections[gone].connection_lost(None)
+        crowd.send(ended)
+        assert len(crowd.handled) == DIRECT
+        crowd.send(split, b"Host: a\r\n\r\n")
+        assert crowd.connections[ended].eof_received()
+        crowd.send(large, b"POST /3 HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n" + b" " * 9_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert sorted(crowd.handled[DIRECT:]) == [split, ended, large]
+        assert crowd.answered() == DIRECT + 3
+
+    crowded(run)

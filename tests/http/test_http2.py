@@ -89,6 +89,12 @@ def test_head_and_204_have_no_body() -> None:
         assert (reply.status, "content-length" in reply.headers) == (204, False)
 
 
+@pytest.mark.parametrize("method", ["\x1b[31mGET", "GET\x85", "G T", "A" * 33])
+def test_a_method_that_could_not_be_sent_by_http1_is_400(server: Server, method: str) -> None:
+    with connect(server) as client:
+        assert client.request(method).status == 400
+
+
 @pytest.mark.parametrize("path", ["/%zz", "/a#b", "/a b", "/é", "x", "*", "/a%00"])
 def test_a_bad_path_is_400(server: Server, path: str) -> None:
     with connect(server) as client:

@@ -145,3 +145,37 @@ def test_a_configuration_reads_back_as_it_was_written() -> None:
         type="queue", ttl_ms=2**64 - 1, priority=-7, durability="memory", dead_letter="d", max_deliveries=3
     )
     assert decode_config(encode_config(config)) == config
+
+
+LIMITS: dict[str, float] = {
+    "max_in_flight": 3,
+    "max_in_flight_per_tag": 1,
+    "rate_per_s": 0.5,
+    "burst": 2,
+    "rate_per_s_per_tag": 7.0,
+    "burst_per_tag": 1_000_000_000,
+}
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_limits_are_shown_and_stored_only_if_they_are_set(kind: str) -> None:
+    config = resolved(type=kind, **LIMITS)
+    shown = msgspec.to_builtins(config)
+    assert {name: shown[name] for name in LIMITS} == LIMITS
+    assert decode_config(encode_config(config)) == config
+    assert resolved(type=kind, **dict.fromkeys(LIMITS)) == resolved(type=kind)
+    assert not set(LIMITS) & set(msgspec.to_builtins(resolved(type=kind)))
+
+
+@pytest.mark.parametrize("field", LIMITS)
+@pytest.mark.parametrize("wrong", [0, -1, 10**10, "3", True, [1]])
+def test_a_limit_that_cannot_hold_is_refused(field: str, wrong: object) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        resolved(**{field: wrong})
+    assert refused.value.detail["field"] == field
+
+
+@pytest.mark.parametrize("field", [name for name, limit in LIMITS.items() if isinstance(limit, int)])
+def test_a_number_of_jobs_is_whole(field: str) -> None:
+    with pytest.raises(InvalidRequest):
+        resolved(**{field: 1.5})

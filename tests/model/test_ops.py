@@ -27,11 +27,22 @@ from topics.engine.core.ops import (
     Timed,
 )
 from topics.engine.log.deletion import Run
+from topics.engine.log.seq_ranges import SeqRange
 from topics.engine.opening.composition import OPS
 from topics.engine.queues.ops import Buried, Extended, Leased, Moved, Paused, Released
+from topics.engine.queues.results.ended import EndState
+from topics.engine.queues.results.ops import Ended, GroupNotified, Progressed
 from topics.engine.routers.ops import FULL, Forwarded, RouterDropped, RouterPut
 from topics.engine.schedules.ops import ScheduleDropped, ScheduledRun, SchedulePut, ScheduleRan
 from topics.engine.transactions.ops import TxnAborted, TxnFenced, TxnForgotten
+from topics.engine.webhooks.ops import (
+    Retry,
+    WebhookAdvanced,
+    WebhookBuried,
+    WebhookDropped,
+    WebhookPaused,
+    WebhookPut,
+)
 from topics.model.clock import Moment
 from topics.model.requests import batch as batch_module
 from topics.model.requests.batch import ALWAYS_JOINED, Batch, render
@@ -39,10 +50,11 @@ from topics.model.requests.config import TopicConfig
 from topics.model.requests.records import AppendRequest, RecordRequest, append_decoder, decode_body
 from topics.model.requests.routers import RouterConfig
 from topics.model.schedules.schedule_config import ScheduleConfig
+from topics.model.webhooks.webhook_config import Secret, WebhookConfig
 
 U64S = st.integers(0, 2**63 - 1)
 IDS = st.integers(1, 2**32 - 1)
-COLUMNS = ("first_seq", "ts", "count", "blob", "ends", "node_names", "nodes", "tags", "tag_ends", "metas")
+COLUMNS = ("first_seq", "ts", "count", "blob", "ends", "node_names", "nodes", "tags", "tag_ends", "metas", "jobs")
 
 
 def columns_of(batch: Batch) -> list[object]:
@@ -55,6 +67,9 @@ records = st.fixed_dictionaries(
         "tag": st.text(max_size=5),
         "node": st.sampled_from(["n1", "n2", "é", ""]),
         "meta": st.sampled_from([b"{}", b'{"m":1}']),
+        "delay_ms": st.integers(0, 5),
+        "job_priority": st.integers(0, 9),
+        "group": st.sampled_from([{"name": name, "size": 3, "notify": "é" + name} for name in "ab"]),
     },
 )
 
@@ -139,9 +154,18 @@ def test_a_delete_reads_back_however_many_runs_it_has(runs: list[Run], topic_id:
         Paused(7, True),
         Buried(7, 3, None),
         Buried(7, 3, Deleted(7, 9, [Run(1, 2, 3)])),
+        Ended(EndState.DONE, b"jobs", Deleted(7, 9, [Run(1, 2, 3)])),
+        Ended(EndState.DEAD, b"", Buried(7, 3, None)),
+        Progressed(7, b'{"done":1}', [1, 2**60]),
+        GroupNotified(7, 9, 5, "name", None),
         RouterPut(7, 8, 2**64 - 1, "r", RouterConfig("a", "b")),
         SchedulePut(9, 5, 2**63, "nightly", ScheduleConfig("t", cron="0 3 * * *", data=Raw(b'{"a": 1.10}'))),
         ScheduleDropped(9),
+        WebhookPut(9, 2**62, 2**64 - 1, True, "w", WebhookConfig("t", "https://a.org"), [Secret("whsec_x", 5)]),
+        WebhookDropped(9),
+        WebhookAdvanced(9, 2**62, 2**63, 1, 2, 3, 4, [SeqRange(5, 6), SeqRange(8, 2**63)], [Retry(7, 2**45, 3)]),
+        WebhookPaused(9, 2**45, "410 Göne"),
+        WebhookBuried(WebhookAdvanced(9, 1, 2, 0, 0, 1, 0, [], []), None),
         ScheduleRan([ScheduledRun(1, 2, 3, 4, 9, 0), ScheduledRun(5, 0, 7, 8, 10, 1)], None),
         RouterDropped(7),
     ],
@@ -188,7 +212,17 @@ def test_what_carries_records_reads_back_with_them() -> None:
     ran = OPS.decode(ScheduleRan([ScheduledRun(1, 2, 3, 4, 9, 1)], appended).encode())
     assert isinstance(ran, ScheduleRan)
     assert ran.appended is not None
-    for found in (moved.appended.batch, buried.rest.batch, forwarded.batch, ran.appended.batch):
+    ended = OPS.decode(Ended(EndState.DEAD, b"jobs", Moved(7, True, 9, [Run(1, 2, 3)], appended)).encode())
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.by, Moved)
+    notified = OPS.decode(GroupNotified(7, 9, 4, "name", appended).encode())
+    assert isinstance(notified, GroupNotified)
+    assert notified.appended is not None
+    given_up = OPS.decode(WebhookBuried(WebhookAdvanced(9, 1, 2, 0, 0, 1, 0, [], []), appended).encode())
+    assert isinstance(given_up, WebhookBuried)
+    assert given_up.appended is not None
+    batches = (ended.by.appended.batch, notified.appended.batch, ran.appended.batch, given_up.appended.batch)
+    for found in (moved.appended.batch, buried.rest.batch, forwarded.batch, *batches):
         assert columns_of(found) == columns_of(batch_of(4))
     assert (forwarded.to_seq, forwarded.lost, forwarded.runs) == (5, 1, [(2, 2)])
 
@@ -204,7 +238,24 @@ def test_every_op_and_every_code_is_declared_once() -> None:
     with pytest.raises(AssertionError, match="declared once"):
         OpTable(CORE_OPS, CORE_OPS)
     codes = [code for kind in OPS.kinds.values() for code in kind.codes]
-    assert sorted(codes) == [*range(1, 15), 32, 33, 34, 40, 41, 42, *range(48, 53), 80, 84, 85, 86, 88, *range(92, 96)]
+    assert sorted(codes) == [
+        *range(1, 15),
+        32,
+        33,
+        34,
+        40,
+        41,
+        42,
+        *range(48, 53),
+        80,
+        84,
+        85,
+        86,
+        88,
+        *range(92, 96),
+        *range(104, 107),
+        *range(112, 117),
+    ]
 
 
 def test_what_an_op_adds_ends_where_its_batch_does() -> None:

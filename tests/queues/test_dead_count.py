@@ -9,6 +9,7 @@ import pytest
 
 from tests.queues.queue_rig import QueueRig
 from tests.serving import ServerProcess, serving
+from topics.engine.log import seq_spans
 from topics.engine.queues import dead_letters as letters
 from topics.engine.queues.part import letters_of
 
@@ -139,8 +140,8 @@ def test_what_lasts_is_counted_after_a_restart(
 
 def test_at_random(rig: QueueRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted by reading the stamps, after every kind of change; spans of letters that are gone do not pile up."""
-    monkeypatch.setattr(letters, "SPANS_MIN", 4)
-    monkeypatch.setattr(letters, "SPANS_PER_SWEEP", 3)
+    monkeypatch.setattr(seq_spans, "SPANS_MIN", 4)
+    monkeypatch.setattr(seq_spans, "SPANS_PER_SWEEP", 3)
     chance = random.Random(7)
     names = ("q", "p", "r")
     for name in names:

@@ -84,6 +84,8 @@ def test_the_state_of_a_queue_counts_its_jobs(client: Client, queue: str) -> Non
         "dead": 0,
         "dead_letter_error": None,
         "claimers": 0,
+        "held_back": 0,
+        "limited_by": None,
     }
     client.append("plain", 1)
     assert "queue" not in client.state("plain")

@@ -11,8 +11,11 @@ import pytest
 from topics.client import Client, InvalidRequest, ScheduleNotFound, TopicNotFound
 from topics.client.errors import RecordTooLarge, Throttled
 from topics.engine.core.pending import PendingChange
+from topics.engine.schedules import scheduler, verbs
+from topics.engine.schedules.schedule import Schedule
 from topics.engine.schedules.scheduler import SLICE_BYTES_MAX, Runs, Scheduler
 from topics.model.errors import StorageError
+from topics.model.requests.records import RecordRequest
 from topics.model.settings import Settings
 from topics.testing import Engine, engine
 
@@ -134,6 +137,47 @@ def test_one_is_run_at_once_without_a_change_of_its_times(rig: Engine, client: C
     assert client.run_schedule("s") == 2
     shown = client.schedule("s")
     assert (shown.last_seq, shown.runs_total, shown.next_ts) == (2, 2, made.next_ts)
+
+
+def test_a_bug_that_only_one_of_them_meets_stops_no_other(
+    rig: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(schedule: Schedule, due_ms: int) -> RecordRequest:
+        if schedule.name == "bad":
+            raise ZeroDivisionError("a bug")
+        return whole(schedule, due_ms)
+
+    whole = scheduler._record
+    monkeypatch.setattr(scheduler, "_record", record)
+    client.create("other")
+    for name, topic in (("a", "t"), ("bad", "t"), ("b", "t"), ("c", "other")):
+        client.put_schedule(name, topic, every_ms=MINUTE_MS, missed="all")
+    for _ in range(3):
+        rig.advance(MINUTE_MS)
+    assert [client.schedule(name).runs_total for name in ("a", "b", "c", "bad")] == [3, 3, 3, 0]
+    assert client.schedule("bad").last_error == "internal: its record cannot be appended: a bug"
+    monkeypatch.setattr(scheduler, "_record", whole)
+    rig.advance(1_000)
+    assert (client.schedule("bad").runs_total, client.schedule("bad").last_error) == (3, None)
+
+
+def test_the_data_of_all_schedules_is_bounded(rig: Engine, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in memory: by the number of schedules alone, a hundred gigabytes were allowed."""
+    monkeypatch.setattr(verbs, "DATA_BYTES_MAX", 100)
+    client.put_schedule("a", "t", every_ms=MINUTE_MS, data="x" * 58)
+    with pytest.raises(Throttled, match="the data of all schedules would have 101 bytes; at most 100 are allowed"):
+        client.put_schedule("b", "t", every_ms=MINUTE_MS, data="x" * 39)
+    client.put_schedule("b", "t", every_ms=MINUTE_MS, data="x" * 38)
+    with pytest.raises(Throttled):
+        client.put_schedule("a", "t", every_ms=MINUTE_MS, data="x" * 59)
+    rig._server.put_away()
+    rig._loop, rig._server = rig._opened()
+    with pytest.raises(Throttled):
+        client.put_schedule("c", "t", every_ms=MINUTE_MS, data=1)
+    client.put_schedule("a", "t", every_ms=MINUTE_MS, data="x" * 57)
+    client.put_schedule("c", "t", every_ms=MINUTE_MS, data=1)
+    client.drop_schedule("b")
+    client.put_schedule("d", "t", every_ms=MINUTE_MS, data="x" * 38)
 
 
 def test_what_cannot_be_appended_stays_due_and_says_why(rig: Engine, client: Client) -> None:

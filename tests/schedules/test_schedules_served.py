@@ -95,3 +95,20 @@ def test_unknown_fields_are_refused_with_the_nearest_name(keyed: ServerProcess) 
     assert reply.status == 400
     assert "every_ms" in reply.json["error"]["message"]
     assert keyed.client().post("/v0/schedules/s/run", {"now": True}).status == 400
+
+
+def test_a_page_of_schedules_ends_after_a_mebibyte_of_data(tmp_path: Path) -> None:
+    names = [f"s{number}" for number in range(7)]
+    with serving(tmp_path) as server:
+        client = server.client()
+        client.put("/v0/topics/t", {})
+        for name in names:
+            body = {"topic": "t", "every_ms": 60_000, "data": "x" * 400_000}
+            assert client.put(f"/v0/schedules/{name}", body).status == 201
+        pages: list[list[str]] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            reply = client.get(f"/v0/schedules?page_size=100{cursor and f'&cursor={cursor}'}").json
+            pages.append([item["schedule"] for item in reply["schedules"]])
+            cursor = reply.get("next_cursor")
+    assert pages == [names[:3], names[3:6], names[6:]]

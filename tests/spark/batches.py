@@ -2,7 +2,8 @@
 
 import pyarrow as pa
 
-from topics_spark.payloads.columns import SCHEMA, Columns
+from topics.engine.log.run_columns import Columns
+from topics_spark.payloads.columns import SCHEMA
 
 
 def record_batch(topic: str, columns: Columns, count: int) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,12 @@ def environment(port: int, key: str | None = None) -> dict[str, str]:
     return clean
 
 
-def topics(port: int, *arguments: str, key: str | None = None) -> subprocess.CompletedProcess[str]:
+def topics(
+    port: int, *arguments: str, key: str | None = None, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """A command to its end."""
-    return subprocess.run(
-        [TOPICS, *arguments], env=environment(port, key), capture_output=True, text=True, timeout=2 * WAIT_S_MAX
-    )
+    env = {**environment(port, key), **(environ or {})}
+    return subprocess.run([TOPICS, *arguments], env=env, capture_output=True, text=True, timeout=2 * WAIT_S_MAX)
 
 
 class RunnerProcess:
@@ -51,13 +52,15 @@ class RunnerProcess:
         key: str | None = None,
         name: str = "r",
         master: str = "local[2]",
+        program: Sequence[str | Path] = (TOPICS,),
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.lines: list[str] = []
         places = ("--state", str(home / "state"), "--tables", str(home / "tables"), "--runner", name)
-        command = [TOPICS, "pipelines", "run", *places, "--master", master, *QUICK, *arguments]
+        command = [*program, "pipelines", "run", *places, "--master", master, *QUICK, *arguments]
         self.process = subprocess.Popen(
             command,
-            env=environment(port, key),
+            env={**environment(port, key), **(environ or {})},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -83,6 +86,11 @@ class RunnerProcess:
         code = self.process.wait(timeout=WAIT_S_MAX)
         self._ended()
         return code
+
+    def wait_for_kill(self) -> None:
+        """Until it was killed from inside, as tests/spark/killed_runner.py does."""
+        assert self.process.wait(timeout=WAIT_S_MAX) == -signal.SIGKILL, self.log
+        self.kill()
 
     def kill(self) -> None:
         """kill -9, all of it at once, as a power cut would."""

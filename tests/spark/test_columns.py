@@ -13,10 +13,11 @@ from tests.examples import examples
 from tests.spark.batches import record_batch
 from topics.engine.log.block import Block
 from topics.engine.log.reading import View, render_run
+from topics.engine.log.run_columns import ALL, block_columns
 from topics.model.requests.batch import check_batch, render
 from topics.model.requests.records import append_decoder
 from topics.model.settings import Settings
-from topics_spark.payloads.columns import ALL, SCHEMA, block_columns, line_columns
+from topics_spark.payloads.columns import SCHEMA, line_columns
 
 TS = 1_748_450_001_000
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(

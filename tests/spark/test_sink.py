@@ -69,6 +69,7 @@ def apps(client: Client, prefix: str) -> dict[str, Any]:
         ({"subscribe": "t"}, "`subscribe` is not an option of this sink"),
         ({"stringData": "yaml"}, "`stringData` must be json .* or text, not 'yaml'"),
         ({"txnVersion": "-1"}, "`txnVersion` must be a whole number from 0"),
+        ({"txnNumber": "x"}, "`txnNumber` must be a whole number"),
         ({"txnFence": "x"}, "`txnFence` must be a whole number"),
     ],
 )

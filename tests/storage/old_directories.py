@@ -8,6 +8,7 @@
     tests/storage/versions/before_17_….xz          the same of commit c847115, before issue 17 moved the code around
     tests/storage/versions/before_17_images.json.xz   digests of what it writes into a snapshot of what it read
     tests/storage/versions/format_2_….xz           the same of the first commit whose meta.json has format 2
+    tests/storage/versions/format_3_….xz           the same of the last one whose meta.json has format 3
 
 A release adds its own: check out its tag, teach `write` and `QUESTIONS` what is new in it, and run
 
@@ -105,6 +106,7 @@ def write(asker: Asker, clock: ManualClock) -> None:
     write_groups(asker)
     write_transactions(asker)
     write_since_v0_1(asker)
+    write_since_format_2(asker)
     asker.engine.advance(1)
 
 
@@ -235,11 +237,25 @@ def write_since_v0_1(asker: Asker) -> None:
     asker.do("POST", "/v0/topics/log.disk", {"records": [{"data": "copied from the log"}]})
 
 
+def write_since_format_2(asker: Asker) -> None:
+    """Schedules, and jobs with priorities: on both sides of a checkpoint."""
+    asker.do("PUT", "/v0/topics/urgent", {"type": "queue"})
+    for hour in (3, 4):
+        schedule = {"topic": "log.disk", "cron": f"0 {hour} * * *", "timezone": "Europe/Berlin", "data": {"hour": hour}}
+        asker.do("PUT", f"/v0/schedules/at-{hour}", schedule)
+        asker.do("POST", f"/v0/schedules/at-{hour}/run", {})
+        records = [{"data": [hour, priority], "job_priority": priority} for priority in (0, 9, 4)]
+        asker.do("POST", "/v0/topics/urgent", {"records": records})
+        if hour == 3:
+            asker.engine.advance(1)
+            assert asker.engine._server.store.checkpoint()
+
+
 # --- asking ---
 
 TOPICS = (
     "log.fsync", "log.disk", "log.memory", "log.ephemeral", "capped", "full", "expiring", "gone", "events", "events:p1",
-    "failed", "jobs", "paused", "copies", "stamped", "new", "bulk", "both.a", "both.b", "turned",
+    "failed", "jobs", "paused", "copies", "stamped", "new", "bulk", "both.a", "both.b", "turned", "urgent",
 )  # fmt: skip
 
 # Reading changes only the times of reading; later writes continue where the writer stopped.
@@ -292,6 +308,9 @@ QUESTIONS: list[tuple[str, str, Any]] = [
     ("POST", "/v0/topics/turned", {"records": [{"data": "more"}]}),
     ("POST", "/v0/topics/turned/diff", {"from_seq": 0}),
     ("POST", "/v1/api/topics/consume", {"topic_id": "events", "group_id": "d", "start": "Latest"}),
+    # since format 2
+    ("GET", "/v0/schedules", None),
+    *(("POST", "/v0/topics/urgent/claim", {"node": "next", "max": 1}) for _ in range(4)),
 ]  # fmt: skip
 
 

@@ -67,11 +67,13 @@ def test_a_snapshot_of_what_was_read_has_the_bytes_that_it_had_then(kind: str, t
 
 
 def topic_then(image: bytes) -> bytes:
-    """The image of a topic without the fields that were added to its jobs since: their priority."""
+    """The image of a topic without the fields that were added to queues and their jobs since: groups, priorities."""
     topic = msgspec.msgpack.decode(image)
     queue = topic[TopicImage.__struct_fields__.index("queue")]
-    for job in queue[3] if queue is not None else ():
-        del job[7:]
+    if queue is not None:
+        del queue[5:]
+        for job in queue[3]:
+            del job[7:]
     return msgspec.msgpack.encode(topic)
 
 

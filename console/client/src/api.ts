@@ -15,10 +15,13 @@ export interface AbortRequest {
   fence?: number | null;
 }
 
+/** `result` is that of the only job, `results` has one for each of `seqs`; null is none. They are not parsed. */
 export interface AckRequest {
   node: string;
   seqs: number[];
   lease_ids?: string[] | null;
+  result?: unknown;
+  results?: unknown[] | null;
 }
 
 export interface AppItem {
@@ -73,6 +76,17 @@ export interface AppendedItem {
   seqs?: number[];
 }
 
+/** One attempt: the answer's status (0: there was none), and when the record is tried again. */
+export interface AttemptItem {
+  seq: number;
+  attempt: number;
+  ts: number;
+  took_ms: number;
+  status: number;
+  error: string | null;
+  next_ts: number | null;
+}
+
 /** A backoff as a request states it. */
 export interface BackoffRequest {
   initial_ms?: number;
@@ -110,7 +124,7 @@ export interface Change {
   to: unknown;
 }
 
-/** `count` below `max` means that the queue is (nearly) empty, unless `more` is true: then jobs were too large. */
+/** `count` below `max` means that the queue is (nearly) empty, unless `more` is true. Then the jobs were too large, or the limit that `limited_by` names holds back those that are ready. */
 export interface ClaimReply {
   topic: string;
   claimed: ClaimedJob[];
@@ -118,6 +132,7 @@ export interface ClaimReply {
   ready: number;
   performance: Performance;
   more?: boolean;
+  limited_by?: "max_in_flight" | "max_in_flight_per_tag" | "rate_per_s" | "rate_per_s_per_tag";
 }
 
 export interface ClaimRequest {
@@ -189,6 +204,14 @@ export interface ConfigPatch {
   dead_letter?: string | null;
   leases_durable?: boolean;
   retry_backoff?: BackoffRequest | null;
+  keep_results_ms?: number;
+  max_in_flight?: number | null;
+  max_in_flight_per_tag?: number | null;
+  rate_per_s?: number | null;
+  burst?: number | null;
+  rate_per_s_per_tag?: number | null;
+  burst_per_tag?: number | null;
+  sqs?: SqsRequest | null;
 }
 
 /** The configuration as a request states it: every field optional, `null` means absent except for numbers. */
@@ -211,6 +234,14 @@ export interface ConfigRequest {
   dead_letter?: string | null;
   leases_durable?: boolean | null;
   retry_backoff?: BackoffRequest | null;
+  keep_results_ms?: number;
+  max_in_flight?: number | null;
+  max_in_flight_per_tag?: number | null;
+  rate_per_s?: number | null;
+  burst?: number | null;
+  rate_per_s_per_tag?: number | null;
+  burst_per_tag?: number | null;
+  sqs?: SqsRequest | null;
 }
 
 export interface ConfiguredReply {
@@ -336,6 +367,7 @@ export interface ExtendRequest {
   seqs: number[];
   lease_ms: number;
   lease_ids?: string[] | null;
+  progress?: unknown;
 }
 
 export interface FenceReply {
@@ -474,6 +506,32 @@ export interface HistoryReply {
   performance: Performance;
 }
 
+/** A job group: how many of its jobs were added, and how many have ended in which way. `complete` once `size` of them have ended; the record about that is `notified_seq` of the topic `notify`, and `error` says why it could not be written so far. */
+export interface JobGroupReply {
+  topic: string;
+  group: string;
+  size: number;
+  notify: string;
+  added: number;
+  done: number;
+  dead: number;
+  cancelled: number;
+  removed: number;
+  complete: boolean;
+  opened_ts: number;
+  performance: Performance;
+  notified_ts?: number;
+  notified_seq?: number;
+  error?: string;
+}
+
+/** The job group that a job belongs to: once `size` of its jobs have ended, a record about them goes to `notify`. */
+export interface JobGroupRequest {
+  name: string;
+  size: number;
+  notify: string;
+}
+
 /** A job and how it stands. A leased one has `worker` to `pushed`, a delayed one `due`, a dead one `src_seq`. `$seq` of a dead one is its seq in the dead-letter topic. `error` is what the last worker said when it gave up. */
 export interface JobItem {
   "$seq": number;
@@ -509,6 +567,26 @@ export interface JobList {
   dead_letter: string | null;
   performance: Performance;
   next_cursor?: string;
+}
+
+/** A job. A leased one has `worker` to `deadline`, a delayed one `due`, one that has ended `ended_ts` to `result`. `error` is what the last worker said when it gave up; `progress` and `result` are as the worker sent them. */
+export interface JobReply {
+  topic: string;
+  "$seq": number;
+  "$ts": number;
+  state: "cancelled" | "dead" | "delayed" | "done" | "leased" | "ready";
+  deliveries: number;
+  performance: Performance;
+  job_priority?: number;
+  worker?: string;
+  claimed_ts?: number;
+  deadline?: number;
+  due?: number;
+  ended_ts?: number;
+  forgotten_ts?: number;
+  error?: string;
+  progress?: unknown;
+  result?: unknown;
 }
 
 /** `skipped`: given seqs that were not in that state. `more`: others match, call again. */
@@ -876,7 +954,7 @@ export interface Position {
   seq?: number;
 }
 
-/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start. */
+/** `delayed` jobs wait for a later time; they are neither ready nor in flight. `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now. `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start. `limited_by` is the limit that holds back all ready jobs, as far as claims have met them; `held_back` counts those that limits of their tags hold back. */
 export interface QueueCounters {
   ready: number;
   in_flight: number;
@@ -887,6 +965,8 @@ export interface QueueCounters {
   dead_letter_error?: string | null;
   claimers?: number;
   last_claim_ts?: number | null;
+  held_back?: number;
+  limited_by?: "max_in_flight" | "max_in_flight_per_tag" | "rate_per_s" | "rate_per_s_per_tag" | null;
 }
 
 /** The same of one queue. */
@@ -948,6 +1028,7 @@ export interface RecordRequest {
   delay_ms?: number;
   unique_key?: string | null;
   job_priority?: number;
+  group?: JobGroupRequest | null;
 }
 
 /** `skipped` dead letters have no queue to move back to, or one that the key may not use. */
@@ -1006,6 +1087,12 @@ export interface RetryBackoff {
   factor?: number;
   max_ms?: number;
   jitter?: number;
+}
+
+/** A new secret; the ones before it sign as well for the grace period. */
+export interface RotateRequest {
+  secret?: string | null;
+  grace_ms?: number;
 }
 
 export interface RouterDroppedReply {
@@ -1153,6 +1240,12 @@ export interface ScheduleRunReply {
 export interface ScheduleRunRequest {
 }
 
+/** The end of a secret; `until_ts`: when it stops signing. */
+export interface SecretItem {
+  hint: string;
+  until_ts: number | null;
+}
+
 export interface ServerReply {
   version: string;
   python: string;
@@ -1179,6 +1272,20 @@ export interface SettingItem {
   help: string;
 }
 
+/** What SQS clients have set and a topic has no field for: attributes by their names there, and tags. */
+export interface SqsQueue {
+  attributes?: { [key: string]: string };
+  tags?: { [key: string]: string };
+  modified_ts?: number;
+}
+
+/** The same as a request states it. */
+export interface SqsRequest {
+  attributes?: { [key: string]: string };
+  tags?: { [key: string]: string };
+  modified_ts?: number;
+}
+
 /** `owner` had the token of the app when the stage was begun; null without a token, or if it has no owner. */
 export interface StageItem {
   version: number;
@@ -1200,6 +1307,7 @@ export interface StageRecord {
   delay_ms?: number;
   unique_key?: string | null;
   job_priority?: number;
+  group?: JobGroupRequest | null;
   topic?: string | null;
 }
 
@@ -1310,6 +1418,14 @@ export interface TopicConfig {
   dead_letter?: string | null;
   leases_durable?: boolean;
   retry_backoff?: RetryBackoff;
+  keep_results_ms?: number;
+  max_in_flight?: number;
+  max_in_flight_per_tag?: number;
+  rate_per_s?: number;
+  burst?: number;
+  rate_per_s_per_tag?: number;
+  burst_per_tag?: number;
+  sqs?: SqsQueue;
 }
 
 export interface TopicItem {
@@ -1374,6 +1490,124 @@ export interface Watermark {
   delay: string;
 }
 
+export interface WebhookDroppedReply {
+  webhook: string;
+  deleted: boolean;
+  performance: Performance;
+}
+
+/** A test and a resumption take no fields. */
+export interface WebhookEmptyRequest {
+}
+
+/** `cursor`: everything up to it is delivered; `lag`: records after it that are not. Keys without `admin` see the host of `url` only, and nobody sees the values of `headers`. */
+export interface WebhookItem {
+  webhook: string;
+  topic: string;
+  url: string;
+  tag: string | null;
+  format: "cloudevents" | "data" | "record";
+  headers: { [key: string]: string };
+  timeout_ms: number;
+  concurrency: number;
+  order: "none" | "tag" | "topic";
+  max_attempts: number;
+  backoff_ms: number;
+  backoff_ms_max: number;
+  dead_letter: string | null;
+  pause_after: number;
+  paused: boolean;
+  paused_reason: string | null;
+  paused_ts: number | null;
+  secrets: SecretItem[];
+  cursor: number;
+  lag: number;
+  in_flight: number;
+  retrying: number;
+  next_retry_ts: number | null;
+  failures_in_a_row: number;
+  delivered_total: number;
+  failed_total: number;
+  dead_total: number;
+  lost_total: number;
+  last_error: string | null;
+}
+
+export interface WebhookList {
+  webhooks: WebhookItem[];
+  performance: Performance;
+  next_cursor?: string;
+}
+
+/** `secret` is there once: in the reply to the request that made the server draw it. */
+export interface WebhookReply {
+  webhook: string;
+  topic: string;
+  url: string;
+  tag: string | null;
+  format: "cloudevents" | "data" | "record";
+  headers: { [key: string]: string };
+  timeout_ms: number;
+  concurrency: number;
+  order: "none" | "tag" | "topic";
+  max_attempts: number;
+  backoff_ms: number;
+  backoff_ms_max: number;
+  dead_letter: string | null;
+  pause_after: number;
+  paused: boolean;
+  paused_reason: string | null;
+  paused_ts: number | null;
+  secrets: SecretItem[];
+  cursor: number;
+  lag: number;
+  in_flight: number;
+  retrying: number;
+  next_retry_ts: number | null;
+  failures_in_a_row: number;
+  delivered_total: number;
+  failed_total: number;
+  dead_total: number;
+  lost_total: number;
+  last_error: string | null;
+  attempts: AttemptItem[];
+  performance: Performance;
+  secret?: string;
+  created?: boolean;
+}
+
+/** The body of a PUT. `null` means absent, except for numbers. */
+export interface WebhookRequest {
+  topic: string;
+  url: string;
+  from?: "earliest" | "head" | number | null;
+  tag?: string | null;
+  format?: "cloudevents" | "data" | "record" | null;
+  headers?: { [key: string]: string } | null;
+  timeout_ms?: number;
+  concurrency?: number;
+  order?: "none" | "tag" | "topic" | null;
+  max_attempts?: number;
+  backoff_ms?: number;
+  backoff_ms_max?: number;
+  dead_letter?: string | null;
+  pause_after?: number;
+  paused?: boolean | null;
+  secret?: string | null;
+}
+
+/** `answer` is the beginning of what the receiver answered. */
+export interface WebhookTestReply {
+  webhook: string;
+  id: string;
+  delivered: boolean;
+  status: number;
+  took_ms: number;
+  error: string | null;
+  answer: string;
+  performance: Performance;
+}
+
 /** A worker that has claimed jobs since the server started; `last_claim_ts` is the latest time. */
 export interface WorkerItem {
   worker: string;
@@ -1395,6 +1629,7 @@ export interface Queue_SchemaAckReply {
   ready: number;
   in_flight: number;
   performance: Performance;
+  warnings?: string[];
 }
 
 /** Every route: what is in its path, its query and its body, and what it answers. */
@@ -1714,6 +1949,13 @@ export interface Routes {
     body: undefined;
     reply: QueueHistoryReply;
   };
+  /** A job group: how many of its jobs have ended. */
+  "GET /v0/topics/{topic}/job-groups/{group}": {
+    path: { topic: string; group: string };
+    query: object;
+    body: undefined;
+    reply: JobGroupReply;
+  };
   /** Jobs of a queue that are ready, leased, delayed or dead, a page at a time. */
   "GET /v0/topics/{topic}/jobs": {
     path: { topic: string };
@@ -1727,6 +1969,13 @@ export interface Routes {
     query: object;
     body: JobsRequest;
     reply: JobsReply;
+  };
+  /** One job, also after its end if the queue keeps results; may wait for the end. */
+  "GET /v0/topics/{topic}/jobs/{seq}": {
+    path: { topic: string; seq: string };
+    query: { wait_ms?: number };
+    body: undefined;
+    reply: JobReply;
   };
   /** The leases of a queue, the next to expire first. */
   "GET /v0/topics/{topic}/leases": {
@@ -1846,6 +2095,55 @@ export interface Routes {
     query: { token?: string };
     body: undefined;
     reply: string;
+  };
+  /** Webhooks by name, a page at a time. */
+  "GET /v0/webhooks": {
+    path: object;
+    query: { prefix?: string; topic?: string; page_size?: number; cursor?: string };
+    body: undefined;
+    reply: WebhookList;
+  };
+  /** Deliver a topic to a URL, or change how. */
+  "PUT /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookRequest;
+    reply: WebhookReply;
+  };
+  /** A webhook, its position, and its last attempts. */
+  "GET /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: undefined;
+    reply: WebhookReply;
+  };
+  /** Remove a webhook; its topic stays. */
+  "DELETE /v0/webhooks/{webhook}": {
+    path: { webhook: string };
+    query: object;
+    body: undefined;
+    reply: WebhookDroppedReply;
+  };
+  /** Continue after a pause; what has failed is tried at once. */
+  "POST /v0/webhooks/{webhook}/resume": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookEmptyRequest;
+    reply: WebhookReply;
+  };
+  /** Sign with a new secret, and for a while with the one before it. */
+  "POST /v0/webhooks/{webhook}/rotate": {
+    path: { webhook: string };
+    query: object;
+    body: RotateRequest;
+    reply: WebhookReply;
+  };
+  /** Send one message that is not a record, and report what came of it. */
+  "POST /v0/webhooks/{webhook}/test": {
+    path: { webhook: string };
+    query: object;
+    body: WebhookEmptyRequest;
+    reply: WebhookTestReply;
   };
   /** A WebSocket to subscribe and publish. */
   "GET /v0/ws": {

@@ -5,6 +5,7 @@ import type { PipelineItem, PipelineLogLine, PipelineReply, PipelineRequest } fr
 import { count, plural, rate } from "../format.ts";
 import { go, to } from "../route.ts";
 import { can, client } from "../session.ts";
+import { Lineage } from "../ui/lineage.tsx";
 import { Badge, Button, Commands, Confirm, Dialog, Empty, Field, Foreign, Input, Json, Problem, Relative, Time, say } from "../ui/parts.tsx";
 import { useAction, useResource } from "../ui/resource.ts";
 
@@ -62,6 +63,7 @@ function List() {
           </div>
         )}
       </section>
+      {pipelines !== undefined && pipelines.length > 0 && <Lineage pipelines={pipelines} />}
       {creating && <Editor onClose={() => setCreating(false)} onDone={list.reload} />}
     </>
   );
@@ -108,7 +110,7 @@ function One({ name }: { name: string }) {
         </div>
       </div>
       <Problem error={action.error ?? look.error} />
-      {error !== undefined && <section class="card" aria-label="Last error"><header><h2>Last error</h2></header><div class="body"><pre class="json" tabIndex={0} aria-label="Last error"><Foreign text={error} /></pre></div></section>}
+      {error !== undefined && <section class="card" aria-label="Last error"><header><h2 class="grow">Last error</h2>{(status?.last_error_ts ?? 0) > 0 && <span class="muted small"><Relative ms={status!.last_error_ts!} /></span>}</header><div class="body"><pre class="json" tabIndex={0} aria-label="Last error"><Foreign text={error} /></pre></div></section>}
       <section class="card" aria-label="Status">
         <div class="body">
           <dl class="facts">
@@ -118,6 +120,7 @@ function One({ name }: { name: string }) {
             <dt>Rows</dt><dd class="number">{count(status?.rows_total ?? 0)} in all, {rate(status?.rows_per_second ?? 0)}/s</dd>
             <dt>Input lag</dt><dd class="number">{item.lag === null ? "unknown" : plural(item.lag, "record")}{item.oldest_unread_ts !== null && <>, the oldest <Relative ms={item.oldest_unread_ts} /></>}</dd>
             {(status?.late_rows ?? 0) > 0 && <><dt>Late rows</dt><dd class="number">{count(status?.late_rows ?? 0)} dropped</dd></>}
+            {Object.entries(status?.unmet ?? {}).map(([expectation, rows]) => <><dt>Not met</dt><dd class="number"><Foreign text={expectation} />: {plural(rows, "row")}</dd></>)}
             {watermark !== undefined && <><dt>Watermark</dt><dd>{Number.isNaN(since) ? watermark : <><Time ms={since} />, <Relative ms={since} /></>}</dd></>}
             <dt>Restarts</dt><dd>{count(status?.restarts ?? 0)}</dd>
             <dt>Revision</dt><dd>{count(item.revision)}{status !== null && status.revision !== item.revision ? `, the runner still has ${count(status.revision ?? 0)}` : ""}</dd>
@@ -126,6 +129,7 @@ function One({ name }: { name: string }) {
         </div>
       </section>
       {status !== null && (status.log ?? []).length > 0 && <LogTail lines={status.log!} />}
+      <Lineage pipelines={[item]} />
       {typeof definition.sql === "string" && (
         <section class="card" aria-label="SQL">
           <header><h2>SQL</h2></header>

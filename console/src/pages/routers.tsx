@@ -5,16 +5,12 @@ import type { RouterItem } from "topics-client";
 import { count, plural, short } from "../format.ts";
 import { to } from "../route.ts";
 import { can, client } from "../session.ts";
+import { Graph } from "../ui/graph.tsx";
 import { Badge, Button, Check, Commands, Confirm, Dialog, Empty, Foreign, Input, Problem, Select, say } from "../ui/parts.tsx";
 import { useAction, useResource } from "../ui/resource.ts";
 
 const EVERY_MS = 2_000;
 const SHOWN_MAX = 1_000;
-const WIDTH = 176;
-const HEIGHT = 34;
-const GAP_X = 150;
-const GAP_Y = 22;
-const PAD = 24;
 
 export function Routers() {
   const list = useResource(
@@ -50,7 +46,7 @@ export function Routers() {
         <>
           <section class="card" aria-label="Graph">
             <header><h2 class="grow">{plural(routers.length, "router")}</h2><span class="muted small">Lag and records a second stand on the arrows</span></header>
-            <Graph routers={routers} rates={rates} />
+            <Drawn routers={routers} rates={rates} />
           </section>
           <section class="card">
             <div class="scroll">
@@ -112,83 +108,18 @@ function useRates(data: { routers: RouterItem[]; at: number } | undefined): Map<
   return rates.current;
 }
 
-/** Columns by the longest way from a source; an arrow that closes a cycle goes back and is marked. */
-function layout(routers: RouterItem[]): { at: Map<string, { x: number; y: number }>; cycles: Set<string>; width: number; height: number } {
-  const out = new Map<string, RouterItem[]>();
-  const names = new Set<string>();
-  for (const router of routers) {
-    names.add(router.source).add(router.dest);
-    out.set(router.source, [...(out.get(router.source) ?? []), router]);
-  }
-  const cycles = new Set<string>();
-  const state = new Map<string, "open" | "done">();
-  const order: string[] = [];
-  const visit = (name: string) => {
-    state.set(name, "open");
-    for (const router of out.get(name) ?? []) {
-      const seen = state.get(router.dest);
-      if (seen === "open") cycles.add(router.router);
-      else if (seen === undefined) visit(router.dest);
-    }
-    state.set(name, "done");
-    order.push(name);
-  };
-  const fed = new Set(routers.map((router) => router.dest));
-  for (const name of [...names].sort()) if (!fed.has(name) && !state.has(name)) visit(name);
-  for (const name of [...names].sort()) if (!state.has(name)) visit(name);
-  const rank = new Map<string, number>();
-  for (const name of order.reverse()) {
-    const own = rank.get(name) ?? 0;
-    rank.set(name, own);
-    for (const router of out.get(name) ?? []) if (!cycles.has(router.router)) rank.set(router.dest, Math.max(rank.get(router.dest) ?? 0, own + 1));
-  }
-  const columns: string[][] = [];
-  for (const name of order) (columns[rank.get(name)!] ??= []).push(name);
-  const at = new Map<string, { x: number; y: number }>();
-  const tallest = Math.max(...columns.map((column) => column.length));
-  columns.forEach((column, index) => {
-    const offset = ((tallest - column.length) * (HEIGHT + GAP_Y)) / 2;
-    column.forEach((name, row) => at.set(name, { x: PAD + index * (WIDTH + GAP_X), y: PAD + offset + row * (HEIGHT + GAP_Y) }));
-  });
-  const back = cycles.size > 0 ? 44 : 0;
-  return { at, cycles, width: 2 * PAD + columns.length * (WIDTH + GAP_X) - GAP_X, height: 2 * PAD + tallest * (HEIGHT + GAP_Y) - GAP_Y + back };
-}
-
-function Graph({ routers, rates }: { routers: RouterItem[]; rates: Map<string, number> }) {
-  const { at, cycles, width, height } = layout(routers);
-  const cut = (name: string) => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
-  return (
-    <div class="graph" tabIndex={0} role="region" aria-label="Graph of routers; the table below has the same">
-      <svg width={width} height={height} role="group" aria-label={`${plural(routers.length, "router")} between ${plural(at.size, "topic")}`}>
-        <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" /></marker></defs>
-        {routers.map((router) => {
-          const from = at.get(router.source)!;
-          const dest = at.get(router.dest)!;
-          const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + HEIGHT / 2, dest.x - 2, dest.y + HEIGHT / 2];
-          const cycle = cycles.has(router.router);
-          const bend = (x2 - x1) / 2;
-          const path = cycle
-            ? `M${x1} ${y1} h18 V${height - 14} H${dest.x - 18} V${y2} H${x2}`
-            : `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
-          const [lx, ly] = cycle ? [(from.x + dest.x + WIDTH) / 2, height - 18] : [x1 + Math.min(bend, GAP_X / 2), (y1 + y2) / 2 - 6];
-          const rate = rates.get(router.router) ?? 0;
-          const label = router.last_error !== null ? "stopped" : `${router.lag > 0 ? `${short(router.lag)} behind · ` : ""}${short(rate)}/s`;
-          return (
-            <g>
-              <path class={`edge ${cycle ? "cycle" : ""} ${router.last_error === null ? "" : "stopped"}`} d={path} marker-end="url(#tip)"><title>{`${router.router}: ${router.source} → ${router.dest}${cycle ? " (closes a cycle)" : ""}`}</title></path>
-              <text class="label" x={lx} y={ly} text-anchor="middle">{cycle ? `cycle · ${label}` : label}</text>
-            </g>
-          );
-        })}
-        {[...at].map(([name, { x, y }]) => (
-          <a href={to(["topics", name])} aria-label={`Topic ${name}`}>
-            <rect x={x} y={y} width={WIDTH} height={HEIGHT} rx="6" />
-            <text x={x + WIDTH / 2} y={y + HEIGHT / 2 + 4} text-anchor="middle">{cut(name)}<title>{name}</title></text>
-          </a>
-        ))}
-      </svg>
-    </div>
-  );
+function Drawn({ routers, rates }: { routers: RouterItem[]; rates: Map<string, number> }) {
+  const names = [...new Set(routers.flatMap((router) => [router.source, router.dest]))];
+  const nodes = names.map((name) => ({ id: name, text: name, label: `Topic ${name}`, href: to(["topics", name]) }));
+  const edges = routers.map((router) => ({
+    id: router.router,
+    from: router.source,
+    to: router.dest,
+    title: `${router.router}: ${router.source} → ${router.dest}`,
+    text: router.last_error !== null ? "stopped" : `${router.lag > 0 ? `${short(router.lag)} behind · ` : ""}${short(rates.get(router.router) ?? 0)}/s`,
+    ...(router.last_error === null ? {} : { kind: "stopped" }),
+  }));
+  return <Graph nodes={nodes} edges={edges} label="Graph of routers; the table below has the same" summary={`${plural(routers.length, "router")} between ${plural(names.length, "topic")}`} />;
 }
 
 function Create({ onClose, onDone }: { onClose: () => void; onDone: () => void }) {

@@ -172,6 +172,8 @@ class Api:
         try:
             bound, _, _ = self._judge(request, headers)
             length = int(headers.get(b"content-length") or 0)
+            if 0 < bound.body_bytes_max < length:
+                raise BodyTooLarge(bound.body_bytes_max)
             if bound.decoder is not None and bound.decode_large is None and length > self._plain_bytes_max:
                 raise BodyTooLarge(self._plain_bytes_max)
         except TopicsError as error:
@@ -185,7 +187,7 @@ class Api:
 
     def _refuse(self, request: Request, error: TopicsError) -> None:
         """In the form that the contract of this path prescribes."""
-        found = self.table.find(request.path_segments)
+        found = self._find(request, first_values(request))
         bound = found[0].get(request.method) if found is not None else None
         family = bound.family if bound is not None else self.table.family_of(request.path_segments)
         (reply_error if family is None else family.reply_error)(request, error)
@@ -208,8 +210,17 @@ class Api:
             request.judged = Judged(self.table, bound, principal, name, kept) if bound.family is None else REPEATABLE
         return Call(request, headers, bound, principal, name)
 
-    def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Principal, str]:
+    def _find(self, request: Request, headers: Headers) -> tuple[dict[str, Bound], str] | None:
+        """The routes of a path; where none takes the request, a protocol that recognises it may."""
         found = self.table.find(request.path_segments)
+        if found is None or request.method not in found[0]:
+            guest = self.table.guest(request, headers)
+            if guest is not None:
+                return {request.method: guest}, ""
+        return found
+
+    def _judge(self, request: Request, headers: Headers) -> tuple[Bound, Principal, str]:
+        found = self._find(request, headers)
         bound = found[0].get(request.method) if found is not None else None
         if not self._lifecycle.serving and (bound is None or not bound.always):
             raise self._lifecycle.refusal()

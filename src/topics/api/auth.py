@@ -6,9 +6,9 @@ import hashlib
 import hmac
 import ipaddress
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntFlag
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -17,7 +17,11 @@ from topics.model.errors import Forbidden, Unauthorized
 from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings, find
 
+if TYPE_CHECKING:
+    from topics.model.requests.records import RecordRequest
+
 ANY_NAME = ("",)
+KEY_ID_DIGITS: Final = 12
 # A subprotocol offered by a WebSocket that carries a key, in base64url.
 BEARER_PROTOCOL = "topics.bearer."
 
@@ -84,6 +88,12 @@ class Principal:
             f"{what}, but the names of this {self.noun} start with {allowed}", field=field, name=name, prefixes=prefixes
         )
 
+    def check_notified(self, records: Iterable[RecordRequest], place: str = "records") -> None:
+        """The topics that are notified of job groups must be ones that it may use."""
+        for index, record in enumerate(records):
+            if record.group is not None:
+                self.check_name(record.group.notify, f"{place}[{index}].group.notify")
+
     def check_scopes(self, scopes: int) -> None:
         if scopes & ~self.scopes:
             missing = "+".join(scope.name.lower() for scope in Scope(scopes & ~self.scopes) if scope.name)
@@ -91,15 +101,27 @@ class Principal:
 
 
 class Key(Principal):
-    """One configured key. The secret itself is not kept."""
+    """One configured key. The secret itself is not kept; `sqs_secret` is what SQS clients sign with instead."""
 
-    __slots__ = ("digest",)
+    __slots__ = ("digest", "sqs_secret")
 
     def __init__(
-        self, number: int, digest: bytes, scopes: Scope, prefixes: tuple[str, ...], inflight_max: int = 0
+        self,
+        number: int,
+        digest: bytes,
+        scopes: Scope,
+        prefixes: tuple[str, ...],
+        inflight_max: int = 0,
+        sqs_secret: str = "",
     ) -> None:
         super().__init__(scopes, prefixes, inflight_max, number)
         self.digest = digest
+        self.sqs_secret = sqs_secret
+
+    @property
+    def id(self) -> str:
+        """Names the key without telling it: the access key of SQS clients."""
+        return self.digest.hex()[:KEY_ID_DIGITS]
 
 
 class KeyAuthenticator:
@@ -225,8 +247,18 @@ def parse_keys(entries: Sequence[str], inflight_max: int = 0) -> list[Key]:
         digest = hashlib.sha256(secret.encode()).digest()
         if any(key.digest == digest for key in keys):
             raise _wrong(number, "repeats the secret of an earlier one")
-        keys.append(Key(number, digest, _parse_scopes(scopes, number), _parse_prefixes(prefixes, number), inflight_max))
+        granted, names = _parse_scopes(scopes, number), _parse_prefixes(prefixes, number)
+        keys.append(Key(number, digest, granted, names, inflight_max, sqs_secret_of(secret)))
     return keys
+
+
+def key_id_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()[:KEY_ID_DIGITS]
+
+
+def sqs_secret_of(secret: str) -> str:
+    """What an SQS client signs with: derived from the key, so that signatures can be checked without keeping it."""
+    return hashlib.sha256(b"sqs:" + secret.encode()).hexdigest()
 
 
 def _parse_scopes(text: str, number: int) -> Scope:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
@@ -29,8 +30,10 @@ from topics.engine.log.topic import Topic
 from topics.engine.opening.store import Store
 from topics.engine.queues.part import queue_of
 from topics.engine.routers.fold import Routes
+from topics.engine.webhooks.verbs import WebhookState
 from topics.http.listener import Listener
 from topics.http.loop.watchdog import Watchdog
+from topics.model.errors import WebhookNotFound
 from topics.storage.bucket.shipping import Shipping
 from topics.storage.stats import LatencyHistogram, WalStats
 
@@ -107,6 +110,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "topics_pipeline_restarts": Family("counter", "Restarts after failures, by the runner that has it.", "pipeline"),
     "topics_pipeline_rows_per_second": Family("gauge", "Rows per second per pipeline.", "pipeline"),
+    "topics_webhook_delivered": Family("counter", "Records delivered per webhook.", "webhook"),
+    "topics_webhook_failed": Family("counter", "Attempts that failed per webhook.", "webhook"),
+    "topics_webhook_dead": Family("counter", "Records given up per webhook.", "webhook"),
+    "topics_webhook_lag": Family("gauge", "Records that are not delivered per webhook.", "webhook"),
+    "topics_webhook_paused": Family("gauge", "1 if the webhook is paused.", "webhook"),
     "topics_bucket_up": Family("gauge", "1 if the bucket answers, 0 if it is away or there is none."),
     "topics_bucket_lag_seconds": Family("gauge", "Age of the oldest synced byte of the log that is not in the bucket."),
     "topics_bucket_lag_bytes": Family("gauge", "Bytes of the log that are not in the bucket."),
@@ -165,7 +173,13 @@ class Metrics:
         totals = Totals(self._store, call.principal)
         while totals.count_some():
             yield None
-        families = Families(self._store, self._lifecycle, self._usage, self._data_dir, call.principal, totals)
+        webhooks: list[WebhookState] = []
+        for name in self._webhooks(call.principal):
+            # One may have been dropped meanwhile.
+            with contextlib.suppress(WebhookNotFound):
+                webhooks.append(self._store.webhooks.look(name))
+            yield None
+        families = Families(self._store, self._lifecycle, self._usage, self._data_dir, call.principal, totals, webhooks)
         if b"application/json" in call.headers.get(b"accept", b"").lower():
             body: dict[str, Any] = {name: value for found in families.collect() for name, value in _as_json(found)}
             body["performance"] = performance(call)
@@ -174,6 +188,13 @@ class Metrics:
         registry = CollectorRegistry()
         registry.register(families)
         call.reply(200, generate_latest(registry), content_type=PROMETHEUS_TEXT)
+
+    def _webhooks(self, principal: Principal) -> list[str]:
+        """Those that the key may see, as many as are shown."""
+        if not self._store.ready:
+            return []
+        names = (name for name in self._store.webhooks.names if name.startswith(principal.prefixes))
+        return list(islice(names, TOPICS_SHOWN_MAX))
 
 
 class Families(Collector):
@@ -187,7 +208,9 @@ class Families(Collector):
         data_dir: str,
         principal: Principal,
         totals: Totals,
+        webhooks: Sequence[WebhookState],
     ) -> None:
+        self._webhooks = webhooks
         self._store = store
         self._lifecycle = lifecycle
         self._usage = usage
@@ -206,6 +229,7 @@ class Families(Collector):
         yield from _per_topic(self._totals.shown, truncated=self._totals.topics > TOPICS_SHOWN_MAX)
         if open_store is not None:
             yield from _pipelines(open_store, self._principal)
+        yield from _webhooks(self._webhooks)
         yield from _bucket(self._store.shipping)
         yield from _log(open_store)
 
@@ -370,6 +394,18 @@ def _pipelines(store: Store, principal: Principal) -> Iterator[Metric]:
                 for each in backlog.inputs[:room]:
                     of_topic.add_metric([state.name, each.topic], each.lag)
                 room -= len(backlog.inputs[:room])
+    yield from families.values()
+
+
+def _webhooks(shown: Sequence[WebhookState]) -> Iterator[Metric]:
+    families = {name: labelled(name) for name in FAMILIES if name.startswith("topics_webhook_")}
+    for state in shown:
+        label = [state.name]
+        families["topics_webhook_delivered"].add_metric(label, state.delivered_total)
+        families["topics_webhook_failed"].add_metric(label, state.failed_total)
+        families["topics_webhook_dead"].add_metric(label, state.dead_total)
+        families["topics_webhook_lag"].add_metric(label, state.lag)
+        families["topics_webhook_paused"].add_metric(label, int(state.paused))
     yield from families.values()
 
 

@@ -18,6 +18,7 @@ from topics.api.auth import Scope
 from topics.api.errors import reply_error
 from topics.api.route_family import RouteFamily
 from topics.engine.core.waiting.runner import Steps
+from topics.http.request import Request
 from topics.model.requests.batch import BatchLimits
 from topics.model.requests.large_bodies import decode_large
 
@@ -95,6 +96,10 @@ class Route:
     other_forms: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # how callers authenticate instead, and the form of errors then
     family: RouteFamily | None = None
+    # a protocol that is told by its headers: its requests are those that no other route takes, at any path
+    recognises: Callable[[Request, Mapping[bytes, bytes]], bool] | None = None
+    # a larger body is refused before it is read; 0: the limit of all bodies
+    body_bytes_max: int = 0
 
     @property
     def parameters(self) -> list[str]:
@@ -124,6 +129,7 @@ class Bound:
 
     __slots__ = (
         "always",
+        "body_bytes_max",
         "check_body",
         "checks_slot",
         "decode_event",
@@ -154,13 +160,19 @@ class Bound:
         self.public = route.public
         self.is_page = route.is_page
         self.long_lived = route.long_lived
+        self.body_bytes_max = route.body_bytes_max
         self.checks_slot = route.checks_slot
         self.key_in_query = route.key_in_query
         self.key_in_subprotocol = route.key_in_subprotocol
         self.takes_stream_token = route.takes_stream_token
-        # A connection may keep the head of a request: the key is in no other place than the usual one.
+        # A connection may keep the head of a request: the key is in no other place than the usual one. A protocol of
+        # its own may sign each request, and then no head comes twice.
         self.may_be_repeated = not (
-            route.long_lived or route.key_in_query or route.key_in_subprotocol or route.takes_stream_token
+            route.long_lived
+            or route.key_in_query
+            or route.key_in_subprotocol
+            or route.takes_stream_token
+            or route.recognises is not None
         )
         self.scopes = int(route.scopes)
         self.parameter = route.parameter
@@ -178,8 +190,12 @@ class RouteTable:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         self._root = Node()
+        self._guests: list[Bound] = []
         for route in self.routes:
-            self._add(route)
+            if route.recognises is None:
+                self._add(route)
+            else:
+                self._guests.append(Bound(route))
 
     def _add(self, route: Route) -> None:
         node = self._root
@@ -206,6 +222,14 @@ class RouteTable:
                 break
             node = step
         return node.family
+
+    def guest(self, request: Request, headers: Mapping[bytes, bytes]) -> Bound | None:
+        """The route of a protocol that recognises this request, which no other route takes."""
+        for bound in self._guests:
+            recognises = bound.route.recognises
+            if bound.route.method == request.method and recognises is not None and recognises(request, headers):
+                return bound
+        return None
 
     def find(self, segments: list[str]) -> tuple[dict[str, Bound], str] | None:
         """The routes of the path by method, and the name in it. A literal segment takes precedence over a name."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from topics.engine.core.configuration import Change
-from topics.model.requests.config import TopicConfig
+from topics.model.requests.config import LimitName, TopicConfig
 
 # Absent if there is no warning.
 Warnings = list[str] | UnsetType
@@ -62,6 +62,8 @@ class QueueCounters(msgspec.Struct):
     `dead_lettered` counts all jobs ever moved to the dead-letter topic, `dead` those that are there now.
     `dead_letter_error` is why a job that should be there is still here. `claimers` counts the claims that wait and the
     work streams that are open now; `last_claim_ts` is when jobs were last asked for, null: not since the start.
+    `limited_by` is the limit that holds back all ready jobs, as far as claims have met them; `held_back` counts those
+    that limits of their tags hold back.
     """
 
     ready: int
@@ -73,6 +75,8 @@ class QueueCounters(msgspec.Struct):
     dead_letter_error: str | None = None
     claimers: int = 0
     last_claim_ts: int | None = None
+    held_back: int = 0
+    limited_by: LimitName | None = None
 
 
 class StateReply(msgspec.Struct):

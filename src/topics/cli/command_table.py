@@ -39,6 +39,8 @@ TABLE: Final[typing.Mapping[str, Row]] = {
     "worker": Row("jobs.worker", "worker", "Run the workers of an app of topics.workers."),
     "router": Row("router", "app", "List, create, remove and draw routers."),
     "schedule": Row("jobs.schedule", "app", "List, create, remove and run schedules."),
+    "sqs": Row("jobs.sqs", "app", "Use queues by SQS clients."),
+    "webhook": Row("jobs.webhook", "app", "Deliver topics to URLs, signed and with retries."),
     "group": Row("group", "app", "Inspect consumer groups, and reset their offsets."),
     "txn": Row("txn", "app", "List transactions that are not finished, and abort them."),
     "server": Row("server", "app", "Look at a running server: what needs attention, settings, history."),

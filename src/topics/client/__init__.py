@@ -15,6 +15,11 @@ from topics.client.errors import (
     HeadersTooLarge,
     Internal,
     InvalidRequest,
+    JobCancelled,
+    JobFailed,
+    JobGroupConflict,
+    JobGroupNotFound,
+    JobNotFound,
     MethodNotAllowed,
     NotAcceptable,
     NotAQueue,
@@ -25,6 +30,7 @@ from topics.client.errors import (
     ReadOnly,
     RecordTooLarge,
     RequestTimeout,
+    ResultTimeout,
     RouterCycle,
     RouterNotFound,
     ScheduleNotFound,
@@ -42,21 +48,24 @@ from topics.client.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UriTooLong,
+    WebhookNotFound,
 )
 
 if TYPE_CHECKING:
     from topics.client.aio.client import AsyncClient
-    from topics.client.aio.export import AsyncExport
+    from topics.client.aio.export import AsyncArrowExport, AsyncExport
+    from topics.client.aio.job_handle import AsyncJobHandle
     from topics.client.aio.producer import AsyncProducer, AsyncTicket
     from topics.client.aio.watch import AsyncWatch
     from topics.client.aio.wire.socket import AsyncSocket
     from topics.client.aio.work import AsyncWork
     from topics.client.exporting import ExportEnd
-    from topics.client.jobs import Job, Lease
+    from topics.client.jobs import Job, JobGroupStatus, JobStatus, Lease
     from topics.client.live import Arrived, CaughtUp, TopicDeleted, TopicFailed
     from topics.client.messages import Consumed, GroupStanding, Message
     from topics.client.sync.client import Client
-    from topics.client.sync.export import Export
+    from topics.client.sync.export import ArrowExport, Export
+    from topics.client.sync.job_handle import JobHandle
     from topics.client.sync.producer import Producer, Ticket
     from topics.client.sync.watch import Watch
     from topics.client.sync.wire.socket import Socket
@@ -70,6 +79,7 @@ if TYPE_CHECKING:
         Configured,
         Diff,
         Edited,
+        JobGroup,
         Json,
         Outgoing,
         Pipeline,
@@ -81,6 +91,8 @@ if TYPE_CHECKING:
         TopicFields,
         TopicItem,
         TopicState,
+        Webhook,
+        WebhookTest,
     )
     from topics.model.requests.config import TopicConfig
 
@@ -89,8 +101,11 @@ __all__ = [
     "AppendedAll",
     "AppendedTo",
     "Arrived",
+    "ArrowExport",
+    "AsyncArrowExport",
     "AsyncClient",
     "AsyncExport",
+    "AsyncJobHandle",
     "AsyncProducer",
     "AsyncSocket",
     "AsyncTicket",
@@ -117,6 +132,15 @@ __all__ = [
     "Internal",
     "InvalidRequest",
     "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobGroup",
+    "JobGroupConflict",
+    "JobGroupNotFound",
+    "JobGroupStatus",
+    "JobHandle",
+    "JobNotFound",
+    "JobStatus",
     "Json",
     "Lease",
     "Message",
@@ -134,6 +158,7 @@ __all__ = [
     "Record",
     "RecordTooLarge",
     "RequestTimeout",
+    "ResultTimeout",
     "Router",
     "RouterCycle",
     "RouterNotFound",
@@ -166,6 +191,9 @@ __all__ = [
     "UnsupportedMediaType",
     "UriTooLong",
     "Watch",
+    "Webhook",
+    "WebhookNotFound",
+    "WebhookTest",
     "Work",
 ]
 
@@ -187,16 +215,22 @@ _HOMES: Final = {
     "Message": "messages",
     "ExportEnd": "exporting",
     "AsyncClient": "aio.client",
+    "ArrowExport": "sync.export",
+    "AsyncArrowExport": "aio.export",
     "AsyncExport": "aio.export",
+    "AsyncJobHandle": "aio.job_handle",
     "AsyncProducer": "aio.producer",
     "AsyncTicket": "aio.producer",
     "AsyncWork": "aio.work",
     "Client": "sync.client",
     "Export": "sync.export",
+    "JobHandle": "sync.job_handle",
     "Producer": "sync.producer",
     "Ticket": "sync.producer",
     "Work": "sync.work",
     "Job": "jobs",
+    "JobGroupStatus": "jobs",
+    "JobStatus": "jobs",
     "Lease": "jobs",
 }
 

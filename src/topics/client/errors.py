@@ -16,6 +16,9 @@ from topics.model.errors import (
     HeadersTooLarge,
     Internal,
     InvalidRequest,
+    JobGroupConflict,
+    JobGroupNotFound,
+    JobNotFound,
     MethodNotAllowed,
     NotAcceptable,
     NotAQueue,
@@ -42,6 +45,7 @@ from topics.model.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UriTooLong,
+    WebhookNotFound,
 )
 
 __all__ = [
@@ -57,6 +61,11 @@ __all__ = [
     "HeadersTooLarge",
     "Internal",
     "InvalidRequest",
+    "JobCancelled",
+    "JobFailed",
+    "JobGroupConflict",
+    "JobGroupNotFound",
+    "JobNotFound",
     "MethodNotAllowed",
     "NotAQueue",
     "NotAcceptable",
@@ -67,6 +76,7 @@ __all__ = [
     "ReadOnly",
     "RecordTooLarge",
     "RequestTimeout",
+    "ResultTimeout",
     "RouterCycle",
     "RouterNotFound",
     "ScheduleNotFound",
@@ -84,6 +94,7 @@ __all__ = [
     "Unauthorized",
     "UnsupportedMediaType",
     "UriTooLong",
+    "WebhookNotFound",
     "error_of",
 ]
 
@@ -116,6 +127,24 @@ class Closed(TopicsError):
     code = "closed"
 
 
+class JobFailed(TopicsError):
+    """The job is a dead letter: it has no result. The message is what its last worker said."""
+
+    code = "job_failed"
+
+
+class JobCancelled(TopicsError):
+    """The job was cancelled: it has no result."""
+
+    code = "job_cancelled"
+
+
+class ResultTimeout(TopicsError, TimeoutError):
+    """The job has not ended in the time that was given; it goes on."""
+
+    code = "result_timeout"
+
+
 KINDS: Final[Mapping[str, type[TopicsError]]] = {
     kind.code: kind
     for kind in (
@@ -125,6 +154,10 @@ KINDS: Final[Mapping[str, type[TopicsError]]] = {
             RouterNotFound,
             PipelineNotFound,
             ScheduleNotFound,
+            JobNotFound,
+            JobGroupNotFound,
+            JobGroupConflict,
+            WebhookNotFound,
             TopicExistsIncompatible,
             TopicNotEmpty,
             NotAQueue,

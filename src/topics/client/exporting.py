@@ -7,6 +7,7 @@ import msgspec
 from topics.client.errors import BadAnswer
 from topics.model.requests.nesting import decode_deep
 
+ARROW = "application/vnd.apache.arrow.stream"
 _END = b'{"end":'
 
 

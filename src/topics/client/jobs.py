@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
+from topics.client.errors import JobCancelled, JobFailed, ResultTimeout
 from topics.client.values import RecordBase
 
 
@@ -35,6 +36,8 @@ class Acked(msgspec.Struct, kw_only=True):
     skipped: list[int]
     ready: int
     in_flight: int
+    # that the queue keeps no results
+    warnings: list[str] = []
 
 
 class Nacked(msgspec.Struct, kw_only=True):
@@ -124,6 +127,81 @@ class QueuedJob(msgspec.Struct, kw_only=True, rename={"seq": "$seq", "ts": "$ts"
     @property
     def value(self) -> Any:
         return msgspec.json.decode(self.data)
+
+
+class JobStatus(
+    msgspec.Struct,
+    kw_only=True,
+    rename={"seq": "$seq", "ts": "$ts", "result_json": "result", "progress_json": "progress"},
+):
+    """One job: `ready`, `leased`, `delayed`, or for a time after its end `done`, `dead` or `cancelled`.
+
+    Times are in ms since the epoch, None if they do not apply. `progress` and `result` are None if there are none.
+    """
+
+    topic: str
+    seq: int
+    ts: int
+    state: str
+    deliveries: int
+    job_priority: int = 0
+    worker: str | None = None
+    claimed_ts: int | None = None
+    deadline: int | None = None
+    due: int | None = None
+    ended_ts: int | None = None
+    forgotten_ts: int | None = None
+    error: str | None = None
+    progress_json: Raw | UnsetType = UNSET
+    result_json: Raw | UnsetType = UNSET
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_ts is not None
+
+    @property
+    def progress(self) -> Any:
+        """What its worker reported last."""
+        return None if self.progress_json is UNSET else msgspec.json.decode(self.progress_json)
+
+    @property
+    def result(self) -> Any:
+        """What its worker returned."""
+        return None if self.result_json is UNSET else msgspec.json.decode(self.result_json)
+
+    def check_done(self) -> Any:
+        """The result of a job that was done; raises JobFailed or JobCancelled for one that was not."""
+        name = f"job {self.seq} of {self.topic}"
+        detail = {"topic": self.topic, "seq": self.seq, "deliveries": self.deliveries}
+        if self.state == "dead":
+            raise JobFailed(f"{name} failed: {self.error or 'no reason was given'}", detail=detail)
+        if self.state == "cancelled":
+            raise JobCancelled(f"{name} was cancelled", detail=detail)
+        if not self.ended:
+            raise ResultTimeout(f"{name} is still {self.state}", detail=detail)
+        return self.result
+
+
+class JobGroupStatus(msgspec.Struct, kw_only=True):
+    """A job group: how many of its jobs were added and have ended; `complete` once `size` of them have.
+
+    `removed` ones were deleted as records, or expired. `error`: why the record about it could not be written so far.
+    """
+
+    topic: str
+    group: str
+    size: int
+    notify: str
+    added: int
+    done: int
+    dead: int
+    cancelled: int
+    removed: int
+    complete: bool
+    opened_ts: int
+    notified_ts: int | None = None
+    notified_seq: int | None = None
+    error: str | None = None
 
 
 class QueuedJobPage(msgspec.Struct, kw_only=True):

@@ -97,11 +97,19 @@ class Diff(msgspec.Struct, kw_only=True):
     tombstone: Tombstone | None = None
 
 
+class JobGroup(msgspec.Struct, frozen=True):
+    """Jobs that end together: when `size` of those with this name have ended, a record about it goes to `notify`."""
+
+    name: str
+    size: int
+    notify: str
+
+
 class Outgoing(msgspec.Struct, omit_defaults=True):
     """A record to append that has more than data.
 
-    `delay_ms`, `unique_key` and `job_priority` (0 to 9) are for queues; `topic` is for transactions, whose records may
-    go to several.
+    `delay_ms`, `unique_key`, `job_priority` (0 to 9) and `group` are for queues; `topic` is for transactions, whose
+    records may go to several.
     """
 
     data: Any
@@ -112,6 +120,7 @@ class Outgoing(msgspec.Struct, omit_defaults=True):
     unique_key: str | None = None
     topic: str | None = None
     job_priority: int = 0
+    group: JobGroup | Mapping[str, Any] | None = None
 
 
 # Records to send: each an Outgoing or plain data; or a JSON array of records in bytes.
@@ -217,7 +226,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
 
     `dead_letter_error`: why jobs cannot be moved there. `claimers`: claims that wait for jobs, and work streams that
     are open now; `last_claim_ts`: when jobs were last asked for since the server started. Servers before 0.2 send
-    neither `dead` nor `claimers`.
+    neither `dead` nor `claimers`. `limited_by`: the limit that holds back all ready jobs, as far as claims have met
+    them; `held_back`: how many of them limits of their tags hold back.
     """
 
     ready: int
@@ -229,6 +239,8 @@ class QueueCounters(msgspec.Struct, kw_only=True):
     dead_letter_error: str | None = None
     claimers: int | None = None
     last_claim_ts: int | None = None
+    held_back: int = 0
+    limited_by: str | None = None
 
 
 class TopicState(msgspec.Struct, kw_only=True):
@@ -321,6 +333,15 @@ class TopicFields(TypedDict, total=False):
     dead_letter: str | None
     leases_durable: bool
     retry_backoff: Backoff | Mapping[str, float] | None
+    keep_results_ms: int
+    max_in_flight: int | None
+    max_in_flight_per_tag: int | None
+    rate_per_s: float | None
+    burst: int | None
+    rate_per_s_per_tag: float | None
+    burst_per_tag: int | None
+    # set by SQS clients
+    sqs: Mapping[str, Any] | None
 
 
 class Dropped(msgspec.Struct, kw_only=True):
@@ -393,6 +414,81 @@ class SchedulePage(msgspec.Struct):
 
 class ScheduleDone(msgspec.Struct):
     seq: int
+
+
+class WebhookSecret(msgspec.Struct):
+    hint: str
+    until_ts: int | None = None
+
+
+class WebhookAttempt(msgspec.Struct, kw_only=True):
+    """`status` is 0 if there was no answer; `next_ts`: when the record is tried again."""
+
+    seq: int
+    attempt: int
+    ts: int
+    took_ms: int
+    status: int
+    error: str | None = None
+    next_ts: int | None = None
+
+
+class Webhook(msgspec.Struct, kw_only=True):
+    """`cursor`: everything up to it is delivered; `lag`: records after it that are not."""
+
+    webhook: str
+    topic: str
+    url: str
+    tag: str | None = None
+    format: str = "record"
+    # names only: their values are not shown
+    headers: dict[str, str] = {}
+    timeout_ms: int
+    concurrency: int
+    order: str
+    max_attempts: int
+    backoff_ms: int
+    backoff_ms_max: int
+    dead_letter: str | None = None
+    pause_after: int
+    paused: bool
+    paused_reason: str | None = None
+    paused_ts: int | None = None
+    secrets: list[WebhookSecret]
+    cursor: int
+    lag: int
+    in_flight: int
+    retrying: int
+    next_retry_ts: int | None = None
+    failures_in_a_row: int
+    delivered_total: int
+    failed_total: int
+    dead_total: int
+    lost_total: int
+    last_error: str | None = None
+    # not in lists
+    attempts: list[WebhookAttempt] = []
+    # only in the reply to the call that made the server draw it
+    secret: str | None = None
+    # only in replies to `put_webhook`
+    created: bool = False
+
+
+class WebhookPage(msgspec.Struct):
+    webhooks: list[Webhook]
+    next_cursor: str | None = None
+
+
+class WebhookTest(msgspec.Struct, kw_only=True):
+    """What came of a test: `answer` is the beginning of what the receiver answered."""
+
+    webhook: str
+    id: str
+    delivered: bool
+    status: int
+    took_ms: int
+    error: str | None = None
+    answer: str = ""
 
 
 def ms_of(time: int | datetime | None) -> int | None:

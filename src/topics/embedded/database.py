@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from topics.client.sync.job_handle import JobHandle
+from topics.client.values import JobGroup
 from topics.embedded.groups import Groups
 from topics.embedded.host import Host
 from topics.embedded.pipelines import Pipelines
@@ -41,6 +43,40 @@ class Database(Topics, Records, Streaming, Queues, Routers, Groups, Transactions
     ) -> None:
         self._node = node
         self._host = Host(path, settings, clock, on_progress)
+
+    def enqueue(
+        self,
+        queue: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int = 0,
+        unique_key: str | None = None,
+        job_priority: int = 0,
+        group: JobGroup | None = None,
+        idempotency_key: str | None = None,
+    ) -> JobHandle:
+        """Append a job; with the handle one can ask how it stands, and wait for its result.
+
+        With a `unique_key` that is pending, it is the handle of the existing job.
+        """
+        appended = self.append(
+            queue,
+            data,
+            tag=tag,
+            meta=meta,
+            delay_ms=delay_ms,
+            unique_key=unique_key,
+            job_priority=job_priority,
+            group=group,
+            idempotency_key=idempotency_key,
+        )
+        return self.job_handle(queue, appended.seqs[0])
+
+    def job_handle(self, queue: str, seq: int) -> JobHandle:
+        """The handle of a job that was appended before."""
+        return JobHandle(self, queue, seq)
 
     def checkpoint(self) -> bool:
         """Write a checkpoint and trim the log now instead of when it is due; returns whether it succeeded."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from topics.client.jobs import (
     Acked,
     Cancelled,
     Extended,
     Job,
+    JobGroupStatus,
     Jobs,
     JobsChanged,
+    JobStatus,
     Lease,
     Nacked,
     Paused,
@@ -23,12 +26,14 @@ from topics.client.jobs import (
     Redriven,
     held,
 )
+from topics.client.request import encode
 from topics.embedded.host import Host
 from topics.embedded.requests import request_of, warn
 from topics.embedded.work import Work
 from topics.engine.core.listing import PAGE_SIZE_MAX
 from topics.engine.queues.due import NO_STREAM
 from topics.engine.queues.operator.job_pages import START, JobPosition
+from topics.engine.queues.results.lookup import GroupReport, JobReport
 from topics.engine.queues.verbs import Held
 from topics.model.requests.jobs import CancelRequest, JobAction, JobsRequest, JobState
 from topics.model.requests.nesting import decode_deep
@@ -40,7 +45,7 @@ from topics.model.requests.records import (
     RedriveRequest,
     parse_match,
 )
-from topics.model.requests.warnings import match_warnings
+from topics.model.requests.warnings import match_warnings, results_warning
 
 PAGE_SIZE: Final = 1_000
 JOBS_PAGE_SIZE: Final = 100
@@ -69,13 +74,40 @@ class Queues:
 
     # --- ack, nack, extend ---
 
-    def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
-        """Jobs are done, and deleted. `skipped` has those that are no longer held."""
+    def ack(
+        self,
+        name: str,
+        jobs: Jobs,
+        node: str | None = None,
+        *,
+        result: Any = None,
+        results: Sequence[Any] | None = None,
+    ) -> Acked:
+        """Jobs are done, and deleted. `skipped` has those that are no longer held.
+
+        `result` is that of a single job, `results` has one for each; a queue with `keep_results_ms` keeps them.
+        """
         seqs, lease_ids = held(jobs)
-        request = request_of(AckRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
+        request = request_of(
+            AckRequest,
+            node=self._worker(node),
+            seqs=seqs,
+            lease_ids=lease_ids,
+            result=None if result is None else _json(result, "result"),
+            results=None if results is None else [_json(each, "results") for each in results],
+        )
         done: Held = self._host.commit(lambda: self._host.store.queues.ack(name, request)).result
         ready, in_flight = self._counters(name)
-        return Acked(topic=name, acked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
+        warnings = [] if done.results_kept else [results_warning(name)]
+        warn(warnings)
+        return Acked(
+            topic=name,
+            acked=len(done.jobs),
+            skipped=done.skipped,
+            ready=ready,
+            in_flight=in_flight,
+            warnings=warnings,
+        )
 
     def nack(
         self,
@@ -102,10 +134,22 @@ class Queues:
         ready, in_flight = self._counters(name)
         return Nacked(topic=name, nacked=len(done.jobs), skipped=done.skipped, ready=ready, in_flight=in_flight)
 
-    def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
-        """Extend leases to `lease_ms` from now. `cancelled` has the skipped ones that are not wanted any more."""
+    def extend(
+        self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None, *, progress: Any = None
+    ) -> Extended:
+        """Extend leases to `lease_ms` from now. `cancelled` has the skipped ones that are not wanted any more.
+
+        `progress` is any JSON value that says how far the jobs are; `job` shows it.
+        """
         seqs, lease_ids = held(jobs)
-        request = request_of(ExtendRequest, node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
+        request = request_of(
+            ExtendRequest,
+            node=self._worker(node),
+            seqs=seqs,
+            lease_ids=lease_ids,
+            lease_ms=lease_ms,
+            progress=None if progress is None else _json(progress, "progress"),
+        )
         done: Held = self._host.commit(lambda: self._host.store.queues.extend(name, request)).result
         deadlines = dict.fromkeys(done.jobs, done.deadline)
         cancelled = list(done.cancelled)
@@ -119,6 +163,27 @@ class Queues:
         done = self._host.run(self._host.store.queues.job_actions.cancel(name, request, _nothing))
         ready, in_flight = self._counters(name)
         return Cancelled(topic=name, cancelled=done.removed, skipped=done.skipped, ready=ready, in_flight=in_flight)
+
+    # --- one job, one group ---
+
+    def job(self, name: str, seq: int, wait_ms: int = 0) -> JobStatus:
+        """How one job stands; with `wait_ms` (at most 30000) the call waits for its end.
+
+        Raises JobNotFound if it has ended and the queue keeps no results, or no longer.
+        """
+        report: JobReport = self._host.run(self._host.store.job_lookup.waiting(name, seq, wait_ms))
+        fields = {field: value for field, value in report._asdict().items() if value or field == "deliveries"}
+        for field in ("progress", "result"):
+            if field in fields:
+                fields[f"{field}_json"] = Raw(fields.pop(field))
+        return JobStatus(topic=name, **fields)
+
+    def job_group(self, name: str, group: str) -> JobGroupStatus:
+        """How many jobs of a group have ended."""
+        report: GroupReport = self._host.look(lambda: self._host.store.job_lookup.group(name, group))
+        optional = ("notified_ts", "notified_seq", "error")
+        fields = {field: value for field, value in report._asdict().items() if value or field not in optional}
+        return JobGroupStatus(topic=name, **fields)
 
     def _counters(self, name: str) -> tuple[int, int]:
         def count() -> tuple[int, int]:
@@ -271,6 +336,10 @@ class Queues:
         """Jobs as they become ready, at most `max` of them unacked; see Work. There is no connection to lose here."""
         del reconnect_s_max
         return Work(self._host, name, request_of(ClaimRequest, node=self._worker(node), max=max, lease_ms=lease_ms))
+
+
+def _json(value: Any, field: str) -> Raw:
+    return Raw(encode(value, field))
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from topics.client.request import body_of
 from topics.client.sync.producer import Producer
-from topics.client.values import AppendedAll, AppendedTo, Outgoing, Outgoings, TopicBatch, topics_json
+from topics.client.values import AppendedAll, AppendedTo, JobGroup, Outgoing, Outgoings, TopicBatch, topics_json
 from topics.embedded.export import Export
 from topics.embedded.host import Host
 from topics.embedded.requests import check_nesting, converted, decoded, request_of, warn
@@ -51,12 +51,13 @@ class Records:
         delay_ms: int = 0,
         unique_key: str | None = None,
         job_priority: int = 0,
+        group: JobGroup | None = None,
         idempotency_key: str | None = None,
         create: bool | None = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
         """Append one record; it is as durable as its topic requires when this returns."""
-        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority)
+        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority, group=group)
         return self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
         )

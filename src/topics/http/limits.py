@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
+
+from topics.http.descriptors import connections_within
+from topics.model.settings import Settings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -60,3 +64,20 @@ class HttpLimits:
         assert self.large_bodies_bytes_max >= self.body_bytes_max, "one body must fit the budget of all"
         assert self.write_low_bytes <= self.write_high_bytes
         assert self.pipelined_max > 0
+
+
+def http_limits(settings: Settings) -> HttpLimits:
+    """A large body is judged when its length is known; that limit must not exceed what is allowed at all."""
+    usual = HttpLimits()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    body_bytes_max = settings.max_body_bytes
+    return HttpLimits(
+        connections_max=connections_within(
+            limit, settings.max_connections, asked=settings.max_connections != Settings().max_connections
+        ),
+        body_bytes_max=body_bytes_max,
+        large_body_bytes=min(usual.large_body_bytes, body_bytes_max),
+        large_bodies_bytes_max=max(usual.large_bodies_bytes_max, body_bytes_max),
+        # A request on a connection sees what the one before it did.
+        pipelined_max=1,
+    )

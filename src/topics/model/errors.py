@@ -152,7 +152,44 @@ class ScheduleNotFound(TopicsError):
         super().__init__(f'schedule "{schedule}" does not exist', schedule=schedule)
 
 
+class JobNotFound(TopicsError):
+    """The queue has no such job, or keeps nothing of it any more."""
+
+    code = "job_not_found"
+
+    def __init__(self, queue: str, seq: int) -> None:
+        super().__init__(
+            f'queue "{queue}" has no job {seq}, and keeps no result of one: it never existed, was deleted or expired, '
+            "or ended longer ago than keep_results_ms",
+            topic=queue,
+            seq=seq,
+        )
+
+
+class JobGroupNotFound(TopicsError):
+    code = "job_group_not_found"
+
+    def __init__(self, queue: str, group: str) -> None:
+        super().__init__(f'queue "{queue}" has no job group "{group}"', topic=queue, group=group)
+
+
+class WebhookNotFound(TopicsError):
+    code = "webhook_not_found"
+
+    def __init__(self, webhook: str) -> None:
+        super().__init__(f'webhook "{webhook}" does not exist', webhook=webhook)
+
+
 # --- the current state forbids it ---
+
+
+class JobGroupConflict(TopicsError):
+    """The job group does not take these jobs: it was opened with another size or topic, or it is full."""
+
+    code = "job_group_conflict"
+
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(f'job group "{group}" {why}', group=group)
 
 
 class TopicExistsIncompatible(TopicsError):

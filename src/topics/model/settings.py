@@ -47,6 +47,11 @@ class Settings:
     probe_auth: bool = setting(False, "Require a key for health and readiness as well.")
     allowed_hosts: tuple[str, ...] = setting((), "`Host` names accepted besides loopback names if there are no keys.")
 
+    webhooks_allow: tuple[str, ...] = setting(
+        (),
+        "Hosts, addresses or networks that webhooks may be sent to although they are not public, like `10.1.0.0/16`.",
+    )
+
     cors_origins: tuple[str, ...] = setting(
         (),
         "Origins whose web pages may use the API, like `https://app.example.org`. None: only the server's own origin.",
@@ -75,6 +80,7 @@ class Settings:
     max_topics: int = setting(100_000, "Existing topics.", at_most=COUNT_MAX, zero_means="unlimited")
     max_routers: int = setting(10_000, "Existing routers.", at_most=COUNT_MAX, zero_means="unlimited")
     max_schedules: int = setting(100_000, "Existing schedules.", at_most=COUNT_MAX, zero_means="unlimited")
+    max_webhooks: int = setting(1_000, "Existing webhooks.", at_most=COUNT_MAX, zero_means="unlimited")
     max_watch_sessions: int = setting(10_000, "Existing watch sessions.", at_most=COUNT_MAX, zero_means="unlimited")
     max_sse_connections: int = setting(
         10_000, "Open streams and WebSockets.", at_most=COUNT_MAX, zero_means="unlimited"

@@ -1,4 +1,4 @@
-"""What happens to a job whose delivery failed: how long it waits, or that it was its last delivery."""
+"""What the configuration of a queue means for an outcome: how long a failed job waits, whether results are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KNOWN_MS_MAX = 1_000
 
 
 class Failing:
-    """Decides by the queue's configuration, which is read when a job fails, at most once a second."""
+    """Decides by the queue's configuration, which is read when a job fails or has a result, at most once a second."""
 
     def __init__(self, client: AsyncClient, topic: str, clock: Clock) -> None:
         self._client = client
@@ -44,6 +44,10 @@ class Failing:
             if error.status == 429 or error.status >= 500:
                 raise
         self._read_ms = now_ms
+
+    @property
+    def keeps_results(self) -> bool:
+        return self._config.keep_results_ms is not UNSET
 
     @property
     def dead_letter(self) -> str | None:

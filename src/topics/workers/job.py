@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from topics.client import Job as Leased
+from topics.client.errors import TopicsError
+from topics.client.request import encode
+from topics.model.requests.jobs import PROGRESS_BYTES_MAX, RESULT_BYTES_MAX
+
+log = logging.getLogger("topics.workers")
 
 DELAY_MS_MAX = 86_400_000
 REASON_CHARS_MAX = 1_024
@@ -46,11 +53,12 @@ class Job:
     `cancelled` becomes true, together with `lost`, when the job was cancelled: no worker will do it.
     """
 
-    __slots__ = ("_leased", "cancelled", "lost", "topic")
+    __slots__ = ("_leased", "_report", "cancelled", "lost", "topic")
 
-    def __init__(self, topic: str, leased: Leased) -> None:
+    def __init__(self, topic: str, leased: Leased, report: Callable[[Job, bytes], None] | None = None) -> None:
         self.topic = topic
         self._leased = leased
+        self._report = report
         self.lost = False
         self.cancelled = False
 
@@ -95,6 +103,14 @@ class Job:
     def lease_id(self) -> str:
         return self._leased.lease_id
 
+    def progress(self, value: Any) -> None:
+        """Report how far the job is: any JSON value of at most 4 KiB. Does not wait; of several, the last is sent."""
+        text = encode(value, "progress")
+        if len(text) > PROGRESS_BYTES_MAX:
+            raise ValueError(f"progress has {len(text)} bytes of JSON; at most {PROGRESS_BYTES_MAX} are allowed")
+        if self._report is not None:
+            self._report(self, text)
+
     @property
     def leased(self) -> Leased:
         """The job as a value of the client."""
@@ -137,3 +153,17 @@ def failed(error: BaseException, *, delay_ms: int | None = None, dead_letter: bo
     if not isinstance(error, Retry | Reject | Release):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return JobOutcome(delay_ms=delay_ms, dead_letter=dead_letter, error=text[:REASON_CHARS_MAX])
+
+
+def result_of(job: Job, returned: object) -> bytes | None:
+    """What a handler returned, as JSON; None if it cannot be kept: the job is done all the same."""
+    try:
+        text = encode(returned, "result")
+    except (TopicsError, TypeError, ValueError, RecursionError) as error:
+        log.warning("%s/%d: what the handler returned is not kept, it is not JSON: %s", job.topic, job.seq, error)
+        return None
+    if len(text) > RESULT_BYTES_MAX:
+        most = RESULT_BYTES_MAX
+        log.warning("%s/%d: the result is not kept, it has %d bytes of %d", job.topic, job.seq, len(text), most)
+        return None
+    return text

@@ -11,6 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from msgspec import Raw
+
 from topics.client import AsyncClient, TopicsError
 from topics.model.clock import Clock
 from topics.workers.job import Job, JobOutcome
@@ -25,7 +27,7 @@ LOOK, RENEW, CALL_MAX = 1 / 9, 1 / 3, 1 / 3
 class HeldLease:
     """A leased job that this process is responsible for: its handler runs, or its outcome is not yet reported."""
 
-    __slots__ = ("deadline_s", "job", "outcome", "task")
+    __slots__ = ("deadline_s", "job", "outcome", "progress", "result", "task")
 
     def __init__(self, job: Job, deadline_s: float) -> None:
         self.job = job
@@ -34,6 +36,9 @@ class HeldLease:
         # ends.
         self.task: asyncio.Task[None] | None = None
         self.outcome: JobOutcome | None = None
+        # JSON: what the handler reported and is not sent yet, and what it returned
+        self.progress: bytes | None = None
+        self.result: bytes | None = None
 
 
 class Leases:
@@ -57,6 +62,9 @@ class Leases:
         self._lease_s = lease_ms / 1000
         self._clock = clock
         self._by_id: dict[str, HeldLease] = {}
+        # Jobs with progress to send; set when there is one.
+        self._progressed: dict[str, HeldLease] = {}
+        self._news = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -105,6 +113,25 @@ class Leases:
             await asyncio.sleep(self._lease_s * LOOK)
             await self.renew()
 
+    def report(self, job: Job, progress: bytes) -> None:
+        """The handler of a job says how far it is."""
+        held = self._by_id.get(job.lease_id)
+        if held is not None:
+            held.progress = progress
+            self._progressed[job.lease_id] = held
+            self._news.set()
+
+    async def report_forever(self) -> None:
+        """Send progress, the latest of each job: one call at a time, so that it cannot pile up."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._progressed:
+                _, held = self._progressed.popitem()
+                progress, held.progress = held.progress, None
+                if progress is not None and held.outcome is None and held.job.lease_id in self:
+                    await self._extend([held], progress)
+
     async def renew(self) -> None:
         """Extend the leases that are due, in as few calls as possible."""
         now_s = self._now_s()
@@ -115,12 +142,13 @@ class Leases:
         for start in range(0, len(due), BATCH_MAX):
             await self._extend(due[start : start + BATCH_MAX])
 
-    async def _extend(self, due: list[HeldLease]) -> None:
+    async def _extend(self, due: list[HeldLease], progress: bytes | None = None) -> None:
         sent_s = self._now_s()
         try:
             async with asyncio.timeout(self._lease_s * CALL_MAX):
                 jobs = [held.job.leased for held in due]
-                reply = await self._client.extend(self._topic, jobs, self._lease_ms, self._node)
+                report = None if progress is None else Raw(progress)
+                reply = await self._client.extend(self._topic, jobs, self._lease_ms, self._node, progress=report)
         except (TopicsError, TimeoutError) as error:
             # The loop runs again well before the deadline.
             log.info("%s: leases could not be extended yet: %s", self._topic, error or "no reply")

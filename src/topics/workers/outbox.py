@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from msgspec import Raw
 
 from topics.client import AsyncClient
 from topics.client.errors import ConnectionFailed, InvalidRequest, Timeout, TopicsError
 from topics.model.clock import Clock
+from topics.model.requests.jobs import ACK_RESULTS_BYTES_MAX
 from topics.workers.failing import Failing
 from topics.workers.job import Counts, JobOutcome
 from topics.workers.leases import BATCH_MAX, HeldLease, Leases
@@ -75,21 +78,21 @@ class Outbox:
     async def _send_all(self, waiting: list[HeldLease]) -> float:
         """How long to wait before unsent outcomes are sent again; None if there are none."""
         pause_s = 0.0
-        if any(_has_failed(held) for held in waiting):
+        if any(_needs_config(held) for held in waiting):
             try:
                 await self._failing.look()
             except TopicsError as error:
-                failed = [held for held in waiting if _has_failed(held)]
-                waiting = [held for held in waiting if not _has_failed(held)]
-                pause_s = self._again(failed, error)
+                undecided = [held for held in waiting if _needs_config(held)]
+                waiting = [held for held in waiting if not _needs_config(held)]
+                pause_s = self._again(undecided, error)
         by_outcome: dict[JobOutcome, list[HeldLease]] = {}
         for held in waiting:
             assert held.outcome is not None
             outcome = self._failing.settled(held.outcome, held.job.deliveries)
             by_outcome.setdefault(outcome, []).append(held)
         for outcome, jobs in by_outcome.items():
-            for start in range(0, len(jobs), BATCH_MAX):
-                pause_s = max(pause_s, await self._send(outcome, jobs[start : start + BATCH_MAX]))
+            for some in _batches(jobs):
+                pause_s = max(pause_s, await self._send(outcome, some))
         return pause_s
 
     async def _send(self, outcome: JobOutcome, jobs: list[HeldLease]) -> float:
@@ -114,7 +117,10 @@ class Outbox:
         """The seqs whose leases were no longer held."""
         leased = [held.job.leased for held in jobs]
         if outcome.acked:
-            skipped = (await self._client.ack(self._topic, leased, self._node)).skipped
+            results = None
+            if self._failing.keeps_results and any(held.result is not None for held in jobs):
+                results = [Raw(held.result or b"null") for held in jobs]
+            skipped = (await self._client.ack(self._topic, leased, self._node, results=results)).skipped
         else:
             reply = await self._client.nack(
                 self._topic,
@@ -170,6 +176,25 @@ class Outbox:
         )
         for held in jobs:
             self.put(held, JobOutcome(delay_ms=REJECTED_REST_MS, error=outcome.error))
+
+
+def _batches(jobs: list[HeldLease]) -> Iterator[list[HeldLease]]:
+    """As many as one call may report, with their results."""
+    batch: list[HeldLease] = []
+    size = 0
+    for held in jobs:
+        more = len(held.result or b"null")
+        if batch and (len(batch) == BATCH_MAX or size + more > ACK_RESULTS_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(held)
+        size += more
+    if batch:
+        yield batch
+
+
+def _needs_config(held: HeldLease) -> bool:
+    return _has_failed(held) or held.result is not None
 
 
 def _has_failed(held: HeldLease) -> bool:

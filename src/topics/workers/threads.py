@@ -41,6 +41,7 @@ class _Task:
         "lock",
         "loop",
         "over",
+        "result",
         "thread",
     )
 
@@ -49,10 +50,11 @@ class _Task:
         self.job = job
         self.context: Context = copy_context()
         self.loop = loop
-        self.future: asyncio.Future[None] = loop.create_future()
+        self.future: asyncio.Future[object] = loop.create_future()
         self.thread = 0
         self.begun = self.ended = False
         self.error: Exception | None = None
+        self.result: object = None
         self.interrupted = self.over = False
         # Held until it is over.
         self.lock = threading.Lock()
@@ -67,8 +69,8 @@ class Threads:
         self._running: dict[Job, _Task] = {}
         self._started = 0
 
-    def run(self, handler: Callable[[Job], object], job: Job) -> asyncio.Future[None]:
-        """Done when the handler has returned or raised. Cancelling it does not stop the handler."""
+    def run(self, handler: Callable[[Job], object], job: Job) -> asyncio.Future[object]:
+        """What the handler returns, or raises. Cancelling it does not stop the handler."""
         task = self._running[job] = _Task(handler, job, asyncio.get_running_loop())
         if len(self._running) > self._started and self._started < self._threads_max:
             self._started += 1
@@ -134,14 +136,14 @@ class Threads:
         if task.future.cancelled():
             return
         if task.error is None:
-            task.future.set_result(None)
+            task.future.set_result(task.result)
         else:
             task.future.set_exception(task.error)
 
 
 def _outcome(task: _Task) -> Exception | None:
     try:
-        task.context.run(task.handler, task.job)
+        task.result = task.context.run(task.handler, task.job)
     except Cancelled:
         return Release("the job was cancelled")
     except Exception as raised:  # noqa: BLE001 - whatever it is, it is the outcome of the job

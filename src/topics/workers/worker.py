@@ -20,7 +20,7 @@ from topics.client.errors import Forbidden, NotAQueue, TopicNotFound, TopicsErro
 from topics.model.clock import Clock
 from topics.model.tracing import TRACEPARENT, Tracer
 from topics.workers.health import QueueHealth
-from topics.workers.job import ACK, RELEASE, Counts, Job, JobOutcome, Reject, Release, Retry, failed
+from topics.workers.job import ACK, RELEASE, Counts, Job, JobOutcome, Reject, Release, Retry, failed, result_of
 from topics.workers.leases import HeldLease, Leases
 from topics.workers.outbox import Outbox
 from topics.workers.pauses import Pauses
@@ -63,6 +63,7 @@ class Worker:
         self._leases = Leases(client, node, duty.topic, duty.lease_ms, clock, interrupt)
         self._freed = asyncio.Event()
         self._outbox = Outbox(client, node, duty.topic, self._leases, self._freed.set, counts, clock)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._claim_cut = False
         self._tracer = Tracer("worker") if client.traces else None
@@ -85,6 +86,7 @@ class Worker:
         """Start renewing leases and reporting outcomes."""
         self._upkeep = [
             asyncio.create_task(self._leases.renew_forever()),
+            asyncio.create_task(self._leases.report_forever()),
             asyncio.create_task(self._outbox.send_forever()),
         ]
 
@@ -132,12 +134,22 @@ class Worker:
         return self._duty.concurrency - len(self._running)
 
     def _start(self, leased: Leased) -> None:
-        held = self._leases.take(Job(self._duty.topic, leased))
+        self._loop = asyncio.get_running_loop()
+        held = self._leases.take(Job(self._duty.topic, leased, self._report))
         task = asyncio.create_task(self._handle(held))
         if self._threads is None:
             held.task = task
         self._running.add(task)
         task.add_done_callback(self._ended)
+
+    def _report(self, job: Job, progress: bytes) -> None:
+        """Called by handlers, in any thread."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._leases.report, job, progress)
+        except RuntimeError:
+            # The loop is closed: the app no longer waits for this handler.
+            pass
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -145,29 +157,31 @@ class Worker:
 
     async def _handle(self, held: HeldLease) -> None:
         begin_s = time.monotonic()
-        outcome = await self._outcome(held.job)
+        outcome = await self._outcome(held)
         self._handler_s += time.monotonic() - begin_s
         self.handled += 1
         if not held.job.lost:
             self._outbox.put(held, outcome)
 
-    async def _outcome(self, job: Job) -> JobOutcome:
+    async def _outcome(self, held: HeldLease) -> JobOutcome:
+        job = held.job
         if self._tracer is None:
-            return await self._handled(job)
+            return await self._handled(held)
         parent = job.meta.get(TRACEPARENT)
         facts = {"topics.queue": job.topic, "topics.seq": job.seq, "topics.deliveries": job.deliveries}
         with self._tracer.span(f"process {job.topic}", "CONSUMER", parent and str(parent), **facts) as span:
-            outcome = await self._handled(job)
+            outcome = await self._handled(held)
             if not outcome.acked:
                 self._tracer.failed(span, outcome.error or "")
             return outcome
 
-    async def _handled(self, job: Job) -> JobOutcome:
+    async def _handled(self, held: HeldLease) -> JobOutcome:
+        job = held.job
         try:
             if self._threads is None:
-                await cast("Awaitable[object]", self._duty.handler(job))
+                returned = await cast("Awaitable[object]", self._duty.handler(job))
             else:
-                await asyncio.shield(self._threads.run(self._duty.handler, job))
+                returned = await asyncio.shield(self._threads.run(self._duty.handler, job))
         except Retry as retry:
             return failed(retry, delay_ms=retry.delay_ms)
         except Reject as rejection:
@@ -181,6 +195,8 @@ class Worker:
             outcome = failed(error)
             log.warning("%s/%d, delivery %d: %s", job.topic, job.seq, job.deliveries, outcome.error, exc_info=True)
             return outcome
+        if returned is not None:
+            held.result = result_of(job, returned)
         return ACK
 
     # --- stopping ---

@@ -213,11 +213,34 @@ class IcebergTable(OpenTable):
         return bool(found)
 
     def append(self, rows: DataFrame, owner: str, version: int) -> None:
-        """Staged, then published: of two writers with one id the second is refused."""
-        with settings(rows.sparkSession, {"spark.wap.id": write_id(owner, version)}):
-            rows.writeTo(self.name).append()
-        write = text(write_id(owner, version))
-        self.sql(f"CALL {CATALOG}.system.publish_changes(table => {text(quoted(self.table))}, wap_id => {write})")
+        """Staged, then published: of two writers with one id the second is refused.
+
+        A writer that died in between has left a staged write of the same rows, which is published now.
+        """
+        write = write_id(owner, version)
+        staged = self._staged(write)
+        if staged is None:
+            with settings(rows.sparkSession, {"spark.wap.id": write}):
+                rows.writeTo(self.name).append()
+            staged = self._staged(write)
+            # A batch without rows is no write.
+            if staged is None:
+                return
+        self.publish(staged)
+
+    def _staged(self, write: str) -> int | None:
+        """The first snapshot with this id."""
+        found = self.sql(
+            f"SELECT snapshot_id FROM {self.name}.snapshots WHERE summary['wap.id'] = {text(write)} "
+            "ORDER BY committed_at, snapshot_id LIMIT 1"
+        )
+        return found[0]["snapshot_id"] if found else None
+
+    def publish(self, snapshot: int) -> None:
+        """By its number: `publish_changes` refuses an id that two writers have staged."""
+        self.sql(
+            f"CALL {CATALOG}.system.cherrypick_snapshot(table => {text(quoted(self.table))}, snapshot_id => {snapshot})"
+        )
 
     def replace(self, rows: DataFrame, owner: str, version: int) -> None:
         # Done twice it is the same.

@@ -112,7 +112,7 @@ class RejectSink:
 
 def write_records(assignment: Assignment, options: dict[str, str], records: DataFrame, batch_id: int) -> None:
     version = str(assignment.version_base + batch_id)
-    out: Any = records.write.format("topics").mode("append").option("txnVersion", version)
+    out: Any = records.write.format("topics").mode("append").option("txnNumber", version)
     out.options(**options).save()
 
 

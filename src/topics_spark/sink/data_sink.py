@@ -31,7 +31,7 @@ from topics.client.errors import BatchTooLarge, Forbidden, PayloadTooLarge
 from topics_spark.errors import OptionError, ServerFailed
 from topics_spark.options import FOREIGN, URL_DEFAULT, number
 from topics_spark.sink.outgoing import RecordWriter
-from topics_spark.source.server import client_for
+from topics_spark.source.server import link_to
 
 log = logging.getLogger("topics_spark")
 
@@ -49,6 +49,7 @@ KNOWN: Final = frozenset(
         "stringData",
         "txnApp",
         "txnVersion",
+        "txnNumber",
         "txnVersionBase",
         "txnFence",
         "timeoutSeconds",
@@ -89,6 +90,8 @@ class SinkOptions:
         kind = options.get("stringdata", "json").strip().lower()
         if kind not in ("json", "text"):
             raise OptionError("stringData", f"must be json (strings are sent unchanged) or text, not {kind!r}")
+        # Where its jars are, Delta refuses a write of any format with `txnVersion` and without its own `txnAppId`.
+        version = "txnNumber" if "txnnumber" in options else "txnVersion"
         return cls(
             url=(options.get("url") or os.environ.get("TOPICS_URL", URL_DEFAULT)).rstrip("/"),
             key=options.get("key") or os.environ.get("TOPICS_API_KEY") or None,
@@ -96,14 +99,14 @@ class SinkOptions:
             sink_name=options.get("sinkname") or topic or "rows",
             plain_text=kind == "text",
             app=options.get("txnapp") or None,
-            version=number(options, "txnVersion", 0, 0, VERSION_MAX) if "txnversion" in options else None,
+            version=number(options, version, 0, 0, VERSION_MAX) if version.lower() in options else None,
             version_base=number(options, "txnVersionBase", 0, 0, VERSION_MAX),
             fence=number(options, "txnFence", 0, 0, VERSION_MAX) if "txnfence" in options else None,
             timeout_s=float(number(options, "timeoutSeconds", 60, 1, 3_600)),
         )
 
     def client(self) -> Client:
-        return client_for(self.url, self.key or "", self.timeout_s)
+        return link_to(self.url, self.key or "", self.timeout_s).client
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from topics.engine.core.checkpoints.image import decode_blocks
+from topics.engine.log.run_columns import block_columns
 from topics.engine.opening.scan import Chunk, Scan, read_part
 from topics.model.errors import TopicsError as ModelError
 from topics_spark.errors import FilesUnreadable
 from topics_spark.options import SourceOptions, Subscription
-from topics_spark.payloads.columns import block_columns
 from topics_spark.source.loss import gap_text, report_loss
 from topics_spark.source.offsets import Head
 from topics_spark.source.ranges import FilePart, FileShare, Range, dealt, share_seqs

@@ -5,47 +5,52 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from topics.client import Client, TopicsError
+from topics.client import Client, NotAcceptable, TopicsError
 from topics.client.errors import TopicNotFound
+from topics.client.exporting import ExportEnd
 from topics.client.sync.export import Export
 from topics.client.values import TopicItem
 from topics_spark.errors import DataLost, ServerFailed
 from topics_spark.options import SourceOptions, Subscription
 from topics_spark.payloads.columns import line_columns
+from topics_spark.source.arrow_export import ArrowSlices, Gap
 from topics_spark.source.loss import gap_text, report_loss
 from topics_spark.source.offsets import Head
 from topics_spark.source.ranges import Range
 from topics_spark.source.rows import Records
+
+log = logging.getLogger("topics_spark")
 
 CHUNK_BYTES = 2 * 1024 * 1024
 # A Python worker runs many tasks; few of them use more than one server.
 CLIENTS_MAX = 8
 
 
-class Gap(msgspec.Struct, frozen=True):
-    """Lost records, as reported by the server."""
-
-    gap_from: int
-    gap_to: int
-    reason: str
-    missed_estimate: int = 0
-
-
 class GapLine(msgspec.Struct, frozen=True):
     tombstone: Gap
 
 
+@dataclass(slots=True)
+class Link:
+    """A client, and whether its server sends Arrow, as far as this process knows."""
+
+    client: Client
+    has_arrow: bool = True
+
+
 @functools.lru_cache(maxsize=CLIENTS_MAX)
-def client_for(url: str, key: str | None, timeout_s: float) -> Client:
+def link_to(url: str, key: str | None, timeout_s: float) -> Link:
     """Kept for the life of the process: connecting costs more than a small batch.
 
     A server that cannot be reached is tried again for as long as an answer may take.
     """
-    return Client(url, key, timeout_s=timeout_s, retry_s_max=timeout_s)
+    return Link(Client(url, key, timeout_s=timeout_s, retry_s_max=timeout_s))
 
 
 class Server:
@@ -53,7 +58,8 @@ class Server:
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.url is not None
-        self._client = client_for(options.url, options.key or "", options.timeout_s)
+        self._link = link_to(options.url, options.key or "", options.timeout_s)
+        self._client = self._link.client
 
     # --- heads ---
 
@@ -124,22 +130,66 @@ class Server:
     def read(
         self, wanted: Range, nodes: Sequence[str], columns: frozenset[str], *, fail_on_data_loss: bool
     ) -> Iterator[Records]:
-        """Every record of the range that is not deleted; a gap fails the read, or is logged with its range."""
+        """Every record of the range that is not deleted; a gap fails the read, or is logged with its range.
+
+        Arrow if the server has it. Lines continue what breaks: their export reconnects until the time limit.
+        """
         try:
-            with self._client.export(
-                wanted.topic,
-                wanted.from_seq,
-                wanted.to_seq,
-                node=nodes or None,
-                include_tags="tag" in columns,
-                include_meta="meta" in columns,
-                chunk_bytes=CHUNK_BYTES,
-            ) as export:
-                yield from self._checked(export, wanted, columns, fail_on_data_loss)
+            if self._link.has_arrow:
+                try:
+                    for records, seq in self._arrow(wanted, nodes, columns, fail_on_data_loss=fail_on_data_loss):
+                        wanted = wanted._replace(from_seq=seq)
+                        if records is not None:
+                            yield records
+                    return
+                except TopicNotFound:
+                    raise
+                except NotAcceptable:
+                    self._link.has_arrow = False
+                except TopicsError as error:
+                    log.info("continuing with lines after seq %d: %s", wanted.from_seq, error.message)
+            yield from self._lines(wanted, nodes, columns, fail_on_data_loss=fail_on_data_loss)
         except TopicNotFound:
             report_loss(f"topic {wanted.topic!r} was deleted; {span(wanted)} cannot be read", fail=fail_on_data_loss)
         except TopicsError as error:
             raise ServerFailed(str(error)) from error
+
+    def _arrow(
+        self, wanted: Range, nodes: Sequence[str], columns: frozenset[str], *, fail_on_data_loss: bool
+    ) -> Iterator[tuple[Records | None, int]]:
+        """Records, if any, and the seq up to which everything was read with them."""
+        with self._client.export_arrow(
+            wanted.topic,
+            wanted.from_seq,
+            wanted.to_seq,
+            node=nodes or None,
+            include_tags="tag" in columns,
+            include_meta="meta" in columns,
+            include_data="data" in columns,
+        ) as export:
+            slices = ArrowSlices(export)
+            if not self._is_same(slices.epoch, wanted, fail_on_data_loss):
+                return
+            for each in slices:
+                if each.gap is not None:
+                    self._report_gap(each.gap, wanted, fail_on_data_loss)
+                if each.end is not None:
+                    self._check_end(each.end, wanted, fail_on_data_loss)
+                yield each.records, each.seq
+
+    def _lines(
+        self, wanted: Range, nodes: Sequence[str], columns: frozenset[str], *, fail_on_data_loss: bool
+    ) -> Iterator[Records]:
+        with self._client.export(
+            wanted.topic,
+            wanted.from_seq,
+            wanted.to_seq,
+            node=nodes or None,
+            include_tags="tag" in columns,
+            include_meta="meta" in columns,
+            chunk_bytes=CHUNK_BYTES,
+        ) as export:
+            yield from self._checked(export, wanted, columns, fail_on_data_loss)
 
     def _checked(
         self, export: Export, wanted: Range, columns: frozenset[str], fail_on_data_loss: bool
@@ -152,17 +202,19 @@ class Server:
             started = True
             lines = line_columns(chunk, columns)
             for other in lines.others:
-                gap = msgspec.json.decode(other, type=GapLine).tombstone
-                report_loss(
-                    gap_text(wanted.topic, gap.gap_from, gap.gap_to, gap.reason, gap.missed_estimate),
-                    fail=fail_on_data_loss,
-                )
+                self._report_gap(msgspec.json.decode(other, type=GapLine).tombstone, wanted, fail_on_data_loss)
             if lines.records:
                 yield Records(lines.columns, lines.records)
         if not started and not self._same_life(export, wanted, fail_on_data_loss):
             return
-        end = export.end
-        assert end is not None
+        assert export.end is not None
+        self._check_end(export.end, wanted, fail_on_data_loss)
+
+    def _report_gap(self, gap: Gap, wanted: Range, fail_on_data_loss: bool) -> None:
+        what = gap_text(wanted.topic, gap.gap_from, gap.gap_to, gap.reason, gap.missed_estimate)
+        report_loss(what, fail=fail_on_data_loss)
+
+    def _check_end(self, end: ExportEnd, wanted: Range, fail_on_data_loss: bool) -> None:
         if end.epoch != wanted.epoch:
             # Some rows may be of the new topic: no option can fix that, but a new attempt does.
             raise DataLost(f"topic {wanted.topic!r} was deleted and created again while {span(wanted)} was read")
@@ -178,6 +230,10 @@ class Server:
         else:
             head = self.head(wanted.topic)
             epoch = 0 if head is None else head.epoch
+        return self._is_same(epoch, wanted, fail_on_data_loss)
+
+    def _is_same(self, epoch: int, wanted: Range, fail_on_data_loss: bool) -> bool:
+        """Whether it is the topic that was planned, and not another one of its name."""
         if epoch != wanted.epoch:
             report_loss(
                 f"topic {wanted.topic!r} was deleted and created again; {span(wanted)} of the old topic is lost",

@@ -7,7 +7,7 @@ import { can, client } from "../../session.ts";
 import { Button, Dialog, Field, Problem, say } from "../../ui/parts.tsx";
 import { useAction } from "../../ui/resource.ts";
 
-type Kind = "ms" | "bytes" | "count" | "flag" | "text" | "choice" | "json" | "fixed";
+type Kind = "ms" | "bytes" | "count" | "rate" | "flag" | "text" | "choice" | "json" | "fixed";
 interface Row {
   name: keyof TopicConfig & string;
   kind: Kind;
@@ -33,6 +33,12 @@ const ROWS: readonly Row[] = [
   { name: "max_deliveries", kind: "count", queue: true, help: "After so many failed deliveries a job is dead. 0: it is tried for ever." },
   { name: "dead_letter", kind: "text", queue: true, nullable: true, help: "The topic that dead jobs are moved to." },
   { name: "retry_backoff", kind: "json", queue: true, nullable: true, help: "How long a job rests after a failed delivery, as JSON." },
+  { name: "max_in_flight", kind: "count", queue: true, nullable: true, help: "The most jobs that are leased at once. Empty: unlimited." },
+  { name: "max_in_flight_per_tag", kind: "count", queue: true, nullable: true, help: "The same for the jobs of each tag. 1: one at a time, in order." },
+  { name: "rate_per_s", kind: "rate", queue: true, nullable: true, help: "The most jobs that are claimed per second, such as 0.5. Empty: unlimited." },
+  { name: "burst", kind: "count", queue: true, nullable: true, help: "How many jobs the rate lets through at once after a pause. Empty: those of one second." },
+  { name: "rate_per_s_per_tag", kind: "rate", queue: true, nullable: true, help: "The most jobs of each tag that are claimed per second." },
+  { name: "burst_per_tag", kind: "count", queue: true, nullable: true, help: "How many jobs of a tag its rate lets through at once after a pause." },
   { name: "claim_jitter_ms", kind: "ms", queue: true, help: "Claims that come within this time share the jobs evenly." },
   { name: "leases_durable", kind: "flag", queue: true, help: "Whether leases survive a crash of the server." },
 ];
@@ -59,6 +65,7 @@ function parse(row: Row, text: string): unknown {
     case "ms":
     case "bytes":
     case "count":
+    case "rate":
       return Number(text);
     default:
       return text;
@@ -164,7 +171,7 @@ function Control({ row, value, error, onInput }: { row: Row; value: string; erro
             </select>
           );
         }
-        return <input {...common} type="text" size={row.kind === "json" ? 26 : 16} value={value} inputMode={row.kind === "text" || row.kind === "json" ? "text" : "numeric"} onInput={(event) => onInput(event.currentTarget.value)} />;
+        return <input {...common} type="text" size={row.kind === "json" ? 26 : 16} value={value} inputMode={row.kind === "text" || row.kind === "json" ? "text" : row.kind === "rate" ? "decimal" : "numeric"} onInput={(event) => onInput(event.currentTarget.value)} />;
       }}
     </Field>
   );

@@ -424,6 +424,9 @@ function Head({ topic, state, onChange }: { topic: StateReply; state: JobState; 
   const action = useAction();
   return (
     <>
+      {queue.limited_by !== undefined && queue.limited_by !== null && (
+        <p class="notice">The ready jobs are held back by <a class="mono" href={to(["topics", topic.topic, "configuration"])}>{queue.limited_by}</a>.</p>
+      )}
       {queue.dead_letter_error !== undefined && queue.dead_letter_error !== null && (
         <p class="notice bad" role="alert">Jobs that belong to the dead letters cannot be moved there: {queue.dead_letter_error}</p>
       )}

@@ -19,7 +19,7 @@ from topics.api.call import Call
 from topics.api.errors import headers_of, status_of
 from topics.api.groups.login_limits import LoginLimits, TrustedProxies
 from topics.api.groups.tokens import ANYONE, CODES, TokenRefused, Tokens, bearer_of, error_type
-from topics.api.groups.users import PasswordHash, User, unknown_user
+from topics.api.groups.users import PasswordHash, UnknownUsers, User
 from topics.api.replies import encode
 from topics.api.routes import Route
 from topics.engine.core.waiting.runner import Signal, Steps
@@ -114,7 +114,7 @@ class Login:
         self._loop = loop
         self._proxies = proxies
         self._limits = LoginLimits(loop.time)
-        self._unknown_user = unknown_user()
+        self._unknown_users = UnknownUsers(tokens.users.values())
         self._since = _stamp(datetime.now(UTC).timestamp())
         # One password is checked at a time, the others wait; the thread ends with the process.
         self._threads = ThreadPoolExecutor(1, "password")
@@ -160,7 +160,7 @@ class Login:
             raise Unauthorized(WRONG)
         if len(self._waiting) >= WAITING_MAX:
             raise Throttled(f"more than {WAITING_MAX} logins at once; try again later", retry_after_ms=1000)
-        password_hash = user.password if user is not None else self._unknown_user
+        password_hash = user.password if user is not None else self._unknown_users.password_of(name)
         attempt = LoginAttempt(call, name, address, password_hash, password)
         self._waiting.append(attempt)
         self._compare_next()

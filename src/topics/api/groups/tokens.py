@@ -19,7 +19,7 @@ import msgspec
 
 from topics.api.auth import ANY_NAME, Authenticator, Headers, OpenAuthenticator, Principal, Scope, is_loopback
 from topics.api.errors import headers_of, status_of
-from topics.api.groups.users import User, parse_users, unknown_user
+from topics.api.groups.users import User, no_password, parse_users
 from topics.api.replies import encode
 from topics.api.schema import ErrorReply
 from topics.http.request import Request
@@ -184,7 +184,7 @@ class Tokens:
 
     def guest(self, name: str) -> User:
         """A user who logs in where no token is needed."""
-        return User(name, ROLE_OF_ANYONE, unknown_user())
+        return User(name, ROLE_OF_ANYONE, no_password())
 
     def issue(self, user: User) -> IssuedTokens:
         now = int(self._now_s())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from topics.api.auth import ANY_NAME
@@ -49,9 +49,24 @@ def hash_password(password: str) -> str:
     return f"scrypt${LOG_N}${R}${P}${to_base64url(salt).decode()}${to_base64url(key).decode()}"
 
 
-def unknown_user() -> PasswordHash:
-    """A hash for users that do not exist, so that checking their passwords takes as long as any other."""
+def no_password() -> PasswordHash:
+    """A hash that no password fits."""
     return PasswordHash(LOG_N, R, P, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(KEY_BYTES))
+
+
+class UnknownUsers:
+    """Hashes for users that do not exist: a login takes as long as that of a user who does, and each time as long."""
+
+    def __init__(self, users: Iterable[User]) -> None:
+        never = no_password()
+        hashes = [never._replace(log_n=user.password.log_n, r=user.password.r, p=user.password.p) for user in users]
+        self._hashes = hashes or [never]
+        self._key = secrets.token_bytes(32)
+
+    def password_of(self, name: str) -> PasswordHash:
+        """As costly as that of one of the users: which one, only the name decides, in a way that cannot be guessed."""
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), key=self._key).digest()
+        return self._hashes[int.from_bytes(digest) % len(self._hashes)]
 
 
 def parse_users(entries: Sequence[str]) -> dict[str, User]:

@@ -48,7 +48,7 @@ from topics.http.budget import MemoryBudget
 from topics.http.loop.slices import Slices
 from topics.http.request import Request
 from topics.model.errors import InvalidRequest, Throttled, TopicNotFound, TopicsError
-from topics.model.requests.batch import Draft
+from topics.model.requests.batch import Draft, check_batch
 from topics.model.requests.config import resolve
 from topics.model.requests.large_bodies import decode_large
 from topics.model.requests.records import decode_body
@@ -314,6 +314,9 @@ class Sockets:
         if command.config is not None and command.config.dead_letter is not None:
             resolve(command.config, command.topic)
             principal.check_name(command.config.dead_letter, "dead_letter")
+        if not principal.sees_all_names and any(record.group is not None for record in command.records):
+            check_batch(command, self._engine.settings, metas_checked=draft is not None)
+            principal.check_notified(command.records)
         if self._pressure.floor is not None and self.is_shed(self._engine.state.by_name.get(command.topic)):
             raise self._pressure.refusal()
         change = self._engine.append(command.topic, command, draft=draft)

@@ -109,7 +109,9 @@ def _who(call: Call | None) -> str | None:
     if call is None:
         return None
     principal = call.principal
-    return str(principal.number) if principal.number else getattr(principal, "subject", None)
+    subject = str(principal.number) if principal.number else getattr(principal, "subject", None)
+    # Whoever issues tokens may let users choose their names: none of them breaks a line, or moves a terminal's cursor.
+    return subject if subject is None or subject.isprintable() else repr(subject)[1:-1]
 
 
 def _asked_wait_ms(call: Call | None) -> float:

@@ -1,4 +1,4 @@
-"""Jobs of a queue as an operator sees them: pages by state, and one action for all that are chosen."""
+"""Jobs of a queue: pages by state and one action for all that are chosen; what became of one job, and of a group."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from topics.api.paging import page_params, page_query
 from topics.api.replies import encode, performance
 from topics.api.routes import QueryField, Route
 from topics.api.schema import Performance, Warnings
+from topics.api.v0.queue_schema import JobGroupReply, JobReply
 from topics.engine.core.waiting.runner import Steps, attempt
 from topics.engine.queues.operator.job_pages import START, JobPosition
+from topics.engine.queues.results.lookup import GroupReport, JobLookup, JobReport
 from topics.engine.queues.verbs import Queues
 from topics.model.cursors import page_cursor, place_of
 from topics.model.errors import InvalidRequest
+from topics.model.requests.config import U64_MAX
 from topics.model.requests.jobs import STATES, JobsRequest, JobState
 from topics.model.requests.records import parse_match
 from topics.model.requests.warnings import match_warnings
@@ -89,8 +92,9 @@ class JobPlace(msgspec.Struct):
 
 
 class Jobs:
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, lookup: JobLookup) -> None:
         self._queues = queues
+        self._lookup = lookup
 
     def routes(self) -> list[Route]:
         path = "/v0/topics/{topic}/jobs"
@@ -118,6 +122,25 @@ class Jobs:
                 body=JobsRequest,
                 replies={200: JobsReply},
                 errors=(*ERRORS, "batch_too_large", "topic_full"),
+            ),
+            Route(
+                method="GET",
+                path=f"{path}/{{seq}}",
+                handler=self.job,
+                summary="One job, also after its end if the queue keeps results; may wait for the end.",
+                scopes=Scope.READ,
+                query=(QueryField("wait_ms", int, "How long to wait for the end, at most 30000.", default=0),),
+                replies={200: JobReply},
+                errors=(*ERRORS, "job_not_found"),
+            ),
+            Route(
+                method="GET",
+                path="/v0/topics/{topic}/job-groups/{group}",
+                handler=self.group,
+                summary="A job group: how many of its jobs have ended.",
+                scopes=Scope.READ,
+                replies={200: JobGroupReply},
+                errors=(*ERRORS, "job_group_not_found"),
             ),
         ]
 
@@ -166,6 +189,38 @@ class Jobs:
             warnings=match_warnings(params.match, "match") or UNSET,
         )
         call.reply(200, encode(reply))
+
+    # --- one job, one group ---
+
+    def job(self, call: Call) -> Steps[None]:
+        call.check_query()
+        name, _, text = call.name.rpartition("/")
+        if not text.isascii() or not text.isdigit() or int(text[:21]) > U64_MAX:
+            raise InvalidRequest(f"seq must be a whole number up to {U64_MAX}, not {text[:32]!r}", field="seq")
+        wait_ms = max(0, call.integer("wait_ms", 0))
+        report = yield from self._lookup.waiting(name, int(text), wait_ms)
+        call.reply(200, encode(JobReply(topic=name, performance=performance(call), **_fields(report))))
+
+    def group(self, call: Call) -> Steps[None]:
+        call.check_query()
+        name, _, group = call.name.rpartition("/")
+        report: GroupReport = yield from attempt(lambda: self._lookup.group(name, group))
+        call.reply(200, encode(JobGroupReply(topic=name, performance=performance(call), **_group_fields(report))))
+
+
+def _fields(report: JobReport) -> dict[str, Any]:
+    """What is known of the job; the rest is left out."""
+    fields: dict[str, Any] = {name: value for name, value in report._asdict().items() if value}
+    fields["deliveries"] = report.deliveries
+    for name in ("progress", "result"):
+        if name in fields:
+            fields[name] = Raw(fields[name])
+    return fields
+
+
+def _group_fields(report: GroupReport) -> dict[str, Any]:
+    optional = ("notified_ts", "notified_seq", "error")
+    return {name: value for name, value in report._asdict().items() if value or name not in optional}
 
 
 def _state_of(text: str | None) -> JobState:

@@ -100,6 +100,8 @@ class MultiAppend:
         for name in params.topics:
             call.principal.check_name(name, f"topics.{name}")
         for name, part in params.topics.items():
+            if not call.principal.sees_all_names:
+                call.principal.check_notified(part.records, f"topics.{name}.records")
             if part.config is None:
                 continue
             if part.config.dead_letter is not None:

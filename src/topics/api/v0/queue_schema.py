@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from topics.api.schema import Performance, Warnings
+from topics.model.requests.config import LimitName
 
 
 class ClaimedJob(msgspec.Struct):
@@ -23,7 +24,10 @@ class ClaimedJob(msgspec.Struct):
 
 
 class ClaimReply(msgspec.Struct):
-    """`count` below `max` means that the queue is (nearly) empty, unless `more` is true: then jobs were too large."""
+    """`count` below `max` means that the queue is (nearly) empty, unless `more` is true.
+
+    Then the jobs were too large, or the limit that `limited_by` names holds back those that are ready.
+    """
 
     topic: str
     claimed: list[ClaimedJob]
@@ -31,6 +35,7 @@ class ClaimReply(msgspec.Struct):
     ready: int
     performance: Performance
     more: bool | UnsetType = UNSET
+    limited_by: LimitName | UnsetType = UNSET
 
 
 class AckReply(msgspec.Struct):
@@ -40,6 +45,7 @@ class AckReply(msgspec.Struct):
     ready: int
     in_flight: int
     performance: Performance
+    warnings: Warnings = UNSET
 
 
 class NackReply(msgspec.Struct):
@@ -71,6 +77,55 @@ class CancelReply(msgspec.Struct):
     ready: int
     in_flight: int
     performance: Performance
+
+
+class JobReply(msgspec.Struct):
+    """A job. A leased one has `worker` to `deadline`, a delayed one `due`, one that has ended `ended_ts` to `result`.
+
+    `error` is what the last worker said when it gave up; `progress` and `result` are as the worker sent them.
+    """
+
+    topic: str
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    state: Literal["ready", "leased", "delayed", "done", "dead", "cancelled"] = msgspec.field()
+    deliveries: int = msgspec.field()
+    performance: Performance = msgspec.field()
+    job_priority: int | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
+    claimed_ts: int | UnsetType = UNSET
+    deadline: int | UnsetType = UNSET
+    due: int | UnsetType = UNSET
+    ended_ts: int | UnsetType = UNSET
+    # when it is forgotten
+    forgotten_ts: int | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    progress: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+
+
+class JobGroupReply(msgspec.Struct):
+    """A job group: how many of its jobs were added, and how many have ended in which way.
+
+    `complete` once `size` of them have ended; the record about that is `notified_seq` of the topic `notify`, and
+    `error` says why it could not be written so far.
+    """
+
+    topic: str
+    group: str
+    size: int
+    notify: str
+    added: int
+    done: int
+    dead: int
+    cancelled: int
+    removed: int
+    complete: bool
+    opened_ts: int
+    performance: Performance
+    notified_ts: int | UnsetType = UNSET
+    notified_seq: int | UnsetType = UNSET
+    error: str | UnsetType = UNSET
 
 
 class RedriveReply(msgspec.Struct):

@@ -47,7 +47,7 @@ from topics.model.requests.records import (
     PauseRequest,
     RedriveRequest,
 )
-from topics.model.requests.warnings import match_warnings
+from topics.model.requests.warnings import match_warnings, results_warning
 
 QUEUE_ERRORS = ("topic_not_found", "not_a_queue")
 
@@ -150,7 +150,7 @@ class Queues:
         held: Held = change.result
         ready, in_flight = self._counters(call.name)
         body = (
-            b'{"topic":"%b","acked":%d,"skipped":%b,"ready":%d,"in_flight":%d,'
+            b'{"topic":"%b","acked":%d,"skipped":%b,"ready":%d,"in_flight":%d,%b'
             b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%b}}'
         ) % (
             call.name.encode(),
@@ -158,6 +158,7 @@ class Queues:
             encode(held.skipped) if held.skipped else b"[]",
             ready,
             in_flight,
+            b"" if held.results_kept else b'"warnings":%b,' % encode([results_warning(call.name)]),
             (perf_counter() - call.request.received_s) * 1000,
             change.wal_append_ms,
             b"%.3f" % change.fsync_ms if change.fsync_ms else b"0.0",
@@ -270,10 +271,14 @@ def claimed(call: Call, queue: Queue, grant: Grant) -> bytes:
         b",".join(grant.jobs),
         len(grant.jobs),
         queue.ready,
-        b'"more":true,' if grant.more else b"",
+        _more(grant) if grant.more else b"",
         (perf_counter() - call.request.received_s) * 1000,
         call.throttled_s * 1000,
     )
+
+
+def _more(grant: Grant) -> bytes:
+    return b'"more":true,"limited_by":"%b",' % grant.limited_by.encode() if grant.limited_by else b'"more":true,'
 
 
 def _write(path: str, handler: Handler, summary: str, body: type[msgspec.Struct], reply: type[msgspec.Struct]) -> Route:

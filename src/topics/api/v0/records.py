@@ -39,6 +39,7 @@ APPEND_ERRORS: Final = (
     "batch_too_large",
     "record_too_large",
     "topic_not_found",
+    "job_group_conflict",
     "topic_full",
     "throttled",
     "storage_full",
@@ -134,6 +135,9 @@ class Records:
             params.idempotency_key = key_of_header(call)
         if params.config is not None:
             self._check_config(call, params)
+        if not call.principal.sees_all_names and any(record.group is not None for record in params.records):
+            check_batch(params, self._engine.settings, metas_checked=call.sliced)
+            call.principal.check_notified(params.records)
         if len(params.records) > DRAFTED_PER_STEP:
             return self._append_large(call, answer)
         try:

@@ -118,9 +118,19 @@ def claim(
 
 @app.command("ack")
 @takes_client
-def ack(client: Client, queue: Queue, seqs: Seqs, node: Node = None) -> None:
+def ack(
+    client: Client,
+    queue: Queue,
+    seqs: Seqs,
+    node: Node = None,
+    result: Annotated[
+        str | None, typer.Option(help="The result of the job, which must be the only one.", metavar="JSON")
+    ] = None,
+) -> None:
     """Finish jobs: they are deleted. Exit code 1 if one of them is not held (any more)."""
-    done = client.ack(queue, seqs, node or _default_node())
+    from topics.client import Json
+
+    done = client.ack(queue, seqs, node or _default_node(), result=None if result is None else Json(result))
     _report("acked", done.acked, done.skipped)
 
 
@@ -149,6 +159,48 @@ def cancel(client: Client, queue: Queue, seqs: Seqs) -> None:
     """Remove jobs, whatever their state; a worker that has one learns it when it extends its lease."""
     done = client.cancel(queue, seqs)
     _report("cancelled", done.cancelled, done.skipped, "no jobs (any more)")
+
+
+@app.command("job")
+@takes_client
+def job(
+    client: Client,
+    queue: Queue,
+    seq: Annotated[int, typer.Argument(help="The job, by its seq.", metavar="SEQ", min=1, show_default=False)],
+    wait: Annotated[str | None, typer.Option(help="Wait this long for its end.", metavar="SPAN")] = None,
+) -> None:
+    """Show one job as JSON, after its end, too, if the queue keeps results.
+
+    With --wait the exit code is 1 unless the job is done by then.
+    """
+    import msgspec
+
+    from topics.client import JobCancelled, JobFailed, ResultTimeout
+
+    in_time = True
+    if wait is not None:
+        try:
+            client.job_handle(queue, seq).result(timeout=span_ms(wait, "--wait") / 1000)
+        except (JobFailed, JobCancelled, ResultTimeout) as error:
+            in_time = False
+            say(error.message)
+    print(msgspec.json.encode(client.job(queue, seq)).decode())
+    raise typer.Exit(FINE if in_time else NOT_SO)
+
+
+@app.command("group")
+@takes_client
+def group(
+    client: Client,
+    queue: Queue,
+    name: Annotated[str, typer.Argument(help="The job group.", metavar="GROUP", show_default=False)],
+) -> None:
+    """Show how many jobs of a job group have ended. Exit code 1: it is not complete."""
+    import msgspec
+
+    status = client.job_group(queue, name)
+    print_json(msgspec.to_builtins(status))
+    raise typer.Exit(FINE if status.complete else NOT_SO)
 
 
 @app.command("leases")

@@ -85,6 +85,10 @@ def show_topic(client: Client, topic: Name, output: Output = "text") -> None:
         fields.append(("jobs", f"{shown}, {dead} dead" + (", PAUSED" if counters.paused else "")))
         if counters.claimers is not None:
             fields.append(("workers", workers_line(counters.claimers, counters.last_claim_ts)))
+        if counters.limited_by is not None:
+            fields.append(("held back", f"all ready jobs, by {counters.limited_by}"))
+        elif counters.held_back:
+            fields.append(("held back", f"{counters.held_back} ready jobs, by limits of their tags"))
         if counters.dead_letter_error is not None:
             fields.append(("dead letters", f"cannot be moved: {counters.dead_letter_error}"))
     defaults = msgspec.to_builtins(type(state.config)())

@@ -21,9 +21,11 @@ class Field(NamedTuple):
 
     name: str
     flag: str
-    kind: Literal["span", "size", "count", "choice", "switch", "topic", "json"]
+    kind: Literal["span", "size", "count", "rate", "choice", "switch", "topic", "json"]
     help: str
     choices: tuple[str, ...] = ()
+    # Whether `none` takes its value away.
+    optional: bool = False
 
 
 FIELDS: Final = (
@@ -35,7 +37,11 @@ FIELDS: Final = (
         *("durability", "--durability", "choice", "How durable a write is when it is acknowledged."),
         choices=("ephemeral", "memory", "disk", "fsync"),
     ),
-    Field("priority", "--priority", "count", "-1000 to 1000, or none; lower ones are refused first under pressure."),
+    Field(
+        *("priority", "--priority", "count"),
+        "-1000 to 1000, or none; lower ones are refused first under pressure.",
+        optional=True,
+    ),
     Field("auto_priority", "--auto-priority", "switch", "Without a priority: by how recently the topic was read."),
     Field("auto_create", "--auto-create", "switch", "Whether a write may create the topic."),
     Field(
@@ -50,10 +56,39 @@ FIELDS: Final = (
         "count",
         "Queue: after this many deliveries a job becomes a dead letter; 0: never.",
     ),
-    Field("dead_letter", "--dead-letter", "topic", "Queue: the topic for dead letters, or none."),
+    Field("dead_letter", "--dead-letter", "topic", "Queue: the topic for dead letters, or none.", optional=True),
     Field("leases_durable", "--leases-durable", "switch", "Queue: leases survive a restart."),
     Field(
+        *("keep_results_ms", "--keep-results", "span", "Queue: keep what became of a job this long; 0: not at all."),
+    ),
+    Field(
         *("retry_backoff", "--retry-backoff", "json", "Queue: how long a failed job waits, or none:"),
+        optional=True,
+    ),
+    Field(
+        *("max_in_flight", "--max-in-flight", "count", "Queue: the most jobs leased at once, or none."),
+        optional=True,
+    ),
+    Field(
+        *("max_in_flight_per_tag", "--max-in-flight-per-tag", "count"),
+        "Queue: the same for the jobs of each tag; 1: one at a time, in order; or none.",
+        optional=True,
+    ),
+    Field(
+        *("rate_per_s", "--rate", "rate", "Queue: the most jobs claimed per second, e.g. 0.5, or none."),
+        optional=True,
+    ),
+    Field(
+        *("burst", "--burst", "count", "Queue: how many jobs --rate lets through at once, or none."),
+        optional=True,
+    ),
+    Field(
+        *("rate_per_s_per_tag", "--rate-per-tag", "rate", "Queue: like --rate for the jobs of each tag, or none."),
+        optional=True,
+    ),
+    Field(
+        *("burst_per_tag", "--burst-per-tag", "count", "Queue: like --burst for the jobs of each tag, or none."),
+        optional=True,
     ),
 )
 BACKOFF_EXAMPLE = ' {"initial_ms":1000,"factor":2,"max_ms":60000,"jitter":0.1}'
@@ -94,21 +129,21 @@ def _flag(field: Field) -> inspect.Parameter:
 
 
 def _value(field: Field, given: Any) -> Any:
+    if field.optional and given == NONE:
+        return None
     match field.kind:
         case "span":
             return span_ms(given, field.flag)
         case "size":
             return size_bytes(given, field.flag)
-        case "count" if given == NONE and field.name == "priority":
-            return None
         case "count":
             if not given.removeprefix("-").isdigit():
                 raise CommandFailed(f"{field.flag} is {given!r}, but must be a whole number")
             return int(given)
-        case "topic":
-            return None if given == NONE else given
-        case "json" if given == NONE:
-            return None
+        case "rate":
+            if not given.replace(".", "", 1).isdecimal():
+                raise CommandFailed(f"{field.flag} is {given!r}, but must be a number such as 0.5")
+            return float(given)
         case "json":
             try:
                 return json.loads(given)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topics.client.aio.admin import AsyncAdmin
 from topics.client.aio.groups import AsyncGroups
+from topics.client.aio.job_handle import AsyncJobHandle
 from topics.client.aio.pipelines import AsyncPipelines
 from topics.client.aio.queues import AsyncQueues
 from topics.client.aio.records import AsyncRecords
@@ -14,12 +16,14 @@ from topics.client.aio.routers import AsyncRouters
 from topics.client.aio.schedules import AsyncSchedules
 from topics.client.aio.topics import AsyncTopics
 from topics.client.aio.transactions import AsyncTransactions
+from topics.client.aio.webhooks import AsyncWebhooks
 from topics.client.aio.wire.streaming import AsyncStreaming
 from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import TIMEOUT_S_DEFAULT, Options, traces
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 from topics.client.tls import TlsFiles
 from topics.client.tokens import Tokens
+from topics.client.values import JobGroup
 
 if TYPE_CHECKING:
     import httpx2
@@ -35,6 +39,7 @@ class AsyncClient(
     AsyncTransactions,
     AsyncPipelines,
     AsyncSchedules,
+    AsyncWebhooks,
     AsyncAdmin,
 ):
     """A client of one server, over HTTP.
@@ -86,6 +91,40 @@ class AsyncClient(
     def traces(self) -> bool:
         """Whether its requests are traced."""
         return self._transport.tracer is not None
+
+    async def enqueue(
+        self,
+        queue: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int = 0,
+        unique_key: str | None = None,
+        job_priority: int = 0,
+        group: JobGroup | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncJobHandle:
+        """Append a job; with the handle one can ask how it stands, and wait for its result.
+
+        With a `unique_key` that is pending, it is the handle of the existing job.
+        """
+        appended = await self.append(
+            queue,
+            data,
+            tag=tag,
+            meta=meta,
+            delay_ms=delay_ms,
+            unique_key=unique_key,
+            job_priority=job_priority,
+            group=group,
+            idempotency_key=idempotency_key,
+        )
+        return self.job_handle(queue, appended.seqs[0])
+
+    def job_handle(self, queue: str, seq: int) -> AsyncJobHandle:
+        """The handle of a job that was appended before."""
+        return AsyncJobHandle(self, queue, seq)
 
     async def close(self) -> None:
         await self._transport.close()

@@ -1,4 +1,4 @@
-"""A topic as bytes: large chunks of JSON lines, as fast as the connection delivers them."""
+"""A topic as bytes: large chunks of JSON lines, or an Arrow stream, as fast as the connection delivers them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 
 from topics.client.aio.wire.transport import AsyncStream, AsyncTransport
-from topics.client.errors import ConnectionFailed, TopicsError
-from topics.client.exporting import Cutter, ExportEnd, last_seq
+from topics.client.errors import ConnectionFailed, NotAcceptable, TopicsError
+from topics.client.exporting import ARROW, Cutter, ExportEnd, last_seq
 from topics.client.request import QueryValue, topic_path, with_query
 
 
@@ -86,6 +86,67 @@ class AsyncExport:
             await self._stream.close()
 
     async def __aenter__(self) -> AsyncExport:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncArrowExport:
+    """The bytes of an Arrow IPC stream, to be read like a file; the request is sent by the first read.
+
+    The metadata of its schema has `topic` and `epoch`. A gap is a batch without rows with the metadata `tombstone`, and
+    the last batch has no rows and the metadata `end`: JSON, as in the lines of an export. A broken connection is an
+    exception; read again after the last seq.
+    """
+
+    def __init__(
+        self, transport: AsyncTransport, name: str, from_seq: int, to_seq: int | None, query: Mapping[str, QueryValue]
+    ) -> None:
+        self._transport = transport
+        self._path = with_query(topic_path(name, "/export"), {**query, "from_seq": from_seq, "to_seq": to_seq})
+        self._stream: AsyncStream | None = None
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self.closed = False
+
+    async def read(self, size: int = -1) -> bytes:
+        """This many bytes, fewer only at the end; without a size all that remain."""
+        pieces = await self._opened()
+        while size < 0 or self._bytes < size:
+            piece = await anext(pieces, None)
+            if piece is None:
+                break
+            self._parts.append(piece)
+            self._bytes += len(piece)
+        whole = b"".join(self._parts)
+        found = whole if size < 0 else whole[:size]
+        rest = whole[len(found) :]
+        self._parts, self._bytes = ([rest], len(rest)) if rest else ([], 0)
+        return found
+
+    async def _opened(self) -> AsyncIterator[bytes]:
+        if self._pieces is None:
+            stream = self._stream = await self._transport.open(self._path, accept=f"{ARROW}, application/json;q=0.1")
+            media_type = str(stream.headers.get("content-type", ""))
+            if media_type != ARROW:
+                await self.close()
+                raise NotAcceptable(f"the server sends {media_type} instead of Arrow: it is older than this client")
+            self._pieces = stream.pieces()
+        return self._pieces
+
+    def readable(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        self.closed = True
+        if self._stream is not None:
+            await self._stream.close()
+
+    async def __aenter__(self) -> AsyncArrowExport:
         return self
 
     async def __aexit__(

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
-from topics.client.aio.export import AsyncExport
+from topics.client.aio.export import AsyncArrowExport, AsyncExport
 from topics.client.aio.producer import AsyncProducer
 from topics.client.aio.wire.transport import AsyncTransport
 from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
@@ -16,6 +16,7 @@ from topics.client.values import (
     Appended,
     AppendedAll,
     Diff,
+    JobGroup,
     Outgoing,
     Outgoings,
     Record,
@@ -52,12 +53,13 @@ class AsyncRecords:
         delay_ms: int = 0,
         unique_key: str | None = None,
         job_priority: int = 0,
+        group: JobGroup | None = None,
         idempotency_key: str | None = None,
         create: bool = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
         """Append one record. `data` is any JSON value; `Json(text)` is sent unchanged."""
-        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority)
+        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority, group=group)
         return await self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
         )
@@ -250,11 +252,33 @@ class AsyncRecords:
         chunk_bytes: int = 1024 * 1024,
     ) -> AsyncExport:
         """Everything after `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see AsyncExport."""
-        query: dict[str, QueryValue] = {
-            "from_ts": from_ts,
-            "node": node,
-            "include_tags": include_tags,
-            "include_meta": include_meta,
-            "include_data": None if include_data else False,
-        }
+        query = _export_query(from_ts, node, include_tags, include_meta, include_data)
         return AsyncExport(self._transport, name, from_seq, to_seq, query, chunk_bytes)
+
+    def export_arrow(
+        self,
+        name: str,
+        from_seq: int = 0,
+        to_seq: int | None = None,
+        *,
+        from_ts: int | None = None,
+        node: Node = None,
+        include_tags: bool = True,
+        include_meta: bool | None = None,
+        include_data: bool = True,
+    ) -> AsyncArrowExport:
+        """The same as the bytes of an Arrow stream, if pyarrow is installed beside the server; see AsyncArrowExport."""
+        query = _export_query(from_ts, node, include_tags, include_meta, include_data)
+        return AsyncArrowExport(self._transport, name, from_seq, to_seq, query)
+
+
+def _export_query(
+    from_ts: int | None, node: Node, include_tags: bool, include_meta: bool | None, include_data: bool
+) -> dict[str, QueryValue]:
+    return {
+        "from_ts": from_ts,
+        "node": node,
+        "include_tags": include_tags,
+        "include_meta": include_meta,
+        "include_data": None if include_data else False,
+    }

@@ -3,13 +3,15 @@
 # Made by tools/sync_half.py from aio/client.py: change that one.
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topics.client.request import TIMEOUT_S_DEFAULT, Options, traces
 from topics.client.retrying import RETRIES_MAX, RETRY_S_MAX
 from topics.client.sync.admin import Admin
 from topics.client.sync.groups import Groups
+from topics.client.sync.job_handle import JobHandle
 from topics.client.sync.pipelines import Pipelines
 from topics.client.sync.queues import Queues
 from topics.client.sync.records import Records
@@ -17,10 +19,12 @@ from topics.client.sync.routers import Routers
 from topics.client.sync.schedules import Schedules
 from topics.client.sync.topics import Topics
 from topics.client.sync.transactions import Transactions
+from topics.client.sync.webhooks import Webhooks
 from topics.client.sync.wire.streaming import Streaming
 from topics.client.sync.wire.transport import Transport
 from topics.client.tls import TlsFiles
 from topics.client.tokens import Tokens
+from topics.client.values import JobGroup
 
 if TYPE_CHECKING:
     import httpx2
@@ -36,6 +40,7 @@ class Client(
     Transactions,
     Pipelines,
     Schedules,
+    Webhooks,
     Admin,
 ):
     """A client of one server, over HTTP.
@@ -87,6 +92,40 @@ class Client(
     def traces(self) -> bool:
         """Whether its requests are traced."""
         return self._transport.tracer is not None
+
+    def enqueue(
+        self,
+        queue: str,
+        data: Any,
+        *,
+        tag: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int = 0,
+        unique_key: str | None = None,
+        job_priority: int = 0,
+        group: JobGroup | None = None,
+        idempotency_key: str | None = None,
+    ) -> JobHandle:
+        """Append a job; with the handle one can ask how it stands, and wait for its result.
+
+        With a `unique_key` that is pending, it is the handle of the existing job.
+        """
+        appended = self.append(
+            queue,
+            data,
+            tag=tag,
+            meta=meta,
+            delay_ms=delay_ms,
+            unique_key=unique_key,
+            job_priority=job_priority,
+            group=group,
+            idempotency_key=idempotency_key,
+        )
+        return self.job_handle(queue, appended.seqs[0])
+
+    def job_handle(self, queue: str, seq: int) -> JobHandle:
+        """The handle of a job that was appended before."""
+        return JobHandle(self, queue, seq)
 
     def close(self) -> None:
         self._transport.close()

@@ -12,7 +12,7 @@ from topics.client.batching import BatchPart, Gathering, ProducerBatch
 from topics.client.errors import Closed, InvalidRequest, TopicsError
 from topics.client.request import encode
 from topics.client.sync.wire import primitives
-from topics.client.values import Appended, Outgoing, Outgoings
+from topics.client.values import Appended, JobGroup, Outgoing, Outgoings
 from topics.model.requests.groups import partition_for, partition_name
 
 PARTITIONS_MAX = 10_000
@@ -108,9 +108,11 @@ class Producer:
         delay_ms: int = 0,
         unique_key: str | None = None,
         job_priority: int = 0,
+        group: JobGroup | None = None,
     ) -> Ticket:
         """Add a record; the ticket has its seq later. Waits only while the buffer is full."""
-        record = encode(Outgoing(data, tag, node, meta, delay_ms, unique_key, job_priority=job_priority))
+        job = Outgoing(data, tag, node, meta, delay_ms, unique_key, job_priority=job_priority, group=group)
+        record = encode(job)
         with self._news:
             while not self._closing and not self._has_room(len(record)):
                 primitives.wait(self._news, None)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -16,8 +17,10 @@ from topics.client.jobs import (
     Claimed,
     Extended,
     Job,
+    JobGroupStatus,
     Jobs,
     JobsChanged,
+    JobStatus,
     Lease,
     LeasePage,
     Nacked,
@@ -36,6 +39,8 @@ PAGE_SIZE: Final = 1_000
 JOBS_PAGE_SIZE: Final = 100
 _claimed = msgspec.json.Decoder(Claimed)
 _acked = msgspec.json.Decoder(Acked)
+_job = msgspec.json.Decoder(JobStatus)
+_group = msgspec.json.Decoder(JobGroupStatus)
 _cancelled = msgspec.json.Decoder(Cancelled)
 _nacked = msgspec.json.Decoder(Nacked)
 _extended = msgspec.json.Decoder(Extended, strict=False)
@@ -62,10 +67,21 @@ class Queues:
         request = Request(method="POST", path=topic_path(name, "/claim"), decoder=_claimed, body=body, wait_ms=wait_ms)
         return (self._transport.call(request)).claimed
 
-    def ack(self, name: str, jobs: Jobs, node: str | None = None) -> Acked:
-        """Jobs are done, and deleted. `skipped` has those that are no longer held."""
+    def ack(
+        self,
+        name: str,
+        jobs: Jobs,
+        node: str | None = None,
+        *,
+        result: Any = None,
+        results: Sequence[Any] | None = None,
+    ) -> Acked:
+        """Jobs are done, and deleted. `skipped` has those that are no longer held.
+
+        `result` is that of a single job, `results` has one for each; a queue with `keep_results_ms` keeps them.
+        """
         seqs, lease_ids = held(jobs)
-        body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids)
+        body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids, result=result, results=results)
         request = Request(method="POST", path=topic_path(name, "/ack"), decoder=_acked, body=body, safe=True)
         return self._transport.call(request)
 
@@ -99,10 +115,15 @@ class Queues:
         )
         return self._transport.call(request)
 
-    def extend(self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None) -> Extended:
-        """Extend leases to `lease_ms` from now. `cancelled` has the skipped ones that are not wanted any more."""
+    def extend(
+        self, name: str, jobs: Jobs, lease_ms: int, node: str | None = None, *, progress: Any = None
+    ) -> Extended:
+        """Extend leases to `lease_ms` from now. `cancelled` has the skipped ones that are not wanted any more.
+
+        `progress` is any JSON value that says how far the jobs are; `job` shows it.
+        """
         seqs, lease_ids = held(jobs)
-        body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms)
+        body = body_of(node=self._worker(node), seqs=seqs, lease_ids=lease_ids, lease_ms=lease_ms, progress=progress)
         request = Request(method="POST", path=topic_path(name, "/extend"), decoder=_extended, body=body, safe=True)
         return self._transport.call(request)
 
@@ -111,6 +132,19 @@ class Queues:
         body = body_of(seqs=held(jobs)[0])
         request = Request(method="POST", path=topic_path(name, "/cancel"), decoder=_cancelled, body=body, safe=True)
         return self._transport.call(request)
+
+    def job(self, name: str, seq: int, wait_ms: int = 0) -> JobStatus:
+        """How one job stands; with `wait_ms` (at most 30000) the reply waits for its end.
+
+        Raises JobNotFound if it has ended and the queue keeps no results, or no longer.
+        """
+        path = with_query(topic_path(name, f"/jobs/{seq}"), {"wait_ms": wait_ms or None})
+        return self._transport.call(Request(method="GET", path=path, decoder=_job, safe=True, wait_ms=wait_ms))
+
+    def job_group(self, name: str, group: str) -> JobGroupStatus:
+        """How many jobs of a group have ended."""
+        path = topic_path(name, f"/job-groups/{quote(group, safe='')}")
+        return self._transport.call(Request(method="GET", path=path, decoder=_group, safe=True))
 
     def redrive(
         self,

@@ -10,13 +10,14 @@ from uuid import uuid4
 import msgspec
 
 from topics.client.request import QueryValue, Request, body_of, topic_path, with_query
-from topics.client.sync.export import Export
+from topics.client.sync.export import ArrowExport, Export
 from topics.client.sync.producer import Producer
 from topics.client.sync.wire.transport import Transport
 from topics.client.values import (
     Appended,
     AppendedAll,
     Diff,
+    JobGroup,
     Outgoing,
     Outgoings,
     Record,
@@ -53,12 +54,13 @@ class Records:
         delay_ms: int = 0,
         unique_key: str | None = None,
         job_priority: int = 0,
+        group: JobGroup | None = None,
         idempotency_key: str | None = None,
         create: bool = True,
         config: Mapping[str, Any] | None = None,
     ) -> Appended:
         """Append one record. `data` is any JSON value; `Json(text)` is sent unchanged."""
-        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority)
+        record = Outgoing(data, tag, None, meta, delay_ms, unique_key, job_priority=job_priority, group=group)
         return self.append_many(
             name, [record], node=node, idempotency_key=idempotency_key, create=create, config=config
         )
@@ -251,11 +253,33 @@ class Records:
         chunk_bytes: int = 1024 * 1024,
     ) -> Export:
         """Everything after `from_seq` up to `to_seq` (or the end) as chunks of whole JSON lines; see Export."""
-        query: dict[str, QueryValue] = {
-            "from_ts": from_ts,
-            "node": node,
-            "include_tags": include_tags,
-            "include_meta": include_meta,
-            "include_data": None if include_data else False,
-        }
+        query = _export_query(from_ts, node, include_tags, include_meta, include_data)
         return Export(self._transport, name, from_seq, to_seq, query, chunk_bytes)
+
+    def export_arrow(
+        self,
+        name: str,
+        from_seq: int = 0,
+        to_seq: int | None = None,
+        *,
+        from_ts: int | None = None,
+        node: Node = None,
+        include_tags: bool = True,
+        include_meta: bool | None = None,
+        include_data: bool = True,
+    ) -> ArrowExport:
+        """The same as the bytes of an Arrow stream, if pyarrow is installed beside the server; see ArrowExport."""
+        query = _export_query(from_ts, node, include_tags, include_meta, include_data)
+        return ArrowExport(self._transport, name, from_seq, to_seq, query)
+
+
+def _export_query(
+    from_ts: int | None, node: Node, include_tags: bool, include_meta: bool | None, include_data: bool
+) -> dict[str, QueryValue]:
+    return {
+        "from_ts": from_ts,
+        "node": node,
+        "include_tags": include_tags,
+        "include_meta": include_meta,
+        "include_data": None if include_data else False,
+    }

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from topics.model.requests.batch import Batch, JobColumns
+from topics.model.requests.batch import Batch, GroupColumn, JobColumns
+from topics.model.requests.records import JobGroupRequest
 
 APPENDED, APPENDED_LATE = APPEND_CODES = 1, 85
 KEYED, WITH_NODES, WITH_TAGS, WITH_METAS, WITH_JOBS, WITH_ANSWER, WITH_PRIORITIES = 1, 2, 4, 8, 16, 32, 64
+WITH_GROUPS = 128
 KEY_BYTES = 16
 
 _APPENDED = struct.Struct("<BBIIQQQI")
@@ -75,6 +77,11 @@ class Appended:
             if batch.jobs.priorities:
                 flags |= WITH_PRIORITIES
                 parts.append(batch.jobs.priorities)
+            if batch.jobs.groups is not None:
+                flags |= WITH_GROUPS
+                groups, numbers = batch.jobs.groups
+                names = msgspec.json.encode([(group.name, group.size, group.notify) for group in groups])
+                parts += (_U32.pack(len(names)), names, numbers.tobytes())
         if self.answer is not None:
             flags |= WITH_ANSWER
             parts += (_U32.pack(len(self.answer)), array("Q", self.answer).tobytes())
@@ -170,5 +177,12 @@ def _decode_columns(batch: Batch, body: bytes, at: int, flags: int) -> int:
         if flags & WITH_PRIORITIES:
             priorities = body[at : at + batch.count]
             at += batch.count
-        batch.jobs = JobColumns(delays, unique, batch.ts, priorities)
+        groups = None
+        if flags & WITH_GROUPS:
+            (size,) = _U32.unpack_from(body, at)
+            named = msgspec.json.decode(body[at + 4 : at + 4 + size], type=list[tuple[str, int, str]])
+            at += 4 + size
+            groups = GroupColumn([JobGroupRequest(*each) for each in named], array("I", body[at : at + width]))
+            at += width
+        batch.jobs = JobColumns(delays, unique, batch.ts, priorities, groups)
     return at

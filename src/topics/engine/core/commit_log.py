@@ -25,7 +25,7 @@ from topics.engine.log.waiters import Waiters
 from topics.model.clock import SKEW_MS_MIN, Clock, SteadyClock
 from topics.model.errors import ReadOnly, StorageError, StorageFull, Throttled, TopicNotFound, TopicsError
 from topics.model.requests.batch import Batch
-from topics.model.requests.config import Durability
+from topics.model.requests.config import Durability, has_limits
 from topics.storage.wal.syncer import Syncer
 from topics.storage.wal.wal import Wal
 
@@ -357,10 +357,18 @@ class CommitLog:
         if topic.waiters:
             self._waiters.moved(topic)
 
-    def enforce_caps(self, topic_id: int) -> None:
+    def configured(self, topic_id: int) -> None:
+        """Lower caps take effect, and claims that wait look at other limits."""
         topic = self._state.by_id.get(topic_id)
         if topic is not None:
             self._state.enforce_caps(topic, self._state.cold.load)
+            self._waiters.moved(topic)
+
+    def left(self, topic_id: int) -> None:
+        """Records left the topic: a queue with limits may have room for others."""
+        topic = self._state.by_id.get(topic_id)
+        if topic is not None and topic.waiters and has_limits(topic.config):
+            self._waiters.moved(topic)
 
     def arrived(self, topic_id: int) -> None:
         """A commit added records to the topic: the same as publishing an append to it."""

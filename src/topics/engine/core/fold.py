@@ -80,11 +80,12 @@ def has_delays(appended: Appended) -> bool:
 
 
 def _configured(commit_log: CommitLog, op: Configured, _found: Any, _change: PendingChange) -> None:
-    commit_log.enforce_caps(op.topic_id)
+    commit_log.configured(op.topic_id)
 
 
-def _deleted(_commit_log: CommitLog, _op: Deleted, found: tuple[int, int], change: PendingChange) -> None:
+def _deleted(commit_log: CommitLog, op: Deleted, found: tuple[int, int], change: PendingChange) -> None:
     change.result = found
+    commit_log.left(op.topic_id)
 
 
 def _dropped(_commit_log: CommitLog, _op: Dropped, found: list[str], change: PendingChange) -> None:

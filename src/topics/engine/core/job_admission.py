@@ -56,8 +56,10 @@ def check_job_fields(request: AppendRequest, *, to_queue: bool) -> bool:
     if to_queue:
         return any(record.unique_key is not None for record in records)
     for index, record in enumerate(records):
-        if record.delay_ms or record.unique_key is not None or record.job_priority:
-            field = "delay_ms" if record.delay_ms else "job_priority" if record.job_priority else "unique_key"
+        if record.delay_ms or record.unique_key is not None or record.job_priority or record.group is not None:
+            field = next(
+                field for field in ("delay_ms", "job_priority", "unique_key", "group") if getattr(record, field)
+            )
             raise InvalidRequest(
                 f"records[{index}].{field} is for queues; this topic is a log", field=f"records[{index}].{field}"
             )

@@ -32,6 +32,9 @@ class QueueState:
     # claims and work streams that wait for jobs now, and when jobs were last asked for since the start
     claimers: int
     last_claim_ts: int | None
+    # ready jobs that limits of their tags hold back, as far as claims have met them; the limit that holds back all
+    held_back: int
+    limited_by: str | None
 
 
 @dataclass(frozen=True, slots=True)

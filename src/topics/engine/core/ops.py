@@ -7,7 +7,8 @@ died), so that folding it needs neither a clock nor another topic. The ops of a 
                | key 16 if flags&1 | ends u32×count if count>1 |
                | nodes if flags&2: names_len u32, names (JSON array), u32×count |
                | tags if flags&4: tags_len u32, ends u32×count, bytes | metas u32×count if flags&8 |
-               | jobs if flags&16: delays u32×count, unique keys 16×count, priorities u8×count if flags&64 |
+               | jobs if flags&16: delays u32×count, unique keys 16×count, priorities u8×count if flags&64, |
+               |   groups if flags&128: groups_len u32, groups (JSON: name, size, notify of each), u32×count |
                | answer if flags&32: records u32, seqs u64×records | blob |
     Deleted    | 2 | topic u32 | ts u64 | runs u32 | packed u8 | (from_seq u64, seqs u64, bytes u64)×runs |
     Created    | 3 | topic u32 | epoch u64 | ts u64 | ceiling u64 | name_len u16 | name | config JSON |
@@ -22,8 +23,8 @@ died), so that folding it needs neither a clock nor another topic. The ops of a 
     Appended   | 85 | time from which delays count u64 | Appended |   if that is not its ts
     MultiAppended | 92 | parts u32 | lengths u32×parts | Created, Appended or KeyNoted, of several topics… |
 
-Codes of the features: queues 8 to 12 and 86, routers 32 to 34, groups 40 to 42 and 80, transactions 48 to 52,
-schedules 93 to 95.
+Codes of the features: queues 8 to 12, 86 and 104 to 106, routers 32 to 34, groups 40 to 42 and 80, transactions 48
+to 52, schedules 93 to 95, webhooks 112 to 116.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from msgspec import Raw
 from topics.engine.core.checkpoints.image import EMPTY
 from topics.engine.core.feature import Feature
 from topics.engine.groups.group import NOTHING_YET, Group, GroupClaim
-from topics.engine.groups.ops import SeqRange
 from topics.engine.groups.part import GroupsPart, groups_of
+from topics.engine.log.seq_ranges import SeqRange
 
 if TYPE_CHECKING:
     from topics.engine.core.checkpoints.image import TopicImage

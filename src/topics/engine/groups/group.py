@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced, SeqRange
+from topics.engine.groups.ops import GroupAcked, GroupClaimed, GroupPlaced
+from topics.engine.log.seq_ranges import SeqRange, add_range, take_from
 
 NOTHING_YET = -1
 _to_seq = attrgetter("to_seq")
@@ -122,7 +123,7 @@ class Group:
     def ack(self, op: GroupAcked) -> None:
         for seqs in op.ranges:
             self._end_claims(*seqs)
-            self._note_acked(seqs)
+            add_range(self.acked, seqs)
         committed = self.committed
         if committed < 0:
             if self.acked and self.acked[0].from_seq == 1:
@@ -132,25 +133,8 @@ class Group:
             else:
                 # A range of a group that has no records yet: it waits until the group starts.
                 return
-        done = 0
-        for seqs in self.acked:
-            if seqs.from_seq > committed + 1:
-                break
-            committed = max(committed, seqs.to_seq)
-            done += 1
-        del self.acked[:done]
-        self.committed = committed
+        self.committed = take_from(self.acked, committed)
         self.begin_seq = self.latest_seq = NOTHING_YET
-
-    def _note_acked(self, seqs: SeqRange) -> None:
-        """Add a range, joined with those that it overlaps or touches."""
-        acked = self.acked
-        start = stop = bisect_left(acked, seqs.from_seq - 1, key=_to_seq)
-        first, last = seqs
-        while stop < len(acked) and acked[stop].from_seq <= last + 1:
-            first, last = min(first, acked[stop].from_seq), max(last, acked[stop].to_seq)
-            stop += 1
-        acked[start:stop] = [SeqRange(first, last)]
 
     def _end_claims(self, from_seq: int, to_seq: int) -> None:
         """Remove these seqs from all claims; claims keep their other seqs."""

@@ -14,6 +14,8 @@ import struct
 from array import array
 from typing import NamedTuple
 
+from topics.engine.log.seq_ranges import SeqRange
+
 GROUP_CLAIMED, GROUP_ACKED, GROUP_RESET, GROUP_PLACED = 40, 41, 42, 80
 # In place of a committed seq: the group is forgotten.
 FORGOTTEN = 2**64 - 1
@@ -21,13 +23,6 @@ FORGOTTEN = 2**64 - 1
 _CLAIMED = struct.Struct("<BIQQQH")
 _ACKED = struct.Struct("<BIIH")
 _RESET = struct.Struct("<BIQH")
-
-
-class SeqRange(NamedTuple):
-    """Seqs from … to, both included."""
-
-    from_seq: int
-    to_seq: int
 
 
 class GroupClaimed(NamedTuple):

@@ -17,11 +17,12 @@ from topics.engine.core.engine import Engine
 from topics.engine.core.pending import PendingChange, settled
 from topics.engine.core.waiting.runner import Steps, attempt, published
 from topics.engine.groups.group import Group, GroupClaim
-from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset, SeqRange
+from topics.engine.groups.ops import FORGOTTEN, GroupAcked, GroupClaimed, GroupOp, GroupPlaced, GroupReset
 from topics.engine.groups.part import groups_of
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
 from topics.engine.log.on_disk.cold import ColdMiss
+from topics.engine.log.seq_ranges import SeqRange
 from topics.engine.log.topic import Topic
 from topics.model.clock import Clock
 from topics.model.errors import DamagedData, InvalidRequest, Throttled, TopicNotFound

@@ -259,16 +259,16 @@ class Block:
         return match.prefix or not self.tag_filter or in_filter(self.tag_filter, match.tag)
 
 
-def indexing_tags(draft: Draft) -> Generator[None, None, None]:
+def indexing_tags(records: Draft | Batch) -> Generator[None, None, None]:
     """Make ahead what a block of these records needs to find tags, if they will be a block by themselves."""
-    column = draft.tag_column()
-    if column is None or draft.size < BLOCK_BYTES:
+    column = records.tag_column()
+    if column is None or records.size < BLOCK_BYTES:
         return
     tags = all_tags(*column)
     yield
-    draft.tag_order = tag_order_of(tags)
+    records.tag_order = tag_order_of(tags)
     yield
-    draft.tag_filter = build_filter({tag for tag in tags if tag is not None})
+    records.tag_filter = build_filter({tag for tag in tags if tag is not None})
 
 
 def build_filter(tags: Collection[bytes]) -> bytes:

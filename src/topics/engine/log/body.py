@@ -142,6 +142,15 @@ class Body:
         body.freeze()
         return body
 
+    def copy(self) -> Body:
+        """What a growing body has now; a copy can be read, and neither grows nor finds tags."""
+        body = Body()
+        body.buf, body.ends, body.frozen = bytes(self.buf), self.ends[:], True
+        body.node_names, body.nodes = self.node_names[:], None if self.nodes is None else self.nodes[:]
+        body.tags, body.tag_ends = None if self.tags is None else bytes(self.tags), self.tag_ends[:]
+        body.metas = None if self.metas is None else self.metas[:]
+        return body
+
     def freeze(self) -> None:
         """No more records are added: the buffers shrink to their size and tags get their sorted order."""
         if self.frozen:

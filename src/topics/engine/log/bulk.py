@@ -55,11 +55,16 @@ class BulkRead:
     def lines(self, diff: Diff) -> bytes | bytearray | memoryview:
         """The slice as lines; reading continues after it."""
         parts = diff.parts
-        if diff.tombstone is not None:
-            parts = [b'{"tombstone":%b}\n' % _encode(self._within(diff.tombstone).as_dict()), *parts]
+        gap = self.advance(diff)
+        if gap is not None:
+            parts = [b'{"tombstone":%b}\n' % gap, *parts]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def advance(self, diff: Diff) -> bytes | None:
+        """Reading continues after this slice; the fields of the gap before it, if there is one."""
         self._count += diff.count
         self.seq = diff.next_from_seq
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return None if diff.tombstone is None else _encode(self._within(diff.tombstone).as_dict())
 
     def end(self) -> bytes:
         """The fields of the last line: the whole range was read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -28,6 +28,31 @@ _needs_escape = re.compile(rb'["\\\x00\x02-\x1f]')
 Part = bytes | bytearray | memoryview
 
 
+class FrozenRun(NamedTuple):
+    """Neighbouring records of a block, which a thread may read while the block changes: its body is frozen."""
+
+    body: Body
+    start: int
+    stop: int
+    # of the record with the number 0, unless there is a column
+    first_seq: int
+    seqs: array[int] | None
+    # times of the block
+    first_ts: int
+    last_ts: int
+    # a byte for each record, not 0 if it is left out
+    left_out: bytes | None
+
+    def seq_at(self, number: int) -> int:
+        return self.first_seq + number if self.seqs is None else self.seqs[number]
+
+    def number_after(self, seq: int) -> int:
+        """Number of the first record whose seq is greater than `seq`; at most `stop`."""
+        if self.seqs is not None:
+            return bisect_right(self.seqs, seq, self.start, self.stop)
+        return min(self.stop, seq + 1 - self.first_seq)
+
+
 class View(NamedTuple):
     """Which records a reader wants, and which of their fields."""
 
@@ -39,6 +64,8 @@ class View(NamedTuple):
     lines: bool = False
     # Only records with this tag.
     tag: bytes | None = None
+    # Records are collected here as runs instead of being rendered.
+    runs: list[FrozenRun] | None = None
 
 
 class Diff:
@@ -145,6 +172,28 @@ def read(
     return diff
 
 
+def seqs_after(
+    topic: Topic, from_seq: int, tag: bytes | None, limit: int, load: Callable[[Block], None]
+) -> tuple[list[tuple[int, bytes | None]], int]:
+    """Seqs and tags of up to `limit` records of the next block, and up to where that has looked."""
+    index = topic.block_after(from_seq)
+    if index >= len(topic.blocks):
+        return [], topic.head_seq
+    block = topic.blocks[index]
+    if tag is not None and not block.may_hold(TagMatch(tag, prefix=False)):
+        return [], block.last_seq
+    load(block)
+    body = block.body
+    assert body is not None
+    found: list[tuple[int, bytes | None]] = []
+    for first, stop in _wanted_runs(block, body, block.number_after(from_seq), block.count, View(tag=tag)):
+        numbers = range(first, min(stop, first + limit - len(found)))
+        found += [(block.seq_at(number), body.tag_at(number)) for number in numbers]
+        if len(found) == limit:
+            return found, found[-1][0]
+    return found, block.last_seq
+
+
 def _end_of_read(topic: Topic, after_seq: int, to_seq: int | None) -> int:
     """The head, `to_seq`, or the seq before the next hole: that is reported by a tombstone of its own."""
     end_seq = next((hole.from_seq - 1 for hole in topic.holes if hole.from_seq > after_seq), topic.head_seq)
@@ -169,6 +218,8 @@ def _take(
     block: Block, body: Body, start: int, end: int, view: View, limit: int, bytes_max: int, diff: Diff
 ) -> tuple[int, int]:
     """Add the records of this block that match the view before number `end`; the number where it stopped, and bytes."""
+    if view.runs is not None:
+        return _take_run(block, body, start, end, view, bytes_max, diff)
     plain = view.data and not (view.tags and body.tags is not None) and (view.meta or body.metas is None)
     room = limit
     size = 0
@@ -190,6 +241,34 @@ def _take(
         if stop < wanted or (not room and stop < end):
             return stop, size
     return end, size
+
+
+def _take_run(
+    block: Block, body: Body, start: int, end: int, view: View, bytes_max: int, diff: Diff
+) -> tuple[int, int]:
+    """As `_take`, as one run: which of its records are wanted is a column of it."""
+    assert view.runs is not None
+    start = max(start, min(block.start, end))
+    fitting = body.first_ending_after(body.start_of(start) + bytes_max)
+    stop = min(end, fitting if diff.scanned else max(fitting, start + 1))
+    if start < stop:
+        left_out = bytearray(stop - start) if block.dead is None else block.dead[start:stop]
+        if view.nodes and body.nodes is not None:
+            own = {number for number, name in enumerate(body.node_names, 1) if name in view.nodes}
+            for at, number in enumerate(body.nodes[start:stop]):
+                left_out[at] |= number in own
+        wanted = left_out.count(0)
+        if wanted:
+            mask = bytes(left_out) if wanted < stop - start else None
+            view.runs.append(run_of(block, body, start, stop, mask))
+        diff.count += wanted
+    return stop, body.size(start, stop)
+
+
+def run_of(block: Block, body: Body, start: int, stop: int, left_out: bytes | None) -> FrozenRun:
+    """The records start … stop − 1 of a block whose body is in memory."""
+    body = body if body.frozen else body.copy()
+    return FrozenRun(body, start, stop, block.first_seq, block.seqs, block.first_ts, block.last_ts, left_out)
 
 
 def _wanted_runs(block: Block, body: Body, start: int, end: int, view: View) -> Iterator[tuple[int, int]]:

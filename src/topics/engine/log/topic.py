@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from topics.engine.log.part import TopicPart
     from topics.engine.log.waiters import Waiter
 
+# An epoch is a time in ms, ten random bits, and whether the name was used before.
+EPOCH_TIME_SHIFT = 11
 SEQ_CHUNK = 65_536
 # The prefix of the hidden topics that hold records that are staged, or prepared for a commit.
 STAGING = "!txn-"
@@ -126,6 +128,11 @@ class Topic:
     def recreated(self) -> bool:
         """Whether a topic of this name was deleted before. For topics created by version 0.1 it may be wrongly true."""
         return bool(self.epoch & 1)
+
+    @property
+    def created_ms(self) -> int:
+        """When it was created: the upper bits of its epoch."""
+        return self.epoch >> EPOCH_TIME_SHIFT
 
     @property
     def assigned_seq(self) -> int:

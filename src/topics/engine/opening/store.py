@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from topics.engine.core.appended import blob_start
+from topics.engine.core.appended import Appended, blob_start
 from topics.engine.core.checkpoints import checkpoint
 from topics.engine.core.checkpoints.checkpoint import Checkpointer
 from topics.engine.core.checkpoints.checkpoint_room import CheckpointRoom
@@ -21,6 +21,7 @@ from topics.engine.core.waiting.cold_reader import ColdReader
 from topics.engine.core.waiting.deadlines import Deadlines, PolledTimers, Timers
 from topics.engine.core.waiting.runner import Runner
 from topics.engine.live.feeds import LiveFeeds
+from topics.engine.log.block import indexing_tags
 from topics.engine.log.topic import SEQ_CHUNK, Topic
 from topics.engine.log.waiters import Waiters
 from topics.engine.opening import loss_estimates as estimates
@@ -30,6 +31,8 @@ from topics.engine.opening.restore import restore
 from topics.engine.opening.single_appends import ops_of
 from topics.engine.pipelines.verbs import Pipelines
 from topics.engine.queues.feature import QueuesFeature
+from topics.engine.queues.results.lookup import JobLookup
+from topics.engine.queues.results.notifier import Notifier
 from topics.engine.queues.unique_keys import Uniqueness
 from topics.engine.queues.verbs import Queues
 from topics.engine.queues.waiting_claims import Claims
@@ -38,6 +41,8 @@ from topics.engine.routers.verbs import Routers
 from topics.engine.schedules.scheduler import Scheduler
 from topics.engine.schedules.verbs import Schedules
 from topics.engine.transactions.verbs import Transactions
+from topics.engine.webhooks.dispatcher import Dispatcher
+from topics.engine.webhooks.verbs import Webhooks
 from topics.model.clock import Clock, SystemClock
 from topics.model.errors import DataDirIncompatible, StorageError, TopicsError
 from topics.model.requests.config import Durability
@@ -103,7 +108,7 @@ class Store:
         self._disk = disk or Disk()
         self._notify = notify
         self._wake = wake
-        self.waiters = Waiters()
+        self.waiters = Waiters(wake)
         self.timers = timers or PolledTimers(self._clock, wake)
         self.deadlines = Deadlines(self.timers)
         # The tasks of callers, and those in the background, which yield to them.
@@ -246,6 +251,9 @@ class Store:
             for position, op in ops_of(state, frames or [], synced_to, join=not self._repair):
                 if position > synced_to and self._synced_heads is None:
                     self._synced_heads = {topic.id: topic.head_seq for topic in state.by_id.values()}
+                if isinstance(op, Appended) and op.batch.tags is not None:
+                    yield from indexing_tags(op.batch)
+                    yield
                 if self._repair:
                     self.given_up += apply_what_fits(state, op, position)
                 else:
@@ -264,11 +272,14 @@ class Store:
         reserve = Reserve(self._disk, self._directory.packs_path, self._directory.snapshots_path)
         room = CheckpointRoom(self.state, self.wal, self.packs, self.snapshots, reserve)
         self.commit_log = CommitLog(self.state, self.wal, self.syncer, self.waiters, self._clock, room)
-        admission = Uniqueness(self.commit_log)
+        admission = Uniqueness(self.commit_log, self.state, self._clock)
         self.engine = Engine(self.state, self.commit_log, self.waiters, self._clock, self.settings, admission)
         self.live = LiveFeeds(self.engine, self._clock, self._wake)
         self.queues = Queues(self.engine, self._clock)
         self.claims = Claims(self.queues, self.runner, self._exists)
+        self.job_lookup = JobLookup(self.queues, self.runner)
+        kept = self.state.feature(QueuesFeature).kept
+        self.notifier = Notifier(self.engine, kept, self.background, self.deadlines, self._clock)
         self.multi_append = MultiAppend(self.engine, self._clock)
         self.routers = Routers(self.engine)
         self.pipelines = Pipelines(self.engine, self._clock)
@@ -276,6 +287,8 @@ class Store:
         self.transactions = Transactions(self.engine, self.background, self._clock)
         self.scheduler = Scheduler(self.engine, self.background, self.deadlines, self._clock)
         self.schedules = Schedules(self.engine, self.scheduler, self._clock)
+        self.dispatcher = Dispatcher(self.engine, self.background, self._clock)
+        self.webhooks = Webhooks(self.engine, self.dispatcher, self._clock)
         self._checkpointer = Checkpointer(
             self.state,
             self.commit_log,
@@ -400,6 +413,7 @@ class Store:
         """Write and publish submitted changes, resume tasks that can continue, serve live readers: a few ms."""
         self.commit_log.flush()
         self._resume(self.runner.clock_s() + READY_S_MAX)
+        self.notifier.look()
         self.live.run()
 
     def tick(self) -> None:
@@ -418,6 +432,7 @@ class Store:
             self._wake()
         else:
             self._resume(until_s, comes_again=True)
+        self.notifier.look()
         self.live.run()
 
     def expire_waits(self) -> None:
@@ -453,6 +468,7 @@ class Store:
         return not (
             self.has_work
             or self.runner.pending
+            or self.waiters.pending
             or self._checkpoint is not None
             or self._house_busy
             or self._checkpointer.wanted
@@ -475,7 +491,7 @@ class Store:
             self.live.run()
         else:
             self.flush()
-        if self.background.pending or self.runner.pending or self._unsettled:
+        if self.background.pending or self.runner.pending or self.waiters.pending or self._unsettled:
             return 0.0
         return min((wait_ms / 1000 for wait_ms in waits_ms if wait_ms is not None), default=None)
 
@@ -551,6 +567,7 @@ class Store:
             return
         self.ready = False
         self.scheduler.stop()
+        self.notifier.stop()
         self.commit_log.flush()
         healthy = self.commit_log.read_only is None
         if healthy:

@@ -38,11 +38,12 @@ class Claim(NamedTuple):
 class Grant:
     """The jobs that one claimer got, rendered as in the reply, ascending by seq."""
 
-    __slots__ = ("change", "jobs", "more", "seqs")
+    __slots__ = ("change", "jobs", "limited_by", "more", "seqs")
 
     def __init__(self) -> None:
-        # Less than was requested, though not for lack of jobs.
+        # Less than was requested, though not for lack of jobs; and the limit that holds them back, if it is one.
         self.more = False
+        self.limited_by = ""
         self.seqs: list[int] = []
         self.jobs: list[bytes] = []
         self.change: PendingChange | None = None

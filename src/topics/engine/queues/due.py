@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from itertools import groupby
 
+from topics.model.requests.batch import JOB_PRIORITY_MAX
+
 BUCKET_MS = 100
 STALE_BUCKETS_MAX = 1_000
 # More buckets, or jobs of one group, are not sorted for a list but visited in order, this many places in a row.
@@ -236,6 +238,10 @@ class DueTimes:
         self.next_ms = min(due_ms for due_ms, _ in buckets[order[0]]) if order else NEVER_MS
         return found
 
+    def groups(self) -> Iterator[DueGroup]:
+        for bucket in self._buckets.values():
+            yield from bucket.values()
+
     def groups_from(self, due_ms: int) -> Iterator[tuple[int, list[DueGroup]]]:
         """The groups that fall due at `due_ms` or later, earliest first; all of one time together.
 
@@ -319,6 +325,15 @@ class Lane:
         seq = self.reclaimed.next_seq()
         return self.fresh.next_seq() if seq is None else seq
 
+    def next_ranked(self) -> tuple[int, int] | None:
+        """The same with its rank: lower ones are handed out first."""
+        rank = rank_of(self.priority)
+        seq = self.reclaimed.next_seq()
+        if seq is not None:
+            return rank, seq
+        seq = self.fresh.next_seq()
+        return None if seq is None else (rank + 1, seq)
+
 
 class Lanes:
     """A lane for each priority above 0 that was ever used, the highest first."""
@@ -345,10 +360,23 @@ class Lanes:
                 return seq
         return None
 
+    def next_ranked(self) -> tuple[int, int] | None:
+        """The same with its rank."""
+        for lane in self._lanes:
+            found = lane.next_ranked()
+            if found is not None:
+                return found
+        return None
+
     def peek(self) -> int | None:
         """The oldest of the next jobs of each lane."""
         seqs = [ready.peek() for lane in self._lanes for ready in (lane.reclaimed, lane.fresh)]
         return min((seq for seq in seqs if seq is not None), default=None)
+
+
+def rank_of(priority: int) -> int:
+    """The rank of reclaimed jobs of a priority; fresh ones come right after them."""
+    return 2 * (JOB_PRIORITY_MAX - priority)
 
 
 def jobs_of(groups: list[DueGroup], from_seq: int, to_seq: int) -> Iterator[tuple[int, JobStanding | None]]:

@@ -14,8 +14,9 @@ from topics.engine.core.listing import QueueState
 from topics.engine.queues import lease_log
 from topics.engine.queues.dead_letters import DeadLetters, left_of, read_stamps
 from topics.engine.queues.lease_log import QueueImage
-from topics.engine.queues.part import QueuePart, letters_of, put_letters, queue_of
+from topics.engine.queues.part import QueuePart, letters_of, put_letters, queue_of, results_of
 from topics.engine.queues.queue import Queue
+from topics.engine.queues.results.kept import KeptResults
 from topics.model.errors import DamagedData
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class QueuesFeature(Feature):
         self._state = state
         # by the id of the topic, in the order of their creation
         self.queues: dict[int, Topic] = {}
-        # Queues whose jobs the running checkpoint captures last.
+        self.kept = KeptResults()
+        # Queues whose jobs, or what is kept of ended ones, the running checkpoint captures last.
         self._large: list[Topic] = []
         # Topics of a snapshot that does not record which of their records are dead letters.
         self._unread: set[Topic] = set()
@@ -44,11 +46,15 @@ class QueuesFeature(Feature):
 
     def created(self, topic: Topic) -> None:
         if topic.config.type == "queue":
-            topic.queue = QueuePart(Queue())
+            topic.queue = QueuePart(Queue(), self.kept)
             self.queues[topic.id] = topic
 
     def dropped(self, topic: Topic) -> list[str]:
         self.queues.pop(topic.id, None)
+        self.kept.discard(topic)
+        results = results_of(topic)
+        if results is not None:
+            results.wake_all()
         return []
 
     def describe(self, topic: Topic, steady_ms: int) -> QueueState | None:
@@ -56,6 +62,7 @@ class QueuesFeature(Feature):
         if queue is None:
             return None
         queue.advance(steady_ms)
+        limits = queue.limits
         return QueueState(
             ready=queue.ready,
             in_flight=queue.in_flight,
@@ -66,6 +73,8 @@ class QueuesFeature(Feature):
             dead_letter_error=queue.refusal if queue.refused else None,
             claimers=queue.claimers,
             last_claim_ts=queue.last_claim_ts,
+            held_back=0 if limits is None else limits.tags.waiting,
+            limited_by=None if limits is None else limits.now_limited_by(steady_ms) or None,
         )
 
     # --- snapshots ---
@@ -76,7 +85,7 @@ class QueuesFeature(Feature):
             image.letters = letters.encode()
         if queue is not None:
             image.queue = Raw(_encode(lease_log.picture(topic, queue)))
-            if lease_log.is_large(topic, queue):
+            if lease_log.is_large(topic, queue) or results_of(topic) is not None:
                 self._large.append(topic)
 
     def decode(self, topic: Topic, image: TopicImage) -> None:
@@ -88,7 +97,7 @@ class QueuesFeature(Feature):
         if image.letters is None:
             self._unread.add(topic)
         elif image.letters:
-            put_letters(topic, DeadLetters.decode(image.letters, topic.blocks))
+            put_letters(topic, DeadLetters()).restore(image.letters, topic.blocks)
 
     def restore(self, chunk: bytes) -> None:
         lease_log.restore_part(chunk, self._state.by_id)

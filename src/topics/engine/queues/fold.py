@@ -35,8 +35,9 @@ from topics.engine.queues.ops import (
     decode_paused,
     decode_released,
 )
-from topics.engine.queues.part import letters_of, put_letters, queue_of
+from topics.engine.queues.part import letters_of, put_letters, queue_of, set_ending
 from topics.engine.queues.queue import Queue
+from topics.engine.queues.results.ended import EndState
 
 # --- leases: folded when they are decided; when read from the log, a record that has died since needs none ---
 
@@ -95,7 +96,10 @@ def _paused(state: State, op: Paused) -> None:
 def _moved(state: State, op: Moved) -> tuple[int, int]:
     """Removed here and added there in one step, so that no crash loses a record or leaves it in both topics."""
     source = state.by_id[op.topic_id]
+    if op.dead:
+        set_ending(source, EndState.DEAD)
     found = state.delete(Deleted(op.topic_id, op.ts, op.runs))
+    set_ending(source, EndState.REMOVED)
     queue = queue_of(source)
     if queue is not None and op.dead:
         queue.dead_lettered += found[0]
@@ -111,7 +115,9 @@ def _buried(state: State, op: Buried) -> None:
     if isinstance(op.rest, Appended):
         _land(state, op.rest, source.epoch)
     elif op.rest is not None:
+        set_ending(source, EndState.DEAD)
         state.delete(op.rest)
+        set_ending(source, EndState.REMOVED)
 
 
 def _land(state: State, appended: Appended, epoch: int | None) -> None:
@@ -127,8 +133,9 @@ def _land(state: State, appended: Appended, epoch: int | None) -> None:
         letters.tidy(topic)
 
 
-def _move_published(commit_log: CommitLog, op: Moved, found: tuple[int, int], change: PendingChange) -> None:
+def move_published(commit_log: CommitLog, op: Moved, found: tuple[int, int], change: PendingChange) -> None:
     change.result = found
+    commit_log.left(op.topic_id)
     commit_log.landed(op.appended.topic_id)
 
 
@@ -142,7 +149,7 @@ QUEUE_OPS: Final[tuple[OpKind[Any], ...]] = (
         MOVED,
         decode=decode_moved,
         fold=_moved,
-        published=_move_published,
+        published=move_published,
         other_topics=lambda _, op: (op.to_id,),
         adds=lambda op: (addition_of(op.appended, grows=False),),
         dated=lambda op: has_delays(op.appended),

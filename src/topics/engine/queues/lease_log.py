@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topics.engine.queues.due import JobPlace
-from topics.engine.queues.part import queue_of
+from topics.engine.queues.part import open_results, queue_of, results_of
+from topics.engine.queues.results.job_groups import JobGroupsImage
 
 if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
@@ -44,6 +45,7 @@ class JobImage(msgspec.Struct, array_like=True):
     priority: int = 0
     # of one with a priority: ready, and neither delayed nor delivered before
     fresh: bool = False
+    progress: bytes = b""
 
 
 class QueueImage(msgspec.Struct, array_like=True):
@@ -52,14 +54,17 @@ class QueueImage(msgspec.Struct, array_like=True):
     cursor: int
     jobs: list[JobImage]
     unique: list[tuple[bytes, int]]
+    # absent in older snapshots, and without groups
+    groups: JobGroupsImage | None = None
 
 
 class QueueChunk(msgspec.Struct, array_like=True):
-    """Some of the jobs and unique keys of a queue that has too many to be captured at once."""
+    """Some of the jobs and unique keys of a queue that has too many to be captured at once, or of its ended jobs."""
 
     topic_id: int
     jobs: list[JobImage]
     unique: list[tuple[bytes, int]]
+    ended: bytes = b""
 
 
 # Chunks of a snapshot that hold a part; no other chunk begins with this byte.
@@ -67,6 +72,7 @@ PART_CHUNK = b"\xc7"
 # Above this many jobs they are captured in parts, each of which takes about a millisecond.
 JOBS_AT_ONCE_MAX = 2_000
 JOBS_PER_PART = 500
+ENDED_PER_PART, ENDED_BYTES_PER_PART = 2_000, 1024 * 1024
 _part_encoder = msgspec.msgpack.Encoder()
 _part_decoder = msgspec.msgpack.Decoder(QueueChunk)
 
@@ -83,8 +89,11 @@ def picture(topic: Topic, queue: Queue) -> QueueImage:
     config = topic.config
     if config.durability == "ephemeral":
         return QueueImage(queue.paused, queue.dead_lettered, 0, [], [])
-    cursor = queue.cursor if config.leases_durable else 0
+    cursor = queue.logged_cursor if config.leases_durable else 0
     image = QueueImage(queue.paused, queue.dead_lettered, cursor, [], [])
+    results = results_of(topic)
+    if results is not None and results.groups.by_name:
+        image.groups = results.groups.image()
     if not is_large(topic, queue):
         image.jobs, image.unique = _job_images(topic, queue, queue.jobs), list(queue.unique.items())
     return image
@@ -94,8 +103,15 @@ def parts(topic: Topic, queue: Queue) -> Iterator[bytes]:
     """The jobs of a large queue, a few at a time, each as it is when it is captured.
 
     That may be later than the position of the snapshot. Folding the log from there gives the same result, because every
-    change of a job is in the log, and every op sets a job's state regardless of what it was before.
+    change of a job is in the log, and every op sets a job's state regardless of what it was before. The same holds for
+    ended jobs, which do not change.
     """
+    results = results_of(topic)
+    if results is not None and topic.config.durability != "ephemeral":
+        for ended in results.ended.pieces(ENDED_PER_PART, ENDED_BYTES_PER_PART):
+            yield PART_CHUNK + _part_encoder.encode(QueueChunk(topic.id, [], [], ended))
+    if not is_large(topic, queue):
+        return
     seqs, keys = list(queue.jobs), list(queue.unique)
     for first in range(0, max(len(seqs), len(keys)), JOBS_PER_PART):
         stop = first + JOBS_PER_PART
@@ -110,14 +126,16 @@ def restore_part(chunk: bytes, by_id: Mapping[int, Topic]) -> None:
     queue = queue_of(topic) if topic is not None else None
     if topic is not None and queue is not None:
         _restore_jobs(topic, queue, part.jobs, part.unique)
+        if part.ended:
+            open_results(topic).add_ended(part.ended)
 
 
 def _job_images(topic: Topic, queue: Queue, seqs: Iterable[int]) -> list[JobImage]:
     jobs = [(seq, job) for seq, job in [(seq, queue.jobs.get(seq)) for seq in seqs] if job is not None]
     if topic.config.leases_durable:
-        return [_job_image(seq, job) for seq, job in jobs]
+        return _with_progress(topic, [_job_image(seq, job) for seq, job in jobs])
     if queue.closing:
-        return [_without_lease(_job_image(seq, job)) for seq, job in jobs]
+        return _with_progress(topic, [_without_lease(_job_image(seq, job)) for seq, job in jobs])
     return [_appended_image(seq, job) for seq, job in jobs if job.priority or _rests_since_append(job)]
 
 
@@ -145,11 +163,21 @@ def _without_lease(image: JobImage) -> JobImage:
     return image
 
 
+def _with_progress(topic: Topic, images: list[JobImage]) -> list[JobImage]:
+    results = results_of(topic)
+    if results is not None and results.progress:
+        for image in images:
+            image.progress = results.progress.get(image.seq, b"")
+    return images
+
+
 def restore(topic: Topic, queue: Queue, image: QueueImage) -> None:
     """All records are fresh unless the image has a job for them."""
     queue.paused, queue.dead_lettered = image.paused, image.dead_lettered
     queue.pass_over(topic, image.cursor)
     _restore_jobs(topic, queue, image.jobs, image.unique)
+    if image.groups is not None:
+        open_results(topic).restore_groups(image.groups)
 
 
 def _restore_jobs(topic: Topic, queue: Queue, jobs: list[JobImage], unique: list[tuple[bytes, int]]) -> None:
@@ -158,6 +186,8 @@ def _restore_jobs(topic: Topic, queue: Queue, jobs: list[JobImage], unique: list
             continue
         job = queue.job_for(entry.seq)
         job.deliveries, job.error, job.priority = entry.deliveries, entry.error, entry.priority
+        if entry.progress:
+            open_results(topic).note_progress([entry.seq], entry.progress)
         if entry.lease:
             queue.lease(job, entry.node, entry.lease, entry.due_ms - 1, entry.rest_ms)
         elif entry.fresh:

@@ -6,8 +6,9 @@ among them and folds what the log says.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from topics.engine.queues.due import (
     NO_STREAM,
@@ -21,6 +22,10 @@ from topics.engine.queues.due import (
     ReadyJobs,
 )
 from topics.engine.queues.ops import FreshRun
+
+if TYPE_CHECKING:
+    from topics.engine.queues.limits.limits import Limits
+    from topics.model.requests.config import TopicConfig
 
 # Looked up once: an attribute of an Enum costs as much as a call.
 _READY: Final = JobPlace.READY
@@ -50,7 +55,11 @@ class JobPlaces:
         "in_flight",
         "jobs",
         "last_claim_ts",
+        "limits",
+        "limits_of",
         "next_lease",
+        "parked",
+        "parked_from",
         "paused",
         "refusal",
         "refused",
@@ -67,6 +76,13 @@ class JobPlaces:
         self.fresh: int = 0
         self.ahead: int = 0
         self.jobs: dict[int, JobStanding] = {}
+        # Live records up to the cursor that have no Job, because limits of their tags hold them back, and a seq that
+        # none of them is before.
+        self.parked: int = 0
+        self.parked_from: int = 0
+        # None: there are none. They are those of the second, which may have been replaced since.
+        self.limits: Limits | None = None
+        self.limits_of: TopicConfig | None = None
         # jobs by place, and how many there are of each
         self._leases = DueTimes(JobPlace.LEASED)
         self._rests = DueTimes(JobPlace.RESTING)
@@ -102,17 +118,25 @@ class JobPlaces:
 
     @property
     def ready(self) -> int:
-        return self.fresh + self.released
+        return self.fresh + self.released + self.parked
 
     @property
     def next_ms(self) -> int:
         """When the next job may become claimable by time alone."""
-        return min(self._leases.next_ms, self._rests.next_ms)
+        next_ms = min(self._leases.next_ms, self._rests.next_ms)
+        return next_ms if self.limits is None else min(next_ms, self.limits.next_ms)
+
+    @property
+    def logged_cursor(self) -> int:
+        """The cursor for the log and for snapshots: without their limits, parked jobs are fresh again."""
+        return self.cursor if not self.parked else min(self.cursor, self.parked_from - 1)
 
     # --- time ---
 
     def advance(self, now_ms: int) -> None:
         """Expire leases and end rests. Costs one step per group, whatever the number of jobs."""
+        if self.limits is not None:
+            self.limits.advance(now_ms)
         if now_ms >= self._leases.next_ms:
             for group in self._leases.fallen_due(now_ms):
                 self.in_flight -= len(group.jobs)
@@ -136,6 +160,8 @@ class JobPlaces:
         self.released += len(group.jobs)
         ready = self._ready if not group.priority else self._lanes.of(group.priority).reclaimed
         ready.add(group)
+        if self.limits is not None:
+            self.limits.returned(group)
 
     # --- places ---
 
@@ -182,6 +208,8 @@ class JobPlaces:
         job.group = group = ready.newest()
         group.jobs[job.seq] = job
         self.released += 1
+        if self.limits is not None:
+            self.limits.let_go(job.seq)
 
     def take_out(self, jobs: Iterable[Job]) -> None:
         """They are leaving the queue; if that fails, they are given back."""
@@ -223,6 +251,9 @@ class JobPlaces:
         else:
             moved = self._move_run(run, seqs, self._ready.newest())
             self.released += len(seqs)
+            if self.limits is not None:
+                for seq in seqs:
+                    self.limits.let_go(seq)
         moved.error = error or moved.error
 
     def extend_run(self, run: LeasedRun, seqs: list[int], deadline: int, rest_ms: int) -> None:
@@ -420,4 +451,32 @@ class JobPlaces:
         if seq > self.cursor:
             self.ahead += 1
             self.fresh -= 1
+        elif self.parked:
+            self.parked -= 1
         return job
+
+    # --- limits ---
+
+    def seqs_begun(self) -> array[int]:
+        """Jobs that are leased or rest."""
+        seqs = array("Q")
+        for times in (self._leases, self._rests):
+            for group in times.groups():
+                seqs.extend(group.jobs)
+        return seqs
+
+    def park(self, job: Job, group: DueGroup) -> None:
+        """A ready job waits for its tag in a group of its limits."""
+        self._detach(job)
+        job.group = group
+        group.jobs[job.seq] = job
+        self.released += 1
+
+    def choose(self, job: Job) -> None:
+        """A ready job is in no group until it is leased, or moved to the dead letters."""
+        self._detach(job)
+
+    def drop_limits_if_off(self) -> None:
+        """Once the last job that they had held back is handed out."""
+        if self.limits is not None and self.limits.are_off:
+            self.limits = None

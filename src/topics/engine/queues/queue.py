@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from topics.engine.log.block import Block
 from topics.engine.log.body import Body
 from topics.engine.log.on_disk.cold import ColdMiss
-from topics.engine.queues.due import DueGroup, Job, JobPlace, JobStanding, jobs_of
+from topics.engine.queues.due import DueGroup, Job, JobPlace, JobStanding, jobs_of, rank_of
 from topics.engine.queues.places import JobPlaces
 from topics.model.errors import TopicsError
 from topics.model.requests.batch import NO_KEY, Batch, JobColumns, unique_keys
 
 if TYPE_CHECKING:
     from topics.engine.log.topic import Topic
+    from topics.engine.queues.limits.tag_limits import TagLimits
 
 # Looked up once: an attribute of an Enum costs as much as a call.
 _LEASED: Final = JobPlace.LEASED
@@ -59,7 +60,7 @@ class Queue(JobPlaces):
     # --- choosing ---
 
     def take(
-        self, topic: Topic, wanted: int, bytes_max: int, deliveries_max: int, load: Load
+        self, topic: Topic, wanted: int, bytes_max: int, deliveries_max: int, load: Load, now_ms: int
     ) -> tuple[list[Taken], list[Job]]:
         """Up to `wanted` claimable jobs, given back ones first, and jobs that were delivered too often.
 
@@ -69,17 +70,31 @@ class Queue(JobPlaces):
         """
         taken: list[Taken] = []
         doomed: list[Job] = []
+        limits, room = self.limits, wanted
+        if limits is not None:
+            room = limits.room(wanted, now_ms)
         try:
-            size = self._take_released(topic, wanted, bytes_max, deliveries_max, load, taken, doomed)
-            if len(taken) < wanted and self.fresh and size < bytes_max:
-                self._take_fresh(topic, wanted, bytes_max - size, load, taken)
+            if limits is not None and limits.tags.in_use:
+                limits.take(topic, room, bytes_max, deliveries_max, load, now_ms, taken, doomed)
+            else:
+                size = self._take_released(topic, room, bytes_max, deliveries_max, load, taken, doomed)
+                if len(taken) < room and self.fresh and size < bytes_max:
+                    self._take_fresh(topic, room, bytes_max - size, load, taken)
         except (ColdMiss, TopicsError):
             if not taken and not doomed:
                 raise
+        if limits is not None:
+            limits.spend(len(taken), room, now_ms)
+            self.drop_limits_if_off()
         return taken, doomed
 
-    def take_run(self, topic: Topic, wanted: int, bytes_max: int, load: Load) -> TakenRun | None:
-        """What `take` would, if that is all of one run of fresh jobs; otherwise None, and nothing is taken."""
+    def take_run(
+        self, topic: Topic, wanted: int, bytes_max: int, load: Load, tags: TagLimits | None, now_ms: int
+    ) -> TakenRun | None:
+        """What `take` would, if that is all of one run of fresh jobs; otherwise None, and nothing is taken.
+
+        The limits of the whole queue have room for it; those of tags are asked.
+        """
         if self.released or self.ahead or not self.fresh:
             return None
         block = topic.blocks[topic.block_after(self.cursor)]
@@ -95,6 +110,8 @@ class Queue(JobPlaces):
         assert body is not None
         ends = body.ends
         if ends[stop - 1] - (ends[first - 1] if first else 0) > bytes_max:
+            return None
+        if tags is not None and not tags.take_run(body, block.first_seq, first, stop, now_ms):
             return None
         self.cursor = block.first_seq + stop - 1
         self.fresh -= wanted
@@ -135,6 +152,19 @@ class Queue(JobPlaces):
             seq = self._ready.next_seq()
         assert seq is not None, "a released job is in a group"
         return self.job_for(seq)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last claim has to go on: limits of tags held back too many of the jobs it met."""
+        return self.limits is not None and self.limits.tags.unfinished
+
+    def next_ranked(self) -> tuple[int, int] | None:
+        """The same as rank and seq, if there is one: the lowest rank is claimed first."""
+        found = self._lanes.next_ranked()
+        if found is not None:
+            return found
+        seq = self._ready.next_seq()
+        return None if seq is None else (rank_of(0), seq)
 
     def _take_fresh(self, topic: Topic, wanted: int, bytes_max: int, load: Load, taken: list[Taken]) -> None:
         index = topic.block_after(self.cursor)
@@ -232,11 +262,15 @@ class Queue(JobPlaces):
 
     def _prioritize(self, first_seq: int, jobs: JobColumns) -> None:
         """Jobs with a priority are ready in their lane from the start, or rest until their delay is over."""
+        is_ahead = first_seq > self.cursor
         for seq, priority in enumerate(jobs.priorities, first_seq):
             delay_ms = jobs.delays[seq - first_seq]
             if priority or delay_ms:
-                job = self.job_for(seq)
+                job = self.jobs[seq] = Job(seq)
                 job.priority = priority
+                if is_ahead:
+                    self.ahead += 1
+                    self.fresh -= 1
                 if delay_ms:
                     self._rest(job, jobs.from_ms + delay_ms)
                 else:
@@ -287,6 +321,12 @@ class Queue(JobPlaces):
         seqs: Iterable[int] = range(from_seq, to_seq + 1)
         if to_seq - from_seq >= len(jobs):
             seqs = [seq for seq in jobs if from_seq <= seq <= to_seq]
+        if self.parked:
+            # Up to the cursor, exactly those that have no Job are parked.
+            self.parked -= end - first - behind - sum([seq in jobs for seq in seqs if seq <= cursor])
+        if self.limits is not None:
+            for seq in seqs:
+                self.limits.let_go(seq)
         leaving: JobStanding | None = None
         for seq in seqs:
             job = jobs.pop(seq, None)

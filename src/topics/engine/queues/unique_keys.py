@@ -1,4 +1,4 @@
-"""Unique keys: a job whose key is pending is not added twice; the reply names the existing job."""
+"""Unique keys: a job whose key is pending is not added twice; the reply names the existing job. And job groups."""
 
 from __future__ import annotations
 
@@ -11,27 +11,37 @@ from topics.engine.core.job_admission import Admitted, check_job_fields
 from topics.engine.core.ops import KeyNoted
 from topics.engine.core.pending import PendingChange, settled
 from topics.engine.queues.part import queue_of
+from topics.engine.queues.results.group_admission import GroupAdmission
 from topics.model.requests.batch import NO_KEY, Batch, Draft, unique_column, unique_keys
 from topics.model.requests.records import AppendRequest, RecordRequest
 
 if TYPE_CHECKING:
     from topics.engine.core.commit_log import CommitLog
+    from topics.engine.core.state import State
     from topics.engine.log.topic import Topic
+    from topics.model.clock import Clock
 
 
 class Uniqueness:
-    def __init__(self, commit_log: CommitLog) -> None:
+    def __init__(self, commit_log: CommitLog, state: State, clock: Clock) -> None:
         self._commit_log = commit_log
         self._in_flight = commit_log.in_flight
+        self._groups = GroupAdmission(commit_log.in_flight)
+        self._state = state
+        self._clock = clock
 
     def admit(
         self, topic: Topic | None, request: AppendRequest, draft: Draft | None = None, *, to_queue: bool
     ) -> Admitted | None:
         """Leave out the records whose key is pending; None if none has a key.
 
-        Only a queue accepts a delay or a unique key.
+        Only a queue accepts a delay, a unique key, a priority or a group.
         """
-        if check_job_fields(request, to_queue=to_queue):
+        keyed = check_job_fields(request, to_queue=to_queue)
+        if to_queue and any(record.group is not None for record in request.records):
+            now_ms = self._clock.now_ms()
+            self._groups.check(topic, request, now_ms if topic is None else topic.now(now_ms))
+        if keyed:
             return self._admit_keyed(topic, request, draft)
         return None
 
@@ -53,6 +63,8 @@ class Uniqueness:
     def note(self, topic_id: int, batch: Batch, change: PendingChange) -> None:
         """A batch with job columns is pending."""
         assert batch.jobs is not None
+        if batch.jobs.groups is not None and topic_id in self._state.by_id:
+            self._groups.note(self._state.by_id[topic_id], batch.jobs.groups, change)
         keys = unique_keys(batch.jobs.unique)
         if NO_KEY in keys:
             keys = [key for key in keys if key != NO_KEY]

@@ -7,7 +7,7 @@ decision is in the log before the reply, and a failed write only makes the job c
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.engine.core.ops import Deleted
@@ -27,12 +27,16 @@ from topics.engine.queues.claims import (
 )
 from topics.engine.queues.dead_letters import left_of
 from topics.engine.queues.due import NO_STREAM, Job, LeasedRun
+from topics.engine.queues.limits.limits import limit
 from topics.engine.queues.operator.job_actions import JobActions
 from topics.engine.queues.operator.job_pages import JobPages
 from topics.engine.queues.operator.redrive import Redriver
 from topics.engine.queues.ops import Extended, FreshRun, Leased, LeaseOp, Paused, Released
-from topics.engine.queues.part import queue_of
+from topics.engine.queues.part import queue_of, results_of
 from topics.engine.queues.queue import DOOMED_PER_TAKE_MAX, Queue, Taken
+from topics.engine.queues.results.ended import EndState
+from topics.engine.queues.results.endings import NO_RESULTS, Endings, progress_in, results_in
+from topics.engine.queues.results.ops import Ended, Progressed
 from topics.model.clock import shown_ms
 from topics.model.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicFull, TopicNotFound, TopicsError
 from topics.model.requests.config import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
@@ -60,13 +64,15 @@ REFUSED_REST_MS, REFUSED_REST_MS_MAX = 1_000, 60_000
 class Held(NamedTuple):
     """The result of an ack, nack or extend: how many jobs, which seqs were not held.
 
-    Of an extend also the new deadline, and which of the skipped jobs were cancelled.
+    Of an extend also the new deadline, and which of the skipped jobs were cancelled; of an ack whether its results, if
+    it had any, are kept.
     """
 
     jobs: list[int]
     skipped: list[int]
     deadline: int = 0
     cancelled: Sequence[int] = ()
+    results_kept: bool = True
 
 
 class Queues:
@@ -81,6 +87,7 @@ class Queues:
         self.redriver = Redriver(engine, self)
         self.job_pages = JobPages(engine, self)
         self.job_actions = JobActions(engine, self)
+        self.endings = Endings(engine, clock)
 
     # --- looking up ---
 
@@ -127,6 +134,17 @@ class Queues:
         """The time that records are stamped with."""
         return self._clock.now_ms()
 
+    def shown_ms(self, steady_ms: int) -> int:
+        """The time of a lease or a delay as callers see it."""
+        return self._steady.wall_ms(steady_ms)
+
+    def appended_ts(self, topic: Topic, seq: int) -> int:
+        """When a live record was appended. May raise ColdMiss."""
+        block = topic.blocks[topic.block_after(seq - 1)]
+        self._state.cold.load(block)
+        assert block.body is not None
+        return block.body.ts_at(block.number_after(seq - 1))
+
     def bring_up(self, topic: Topic, queue: Queue) -> int:
         now = self.now()
         if topic.config.ttl_ms:
@@ -161,7 +179,12 @@ class Queues:
         if claim.stream != NO_STREAM or topic.config.retry_backoff is not UNSET or queue.paused:
             return self.serve(topic, queue, [claim], now)[0]
         self._commit_log.check_writable()
-        run = queue.take_run(topic, claim.wanted, ANSWER_BYTES_MAX, self._state.cold.load)
+        if queue.limits_of is not topic.config:
+            limit(queue, topic.config)
+        limits, room, tags = queue.limits, claim.wanted, None
+        if limits is not None:
+            room, tags = limits.room(room, now), limits.tags if limits.tags.in_use else None
+        run = queue.take_run(topic, room, ANSWER_BYTES_MAX, self._state.cold.load, tags, now) if room else None
         if run is None:
             return self.serve(topic, queue, [claim], now)[0]
         wall_ms = queue.last_claim_ts = topic.last_read_ts = self._clock.now_ms()
@@ -175,12 +198,15 @@ class Queues:
         grant.seqs = list(range(first_seq, first_seq + count))
         leased = FreshRun(first_seq, count, lease)
         if topic.config.leases_durable:
-            op = Leased(topic.id, queue.cursor, deadline, 0, claim.node, leased, now_ms=now)
+            op = Leased(topic.id, queue.logged_cursor, deadline, 0, claim.node, leased, now_ms=now)
             self._state.fold_ahead(op)
             grant.change = self._journal_leases(op, topic)
         else:
             # The fold of such an op: it would not reach the log.
             queue.hand_out_run(leased, claim.node, deadline, 0, now)
+        if limits is not None:
+            limits.spend(count, room, now)
+            self._tell_what_is_left(queue, claim, grant)
         return grant
 
     def serve(self, topic: Topic, queue: Queue, claims: list[Claim], now: int) -> list[Grant]:
@@ -194,19 +220,26 @@ class Queues:
         if queue.paused:
             return grants
         config = topic.config
+        if queue.limits_of is not config:
+            limit(queue, config)
         deliveries_max = config.max_deliveries if config.max_deliveries and config.dead_letter else UNLIMITED
         wanted = sum([claim.wanted for claim in claims])
-        taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load)
+        taken, doomed = queue.take(topic, wanted, bytes_for(claims), deliveries_max, self._state.cold.load, now)
         self._state.read_total += len(taken)
         for claim, grant, share in zip(claims, grants, deal(taken, claims), strict=True):
             if share:
                 grant.change = self._lease(topic, queue, claim, share, grant, now)
-            grant.more = len(share) < claim.wanted and queue.ready > 0
+            self._tell_what_is_left(queue, claim, grant)
         if doomed:
             self.bury(topic, doomed)
             if len(doomed) >= DOOMED_PER_TAKE_MAX:
                 self._waiters.moved(topic)
         return grants
+
+    def _tell_what_is_left(self, queue: Queue, claim: Claim, grant: Grant) -> None:
+        grant.more = len(grant.seqs) < claim.wanted and queue.ready > 0
+        if grant.more and queue.limits is not None:
+            grant.limited_by = queue.limits.limited_by
 
     def _lease(
         self, topic: Topic, queue: Queue, claim: Claim, share: list[Taken], grant: Grant, now: int
@@ -230,7 +263,7 @@ class Queues:
             for entry in leases:
                 by_rest.setdefault(rest_after(config, entry[2], entry[1]), []).append(entry)
         ops = [
-            Leased(topic.id, queue.cursor, deadline, rest_ms, node, some, now_ms=now, stream=claim.stream)
+            Leased(topic.id, queue.logged_cursor, deadline, rest_ms, node, some, now_ms=now, stream=claim.stream)
             for rest_ms, some in by_rest.items()
         ]
         for op in ops:
@@ -261,7 +294,7 @@ class Queues:
                 job.deliveries -= 1
                 queue.give_back(job, now, now)
 
-    def _journal(self, topic: Topic, op: LeaseOp) -> PendingChange:
+    def _journal(self, topic: Topic, op: LeaseOp | Progressed) -> PendingChange:
         """Part of the leases log: as durable as the topic; an ephemeral one has no log."""
         durability = topic.config.durability
         journaled = durability != "ephemeral"
@@ -275,28 +308,43 @@ class Queues:
     def ack(self, name: str, request: AckRequest) -> PendingChange:
         """Complete jobs: their records die, as durably as the topic is. `result` is a Held."""
         self.check_seqs(request)
+        results = NO_RESULTS
+        if request.result is not UNSET or request.results is not None:
+            results = results_in(request)
         topic, queue, now = self.find(name)
         self._commit_log.check_writable()
         run = queue.held_run(request.node, request.seqs, request.lease_ids, now)
+        kept = not results or topic.config.keep_results_ms is not UNSET
         if run is not None:
-            return self._ack_run(topic, queue, run, request.seqs)
+            return self._ack_run(topic, queue, run, Held(request.seqs, [], results_kept=kept), results)
         jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
         seqs = [job.seq for job in jobs]
         if not jobs:
             return settled(topic.id, Held(seqs, skipped))
         runs = find_seqs(topic, sorted(seqs), self._state.cold.load)
-        change = self._commit_log.submit_delete(Deleted(topic.id, self._clock.now_ms(), runs), topic.config.durability)
+        change = self._complete(topic, queue, runs, seqs, results)
         queue.take_out(jobs)
-        change.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped), done))
+        change.then(lambda done: self._acked(topic, jobs, Held(seqs, skipped, results_kept=kept), done))
         self._waiters.moved(topic)
         return change
 
-    def _ack_run(self, topic: Topic, queue: Queue, run: LeasedRun, seqs: list[int]) -> PendingChange:
+    def _complete(
+        self, topic: Topic, queue: Queue, runs: list[Run], seqs: list[int], results: Mapping[int, bytes]
+    ) -> PendingChange:
+        op = Deleted(topic.id, self._clock.now_ms(), runs)
+        if topic.config.keep_results_ms is UNSET and results_of(topic) is None:
+            return self._commit_log.submit_delete(op, topic.config.durability)
+        return self.endings.submit(topic, op, map(queue.look_at, seqs), EndState.DONE, results)
+
+    def _ack_run(
+        self, topic: Topic, queue: Queue, run: LeasedRun, held: Held, results: Mapping[int, bytes]
+    ) -> PendingChange:
         """Jobs that one claim has leased, and that are neighbours, are completed together."""
+        seqs = held.jobs
         runs = find_seqs(topic, seqs, self._state.cold.load)
-        change = self._commit_log.submit_delete(Deleted(topic.id, self._clock.now_ms(), runs), topic.config.durability)
+        change = self._complete(topic, queue, runs, seqs, results)
         leaving = queue.take_out_run(run, seqs)
-        change.then(lambda done: self._run_acked(topic, queue, leaving, Held(seqs, []), done))
+        change.then(lambda done: self._run_acked(topic, queue, leaving, held, done))
         self._waiters.moved(topic)
         return change
 
@@ -376,7 +424,7 @@ class Queues:
         ops = [Released(topic.id, due, error, seqs, now_ms=now) for due, seqs in by_due.items()]
         return self.decide_ahead(topic, ops)
 
-    def decide_ahead(self, topic: Topic, ops: Sequence[Released | Extended]) -> PendingChange:
+    def decide_ahead(self, topic: Topic, ops: Sequence[Released | Extended | Progressed]) -> PendingChange:
         """They take effect now, and are in the log before this is done if the leases are durable."""
         for op in ops:
             self._state.fold_ahead(op)
@@ -390,13 +438,18 @@ class Queues:
         """Set a new deadline for held leases, counted from now. `result` is a Held with the deadline."""
         self.check_seqs(request)
         lease_ms = max(LEASE_MS_MIN, min(LEASE_MS_MAX, check_u64(request.lease_ms, "lease_ms")))
+        progress = progress_in(request)
         topic, queue, now = self.find(name)
         deadline = now + lease_ms
+        ops: list[Extended | Progressed] = []
         if (
             topic.config.retry_backoff is UNSET
             and queue.held_run(request.node, request.seqs, request.lease_ids, now) is not None
         ):
-            change = self.decide_ahead(topic, [Extended(topic.id, deadline, 0, request.seqs)])
+            ops.append(Extended(topic.id, deadline, 0, request.seqs))
+            if progress:
+                ops.append(Progressed(topic.id, progress, request.seqs))
+            change = self.decide_ahead(topic, ops)
             change.result = Held(request.seqs, [], self._steady.wall_ms(deadline))
             return change
         jobs, skipped = queue.held_by(request.node, request.seqs, request.lease_ids, now)
@@ -404,9 +457,10 @@ class Queues:
         for job in jobs:
             rest_ms = rest_after(topic.config, job.deliveries, job.lease)
             by_rest.setdefault(rest_ms, []).append(job.seq)
-        change = self.decide_ahead(
-            topic, [Extended(topic.id, deadline, rest_ms, seqs) for rest_ms, seqs in by_rest.items()]
-        )
+        ops += [Extended(topic.id, deadline, rest_ms, seqs) for rest_ms, seqs in by_rest.items()]
+        if progress and jobs:
+            ops.append(Progressed(topic.id, progress, [job.seq for job in jobs]))
+        change = self.decide_ahead(topic, ops)
         cancelled: Sequence[int] = ()
         if skipped and queue.cancelled:
             cancelled = [seq for seq in skipped if seq in queue.cancelled]
@@ -471,7 +525,8 @@ class Queues:
         records = [self._lift(topic, job.seq) for job in jobs]
         for record, job in zip(records, jobs, strict=True):
             moving.stamp(record, topic.name, job, reason or job.error)
-        return self.move(topic, runs, records, name, dead=True)
+        ended = self.endings.ended(topic, jobs, EndState.DEAD, reason=reason)
+        return self.move(topic, runs, records, name, dead=True, ended=ended)
 
     def _refused(self, topic: Topic, jobs: list[Job], reason: str) -> None:
         queue = queue_of(topic)
@@ -488,17 +543,32 @@ class Queues:
         return moving.record_of(block, block.number_after(seq - 1))
 
     def move(
-        self, source: Topic, runs: list[Run], records: list[RecordRequest], name: str, *, dead: bool
+        self,
+        source: Topic,
+        runs: list[Run],
+        records: list[RecordRequest],
+        name: str,
+        *,
+        dead: bool,
+        ended: bytes = b"",
     ) -> PendingChange:
-        """Move records to another topic in one step; that topic is created if it is absent."""
+        """Move records to another topic in one step; that topic is created if it is absent.
+
+        `ended` is what is kept of dead jobs.
+        """
         durability = source.config.durability
         room = self._engine.room_for(name, len(records), sum(run.size for run in runs), durability)
         now = self._clock.now_ms()
         op = moving.move(source, runs, records, room, now if room.topic is None else room.topic.now(now), dead=dead)
         self._commit_log.date(op.appended.batch)
         body = moving.encode_move(op, source, room.config)
-        classes = (durability, room.config.durability)
-        return self._commit_log.submit(op, body, gated="fsync" in classes, urgent=True, journaled=bool(body))
+        gated = "fsync" in (durability, room.config.durability)
+        if not ended:
+            return self._commit_log.submit(op, body, gated=gated, urgent=True, journaled=bool(body))
+        wrapped = Ended(EndState.DEAD, ended, op)
+        if body and source.lasts(runs[0].from_seq):
+            body = wrapped.around(body)
+        return self._commit_log.submit(wrapped, body, gated=gated, urgent=True, journaled=bool(body))
 
     # --- pause, streams ---
 

@@ -96,7 +96,7 @@ class Claimers:
     def add(self, claimer: Claimer) -> None:
         self._members[claimer] = None
         self.queue.claimers += 1
-        if self.topic.config.claim_jitter_ms:
+        if self.topic.config.claim_jitter_ms or self.queue.unfinished:
             self.moved()
         else:
             self._arm()
@@ -176,7 +176,9 @@ class Claimers:
                 return
             else:
                 self._grant(asking, grants)
-                return
+                if not self.queue.unfinished:
+                    return
+                wait = None
             try:
                 yield wait
             except TopicsError as error:
@@ -185,6 +187,9 @@ class Claimers:
 
     def _grant(self, asking: list[tuple[Claimer, Claim]], grants: list[Grant]) -> None:
         for (member, _), grant in zip(asking, grants, strict=True):
+            if not grant.seqs and self.queue.unfinished:
+                # The next step of the same pass may find something for it.
+                continue
             if not member.granted(grant):
                 self.discard(member)
             elif grant.seqs and member in self._members:
@@ -254,7 +259,7 @@ class Claims:
         claim = Claim(request.node, wanted, lease_ms or topic.config.lease_ms)
         if not topic.config.claim_jitter_ms:
             grant = queues.serve_one(topic, queue, claim, now)
-            if grant.seqs or not request.wait_ms:
+            if grant.seqs or not (request.wait_ms or queue.unfinished):
                 return AskedClaim(topic, queue, claim, grant)
         return AskedClaim(topic, queue, claim, None)
 

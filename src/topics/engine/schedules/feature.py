@@ -35,6 +35,8 @@ class ScheduleTable(Feature):
         self.by_name: dict[str, Schedule] = {}
         self.by_id: dict[int, Schedule] = {}
         self.names: list[str] = []
+        # of `data`, which is in memory
+        self.data_bytes = 0
         self.wheel = TimerWheel[Schedule](WHEEL_GRAIN_MS)
 
     # --- folds ---
@@ -47,6 +49,7 @@ class ScheduleTable(Feature):
                 schedule.captured = self._state.checkpoint
         else:
             self._touch(schedule)
+            self.data_bytes += len(op.config.data) - len(schedule.config.data)
             schedule.config, schedule.anchor_ms, schedule.next_ms = op.config, op.anchor_ms, op.next_ms
         schedule.last_error = None
         self._place(schedule)
@@ -58,6 +61,7 @@ class ScheduleTable(Feature):
         self._touch(schedule)
         self.wheel.remove(schedule, schedule.bucket)
         schedule.next_ms = 0
+        self.data_bytes -= len(schedule.config.data)
         del self.by_id[schedule.id], self.by_name[schedule.name]
         del self.names[bisect_left(self.names, schedule.name)]
 
@@ -100,6 +104,7 @@ class ScheduleTable(Feature):
     def _add(self, schedule: Schedule) -> Schedule:
         self.by_id[schedule.id] = self.by_name[schedule.name] = schedule
         insort(self.names, schedule.name)
+        self.data_bytes += len(schedule.config.data)
         self._state.next_id = max(self._state.next_id, schedule.id + 1)
         return schedule
 

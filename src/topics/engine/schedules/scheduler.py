@@ -140,11 +140,8 @@ class Scheduler:
         """As much as fits a slice; None if that cannot be said, for example without its time zone."""
         try:
             return schedule.due_by(now_ms).up_to(SLICE_BYTES_MAX // _record_bytes(schedule))
-        except Exception as error:
-            # Whatever is wrong with one must not stop the others.
-            if schedule.last_error is None:
-                log.error("schedule %s cannot run", schedule.name, exc_info=error)
-            self._failed((schedule,), Internal(f"its due times cannot be computed: {error}"))
+        except Exception as error:  # noqa: BLE001 - as in `_run`
+            self._cannot_run(schedule, "its due times cannot be computed", error)
             return None
 
     # --- what ---
@@ -164,10 +161,20 @@ class Scheduler:
             self._failed((schedule for schedule, _ in runs), error)
         except TopicsError as error:
             self._failed((schedule for schedule, _ in runs), error)
+        except Exception as error:  # noqa: BLE001 - logged; whatever is wrong with one must not stop the others
+            if len(runs) > 1:
+                return self._run_fewer(name, runs)
+            self._cannot_run(runs[0][0], "its record cannot be appended", error)
         return None
 
+    def _cannot_run(self, schedule: Schedule, why: str, error: Exception) -> None:
+        """A bug: in the log once, and tried again like any other failure."""
+        if schedule.last_error is None:
+            log.error("schedule %s cannot run", schedule.name, exc_info=error)
+        self._failed((schedule,), Internal(f"{why}: {error}"))
+
     def _run_fewer(self, name: str, runs: Runs) -> ColdMiss | None:
-        """The topic has no room for all of their records; it may have for some."""
+        """They cannot run together, for example because the topic has no room for all records; some of them may."""
         if len(runs) == 1:
             schedule, due = runs[0]
             return self._run(name, [(schedule, due.up_to(len(due.times) // 2))])

@@ -11,6 +11,7 @@ from topics.engine.core.waiting.runner import Steps
 from topics.engine.schedules.feature import ScheduleTable
 from topics.engine.schedules.ops import ScheduleDropped, SchedulePut
 from topics.engine.schedules.schedule import Schedule
+from topics.model.cursors import AfterName, page_cursor
 from topics.model.errors import InvalidRequest, ScheduleNotFound, Throttled, TopicNotFound
 from topics.model.names import check_topic_name
 from topics.model.schedules.schedule_config import ScheduleConfig, ScheduleRequest, resolve_schedule
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 # Schedules that are looked at in one step of a list, whether they are wanted or not.
 SCANNED_PER_STEP = 1_000
+# A page ends after this much data; at least one schedule is in it.
+PAGE_BYTES_MAX = 1024 * 1024
+# The data of all schedules together, which is in memory.
+DATA_BYTES_MAX = 64 * 1024 * 1024
 
 
 class ScheduleState(NamedTuple):
@@ -65,6 +70,8 @@ class Schedules:
         self._clock = clock
         self._table = engine.state.feature(ScheduleTable)
         self._in_flight = engine.in_flight
+        # of `data` in changes that are not yet published
+        self._pending_bytes = 0
 
     def resolve(self, request: ScheduleRequest) -> ScheduleConfig:
         return resolve_schedule(request, self._engine.settings, self._clock.now_ms())
@@ -82,14 +89,26 @@ class Schedules:
         limit = self._engine.settings.max_schedules
         if known is None and limit and len(self._table.by_name) >= limit:
             raise Throttled(f"there are {limit} schedules already", limit="max_schedules", max=limit)
+        self._refuse_more_data(len(config.data) - (0 if known is None else len(known.config.data)))
         anchor_ms, next_ms = self._times(known, config)
         self._engine.commit_log.check_writable()
         schedule_id = known.id if known is not None else self._engine.state.new_id()
         op = SchedulePut(schedule_id, anchor_ms, next_ms, name, config)
         change = self._engine.commit_log.submit(op, op.encode(), gated=True)
         change.created = known is None
-        change.then(lambda done: self._was_put(done, name))
+        self._pending_bytes += len(config.data)
+        change.then(lambda done: self._was_put(done, name, config))
         return self._in_flight.hold(change, ("schedule", name))
+
+    def _refuse_more_data(self, added_bytes: int) -> None:
+        total = self._table.data_bytes + self._pending_bytes + added_bytes
+        if added_bytes > 0 and total > DATA_BYTES_MAX:
+            raise Throttled(
+                f"the data of all schedules would have {total} bytes; at most {DATA_BYTES_MAX} are allowed: keep large "
+                "data in a record, and let the schedule name it",
+                limit="schedule_data_bytes",
+                max=DATA_BYTES_MAX,
+            )
 
     def _times(self, known: Schedule | None, config: ScheduleConfig) -> tuple[int, int]:
         """From when intervals count, and the next due time: both stay if nothing about the times has changed."""
@@ -104,7 +123,8 @@ class Schedules:
             raise InvalidRequest(f"at must be after the server's time, {now_ms}, not {config.at}", field="at")
         return anchor_ms, next_ms
 
-    def _was_put(self, change: PendingChange, name: str) -> None:
+    def _was_put(self, change: PendingChange, name: str, config: ScheduleConfig) -> None:
+        self._pending_bytes -= len(config.data)
         schedule = self._table.by_name.get(name)
         if change.error is None and schedule is not None:
             change.result = describe(schedule)
@@ -149,6 +169,7 @@ class Schedules:
     ) -> Steps[SchedulePage]:
         """Schedules by name, those that start with `prefix` and are `wanted`; with other work between the steps."""
         table, left = self._table, max(1, min(PAGE_SIZE_MAX, page_size))
+        left_bytes = PAGE_BYTES_MAX
         page: list[ScheduleState] = []
         while True:
             found, cursor = page_of(
@@ -160,7 +181,11 @@ class Schedules:
                 lambda schedule: wanted(schedule.name, schedule.config),
                 SCANNED_PER_STEP,
             )
-            page += map(describe, found)
+            for number, schedule in enumerate(found, 1):
+                page.append(describe(schedule))
+                left_bytes -= len(schedule.config.data)
+                if left_bytes <= 0 and (number < len(found) or cursor is not None):
+                    return SchedulePage(page, page_cursor(AfterName(schedule.name)))
             left -= len(found)
             if cursor is None or not left:
                 return SchedulePage(page, cursor)

@@ -325,10 +325,11 @@ class Transactions:
         records = cast("list[RecordRequest]", request.records)
         bare = check_batch(AppendRequest(records, request.node), self._settings, metas_checked=metas_checked)
         if not bare and any(
-            record.delay_ms or record.unique_key is not None or record.job_priority for record in records
+            record.delay_ms or record.unique_key is not None or record.job_priority or record.group is not None
+            for record in records
         ):
             raise InvalidRequest(
-                "delay_ms, unique_key and job_priority cannot be part of a transaction", field="records"
+                "delay_ms, unique_key, job_priority and group cannot be part of a transaction", field="records"
             )
         names = list(dict.fromkeys(record.topic for record in request.records))
         if len(names) == 1:

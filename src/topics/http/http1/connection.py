@@ -21,6 +21,9 @@ from topics.http.received import abandon, prepare
 from topics.http.refusal import Refusal, RequestTimeout, TooManyConnections
 from topics.http.service import Service
 
+# What is read in a crowded iteration and kept for a later one; more is parsed in slices of its own.
+LATE_BYTES_MAX = 4 * 1024
+
 # Looked up once: an attribute of an Enum costs as much as a call.
 _READING: Final = Receiving.READING
 _CLOSED: Final = Receiving.CLOSED
@@ -33,6 +36,7 @@ class Http1Connection(asyncio.Protocol):
         "_continue_for",
         "_discarded_bytes",
         "_early",
+        "_late",
         "_memory_waits",
         "_part",
         "_quiet_since_s",
@@ -63,6 +67,7 @@ class Http1Connection(asyncio.Protocol):
         self._unfed: bytes | None = None
         self._slice_scheduled = False
         self._early = b""  # kept until the protocol is detected, or for the one the client may upgrade to
+        self._late = b""  # read in a crowded iteration: waits for its turn
         self._continue_for: Http1Request | None = None
         self._discarded_bytes = 0
         # why reading stops, and whether it has
@@ -92,6 +97,13 @@ class Http1Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._late:
+            # There is more of it: ordered by being read as one.
+            data, self._late = self._late + data, b""
+        elif self._service.tick.crowded and len(data) <= LATE_BYTES_MAX:
+            self._late = data
+            self._service.tick.late.add(self._receive_late)
+            return
         reader = self._reader
         if reader is None or self._receiving is not _READING:
             self._receive_carefully(data)
@@ -107,8 +119,19 @@ class Http1Connection(asyncio.Protocol):
         if rest:
             self._feed_pieces(rest)
 
+    def _receive_late(self) -> bool:
+        late, self._late = self._late, b""
+        if late:
+            tick = self._service.tick
+            tick.make_room()
+            self.data_received(late)
+            # It did not take the time of those that are read next.
+            tick.make_room()
+        return False
+
     def eof_received(self) -> bool:
         """A client may close its sending side and still wait for short replies; parked requests count as abandoned."""
+        self._receive_late()
         self.last_request_came()
         writer, waiting = self._writer, self._waiting
         if any(request.on_disconnect or request.reply_stream for request in writer.pending):
@@ -353,7 +376,7 @@ class Http1Connection(asyncio.Protocol):
     @property
     def mid_request(self) -> bool:
         """Whether a request has begun to arrive that has not reached its handler."""
-        if self._waiting or self._unfed is not None:
+        if self._waiting or self._unfed is not None or self._late:
             return True
         return self._reader is not None and not self._reader.idle and self._receiving is _READING
 
@@ -413,7 +436,7 @@ class Http1Connection(asyncio.Protocol):
             # The socket is not read until there is memory, so the end of its input is not seen either.
             if has_left(self._transport):
                 self._transport.abort()
-        elif self._waiting or self._writer.pending:
+        elif self._waiting or self._writer.pending or self._late:
             return
         elif self._reader is not None and not self._reader.idle:
             try:
@@ -454,6 +477,7 @@ class Http1Connection(asyncio.Protocol):
                 abandoned.append(reader.incoming)
             reader.close()
         self._waiting = self._unfed = self._continue_for = None
+        self._late = b""
         for request in abandoned:
             abandon(service, request)
         service.connection_left()

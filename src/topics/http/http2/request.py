@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from topics.http.limits import HttpLimits
@@ -10,6 +11,9 @@ from topics.http.refusal import BadRequest, HeadersTooLarge, UriTooLong
 from topics.http.request import Header, ReplyWriter
 from topics.http.request_ids import ID_NAMES, ids_in
 from topics.http.target import check_visible, split_target
+
+# HTTP/2 carries methods as opaque bytes, and they end up in logs.
+_is_method = re.compile(rb"[A-Za-z-]{1,32}").fullmatch
 
 
 class Http2Request(ReceivedRequest):
@@ -32,7 +36,10 @@ class Http2Request(ReceivedRequest):
             else:
                 headers.append((bytes(name), bytes(value)))
                 named = named or name in ID_NAMES
-        self.method = pseudo.get(b":method", b"").decode("latin-1")
+        method = pseudo.get(b":method", b"")
+        if _is_method(method) is None:
+            raise BadRequest("the method must be at most 32 letters")
+        self.method = method.decode("ascii")
         target = pseudo.get(b":path", b"")
         if len(target) > limits.uri_bytes_max:
             raise UriTooLong(limits.uri_bytes_max)

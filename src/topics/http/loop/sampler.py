@@ -14,9 +14,9 @@ from collections.abc import Callable
 # nothing to those.
 SAMPLES_UNTIL_REST, REST_S = 20, 0.5
 # Objects made since the last collection: when it is worth one while idle, and when it is forced. A collection takes
-# about 0.15 µs for each of them and then ignores them, so the limit decides how long one takes, not what all of them
+# 0.15 to 0.5 µs for each of them and then ignores them, so the limit decides how long one takes, not what all of them
 # cost.
-YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 20_000, 50_000
+YOUNG_OBJECTS_IDLE, YOUNG_OBJECTS_MAX = 10_000, 20_000
 
 
 class Sampler:

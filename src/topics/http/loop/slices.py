@@ -17,14 +17,26 @@ TURN_S = 0.004
 class Slices:
     """Runs steps in rotation. A step does a millisecond or two of work and returns whether there is more."""
 
-    __slots__ = ("_armed", "_clock", "_loop", "_steps", "_watchdog")
+    __slots__ = ("_armed", "_clock", "_loop", "_steps", "_turn_s", "_watchdog")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], watchdog: Watchdog) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        watchdog: Watchdog,
+        turn_s: float = TURN_S,
+    ) -> None:
+        self._turn_s = turn_s
         self._loop = loop
         self._watchdog = watchdog
         self._clock = clock
         self._steps: deque[Callable[[], bool]] = deque()
         self._armed = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to run in the next iteration."""
+        return bool(self._steps)
 
     def add(self, step: Callable[[], bool]) -> None:
         """Run `step` in later iterations until it returns False."""
@@ -44,7 +56,7 @@ class Slices:
             if self._has_more(step):
                 self._steps.append(step)
             now_s = self._clock()
-            if now_s >= began_s + TURN_S:
+            if now_s >= began_s + self._turn_s:
                 break
         self._watchdog.note(now_s - began_s, "a slice of input")
         if self._steps:

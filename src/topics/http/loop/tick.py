@@ -5,6 +5,10 @@ idle: ────────────────────────�
 
 Large requests are handled for a few milliseconds per tick; if they took that long, the tick ends in the next iteration.
 After work that took long, the finished replies are sent in an iteration of their own (`pace.py`).
+
+A poll reports thousands of sockets if thousands of clients have sent at once: after some milliseconds of handlers the
+tick is `crowded`, and what is read after that waits for its turn in `late`. Until that is done, newly read requests
+get less time: they are answered between two turns, and hardly keep the others waiting.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from time import perf_counter
 from typing import Protocol
 
 from topics.http.loop.pace import PUT_OFF_MAX, Pace
+from topics.http.loop.slices import Slices
 from topics.http.loop.watchdog import Watchdog
 
 log = logging.getLogger("topics.http")
@@ -24,6 +29,9 @@ log = logging.getLogger("topics.http")
 
 # How long large requests may take in one tick before others have their turn.
 LARGE_S = 0.002
+# How long handlers may run in one iteration before it is crowded: usually, and while requests wait for their turn; and
+# how long those have in each iteration.
+HANDLED_S, HANDLED_BESIDE_LATE_S, LATE_S = 0.008, 0.002, 0.012
 
 
 class Flushable(Protocol):
@@ -47,14 +55,23 @@ class Tick:
         "_sent_only",
         "_watchdog",
         "armed",
+        "crowded",
+        "full_s",
+        "late",
         "unflushed",
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, watchdog: Watchdog, pace: Pace, clock: Callable[[], float] = perf_counter
+        self,
+        loop: asyncio.AbstractEventLoop,
+        watchdog: Watchdog,
+        pace: Pace,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._loop = loop
         self._pace = pace
+        # requests that were read in a crowded iteration
+        self.late = Slices(loop, clock, watchdog, LATE_S)
         self._clock = clock
         self._watchdog = watchdog
         self._callbacks: list[Callable[[], None]] = []
@@ -62,6 +79,9 @@ class Tick:
         self.armed = self._running = self._put_off = False
         # how often in a row replies were sent and the rest of the tick had to wait
         self._sent_only = 0
+        # handlers have run for long enough, and when that will be so
+        self.crowded = False
+        self.full_s = 0.0
         self._handle: asyncio.Handle | None = None
         self.unflushed: list[Flushable] = []
 
@@ -73,7 +93,13 @@ class Tick:
             self.armed = True
             if not self._running:
                 self._watchdog.begin()
+            self.make_room()
             self._handle = self._loop.call_soon(self._run)
+
+    def make_room(self) -> None:
+        """The handlers of what is read next have their time from now on."""
+        self.crowded = False
+        self.full_s = self._clock() + (HANDLED_BESIDE_LATE_S if self.late.pending else HANDLED_S)
 
     def end_now(self) -> None:
         """Do not wait for the end of the iteration, if one is due: no other request is expected."""
@@ -91,11 +117,12 @@ class Tick:
             # Requests that arrived during long work have waited enough: they do not wait for more of it.
             self._sent_only += 1
             self._send()
+            self.make_room()
             self._handle = self._loop.call_soon(self._run)
             return
         began_s = self._clock()
         self._sent_only = 0
-        self.armed = False
+        self.armed = self.crowded = False
         self._running = True
         # Once postponed, the end comes first: requests that keep coming must not delay it further.
         self._put_off = not self._put_off and self._handle_large()

@@ -38,6 +38,8 @@ from topics.model.requests.records import RecordRequest, decode_body
 HEADER_PREFIX: Final = b"ce-"
 # Bytes of an event besides its data and its attributes: white space, fields that are ignored.
 EVENT_EXTRA_BYTES: Final = 64 * 1024
+# Members of an event, whether they are attributes or ignored: each costs time.
+EVENT_MEMBERS_MAX: Final = 1_000
 PIECE_BYTES: Final = 64 * 1024
 PIECE_EVENTS: Final = 100
 
@@ -78,6 +80,9 @@ def decode_binary(headers: Iterable[tuple[bytes, bytes]], body: bytes, limits: B
     if content_type:
         attributes["datacontenttype"] = _encode_string(content_type)
     check_attributes(attributes, "ce-")
+    # Refused before it is converted, which would take long.
+    if len(body) > limits.max_record_bytes + EVENT_EXTRA_BYTES:
+        raise _too_large("the event", len(body), limits)
     if not body:
         data, encoding = _NULL, NO_DATA
     elif not content_type or is_json(content_type):
@@ -168,8 +173,12 @@ def decode_batch(body: bytes, limits: BatchLimits) -> Generator[None, None, list
 
 
 def _after_space(body: bytes, at: int) -> int:
-    found = _SPACE.match(body, at)
-    return at if found is None else found.end()
+    found = _SPACE.match(body, at, at + EVENT_EXTRA_BYTES)
+    end = at if found is None else found.end()
+    if end - at == EVENT_EXTRA_BYTES:
+        message = f"the list of events has {EVENT_EXTRA_BYTES} bytes of white space in a row, or more"
+        raise InvalidRequest(message, field=BODY)
+    return end
 
 
 def _event_end(body: bytes, at: int, whole: str, limits: BatchLimits) -> int:
@@ -201,6 +210,9 @@ def _event_fields(text: bytes, whole: str) -> dict[str, Raw]:
 
 
 def _checked(fields: dict[str, Raw], prefix: str, whole: str, limits: BatchLimits) -> RecordRequest:
+    if len(fields) > EVENT_MEMBERS_MAX:
+        message = f"{whole} has {len(fields)} members; at most {EVENT_MEMBERS_MAX} are allowed"
+        raise InvalidRequest(message, field=_field_of(whole), max=EVENT_MEMBERS_MAX)
     attributes = attributes_of(fields)
     record = record_of(fields, attributes, prefix)
     check_sizes(record, attributes, prefix, whole, limits)
@@ -272,7 +284,11 @@ def check_sizes(
 def _too_large(whole: str, size: int, limits: BatchLimits) -> TopicsError:
     most = limits.max_record_bytes
     message = f"{whole} has {size} bytes or more; at most {most} are allowed (max_record_bytes)"
-    return RecordTooLarge(message, field=BODY if whole == "the event" else whole, max=most)
+    return RecordTooLarge(message, field=_field_of(whole), max=most)
+
+
+def _field_of(whole: str) -> str:
+    return BODY if whole == "the event" else whole
 
 
 def _too_many(most: int) -> TopicsError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -16,10 +16,18 @@ PRIORITY_BOUND = 1_000
 LEASE_MS_MIN, LEASE_MS_MAX = 100, 86_400_000
 CLAIM_JITTER_MS_MAX = 5_000
 DELAY_MS_MAX = 86_400_000
+KEEP_RESULTS_MS_MAX = 30 * 86_400_000
 BACKOFF_FACTOR_MAX = 100.0
+JOBS_LIMIT_MAX = 1_000_000_000
+# Once in twelve days.
+RATE_MIN, RATE_MAX = 0.000_001, 1_000_000.0
+SQS_BYTES_MAX = 64 * 1024
 
 # Decoded without an upper bound, so that larger values can be clamped; the others are checked where they are used.
 U64 = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
+JobsLimit = Annotated[int, Meta(ge=1, le=JOBS_LIMIT_MAX)]
+RateLimit = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
+LimitName = Literal["max_in_flight", "max_in_flight_per_tag", "rate_per_s", "rate_per_s_per_tag"]
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
@@ -47,6 +55,18 @@ class BackoffRequest(RetryBackoff, frozen=True, forbid_unknown_fields=True):
     """A backoff as a request states it."""
 
 
+class SqsQueue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What SQS clients have set and a topic has no field for: attributes by their names there, and tags."""
+
+    attributes: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    modified_ts: int = 0
+
+
+class SqsRequest(SqsQueue, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The same as a request states it."""
+
+
 class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The configuration as a request states it: every field optional, `null` means absent except for numbers."""
 
@@ -68,6 +88,14 @@ class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | None = None
     leases_durable: bool | None = False
     retry_backoff: BackoffRequest | None = None
+    keep_results_ms: U64 = 0
+    max_in_flight: Annotated[JobsLimit | None, Meta(description="The most jobs that are leased at once.")] = None
+    max_in_flight_per_tag: Annotated[JobsLimit | None, Meta(description="The same for the jobs of each tag.")] = None
+    rate_per_s: Annotated[RateLimit | None, Meta(description="The most jobs that are claimed per second.")] = None
+    burst: Annotated[JobsLimit | None, Meta(description="Claimed at once after a pause; null: rate_per_s.")] = None
+    rate_per_s_per_tag: Annotated[RateLimit | None, Meta(description="The same for the jobs of each tag.")] = None
+    burst_per_tag: JobsLimit | None = None
+    sqs: Annotated[SqsRequest | None, Meta(description="Set by SQS clients.")] = None
 
 
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,6 +119,14 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | UnsetType | None = UNSET
     leases_durable: bool | UnsetType = UNSET
     retry_backoff: BackoffRequest | UnsetType | None = UNSET
+    keep_results_ms: U64 | UnsetType = UNSET
+    max_in_flight: JobsLimit | UnsetType | None = UNSET
+    max_in_flight_per_tag: JobsLimit | UnsetType | None = UNSET
+    rate_per_s: RateLimit | UnsetType | None = UNSET
+    burst: JobsLimit | UnsetType | None = UNSET
+    rate_per_s_per_tag: RateLimit | UnsetType | None = UNSET
+    burst_per_tag: JobsLimit | UnsetType | None = UNSET
+    sqs: SqsRequest | UnsetType | None = UNSET
 
 
 class TopicConfig(msgspec.Struct, frozen=True):
@@ -113,8 +149,16 @@ class TopicConfig(msgspec.Struct, frozen=True):
     max_deliveries: int = 0
     dead_letter: str | None = None
     leases_durable: bool = False
-    # Shown only if it was set.
+    # Shown only if they were set.
     retry_backoff: RetryBackoff | UnsetType = UNSET
+    keep_results_ms: int | UnsetType = UNSET
+    max_in_flight: int | UnsetType = UNSET
+    max_in_flight_per_tag: int | UnsetType = UNSET
+    rate_per_s: float | UnsetType = UNSET
+    burst: int | UnsetType = UNSET
+    rate_per_s_per_tag: float | UnsetType = UNSET
+    burst_per_tag: int | UnsetType = UNSET
+    sqs: SqsQueue | UnsetType = UNSET
 
 
 _encoder = msgspec.json.Encoder()
@@ -127,6 +171,16 @@ def encode_config(config: TopicConfig) -> bytes:
 
 def decode_config(data: bytes) -> TopicConfig:
     return _decoder.decode(data)
+
+
+def has_limits(config: TopicConfig) -> bool:
+    """Whether a queue may have to hold back jobs that are ready."""
+    return (
+        config.max_in_flight is not UNSET
+        or config.max_in_flight_per_tag is not UNSET
+        or config.rate_per_s is not UNSET
+        or config.rate_per_s_per_tag is not UNSET
+    )
 
 
 def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = None) -> TopicConfig:
@@ -158,22 +212,37 @@ def resolve(request: ConfigRequest, topic: str, current: TopicConfig | None = No
         dead_letter=request.dead_letter,
         leases_durable=bool(request.leases_durable),
         retry_backoff=UNSET if request.retry_backoff is None else _clamped(request.retry_backoff),
+        keep_results_ms=min(KEEP_RESULTS_MS_MAX, request.keep_results_ms) or UNSET,
+        max_in_flight=_or_unset(request.max_in_flight),
+        max_in_flight_per_tag=_or_unset(request.max_in_flight_per_tag),
+        rate_per_s=_or_unset(request.rate_per_s),
+        burst=_or_unset(request.burst),
+        rate_per_s_per_tag=_or_unset(request.rate_per_s_per_tag),
+        burst_per_tag=_or_unset(request.burst_per_tag),
+        sqs=UNSET if request.sqs is None else _bounded(request.sqs),
     )
 
 
 def patched(config: TopicConfig, patch: ConfigPatch) -> ConfigRequest:
     """A request for the current configuration with the given fields changed; `resolve` checks it like any other."""
-    fields = msgspec.structs.asdict(config)
+    fields = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not UNSET}
     del fields["durable"]
     if config.retry_backoff is not UNSET:
         fields["retry_backoff"] = BackoffRequest(**msgspec.structs.asdict(config.retry_backoff))
-    else:
-        del fields["retry_backoff"]
+    if config.sqs is not UNSET:
+        fields["sqs"] = SqsRequest(**msgspec.structs.asdict(config.sqs))
     given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
     durable = given.pop("durable", config.durable)
     if "durability" not in given and durable != config.durable:
         given["durability"] = "fsync" if durable else "disk"
     return ConfigRequest(**fields | given)
+
+
+T = TypeVar("T", int, float)
+
+
+def _or_unset(limit: T | None) -> T | UnsetType:
+    return UNSET if limit is None else limit
 
 
 def _clamped(backoff: RetryBackoff) -> RetryBackoff:
@@ -185,3 +254,10 @@ def _clamped(backoff: RetryBackoff) -> RetryBackoff:
         max_ms=min(DELAY_MS_MAX, backoff.max_ms),
         jitter=max(0.0, min(1.0, backoff.jitter)),
     )
+
+
+def _bounded(sqs: SqsQueue) -> SqsQueue:
+    size = len(_encoder.encode(sqs))
+    if size > SQS_BYTES_MAX:
+        raise InvalidRequest(f"sqs has {size} bytes; at most {SQS_BYTES_MAX} are allowed", field="sqs")
+    return SqsQueue(sqs.attributes, sqs.tags, sqs.modified_ts)

@@ -27,6 +27,9 @@ STATES_OF: Final[dict[str, tuple[JobState, ...]]] = {
 # Actions that do too much to guess whose jobs are meant.
 NEEDS_STATE = frozenset(("bury", "delete"))
 LIMIT_DEFAULT, LIMIT_MAX = 1_000, 10_000
+# Of one job: as much as a message of SQS; and of one ack.
+RESULT_BYTES_MAX, ACK_RESULTS_BYTES_MAX = 256 * 1024, 1024 * 1024
+PROGRESS_BYTES_MAX = 4 * 1024
 
 
 class JobsRequest(msgspec.Struct, forbid_unknown_fields=True):

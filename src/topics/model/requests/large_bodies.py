@@ -36,7 +36,7 @@ GUESSES_MAX: Final = 4
 SLICE_TOKENS: Final = 2_000
 
 _START = re.compile(rb'"records"\s*+:\s*+\[')
-_BETWEEN = re.compile(rb'\}(\s*+,)\s*+\{\s*+"(?:data|tag|node|meta|delay_ms|unique_key|job_priority|topic)"\s*+:')
+_BETWEEN = re.compile(rb'\}(\s*+,)\s*+\{\s*+"(?:data|tag|node|meta|delay_ms|unique_key|job_priority|group|topic)"\s*+:')
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 _COMMA = re.compile(rb"\s*+,")
 _COMMA_OR_END = re.compile(rb"\s*+(?:,|(?=\]))")

@@ -22,7 +22,16 @@ DIFF_BYTES_DEFAULT = 1024 * 1024
 
 # Checked where it is used: the error then names the record.
 JobPriority = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 9})]
+JobGroupSize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1_000_000})]
 RawObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
+
+
+class JobGroupRequest(msgspec.Struct, gc=False, frozen=True, forbid_unknown_fields=True):
+    """The job group that a job belongs to: once `size` of its jobs have ended, a record about them goes to `notify`."""
+
+    name: str
+    size: JobGroupSize
+    notify: str
 
 
 class RecordRequest(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -36,6 +45,7 @@ class RecordRequest(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     delay_ms: U64 = 0
     unique_key: str | None = None
     job_priority: JobPriority = 0
+    group: JobGroupRequest | None = None
 
 
 class AppendRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -92,9 +102,13 @@ class ClaimRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`result` is that of the only job, `results` has one for each of `seqs`; null is none. They are not parsed."""
+
     node: str
     seqs: Seqs
     lease_ids: list[str] | None = None
+    result: Raw | UnsetType = UNSET
+    results: list[Raw] | None = None
 
 
 class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -111,6 +125,7 @@ class ExtendRequest(msgspec.Struct, forbid_unknown_fields=True):
     seqs: Seqs
     lease_ms: U64
     lease_ids: list[str] | None = None
+    progress: Annotated[Raw | UnsetType, Meta(description="How far the jobs are, as the worker sees it.")] = UNSET
 
 
 class RedriveRequest(msgspec.Struct, forbid_unknown_fields=True):

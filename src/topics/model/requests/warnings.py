@@ -18,6 +18,9 @@ def config_warnings(config: TopicConfig, request: ConfigRequest | ConfigPatch) -
     if request.lease_ms is not UNSET and request.lease_ms != config.lease_ms:
         allowed = f"a lease lasts {LEASE_MS_MIN} to {LEASE_MS_MAX} ms"
         warnings.append(f"lease_ms is {config.lease_ms}, not {request.lease_ms}: {allowed}")
+    for burst, rate in (("burst", "rate_per_s"), ("burst_per_tag", "rate_per_s_per_tag")):
+        if getattr(config, burst) is not UNSET and getattr(config, rate) is UNSET:
+            warnings.append(f"{burst} is {getattr(config, burst)}, but {rate} sets no rate: it has no effect")
     return warnings
 
 
@@ -27,3 +30,8 @@ def match_warnings(match: str | list[str] | None, field: str) -> list[str]:
         return []
     pattern = match if match.endswith("*") and "*" not in match[:-1] else "prefix*"
     return [f'{field} is the exact tag "{match}", not a pattern; a pattern is ["tag", "Glob", "{pattern}"]']
+
+
+def results_warning(queue: str) -> str:
+    """The warning about results of jobs for a queue that keeps none."""
+    return f'queue "{queue}" keeps no results: set its keep_results_ms'

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
-from topics.model.errors import TopicsError
+from topics.model.errors import DamagedData, TopicsError
 from topics.storage.bucket.bucket import Listed, ObjectBucket
 from topics.storage.bucket.chain import SnapshotManifest, SnapshotMoment, read_manifest, snapshots_in
 from topics.storage.bucket.slots import FILES, LOG, parse_slot_key, slot_key
@@ -56,6 +56,23 @@ def oldest_needed(moments: list[SnapshotMoment], before_ms: int) -> SnapshotMome
     """The newest snapshot from before a moment: with it, that moment can still be restored."""
     old = [moment for moment in moments if moment.time_ms <= before_ms]
     return old[-1] if old else None
+
+
+def stored_files(bucket: ObjectBucket, renew: Callable[[], None]) -> set[str]:
+    """The files of the newest snapshot that the bucket still has: another snapshot need not send them again.
+
+    Only what a manifest names stays in the bucket; others may just be removed.
+    """
+    moments = snapshots_in(bucket)
+    if not moments:
+        return set()
+    try:
+        named = read_manifest(bucket, moments[-1].key).files
+    except DamagedData as error:
+        logger.warning("all files of the next snapshot are sent: %s", error.message)
+        return set()
+    sizes = {listed.key: listed.size_bytes for listed in _listing(bucket, FILES, renew)}
+    return {file.key for file in named if sizes.get(file.key) == file.bytes}
 
 
 def clean(bucket: ObjectBucket, newest: SnapshotManifest, keep_ms: int, renew: Callable[[], None]) -> int:

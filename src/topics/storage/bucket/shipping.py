@@ -23,7 +23,7 @@ from topics.model.errors import TopicsError
 from topics.storage.bucket.bucket import ObjectBucket, Unreachable
 from topics.storage.bucket.chain import MANIFEST_FORMAT, SnapshotManifest, StoredFile, encode_manifest
 from topics.storage.bucket.joining import Joined
-from topics.storage.bucket.keeping import Keeping
+from topics.storage.bucket.keeping import Keeping, stored_files
 from topics.storage.bucket.lease import announce
 from topics.storage.bucket.restoring import END_BYTES
 from topics.storage.bucket.slots import FILES, LogPiece
@@ -136,7 +136,8 @@ class Shipping:
         self._places: deque[tuple[int, Place]] = deque(maxlen=100_000)
         self._seen = joined.seen
         self._renew_at_s = clock() + self._lease_s / RENEWALS
-        self._uploaded: set[str] = set()
+        # the files that the bucket has; unknown until the first snapshot of this run
+        self._uploaded: set[str] | None = None
         self._thread = Thread(target=self._run, name="topics-bucket", daemon=True)
         wal.keep_from = self._offered_to if self.whole else None
         if not self.whole:
@@ -455,6 +456,8 @@ class Shipping:
         finally:
             self._disk.close(fd)
         key = f"{FILES}{os.path.basename(name)}-{footer[-END_BYTES:].hex()}"
+        if self._uploaded is None:
+            self._uploaded = stored_files(self._bucket, self._renew)
         if key not in self._uploaded:
             self._meanwhile(lambda: self._bucket.upload(key, path))
             self._uploaded.add(key)

@@ -16,7 +16,8 @@ from topics.api.auth import is_loopback
 from topics.cli.spans import shown_bytes
 from topics.http.descriptors import FILES_RESERVED, REFUSED_MAX
 from topics.http.limits import HttpLimits
-from topics.http.tls.certificate import TlsFiles, UnusableCertificate, load
+from topics.http.tls.certificate import tls_of
+from topics.model.setting_types import WrongSetting
 from topics.model.settings import Settings
 from topics.model.variant import VARIANT
 
@@ -255,16 +256,16 @@ def access(settings: Settings) -> Iterator[Finding]:
 
 
 def tls(settings: Settings) -> Iterator[Finding]:
-    if settings.tls_cert is None or settings.tls_key is None:
-        return
     try:
-        _, not_after_s = load(TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
-    except UnusableCertificate as error:
-        yield Finding("error", "TLS", f"it will not start: {error}", "install a pair that fits and is in date")
+        found = tls_of(settings)
+    except WrongSetting as error:
+        todo = "set both TOPICS_TLS_CERT and TOPICS_TLS_KEY, to a pair that fits and is in date, or neither"
+        yield Finding("error", "TLS", f"it will not start: {error.message}", todo)
         return
-    days = (not_after_s - time.time()) / 86_400
-    text = f"the certificate is valid for {days:.0f} more days"
-    if days < CERTIFICATE_DAYS_MIN:
+    if found is None or settings.tls_key is None:
+        return
+    text = f"the certificate is valid for {found.days_left:.0f} more days"
+    if found.days_left < CERTIFICATE_DAYS_MIN:
         yield Finding("warning", "TLS", text, "renew it, then send SIGHUP")
     else:
         yield Finding("ok", "TLS", text)

@@ -103,6 +103,9 @@ def append(
         str | None, typer.Option(help="Queue: append only if no job with this key is pending.")
     ] = None,
     job_priority: Annotated[int | None, typer.Option(help="Queue: higher ones come first.", min=0, max=9)] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Queue: the job group, with name, size and notify.", metavar="JSON")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Append once, however often this runs within the topic's window. Not for stdin.")
     ] = None,
@@ -125,8 +128,14 @@ def append(
     if payloads and files:
         raise CommandFailed("records come from arguments or from files, not both")
     delay_ms = None if delay is None else span_ms(delay, "--delay")
-    fields = {"tag": tag, "meta": _meta(meta), "delay_ms": delay_ms, "unique_key": unique_key}
+    fields = {
+        "tag": tag,
+        "meta": _object(meta, "--meta", '{"trace":"abc"}'),
+        "delay_ms": delay_ms,
+        "unique_key": unique_key,
+    }
     fields["job_priority"] = job_priority
+    fields["group"] = _object(group, "--group", '{"name":"batch-7","size":100,"notify":"batches"}')
     request = LineRecords(text=text, events=cloudevents, fields=fields)
     sender = Sender(client, topic, node, create, idempotency_key, rate)
     if not payloads and not files and idempotency_key is not None:
@@ -293,13 +302,13 @@ def _stdin_batches(records_max: int) -> Iterator[list[tuple[int, bytes]]]:
             batch, size = [], 0
 
 
-def _meta(text: str | None) -> Any:
+def _object(text: str | None, option: str, example: str) -> Any:
     if text is None:
         return None
     try:
         found = msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError as error:
-        raise CommandFailed(f"--meta is not valid JSON ({error})") from None
+        raise CommandFailed(f"{option} is not valid JSON ({error})") from None
     if not bytes(found).startswith(b"{"):
-        raise CommandFailed('--meta must be a JSON object like {"trace":"abc"}')
+        raise CommandFailed(f"{option} must be a JSON object like {example}")
     return found

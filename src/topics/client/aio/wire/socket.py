@@ -22,7 +22,7 @@ from topics.client.commands import ReplyFrame, command, error_in, frame_of, publ
 from topics.client.errors import BadAnswer, Closed, ConnectionFailed, Timeout, TopicNotFound, TopicsError
 from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_of, position_after, starts_of
 from topics.client.retrying import Retrying, is_tls_refusal
-from topics.client.values import Appended, Outgoing, Outgoings
+from topics.client.values import Appended, JobGroup, Outgoing, Outgoings
 
 if TYPE_CHECKING:
     from topics.client.aio.wire.primitives import WebSocket
@@ -77,9 +77,10 @@ class AsyncSocket:
         delay_ms: int = 0,
         unique_key: str | None = None,
         job_priority: int = 0,
+        group: JobGroup | None = None,
         create: bool = True,
     ) -> Appended:
-        record = Outgoing(data, tag, node, meta, delay_ms, unique_key, job_priority=job_priority)
+        record = Outgoing(data, tag, node, meta, delay_ms, unique_key, job_priority=job_priority, group=group)
         return await self.publish_many(topic, [record], create=create)
 
     async def publish_many(

@@ -23,7 +23,7 @@ from topics.client.live import LiveEvent, Starts, TopicDeleted, Watched, event_o
 from topics.client.retrying import Retrying, is_tls_refusal
 from topics.client.sync.wire import primitives
 from topics.client.sync.wire.transport import Transport
-from topics.client.values import Appended, Outgoing, Outgoings
+from topics.client.values import Appended, JobGroup, Outgoing, Outgoings
 
 if TYPE_CHECKING:
     from topics.client.sync.wire.primitives import WebSocket
@@ -78,9 +78,10 @@ class Socket:
         delay_ms: int = 0,
         unique_key: str | None = None,
         job_priority: int = 0,
+        group: JobGroup | None = None,
         create: bool = True,
     ) -> Appended:
-        record = Outgoing(data, tag, node, meta, delay_ms, unique_key, job_priority=job_priority)
+        record = Outgoing(data, tag, node, meta, delay_ms, unique_key, job_priority=job_priority, group=group)
         return self.publish_many(topic, [record], create=create)
 
     def publish_many(

@@ -11,6 +11,8 @@ from topics.model.timer_wheel import TimerWheel
 
 DEADLINE_GRAIN_MS = 5
 TIMER_EARLY_MS_MAX = 1.0
+# Deadlines that end in one turn of the timer; the others follow in the next one, which comes at once.
+EXPIRED_AT_ONCE = 1_000
 # The bucket of a deadline that is in none.
 REMOVED = -1
 
@@ -104,7 +106,7 @@ class Deadlines:
 
     def expire_all(self) -> None:
         """Every deadline expires now: the server is going down."""
-        self._expire(inf)
+        self._expire(self._wheel.take_due(inf))
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -118,12 +120,13 @@ class Deadlines:
     def _turn(self) -> None:
         try:
             # A timer may fire slightly early; a deadline must not.
-            self._expire(self._timers.time() * 1000 + TIMER_EARLY_MS_MAX)
+            until_ms = self._timers.time() * 1000 + TIMER_EARLY_MS_MAX
+            self._expire(self._wheel.take_some(until_ms, EXPIRED_AT_ONCE))
         finally:
             self._arm()
 
-    def _expire(self, until_ms: float) -> None:
-        for deadline in self._wheel.take_due(until_ms):
+    def _expire(self, due: list[Deadline]) -> None:
+        for deadline in due:
             # One that expired before it may have removed this one.
             if deadline.bucket != REMOVED:
                 deadline.expired()

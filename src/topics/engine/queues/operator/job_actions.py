@@ -20,6 +20,7 @@ from topics.engine.queues.lease_log import is_live
 from topics.engine.queues.operator.job_pages import START, JobPosition
 from topics.engine.queues.ops import Extended, Released
 from topics.engine.queues.part import queue_of
+from topics.engine.queues.results.ended import EndState
 from topics.model.errors import InvalidRequest, TopicNotFound, TopicsError
 from topics.model.requests.config import LEASE_MS_MAX, LEASE_MS_MIN
 from topics.model.requests.jobs import (
@@ -212,13 +213,14 @@ class JobActions:
         """From a queue, or from the topic of its dead letters, which may be a queue itself."""
         runs = find_seqs(topic, seqs, self._engine.state.cold.load)
         op = Deleted(topic.id, topic.now(self._queues.wall_ms()), runs)
-        change = self._engine.commit_log.submit_delete(op, topic.config.durability)
         queue = queue_of(topic)
-        if queue is not None:
-            jobs: list[Job] = [queue.job_for(seq) for seq in seqs]
-            leased = [job.seq for job in jobs if job.group is not None and job.group.place is JobPlace.LEASED]
-            queue.take_out(jobs)
-            change.then(lambda done: self._deleted(topic, queue, jobs, leased, done))
+        if queue is None:
+            return self._engine.commit_log.submit_delete(op, topic.config.durability)
+        change = self._queues.endings.submit(topic, op, map(queue.look_at, seqs), EndState.CANCELLED)
+        jobs: list[Job] = [queue.job_for(seq) for seq in seqs]
+        leased = [job.seq for job in jobs if job.group is not None and job.group.place is JobPlace.LEASED]
+        queue.take_out(jobs)
+        change.then(lambda done: self._deleted(topic, queue, jobs, leased, done))
         return change
 
     def _deleted(self, topic: Topic, queue: Queue, jobs: list[Job], leased: list[int], done: PendingChange) -> None:

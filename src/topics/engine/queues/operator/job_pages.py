@@ -260,6 +260,8 @@ def oldest_ready_ts(topic: Topic) -> int | None:
     if seq is None or (queue.fresh and seq > queue.cursor):
         # A job with a priority may be claimed before an older one without.
         seq = queue.cursor + 1
+    if queue.parked:
+        seq = min(seq, queue.parked_from)
     index = topic.block_after(seq - 1)
     while index < len(topic.blocks):
         block = topic.blocks[index]

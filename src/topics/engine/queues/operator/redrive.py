@@ -83,8 +83,11 @@ class Redriver:
         before: Driven = NOTHING,
         piece_max: int = LIMIT_MAX,
         only: frozenset[int] | None = None,
+        to: str | None = None,
     ) -> PendingChange:
-        """Move dead letters back to the queues they came from. `result` is a Driven. May raise ColdMiss.
+        """Move dead letters back to the queues they came from, or `to` another. `result` is a Driven.
+
+        May raise ColdMiss.
 
         At most `piece_max` move at once, `only` those with these seqs if some are given: unless the result is `done`,
         call again with it as `before`.
@@ -102,7 +105,7 @@ class Redriver:
             self._queues.bring_up(topic, queue)
         piece = min(limit - before.moved, piece_max)
         scan_max = min(SCAN_RECORDS_MAX - before.scanned, SCANNED_PER_MOVED * piece_max)
-        by_home, found = self._choose(topic, match, piece, scan_max, may_touch, before.last_seq, only)
+        by_home, found = self._choose(topic, match, piece, scan_max, may_touch, before.last_seq, only, to)
         if before.moved + found.moved == limit or before.scanned + found.scanned == SCAN_RECORDS_MAX:
             found = found._replace(done=True)
         if request.dry_run or not by_home:
@@ -117,11 +120,12 @@ class Redriver:
         may_touch: Callable[[str], bool],
         on_change: Callable[[], None] | None = None,
         only: frozenset[int] | None = None,
+        to: str | None = None,
     ) -> Steps[Driven]:
         """Piece by piece, with other work in between; `on_change` is called when some are moved and more will be."""
         driven = NOTHING
         while True:
-            next_piece = partial(self.redrive, name, request, may_touch, driven, PIECE_MAX, only)
+            next_piece = partial(self.redrive, name, request, may_touch, driven, PIECE_MAX, only, to)
             try:
                 change = yield from attempt(next_piece)
                 yield from published(change)
@@ -146,6 +150,7 @@ class Redriver:
         may_touch: Callable[[str], bool],
         after_seq: int,
         only: frozenset[int] | None,
+        to: str | None,
     ) -> tuple[dict[str, list[DeadLetter]], Driven]:
         """Dead letters by destination, and the totals."""
         by_home: dict[str, list[DeadLetter]] = {}
@@ -168,7 +173,7 @@ class Redriver:
                 skipped += block.live
                 continue
             record = moving.record_of(block, number)
-            home = moving.home_of(record)
+            home = to or moving.home_of(record)
             queue = self._engine.state.by_name.get(home) if home is not None else None
             if home is None or queue is None or queue_of(queue) is None or queue is topic or not may_touch(home):
                 skipped += 1

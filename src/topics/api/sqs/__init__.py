@@ -1,0 +1,1 @@
+"""SQS on the wire: requests of AWS clients, answered by queues."""

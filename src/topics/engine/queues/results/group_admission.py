@@ -1,0 +1,77 @@
+"""Whether jobs may join their groups: a name means one size and one topic, and a complete group takes no more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from topics.engine.queues.part import results_of
+from topics.engine.queues.results.job_groups import OPEN_MAX, JobGroup
+from topics.model.errors import InvalidRequest, JobGroupConflict, Throttled
+
+if TYPE_CHECKING:
+    from topics.engine.core.in_flight import InFlight, Key
+    from topics.engine.core.pending import PendingChange
+    from topics.engine.log.topic import Topic
+    from topics.model.requests.batch import GroupColumn
+    from topics.model.requests.records import AppendRequest, JobGroupRequest
+
+
+class GroupAdmission:
+    """A group exists once its first jobs are published: until then its name is held by that change."""
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
+
+    def check(self, topic: Topic | None, request: AppendRequest, now_ms: int) -> None:
+        """Refuse jobs that cannot join their groups; raises Busy while one of these is created."""
+        given: dict[str, JobGroupRequest] = {}
+        counts: Counter[str] = Counter()
+        for index, record in enumerate(request.records):
+            group = record.group
+            if group is not None:
+                if given.setdefault(group.name, group) != group:
+                    field = f"records[{index}].group"
+                    raise InvalidRequest(
+                        f'{field} says something else of group "{group.name}" than before', field=field
+                    )
+                counts[group.name] += 1
+        if not given:
+            return
+        if topic is not None:
+            self._in_flight.check_members(_key(topic), [name.encode() for name in given])
+        new = 0
+        for name, group in given.items():
+            existing = _existing(topic, name, now_ms)
+            new += existing is None
+            _check(group, existing, counts[name])
+        results = results_of(topic) if topic is not None else None
+        if new and (results.groups.open_count if results is not None else 0) + new > OPEN_MAX:
+            raise Throttled(f"a queue has at most {OPEN_MAX} open job groups", limit="open job groups", max=OPEN_MAX)
+
+    def note(self, topic: Topic, column: GroupColumn, change: PendingChange) -> None:
+        """Jobs of these groups are pending."""
+        made = [group.name for group in column.groups if _existing(topic, group.name, topic.clock_ms) is None]
+        if made:
+            self._in_flight.hold_members(change, _key(topic), [name.encode() for name in made])
+
+
+def _key(topic: Topic) -> Key:
+    return ("job groups", topic.id)
+
+
+def _existing(topic: Topic | None, name: str, now_ms: int) -> JobGroup | None:
+    results = results_of(topic) if topic is not None else None
+    group = results.groups.by_name.get(name) if results is not None else None
+    return None if group is None or group.has_passed(now_ms) else group
+
+
+def _check(given: JobGroupRequest, existing: JobGroup | None, count: int) -> None:
+    if existing is not None and (existing.size, existing.notify) != (given.size, given.notify):
+        raise JobGroupConflict(
+            given.name,
+            f'was opened with size {existing.size} and notify "{existing.notify}"; say the same, or another name',
+        )
+    added = existing.added if existing is not None else 0
+    if added + count > given.size:
+        raise JobGroupConflict(given.name, f"has {added} of its {given.size} jobs, {count} more do not fit")

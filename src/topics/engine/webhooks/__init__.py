@@ -1,0 +1,1 @@
+"""Webhooks: records of a topic that are delivered to a URL."""

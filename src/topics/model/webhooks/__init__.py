@@ -1,0 +1,1 @@
+"""Webhooks: what is asked for, where it may go, and how it is signed."""
