@@ -105,7 +105,9 @@ def test_an_ack_and_a_dead_letter(database: Database, interrupted: Interrupted) 
     database.nack("q", [failed], node="w")
     assert database.claim("q", node="w") == []
     state = database._host.engine.state
-    assert database._host.wait_until(lambda: "dead" in state.by_name and state.by_name["dead"].head_seq, PATIENCE_S)
+    assert database._host.wait_until(
+        lambda: "dead" in state.by_name and state.by_name["dead"].head_seq == 1, PATIENCE_S
+    )
     assert database.state("dead").config.durability == "replicated"
     assert payloads(database, "dead") == ["failed"]
 
