@@ -127,7 +127,7 @@ real-run: $(VENV)/.ready-dev ## The clients and checkers of the simulation on re
 fuzz: $(VENV)/.ready-fuzz ## Search every reader of foreign bytes for SECONDS_EACH seconds (default 60); FUZZ="http1 log" for some only
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),60) $(FUZZ)
 
-bench: $(VENV)/.ready-dev packages ## Measure (BENCH="name ..." for some only); BENCH_WRITE=1 puts cpu and peers into docs/BENCHMARKS.md
+bench: $(VENV)/.ready-dev packages $(if $(BENCH),$(if $(filter sqs,$(BENCH)),$(VENV)/sqs),$(VENV)/sqs) ## Measure (BENCH="name ..." for some only); BENCH_WRITE=1 puts cpu and peers into docs/BENCHMARKS.md
 	$(BIN)/python -m bench $(BENCH)
 
 # What the slow tests run and pip does not have: a browser, proxies, Prometheus, systemd's checks, namespaces.
