@@ -303,7 +303,7 @@ class Queues:
     def ack(self, name: str, request: AckRequest) -> PendingChange:
         """Complete jobs: their records die, as durably as the topic is. `result` is a Held."""
         self.check_seqs(request)
-        results = NO_RESULTS
+        results: Mapping[int, bytes] = NO_RESULTS
         if request.result is not UNSET or request.results is not None:
             results = results_in(request)
         topic, queue, now = self.find(name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from topics.model.clock import Clock
     from topics.model.requests.records import AckRequest, ExtendRequest
 
-NO_RESULTS: Mapping[int, bytes] = {}
+NO_RESULTS: Final = MappingProxyType[int, bytes]({})
 
 
 class Endings:
